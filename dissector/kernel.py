@@ -1,0 +1,82 @@
+"""Kernels: plain functions over arrays that run interpreted or compiled.
+
+A kernel is an ordinary function over numpy arrays and integers. Decorating it with `kernel` only
+registers it. `call` runs it, compiled by numba or as it stands: interpreted, every array is handed in as a
+`memoryview`, so that items are Python integers and small inputs need neither numba nor compilation.
+
+What a kernel may do is the common part of both worlds: index arrays with one integer, or with a tuple of
+two integers; integer arithmetic that stays within int64 (or, for hashes, uint64 masked to 64 bits); calls of
+other kernels by their global name; no slices, no numpy functions, no exceptions, no floats.
+"""
+
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_kernels: set[Callable[..., Any]] = set()
+
+COMPILE_ABOVE = 1 << 20
+"""Input of this many octets is worth loading compiled kernels (0.5 to 1 s from the cache)."""
+
+
+def kernel(function: F) -> F:
+    """Register a plain function as a kernel and return it unchanged."""
+    _kernels.add(function)
+    return function
+
+
+def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
+    """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
+    if compiled:
+        return compile_kernel(function)(*arguments)
+    return function(*[memoryview(a) if isinstance(a, np.ndarray) else a for a in arguments])
+
+
+@functools.cache
+def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be.
+
+    Bounds checks are on: bytes from the wire choose many of the indexes.
+    """
+    import numba  # noqa: PLC0415 - half a second that small inputs do not pay
+
+    namespace = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        value = namespace.get(name)
+        if isinstance(value, types.FunctionType) and value in _kernels:
+            namespace[name] = compile_kernel(value)
+    copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    copy.__module__ = function.__module__
+    copy.__qualname__ = function.__qualname__
+    # A cache entry of numba knows only its own file; kernels call each other across files, so the
+    # folder's name carries a digest of them all.
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_cache_folder())
+    try:
+        return numba.njit(cache=True, nogil=True, boundscheck=True, error_model="numpy")(copy)  # type: ignore[no-any-return]
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+@functools.cache
+def _cache_folder() -> Path:
+    import numba  # noqa: PLC0415
+
+    if numba.config.CACHE_DIR:
+        base = Path(numba.config.CACHE_DIR)
+    else:
+        import os  # noqa: PLC0415
+
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "amqpscope"
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return base / digest.hexdigest()[:16]
