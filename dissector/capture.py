@@ -1,0 +1,252 @@
+"""Capture files as batches of packets: octets and, for every packet, where it lies in them and when it was seen.
+
+Memory is a few batches, whatever the size of the file. A file that ends in the middle, or is damaged there, is
+delivered up to that place and the place is noted; only what is no capture at all is an error.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from dissector.input import CaptureError, Input, describe
+from dissector.kernel import COMPILE_ABOVE
+from dissector.pcap import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, PcapScanner, is_pcap
+from dissector.pcapng import SECTION_MAGIC, PcapngScanner
+
+__all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
+
+MAX_PACKETS = 1 << 17
+"""Packets of one batch at most: tiny ones would otherwise take more memory for their columns than for themselves."""
+
+MAX_PROBLEMS = 1000
+"""Problems of one kind that are listed; further ones are only counted."""
+
+_HEAD = 64  # octets that tell the format
+
+
+class Problem(NamedTuple):
+    """Something wrong in a capture.
+
+    Attributes:
+        code: from the closed list of anomalies.
+        packet: number of the packet in its file, 0 where there is none.
+        offset: octet of the (decompressed) file, or None where it belongs to the packet as such.
+        detail: for people.
+    """
+
+    code: str
+    packet: int
+    offset: int | None
+    detail: str
+
+
+class Interface(NamedTuple):
+    """An interface that was captured on: its name (empty where not told), link type, snap length."""
+
+    name: str
+    link: int
+    snap_length: int
+
+
+@dataclass(slots=True)
+class PacketBatch:
+    """Consecutive packets of a capture file, as columns over one block of octets.
+
+    Attributes:
+        data: uint8, writable, contiguous. Octets of the packets up to `used`, and untouched room behind.
+        used: octets of `data` that are taken.
+        offset: int64, position of each packet in `data`.
+        caplen: int64, octets captured.
+        length: int64, octets that the packet had on the wire, as the file says.
+        ts_ns: int64, nanoseconds since the epoch.
+        packet: int64, number in the file, from 1.
+        link: int64, link type (LINKTYPE of savefiles).
+        capture: index of the capture, as the caller gave it.
+        consumed: octets of the file consumed up to the end of this batch.
+    """
+
+    data: np.ndarray
+    used: int
+    offset: np.ndarray
+    caplen: np.ndarray
+    length: np.ndarray
+    ts_ns: np.ndarray
+    packet: np.ndarray
+    link: np.ndarray
+    capture: int
+    consumed: int
+
+
+@dataclass(slots=True)
+class CaptureInfo:
+    """What a capture file says of itself and what was found in it; filled while it is read.
+
+    Attributes:
+        format: `pcap` or `pcapng`; empty before reading has begun.
+        compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
+        link_types: link types of the interfaces, each once.
+        snap_length: octets kept of a packet, as announced (the largest of the interfaces; 0 is no limit).
+        interfaces: of pcapng, all sections (up to 1000).
+        packets: packets delivered.
+        bytes: octets captured, of these.
+        first_ts_ns: time of the first packet in the file, None while there is none.
+        last_ts_ns: time of the last packet in the file.
+        dropped: packets dropped while capturing, as the capturing program counted; None where it did not tell.
+        truncated: the file ends in the middle of a record.
+        problems: what was wrong, up to 1000 of a kind.
+        counts: how often each kind of problem occurred.
+        secrets: TLS key logs and the like that came in the file. Never to be shown.
+    """
+
+    format: str = ""
+    compression: str | None = None
+    link_types: list[int] = field(default_factory=list)
+    snap_length: int = 0
+    interfaces: list[Interface] = field(default_factory=list)
+    packets: int = 0
+    bytes: int = 0
+    first_ts_ns: int | None = None
+    last_ts_ns: int | None = None
+    dropped: int | None = None
+    truncated: bool = False
+    problems: list[Problem] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    secrets: list[bytes] = field(default_factory=list, repr=False)
+
+    def problem(self, code: str, packet: int, offset: int | None, detail: str, count: int = 1) -> None:
+        """Note a problem (that stands for `count` of its kind)."""
+        known = self.counts.get(code, 0)
+        self.counts[code] = known + count
+        if known < MAX_PROBLEMS:
+            self.problems.append(Problem(code, packet, offset, detail))
+
+    def interface(self, name: str, link: int, snap_length: int) -> None:
+        """Note an interface."""
+        if link not in self.link_types and len(self.link_types) < MAX_PROBLEMS:
+            self.link_types.append(link)
+        if len(self.interfaces) < MAX_PROBLEMS:
+            self.interfaces.append(Interface(name, link, snap_length))
+        self.snap_length = max(self.snap_length, snap_length)
+
+
+class CaptureFile:
+    """The packets of one capture file (pcap or pcapng, compressed or not), to be read once.
+
+    Args:
+        path: of the file, `-` for standard input, or a binary file object.
+        name: what to call it in messages.
+        index: of the capture, handed on with every batch.
+        batch_bytes: octets of a batch. A packet larger than that makes its batch larger.
+        spare: octets of untouched room behind the packets of a batch; as many as a batch has, if not given.
+        compiled: whether kernels run compiled; if not given, when there is more than a little to read.
+
+    Attributes:
+        info: what is known of the capture; complete when the iteration has ended.
+        compiled: whether the kernels run compiled, as decided so far.
+
+    Raises:
+        CaptureError: while iterating: there is no such file, or it is no capture.
+    """
+
+    def __init__(
+        self,
+        path: str | BinaryIO,
+        name: str,
+        index: int,
+        *,
+        batch_bytes: int = 16 << 20,
+        spare: int | None = None,
+        compiled: bool | None = None,
+    ) -> None:
+        self.info = CaptureInfo()
+        self.compiled = bool(compiled)
+        self._path, self._name, self._index = path, name, index
+        self._batch_bytes = max(batch_bytes, _HEAD)
+        self._spare = batch_bytes if spare is None else spare
+        self._decide = compiled is None
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        source = Input(self._path, self._name)
+        try:
+            yield from self._batches(source)
+        finally:
+            source.close()
+
+    def _batches(self, source: Input) -> Iterator[PacketBatch]:
+        info = self.info
+        info.compression = source.compression
+        buffer = np.empty(self._batch_bytes + self._spare, np.uint8)
+        filled, ended = 0, False
+        while filled < _HEAD and not ended:
+            filled, ended = source.fill(memoryview(buffer), filled, _HEAD)
+        scanner, start = self._scanner(bytes(buffer[:filled]), source)
+
+        origin, capacity, need = 0, self._batch_bytes, 0
+        columns, stop = self._columns(), False
+        while not stop:
+            # At least what makes another packet; more if there is more.
+            while not ended and (filled - start < need or not need):
+                filled, ended = source.fill(memoryview(buffer), filled, capacity)
+                need = need or 1
+            if self._decide:
+                self.compiled = (source.size or 0) >= COMPILE_ABOVE or origin + filled >= COMPILE_ABOVE
+            position, rows, need, stop = scanner.scan(buffer, start, filled, columns, origin, self.compiled)
+            used = position
+            if ended and need and not stop:
+                stop = True
+                if position < filled and rows == 0:
+                    rows, used = scanner.remainder(buffer, position, filled, columns, origin), filled
+                elif position < filled:
+                    stop = False  # the rest goes with a batch of its own
+            if not rows and not stop and position + need <= capacity:
+                start = position
+                continue
+            rest = buffer[position:filled]
+            capacity = max(self._batch_bytes, need)
+            following = np.empty(capacity + self._spare, np.uint8)
+            following[: len(rest)] = rest
+            consumed = source.taken if source.compression else origin + used
+            if rows:
+                yield self._batch(buffer, used, columns[:, :rows], consumed)
+                columns = self._columns()
+            buffer, filled, start, origin = following, len(rest), 0, origin + position
+        if source.damage:
+            info.truncated = True
+            info.problem("capture-damaged", info.packets, origin, source.damage)
+
+    def _columns(self) -> np.ndarray:
+        return np.empty((COLUMNS, min(MAX_PACKETS, self._batch_bytes // 16 + 1)), np.int64)
+
+    def _scanner(self, head: bytes, source: Input) -> tuple[PcapScanner | PcapngScanner, int]:
+        """The scanner for a file that begins with `head`, and where it begins to scan."""
+        if is_pcap(head):
+            return PcapScanner(head, self._name, self.info), 24
+        if head.startswith(SECTION_MAGIC):
+            return PcapngScanner(head, self._name, self.info), 0
+        if source.damage:
+            raise CaptureError(f"{self._name}: {source.damage}")
+        if not head:
+            raise CaptureError(f"{self._name}: is empty")
+        raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
+
+    def _batch(self, data: np.ndarray, used: int, columns: np.ndarray, consumed: int) -> PacketBatch:
+        info, ts_ns = self.info, columns[TS_NS]
+        if info.first_ts_ns is None:
+            info.first_ts_ns = int(ts_ns[0])
+        info.last_ts_ns = int(ts_ns[-1])
+        info.packets += len(ts_ns)
+        info.bytes += int(columns[CAPLEN].sum())
+        return PacketBatch(
+            data=data,
+            used=used,
+            offset=columns[OFFSET],
+            caplen=columns[CAPLEN],
+            length=columns[LENGTH],
+            ts_ns=ts_ns,
+            packet=columns[PACKET],
+            link=columns[LINK],
+            capture=self._index,
+            consumed=consumed,
+        )

@@ -1,0 +1,214 @@
+"""The octets of a capture, whatever they come from: a file, standard input, a pipe, compressed or not.
+
+Nothing here knows the format of captures. What is compressed is recognised by its first octets, never by its name.
+"""
+
+import gzip
+import io
+import lzma
+import select
+import stat
+import time
+from bz2 import BZ2File
+from pathlib import Path
+from typing import Any, BinaryIO
+
+STANDARD_INPUT = "-"
+
+LINGER_S = 0.2
+"""A pipe's octets are handed on at the latest so long after the first of them: few large batches when much comes in,
+and a live capture is seen at once."""
+
+_PIECE = 1 << 16  # octets asked of a decompressor at a time: what precedes damage is lost to this extent at most
+
+_COMPRESSIONS = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"BZh", "bz2"),
+    (b"\xfd7zXZ\0", "xz"),
+)
+
+
+class CaptureError(Exception):
+    """A capture cannot be read at all, or no further. The message is one line: which file, what, where."""
+
+
+class Input:
+    """A source of octets that is read once, from the beginning to the end.
+
+    Attributes:
+        name: what to call it in messages.
+        size: octets of the file (compressed, where it is), or None where nobody knows.
+        taken: octets of it read so far.
+        compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
+        damage: what was wrong with the compressed data, when its end was not reached; else None.
+
+    Raises:
+        CaptureError: no such file, no permission, a directory, or the system cannot read it.
+    """
+
+    def __init__(self, path: str | BinaryIO, name: str) -> None:
+        self.name = name
+        self.damage: str | None = None
+        self._file = _Counted(_open(path, name), name, closes=isinstance(path, str) and path != STANDARD_INPUT)
+        self.size, self._waits = _nature(self._file.file)
+        head = self._file.peek()
+        self.compression = next((kind for magic, kind in _COMPRESSIONS if head.startswith(magic)), None)
+        self._stream: Any = _decompressor(self._file, self.compression) if self.compression else None
+
+    @property
+    def taken(self) -> int:
+        """Octets of the file read so far, before decompression."""
+        return self._file.taken
+
+    def fill(self, buffer: memoryview, start: int, stop: int) -> tuple[int, bool]:
+        """Read into `buffer[start:stop]` until it is full, the input ends, or a pipe has no more for the moment.
+
+        Returns:
+            Where the octets in the buffer end now, and whether this was the end of the input.
+        """
+        first, deadline = start, 0.0
+        while start < stop:
+            if self._waits and not self.compression and start > first:
+                deadline = deadline or time.monotonic() + LINGER_S
+                if not select.select([self._file.file], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                    break
+            count = self._inflate(buffer[start:stop]) if self.compression else self._file.readinto(buffer[start:stop])
+            if count == 0:
+                return start, True
+            start += count
+        return start, False
+
+    def _inflate(self, view: memoryview) -> int:
+        try:
+            octets = self._stream.read1(min(len(view), _PIECE))
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            self.damage = f"{self.compression} data cut off or damaged ({' '.join(str(error).split())})"
+            return 0
+        view[: len(octets)] = octets
+        return len(octets)
+
+    def close(self) -> None:
+        """Close the file, unless it is the caller's."""
+        self._file.close()
+
+
+class _Counted(io.RawIOBase):
+    """A raw file that counts what is taken, can be peeked at once, and tells read errors in our words."""
+
+    def __init__(self, file: Any, name: str, closes: bool) -> None:
+        self.file, self.taken = file, 0
+        self._name, self._closes, self._head = name, closes, b""
+
+    def peek(self) -> bytes:
+        """The first octets (up to 6), which the next read delivers again."""
+        head = bytearray(6)
+        count = 0
+        while count < len(head) and (more := self._read(memoryview(head)[count:])):
+            count += more
+        self._head = bytes(head[:count])
+        return self._head
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        if self._head:
+            count = min(len(view), len(self._head))
+            view[:count] = self._head[:count]
+            self._head = self._head[count:]
+        else:
+            count = self._read(view)
+        self.taken += count
+        return count
+
+    def _read(self, view: memoryview) -> int:
+        try:
+            return self.file.readinto(view) or 0
+        except OSError as error:
+            raise CaptureError(f"{self._name}: reading failed at octet {self.taken}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self._closes:
+            self.file.close()
+        super().close()
+
+
+def _open(path: str | BinaryIO, name: str) -> Any:
+    try:
+        if isinstance(path, str):
+            return io.FileIO(0, closefd=False) if path == STANDARD_INPUT else io.FileIO(path)
+    except FileNotFoundError as error:
+        raise CaptureError(f"{name}: no such file") from error
+    except PermissionError as error:
+        raise CaptureError(f"{name}: no permission to read it") from error
+    except IsADirectoryError as error:
+        raise CaptureError(f"{name}: is a directory, not a capture") from error
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{name}: cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+    # A buffered reader would wait until its buffer is full; take the raw file below where there is one.
+    return getattr(path, "raw", path) if not getattr(path, "seekable", bool)() else path
+
+
+def _nature(file: Any) -> tuple[int | None, bool]:
+    """Size if known, and whether reading may have to wait for somebody who writes."""
+    try:
+        status = Path(f"/dev/fd/{file.fileno()}").stat()
+    except (OSError, AttributeError, ValueError):
+        return None, False
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size, False
+    return None, stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or stat.S_ISCHR(status.st_mode)
+
+
+def _decompressor(file: _Counted, compression: str) -> Any:
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=file)
+    if compression == "bz2":
+        return BZ2File(file)
+    if compression == "xz":
+        return lzma.LZMAFile(file)
+    return _Arrow(file, compression)
+
+
+class _Arrow:
+    """Decompression by Arrow, of what the standard library does not know."""
+
+    def __init__(self, file: _Counted, compression: str) -> None:
+        import pyarrow  # noqa: PLC0415 - not needed for what is not compressed
+
+        self._stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression)
+
+    def read1(self, size: int) -> bytes:
+        octets: bytes = self._stream.read(size)
+        return octets
+
+
+def describe(head: bytes) -> str:
+    """What the first octets of something that is not a capture look like, for an error message."""
+    for magic, kind in (
+        (b"PK\x03\x04", "a zip archive"),
+        (b"PAR1", "a Parquet file"),
+        (b"ARROW1", "an Arrow file"),
+        (b"\x7fELF", "a program"),
+        (b"%PDF", "a PDF document"),
+        (b"snoop\0", "a snoop capture"),
+        (b"GMBU", "a Network Monitor capture"),
+        (b"RTSS", "a Network Monitor capture"),
+        (b"XCP\0", "a NetXRay capture"),
+        (b"SQLite", "a database"),
+    ):
+        if head.startswith(magic):
+            return kind
+    text = head.lstrip().lower()
+    if text.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page"
+    if text.startswith(b"<"):
+        return "XML or HTML"
+    if text.startswith((b"{", b"[")):
+        return "JSON"
+    if all(octet in b"\t\n\r\f" or octet >= 0x20 and octet != 0x7F for octet in head):
+        return "text"
+    return f"unknown data, beginning {head[:4].hex(' ')}"
