@@ -22,6 +22,7 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 _kernels: set[Callable[..., Any]] = set()
+_proven: set[Callable[..., Any]] = set()
 
 COMPILE_ABOVE = 1 << 20
 """Input of this many octets is worth loading compiled kernels (0.5 to 1 s from the cache)."""
@@ -31,6 +32,17 @@ def kernel(function: F) -> F:
     """Register a plain function as a kernel and return it unchanged."""
     _kernels.add(function)
     return function
+
+
+def proven(function: F) -> F:
+    """Register a kernel that is compiled without bounds checks: its caller has shown that all reads are in bounds."""
+    _proven.add(function)
+    return kernel(function)
+
+
+def u64(value: int) -> int:
+    """An integer as uint64; compiled it is numpy's type, for numba takes int64 with uint64 to float64."""
+    return value & 0xFFFFFFFFFFFFFFFF
 
 
 def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
@@ -44,7 +56,7 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
 def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be.
 
-    Bounds checks are on: bytes from the wire choose many of the indexes.
+    Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
     """
     import numba  # noqa: PLC0415 - half a second that small inputs do not pay
 
@@ -53,6 +65,8 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         value = namespace.get(name)
         if isinstance(value, types.FunctionType) and value in _kernels:
             namespace[name] = compile_kernel(value)
+        elif value is u64:
+            namespace[name] = np.uint64
     copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__
     copy.__qualname__ = function.__qualname__
@@ -61,7 +75,7 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_cache_folder())
     try:
-        return numba.njit(cache=True, nogil=True, boundscheck=True, error_model="numpy")(copy)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True, boundscheck=function not in _proven, error_model="numpy")(copy)  # type: ignore[no-any-return]
     finally:
         numba.config.CACHE_DIR = before
 

@@ -1,0 +1,131 @@
+"""XXH64 as a kernel, fed piece by piece: the hash of bodies, with seed 42 as Spark's `xxhash64(body)` has it.
+
+State of one hash: a row of eight uint64 (four lanes, octets so far, three unused) and a row of 32 octets that
+wait for a full stripe. Every uint64 operation is masked, so that Python's integers and numba's agree.
+Source: the XXH64 description in the xxHash specification, release 0.8.
+"""
+
+from dissector.arrays import Array
+from dissector.kernel import kernel, proven, u64
+
+SEED = 42
+MASK = 0xFFFFFFFFFFFFFFFF
+P1 = 0x9E3779B185EBCA87
+P2 = 0xC2B2AE3D27D4EB4F
+P3 = 0x165667B19E3779F9
+P4 = 0x85EBCA77C2B2AE63
+P5 = 0x27D4EB2F165667C5
+LANE_1 = (SEED + P1 + P2) & MASK
+LANE_2 = (SEED + P2) & MASK
+LANE_3 = SEED
+LANE_4 = (SEED - P1) & MASK
+
+L_LANE, L_TOTAL, L_WIDTH = 0, 4, 8
+
+
+@proven
+def word(data: Array, p: int) -> int:
+    """Eight octets, little-endian."""
+    low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
+    high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
+    return u64(low) | ((u64(high) << u64(32)) & MASK)
+
+
+@proven
+def turn(lane: int, value: int) -> int:
+    """One round of a lane."""
+    lane = (lane + ((value * P2) & MASK)) & MASK
+    lane = ((lane << 31) | (lane >> 33)) & MASK
+    return (lane * P1) & MASK
+
+
+@kernel
+def hash_begin(lanes: Array, row: int) -> None:
+    """Reset one hash."""
+    lanes[row, 0] = LANE_1
+    lanes[row, 1] = LANE_2
+    lanes[row, 2] = LANE_3
+    lanes[row, 3] = LANE_4
+    lanes[row, L_TOTAL] = 0
+
+
+@proven
+def stripes(lanes: Array, row: int, data: Array, p: int, end: int) -> int:
+    """Take whole stripes of 32 octets from p on; the caller has shown that [p, end) lies in data."""
+    a = lanes[row, 0]
+    b = lanes[row, 1]
+    c = lanes[row, 2]
+    d = lanes[row, 3]
+    while p + 32 <= end:
+        a = turn(a, word(data, p))
+        b = turn(b, word(data, p + 8))
+        c = turn(c, word(data, p + 16))
+        d = turn(d, word(data, p + 24))
+        p += 32
+    lanes[row, 0] = a
+    lanes[row, 1] = b
+    lanes[row, 2] = c
+    lanes[row, 3] = d
+    return p
+
+
+@kernel
+def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, length: int) -> None:
+    """Add octets. `waiting` is uint8 of 32 a row, in one dimension."""
+    if offset < 0 or length <= 0 or offset + length > len(data):
+        return
+    have = int(lanes[row, L_TOTAL]) & 31
+    lanes[row, L_TOTAL] = lanes[row, L_TOTAL] + u64(length)
+    base = 32 * row
+    p = offset
+    end = offset + length
+    if have > 0:
+        while have < 32 and p < end:
+            waiting[base + have] = data[p]
+            have += 1
+            p += 1
+        if have < 32:
+            return
+        stripes(lanes, row, waiting, base, base + 32)
+    p = stripes(lanes, row, data, p, end)
+    have = 0
+    while p < end:
+        waiting[base + have] = data[p]
+        have += 1
+        p += 1
+
+
+@kernel
+def hash_end(lanes: Array, waiting: Array, row: int) -> int:
+    """The hash so far, as uint64."""
+    total = lanes[row, L_TOTAL]
+    p = 32 * row
+    end = p + (int(total) & 31)
+    if int(total) >= 32:
+        a = lanes[row, 0]
+        b = lanes[row, 1]
+        c = lanes[row, 2]
+        d = lanes[row, 3]
+        h = ((a << 1 | a >> 63) & MASK) + ((b << 7 | b >> 57) & MASK)
+        h = (h + ((c << 12 | c >> 52) & MASK) + ((d << 18 | d >> 46) & MASK)) & MASK
+        for i in range(4):
+            h = ((((h ^ turn(u64(0), lanes[row, i])) * P1) & MASK) + P4) & MASK
+    else:
+        h = (u64(LANE_3) + u64(P5)) & MASK
+    h = (h + total) & MASK
+    while p + 8 <= end:
+        h ^= turn(u64(0), word(waiting, p))
+        h = (((((h << 27) | (h >> 37)) & MASK) * P1) + P4) & MASK
+        p += 8
+    if p + 4 <= end:
+        four = waiting[p] | waiting[p + 1] << 8 | waiting[p + 2] << 16 | waiting[p + 3] << 24
+        h ^= (u64(four) * P1) & MASK
+        h = (((((h << 23) | (h >> 41)) & MASK) * P2) + u64(P3)) & MASK
+        p += 4
+    while p < end:
+        h ^= (u64(waiting[p]) * u64(P5)) & MASK
+        h = ((((h << 11) | (h >> 53)) & MASK) * P1) & MASK
+        p += 1
+    h = ((h ^ (h >> 33)) * P2) & MASK
+    h = ((h ^ (h >> 29)) * u64(P3)) & MASK
+    return h ^ (h >> 32)

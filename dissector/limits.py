@@ -1,0 +1,34 @@
+"""Named limits: what a hostile or endless capture may cost. All have defaults; none is unlimited."""
+
+CONNECTIONS = 131_072
+"""Connections held open at a time; beyond, those idle longest are given up (and have their row)."""
+
+WAITING_PARTS = 65_536
+"""Segments that wait for an earlier one, over all connections; beyond, the hole before them counts as lost."""
+
+WAITING_OCTETS = 64 << 20
+"""Octets in these."""
+
+WAITING_OCTETS_PER_STREAM = 4 << 20
+"""Octets that wait in one direction of one connection."""
+
+PAYLOAD = 16 << 20
+"""Octets of a method or header frame that are put together; a longer one keeps its row, without fields."""
+
+FRAME = 1 << 30
+"""A longer frame is taken for a lost boundary."""
+
+CHANNELS = 262_144
+"""Channels with state at a time, over all connections."""
+
+PENDING = 1 << 20
+"""Consumers, and gets and consumes that wait for their answer, over all channels."""
+
+PROBE = 1 << 20
+"""Octets of a connection after which an unrecognised protocol stays unrecognised."""
+
+HELD = 4_096
+"""Octets of one connection held back until its protocol is known."""
+
+BODY = 64 << 20
+"""Octets of one body kept with `--bodies full`; the rest is counted and hashed only."""
