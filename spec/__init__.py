@@ -1,0 +1,57 @@
+"""The protocols as data: classes, methods, fields, codes, tables and their columns.
+
+    import spec
+
+    protocol = spec.load("amqp-0-9-1")
+    protocol.method("basic.publish").fields
+    protocol.by_id(60, 40).full_name
+    spec.tables()["messages"].columns
+    spec.anomalies()["frame-cut"].severity
+
+A user's own document in the AMQP XML format is read by `load_xml` and laid over ours by `overlay`. Nothing is read
+before it is asked for.
+"""
+
+from spec.data import anomalies, load, names, tables
+from spec.model import (
+    Anomaly,
+    Class,
+    Column,
+    ColumnType,
+    Constant,
+    Domain,
+    Field,
+    Header,
+    Method,
+    Protocol,
+    Severity,
+    SpecError,
+    Struct,
+    Table,
+    WireType,
+)
+from spec.user import load_xml, overlay
+
+__all__ = [
+    "Anomaly",
+    "Class",
+    "Column",
+    "ColumnType",
+    "Constant",
+    "Domain",
+    "Field",
+    "Header",
+    "Method",
+    "Protocol",
+    "Severity",
+    "SpecError",
+    "Struct",
+    "Table",
+    "WireType",
+    "anomalies",
+    "load",
+    "load_xml",
+    "names",
+    "overlay",
+    "tables",
+]

@@ -1,0 +1,132 @@
+"""Reads our own documents: the TOML files beside this module."""
+
+import functools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from spec import columns
+from spec.model import (
+    Anomaly,
+    Class,
+    Column,
+    Constant,
+    Domain,
+    Field,
+    Header,
+    Method,
+    Protocol,
+    SpecError,
+    Table,
+)
+
+_FOLDER = Path(__file__).parent
+_PROTOCOLS = ("amqp-0-9-1",)
+
+
+def names() -> list[str]:
+    """Names of the protocols that are held as data."""
+    return list(_PROTOCOLS)
+
+
+@functools.cache
+def load(name: str = "amqp-0-9-1") -> Protocol:
+    """A protocol held as data.
+
+    Raises:
+        SpecError: there is none of this name.
+    """
+    if name not in _PROTOCOLS:
+        raise SpecError(f"{name}: no such protocol; known are {', '.join(_PROTOCOLS)}")
+    document = _read(f"{name}.toml")
+    domains = tuple(Domain(**entry) for entry in document["domains"])
+    types = {domain.name: domain.type for domain in domains}
+    major, minor, revision = document["version"]
+    protocol = Protocol(
+        name=document["name"],
+        title=document["title"],
+        version=(major, minor, revision),
+        provenance=tuple(document["provenance"]),
+        headers=tuple(Header(bytes.fromhex(h["octets"]), h["version"], h["doc"]) for h in document["headers"]),
+        constants=tuple(Constant(**{"kind": None, **entry}) for entry in document["constants"]),
+        domains=domains,
+        classes=tuple(_class(entry, types) for entry in document["class"]),
+    )
+    return columns.assign(protocol)
+
+
+@functools.cache
+def anomalies() -> dict[str, Anomaly]:
+    """The closed list of anomaly codes, in the order of the document."""
+    return {entry["code"]: Anomaly(**entry) for entry in _read("anomalies.toml")["anomalies"]}
+
+
+@functools.cache
+def tables() -> dict[str, Table]:
+    """All tables of `dissect` and `analyze` with their fixed columns, in the order of the document.
+
+    `amqp091_frames` goes on with one column for each method argument: see `Table.with_methods`.
+    """
+    document = _read("tables.toml")
+    shared = {name: group["columns"] for name, group in document["shared"].items()}
+    result = {}
+    for name, entry in document["table"].items():
+        methods_of: str | None = None
+        listed: list[Column] = []
+        for column in entry["columns"]:
+            if "include" in column:
+                listed.extend(Column(**c) for c in shared[column["include"]])
+            elif "methods_of" in column:
+                methods_of = column["methods_of"]
+            else:
+                listed.append(Column(**column))
+        result[name] = Table(name, entry["doc"], tuple(listed), entry["written_by"], methods_of)
+    return result
+
+
+def _read(file_name: str) -> dict[str, Any]:
+    return tomllib.loads((_FOLDER / file_name).read_text(encoding="utf-8"))
+
+
+def _class(entry: dict[str, Any], types: dict[str, str]) -> Class:
+    return Class(
+        name=entry["name"],
+        id=entry["id"],
+        methods=tuple(_method(entry, method, types) for method in entry["method"]),
+        fields=tuple(_field(field, types) for field in entry.get("properties", ())),
+        extension=entry.get("extension"),
+        doc=entry["doc"],
+    )
+
+
+def _method(cls: dict[str, Any], entry: dict[str, Any], types: dict[str, str]) -> Method:
+    return Method(
+        class_name=cls["name"],
+        class_id=cls["id"],
+        name=entry["name"],
+        id=entry["id"],
+        full_name=f"{cls['name']}.{entry['name']}",
+        fields=tuple(_field(field, types) for field in entry.get("fields", ())),
+        synchronous=entry.get("synchronous", False),
+        responses=tuple(f"{cls['name']}.{name}" for name in entry.get("responses", ())),
+        content=entry.get("content", False),
+        from_client="client" in entry["from"],
+        from_server="server" in entry["from"],
+        extension=entry.get("extension"),
+        doc=entry["doc"],
+        extension_senders=tuple(entry.get("extension_senders", ())),
+    )
+
+
+def _field(entry: dict[str, Any], types: dict[str, str]) -> Field:
+    domain = entry.get("domain") or entry["type"]
+    return Field(
+        name=columns.field_name(entry["name"]),
+        wire_name=entry["name"],
+        domain=domain,
+        type=types[domain],
+        reserved=entry.get("reserved", False),
+        secret=entry.get("secret", False),
+        extension=entry.get("extension"),
+        doc=entry.get("doc", ""),
+    )

@@ -1,0 +1,257 @@
+"""The model of a protocol: classes, methods and fields as frozen records, whatever document they came from.
+
+Terms are those of AMQP 0-9-1. What AMQP 0-10 calls controls and commands are methods here (`Method.kind` says which),
+its structs and wire types have records of their own that stay empty for the older protocols.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ColumnType = Literal["bool", "int32", "int64", "string", "binary", "timestamp"]
+"""Types of table columns; `timestamp` is microseconds since the epoch, UTC."""
+
+Severity = Literal["note", "warning", "error"]
+
+
+class SpecError(Exception):
+    """A specification cannot be read or used; the message is one line that says where, what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A named number: frame type, frame-end, frame-min-size or reply code."""
+
+    name: str
+    value: int
+    kind: Literal["soft", "hard"] | None
+    """Of a reply code: `soft` closes the channel, `hard` the connection; else None."""
+    doc: str
+    extension: str | None = None
+    """Whose addition to the published protocol it is: `rabbitmq` or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A named use of a type."""
+
+    name: str
+    """Within a class of AMQP 0-10: `class.domain`."""
+    type: str
+    """The base wire type."""
+    doc: str = ""
+    choices: tuple[tuple[str, int], ...] = ()
+    """The named values of an enumeration (AMQP 0-10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One spelling of the protocol header: the eight octets with which a connection begins."""
+
+    octets: bytes
+    version: str
+    """The protocol that this spelling asks for, such as `0-9-1`."""
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An argument of a method, a content property, or a member of a struct, in wire order."""
+
+    name: str
+    """With underscores: `delivery_tag`."""
+    wire_name: str
+    """As the document writes it: `delivery-tag`."""
+    domain: str
+    type: str
+    """The base wire type: bit, octet, short, long, longlong, shortstr, longstr, timestamp, table; AMQP 0-10's types by
+    their own names, its structs as `struct`."""
+    reserved: bool = False
+    """On the wire, without meaning and without a column."""
+    secret: bool = False
+    """Holds credentials: redacted wherever it would be shown or stored."""
+    column: str | None = None
+    """Name of the column that holds it; None when reserved."""
+    column_type: ColumnType = "string"
+    extension: str | None = None
+    """Whose addition to the published protocol it is: `rabbitmq` or None."""
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method, or a control or command of AMQP 0-10."""
+
+    class_name: str
+    class_id: int
+    name: str
+    id: int
+    full_name: str
+    """`basic.publish`"""
+    fields: tuple[Field, ...]
+    synchronous: bool
+    """Asks for an answer, or is one."""
+    responses: tuple[str, ...]
+    """Full names of the methods that answer it."""
+    content: bool
+    """A content header and body follow."""
+    from_client: bool
+    from_server: bool
+    extension: str | None = None
+    """Whose addition to the published protocol it is: `rabbitmq` or None."""
+    doc: str = ""
+    extension_senders: tuple[str, ...] = ()
+    """Of `client` and `server`, the senders that only an extension allows (`server` for basic.ack)."""
+    kind: Literal["method", "control", "command"] = "method"
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class of methods; `fields` are the content properties, in the order of their flags."""
+
+    name: str
+    id: int
+    methods: tuple[Method, ...]
+    fields: tuple[Field, ...] = ()
+    extension: str | None = None
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A struct of AMQP 0-10."""
+
+    name: str
+    """`class.struct`"""
+    class_id: int
+    code: int | None
+    """Within its class; None for a struct that never stands on its own."""
+    size: int
+    """Octets of the size field before it."""
+    pack: int
+    """Octets of packing flags."""
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WireType:
+    """A primitive type of AMQP 0-10."""
+
+    name: str
+    code: int | None
+    fixed_width: int | None
+    """Octets of a value; None when a length precedes it."""
+    variable_width: int | None
+    """Octets of that length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """All that is known of one protocol."""
+
+    name: str
+    """`amqp-0-9-1`"""
+    title: str
+    version: tuple[int, int, int]
+    """Major, minor, revision."""
+    provenance: tuple[str, ...]
+    """One line for each document or release that says so."""
+    headers: tuple[Header, ...]
+    constants: tuple[Constant, ...]
+    domains: tuple[Domain, ...]
+    classes: tuple[Class, ...]
+    structs: tuple[Struct, ...] = ()
+    types: tuple[WireType, ...] = ()
+    _methods: tuple[Method, ...] = field(init=False, repr=False, compare=False)
+    _by_name: dict[str, Method] = field(init=False, repr=False, compare=False)
+    _by_id: dict[tuple[int, int], Method] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        methods = sorted((m for c in self.classes for m in c.methods), key=lambda m: (m.class_id, m.id))
+        object.__setattr__(self, "_methods", tuple(methods))
+        object.__setattr__(self, "_by_name", {m.full_name: m for m in reversed(methods)})
+        object.__setattr__(self, "_by_id", {(m.class_id, m.id): m for m in methods})
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """All methods, ordered by class id and method id."""
+        return self._methods
+
+    def method(self, full_name: str) -> Method:
+        """The method of this name, such as `basic.publish`; of two with one name, that with the lower id.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._by_name[full_name]
+
+    def by_id(self, class_id: int, method_id: int) -> Method:
+        """The method with these ids.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._by_id[class_id, method_id]
+
+    def constant(self, name: str) -> Constant:
+        """The constant of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for constant in self.constants:
+            if constant.name == name:
+                return constant
+        raise KeyError(name)
+
+    def method_columns(self) -> dict[str, ColumnType]:
+        """Columns of the method arguments and their types, in order of first appearance over `methods`."""
+        return {f.column: f.column_type for m in self._methods for f in m.fields if f.column is not None}
+
+    def property_columns(self) -> dict[str, ColumnType]:
+        """Columns of the content properties and their types, in order of first appearance over `classes`."""
+        return {f.column: f.column_type for c in self.classes for f in c.fields if f.column is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One code of the closed list of things that can be wrong with a capture or the traffic in it."""
+
+    code: str
+    severity: Severity
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    type: ColumnType
+    doc: str
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that some command writes.
+
+    `columns` are those that no protocol changes. Where `methods_of` names a protocol, the columns of its methods
+    follow: `with_methods` appends them, or take them from `Protocol.method_columns`.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    written_by: str
+    """The command that writes it: `dissect` or `analyze`."""
+    methods_of: str | None = None
+
+    def with_methods(self, protocol: Protocol) -> "Table":
+        """The table with one column for each method argument of the protocol behind its own."""
+        docs: dict[str, str] = {}
+        for method in protocol.methods:
+            for argument in method.fields:
+                if argument.column is not None:
+                    docs.setdefault(argument.column, argument.doc)
+        more = tuple(Column(name, kind, docs[name]) for name, kind in protocol.method_columns().items())
+        return Table(self.name, self.doc, self.columns + more, self.written_by)
