@@ -1,0 +1,433 @@
+"""The fields of many records at once: octets to Arrow columns, as the specification says.
+
+A record is what stands behind a method's ids, or a content header's property flags. Each kind of record has a program:
+one op per field, in wire order (AMQP 0-9-1, section 4.2.5). One kernel walks all records and puts an entry, row and
+value or row and place of the text, into the slot of the field's column; columns are made from the entries, so that
+a column costs what it has entries. A further protocol adds programs, and where it must, ops.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from dissector import columns, fieldtable, text
+from dissector.kernel import call, kernel
+from dissector.problems import (
+    FIELD_OVERRUN,
+    INTEGER_TOO_LARGE,
+    OCTETS_LEFT_OVER,
+    PROBLEM_CODES,
+    TABLE_MALFORMED,
+    TEXT_NOT_UTF8,
+    TRACEPARENT_MALFORMED,
+)
+from dissector.text import Integers, Octets
+from spec.model import Class, Field, Protocol
+
+__all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
+
+REDACTED = "<redacted>"
+"""What stands in the column of a secret, whatever it was."""
+
+UNSIGNED, SIGNED, BIT, TEXT, TABLE, FLAGS, FLAG_BIT = range(7)
+AMQP_TYPES = {
+    "bit": (BIT, 0), "octet": (UNSIGNED, 1), "short": (UNSIGNED, 2), "long": (UNSIGNED, 4), "longlong": (UNSIGNED, 8),
+    "timestamp": (UNSIGNED, 8), "shortstr": (TEXT, 1), "longstr": (TEXT, 4), "table": (TABLE, 4),
+}  # fmt: skip
+"""Op and width of each type of AMQP 0-9-1; the width of text and tables is that of the length in front."""
+
+LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
+FLAG_WORD = 15
+"""Properties per word of flags; the lowest bit says that another word follows."""
+MOST_PROPERTIES = 4 * FLAG_WORD
+TRACE_COLUMNS = {"trace_id": "string", "span_id": "string", "trace_flags": "int32"}
+TRACE_TABLE = "headers"
+"""The table in which the trace context travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where the entries of one column go."""
+
+    name: str
+    type: str
+    op: int
+    secret: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Programs for records, as tables for the kernels. Made by `of_methods` and `of_properties`."""
+
+    columns: dict[str, str]
+    """Name and type (`bool`, `int32`, `int64`, `string`) of all columns that `decode` gives, in order."""
+    slots: tuple[Slot, ...]
+    ops: dict[str, Integers]
+    """Per op: `kind`, `width`, `slot` (-1: read and forgotten) and `flag` (-1: always there)."""
+    starts: Integers
+    """First op of each program, and the end of the last."""
+    uses: Integers
+    """(programs, slots): 1 where the program has the column."""
+    limits: Integers
+    """Largest number of each slot."""
+
+    @classmethod
+    def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
+        """Program i is for the arguments of `protocol.methods[i]`; a record begins behind its method id.
+
+        Args:
+            protocol: the specification.
+            only: names of the columns that are wanted; all of them when None.
+
+        Raises:
+            ValueError: a field's type is unknown, or fields of one column do not agree on its type.
+        """
+        maker = _Maker(only)
+        for method in protocol.methods:
+            maker.begin()
+            for argument in method.fields:
+                maker.add(argument)
+        return maker.plan(maker.columns())
+
+    @classmethod
+    def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
+        """The one program is for the properties of a class; a record begins at the property flags (section 4.2.6.1).
+
+        Args:
+            content: the class, such as basic.
+            only: names of the columns that are wanted; all of them when None.
+            trace: also read `traceparent` (W3C Trace Context) in the table `headers`, as the columns `trace_id`,
+                `span_id` and `trace_flags`.
+
+        Raises:
+            ValueError: as `of_methods`; also when there are more than 60 properties.
+        """
+        if len(content.fields) > MOST_PROPERTIES:
+            raise ValueError(f"class {content.name} has more than {MOST_PROPERTIES} properties")
+        trace = trace and any(f.column == TRACE_TABLE and f.type == "table" for f in content.fields)
+        traced = {n: t for n, t in TRACE_COLUMNS.items() if trace and (only is None or n in only)}
+        maker = _Maker(only, {TRACE_TABLE} if traced else ())
+        maker.begin()
+        maker.add_op(FLAGS, 0, -1, -1)
+        for k, prop in enumerate(content.fields):
+            # flags run from the high bit of each word down; a word's lowest bit is dropped
+            maker.add(prop, k // FLAG_WORD * FLAG_WORD + FLAG_WORD - 1 - k % FLAG_WORD)
+        return maker.plan(maker.columns() | traced)
+
+
+@dataclass
+class _Maker:
+    """Collects the ops of a plan."""
+
+    only: Collection[str] | None
+    also: Collection[str] = ()
+    slots: dict[str, Slot] = field(default_factory=dict)
+    ops: list[tuple[int, int, int, int]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin the next program."""
+        self.starts.append(len(self.ops))
+
+    def add(self, field: Field, flag: int = -1) -> None:
+        """Add the op for a field; with a flag, of a property."""
+        if field.type not in AMQP_TYPES:
+            raise ValueError(f"field {field.name} has the unknown type {field.type}")
+        kind, width = AMQP_TYPES[field.type]
+        if kind == BIT and flag >= 0:
+            kind = FLAG_BIT
+        self.add_op(kind, width, self._slot(field, kind), flag)
+
+    def add_op(self, kind: int, width: int, slot: int, flag: int) -> None:
+        """Add an op as it stands."""
+        self.ops.append((kind, width, slot, flag))
+
+    def _slot(self, field: Field, kind: int) -> int:
+        name = field.column
+        if name is None or not (self.only is None or name in self.only or name in self.also):
+            return -1
+        new = Slot(name, field.column_type, kind, field.secret)
+        old = self.slots.setdefault(name, new)
+        if old.type != new.type or (old.op != new.op and TABLE in (old.op, new.op)):
+            raise ValueError(f"column {name} has fields of different types")
+        if new.secret:  # once secret, always secret
+            self.slots[name] = new
+        return list(self.slots).index(name)
+
+    def columns(self) -> dict[str, str]:
+        """The columns of the fields that are wanted."""
+        return {s.name: s.type for s in self.slots.values() if self.only is None or s.name in self.only}
+
+    def plan(self, names: dict[str, str]) -> Plan:
+        """The plan, with these columns."""
+        slots = tuple(self.slots.values())
+        starts = np.array([*self.starts, len(self.ops)], np.int64)
+        uses = np.zeros((len(self.starts), len(slots)), np.int64)
+        for program in range(len(self.starts)):
+            for _, _, slot, _ in self.ops[starts[program] : starts[program + 1]]:
+                if slot >= 0:
+                    if uses[program, slot]:
+                        raise ValueError(f"column {slots[slot].name} has two fields in one record")
+                    uses[program, slot] = 1
+        table = np.array(self.ops, np.int64).reshape(-1, 4)
+        ops = {name: table[:, k].copy() for k, name in enumerate(("kind", "width", "slot", "flag"))}
+        limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
+        return Plan(names, slots, ops, starts, uses, limits)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The fields of n records. Problems are in the order of their rows and, within a row, of their places."""
+
+    columns: dict[str, pa.Array]
+    """Every column of the plan, n rows each; null where the record does not have the field, or not legibly."""
+    problem_row: Integers
+    problem_code: Integers
+    """Index into `PROBLEM_CODES`."""
+    problem_at: Integers
+    """Place in the data at which the problem was noticed."""
+
+
+def decode(
+    plan: Plan, data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, compiled: bool
+) -> Decoded:
+    """Decode n records.
+
+    Args:
+        plan: the programs.
+        data: the octets that hold all records, less than 256 MiB of them; writable, as all that kernels get.
+        offset: (n,) where each record begins.
+        length: (n,) its octets; `offset + length` is never beyond `data`.
+        program: (n,) number of its program; -1 for a record without fields.
+        cut: (n,) 1 where the end of the record lies in a hole: what is there is decoded (of a table, the entries in
+            front of the hole) and what is missing is no problem.
+        compiled: whether the kernels run compiled.
+    """
+    n = len(program)
+    present = np.bincount(program[program >= 0], minlength=len(plan.uses)) @ plan.uses
+    ends = np.cumsum(present)
+    fill = ends - present
+    begins = fill.tolist()
+    total = int(present.sum())
+    row, value, size = (np.empty(total, np.int64) for _ in range(3))
+    problems = np.empty((n + total, 3), np.int64)
+    ops = plan.ops
+    used = call(
+        walk, compiled, data, offset, length, program, cut, plan.starts,
+        ops["kind"], ops["width"], ops["slot"], ops["flag"], plan.limits, fill, row, value, size, problems,
+    )  # fmt: skip
+    arrays: dict[str, pa.Array] = {}
+    found = [problems[:used]]
+    for slot, begin, end in zip(plan.slots, begins, fill.tolist(), strict=True):
+        part = slice(begin, end)
+        made, more = _column(plan, slot, n, data, row[part], value[part], size[part], compiled)
+        arrays |= made
+        found += more
+    for name, kind in plan.columns.items():
+        if name not in arrays:
+            arrays[name] = columns.nulls(n, kind)
+    all_problems = np.concatenate(found)
+    all_problems = all_problems[np.lexsort((all_problems[:, 1], all_problems[:, 2], all_problems[:, 0]))]
+    return Decoded({name: arrays[name] for name in plan.columns}, *all_problems.T.copy())
+
+
+def _column(
+    plan: Plan, slot: Slot, n: int, data: Octets, row: Integers, value: Integers, size: Integers, compiled: bool
+) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
+    """The columns of one slot and the problems in them."""
+    if not len(row):
+        return {}, ()
+    if slot.secret:
+        return {slot.name: columns.constant(n, row, REDACTED)}, ()
+    if slot.op == TEXT:
+        texts = text.gather(data, value, size, compiled)
+        array = columns.texts(n, row, texts.sizes, texts.octets)
+        return {slot.name: array}, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
+    if slot.op == TABLE:
+        clipped = size < 0
+        tables = fieldtable.render(data, value, np.where(clipped, ~size, size), compiled)
+        made = {}
+        if slot.name in plan.columns:
+            made[slot.name] = columns.texts(n, row, tables.sizes, tables.octets)
+        found = tables.problems
+        found = found[~(clipped[found[:, 0]] & (found[:, 1] == TABLE_MALFORMED))]
+        found[:, 0] = row[found[:, 0]]
+        if slot.name == TRACE_TABLE and not TRACE_COLUMNS.keys().isdisjoint(plan.columns):
+            traced, wrong = _trace(n, data, row, tables.trace, compiled)
+            return made | traced, (found, wrong)
+        return made, (found,)
+    return {slot.name: columns.numbers(n, slot.type, row, value)}, ()
+
+
+def _trace(
+    n: int, data: Octets, row: Integers, trace: Integers, compiled: bool
+) -> tuple[dict[str, pa.Array], Integers]:
+    """The columns of the trace context from the places of `traceparent`, and where it is malformed."""
+    has = trace[:, 0] >= 0
+    row, at, size = row[has], trace[has, 0], trace[has, 1]
+    if not len(row):
+        return {}, np.empty((0, 3), np.int64)
+    flags = np.empty(len(at), np.int64)
+    call(trace_flags, compiled, data, at, size, flags)
+    good = flags >= 0
+    wrong = _problems(row[~good], TRACEPARENT_MALFORMED, at[~good])
+    row, at = row[good], at[good]
+    made = {"trace_flags": columns.numbers(n, "int32", row, flags[good])}
+    for name, begin, width in (("trace_id", 3, 32), ("span_id", 36, 16)):
+        texts = text.gather(data, at + begin, np.full(len(at), width, np.int64), compiled)
+        made[name] = columns.texts(n, row, texts.sizes, texts.octets)
+    return made, wrong
+
+
+def _problems(row: Integers, code: int, at: Integers) -> Integers:
+    return np.column_stack((row, np.full(len(row), code, np.int64), at))
+
+
+@kernel
+def walk(
+    data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, starts: Integers,
+    kind: Integers, width: Integers, slot: Integers, flag: Integers, limits: Integers,
+    fill: Integers, row: Integers, value: Integers, size: Integers, problems: Integers,
+) -> int:  # fmt: skip
+    """Run the programs of all records; returns how many problems there are.
+
+    `fill[s]` is where the next entry of slot s goes in `row`, `value` and `size`. For text and tables `value` is the
+    place and `size` the octets, of a table that is cut the complement of those that are there.
+    """
+    n_problems = 0
+    for r in range(len(program)):
+        if program[r] < 0:
+            continue
+        at = offset[r]
+        end = at + length[r]
+        flags = 0
+        bits = 0
+        bit = 8
+        whole = True
+        for op in range(starts[program[r]], starts[program[r] + 1]):
+            what = kind[op]
+            s = slot[op]
+            v = 0
+            n = 0
+            if what == BIT:
+                # bits that follow each other share octets, lowest first
+                if bit == 8:
+                    if at >= end:
+                        whole = False
+                        break
+                    bits = 0 + data[at]
+                    at += 1
+                    bit = 0
+                v = (bits >> bit) & 1
+                bit += 1
+            elif what == FLAG_BIT:
+                v = (flags >> flag[op]) & 1
+            elif what == FLAGS:
+                shift = 0
+                more = 1
+                while more == 1 and whole:
+                    if at + 2 > end:
+                        whole = False
+                    else:
+                        word = data[at] * 256 + data[at + 1]
+                        at += 2
+                        more = word & 1
+                        if shift < 60:
+                            flags |= (word >> 1) << shift
+                            shift += 15
+                if not whole:
+                    break
+            elif flag[op] >= 0 and (flags >> flag[op]) & 1 == 0:
+                continue
+            else:
+                bit = 8
+                w = width[op]
+                if at + w > end:
+                    whole = False
+                    break
+                v = 0 + data[at]
+                large = False
+                if v >= 128:
+                    if what == SIGNED:
+                        v -= 256
+                    elif w == 8:
+                        large = True
+                        v = 0
+                for i in range(at + 1, at + w):
+                    v = v * 256 + data[i]
+                at += w
+                if what in (TEXT, TABLE):
+                    n = v
+                    v = at
+                    if at + n > end:
+                        whole = False
+                        if what == TEXT or cut[r] == 0:
+                            at -= w
+                            break
+                        n = ~(end - at)
+                        at = end
+                    else:
+                        at += n
+                elif s >= 0 and (large or v > limits[s] or v < -limits[s] - 1):
+                    problems[n_problems, 0] = r
+                    problems[n_problems, 1] = INTEGER_TOO_LARGE
+                    problems[n_problems, 2] = at - w
+                    n_problems += 1
+                    continue
+            if s >= 0:
+                entry = fill[s]
+                row[entry] = r
+                value[entry] = v
+                size[entry] = n
+                fill[s] = entry + 1
+            if not whole:
+                break
+        if whole and at < end:
+            problems[n_problems, 0] = r
+            problems[n_problems, 1] = OCTETS_LEFT_OVER
+            problems[n_problems, 2] = at
+            n_problems += 1
+        elif not whole and cut[r] == 0:
+            problems[n_problems, 0] = r
+            problems[n_problems, 1] = FIELD_OVERRUN
+            problems[n_problems, 2] = at
+            n_problems += 1
+    return n_problems
+
+
+@kernel
+def trace_flags(data: Octets, at: Integers, size: Integers, flags: Integers) -> None:
+    """Flags of each `traceparent`, -1 where it is not of the form of version 00 (W3C Trace Context, section 3.2.2).
+
+    That is `00-<trace id>-<span id>-<flags>` in 2, 32, 16 and 2 lower-case hexadecimal digits, neither id all zeros.
+    """
+    for e in range(len(at)):
+        flags[e] = -1
+        if size[e] != 55:
+            continue
+        begin = at[e]
+        good = data[begin] == 48 and data[begin + 1] == 48
+        ids = 0
+        spans = 0
+        last = 0
+        for k in range(2, 55):
+            octet = data[begin + k]
+            if k in (2, 35, 52):
+                good = good and octet == 45
+                continue
+            digit = -1
+            if octet >= 48 and octet <= 57:
+                digit = 0 + octet - 48
+            elif octet >= 97 and octet <= 102:
+                digit = 0 + octet - 87
+            good = good and digit >= 0
+            if k < 35:
+                ids |= digit
+            elif k < 52:
+                spans |= digit
+            else:
+                last = last * 16 + digit
+        if good and ids != 0 and spans != 0:
+            flags[e] = last
