@@ -158,7 +158,9 @@ class Ledger:
                 "ended_by": "discarded" if state.closed_by_other else None,
             }  # fmt: skip
             self.confirms.append(row)
-            if not state.closed_by_other:
+            if state.closed_by_other:
+                del row["reply_code"]
+            else:
                 state.unconfirmed[state.next_seq] = row
             state.next_seq += 1
         if mandatory:
@@ -285,6 +287,8 @@ class Ledger:
         self, channel: int, state: _Channel, _: None, reply_code: int = 0, class_id: int = 0, method_id: int = 0,
         **__: Any
     ) -> None:  # fmt: skip
+        for row in state.unconfirmed.values():
+            row.pop("reply_code", None)  # whether the close's own code stands here is not for the client to say
         self._forget(channel, "channel-close")
         state.closed_by_other = True
 

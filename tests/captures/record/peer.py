@@ -42,6 +42,8 @@ def _arguments(command: Any) -> dict[str, Any]:
 def plain(properties: Any) -> dict[str, Any]:
     """The properties pamqp has decoded, but for headers, whose type letters it does not keep."""
     known = {name: item for name, item in properties if item is not None and name not in ("headers", "message_type")}
+    if not known.get("cluster_id"):
+        known.pop("cluster_id", None)  # pamqp gives an empty one where there is none
     if properties.message_type is not None:
         known["type"] = properties.message_type
     if "timestamp" in known:
@@ -68,6 +70,12 @@ class Peer:
         self._queued: list[bytes] = []
         self._contents: dict[int, list[Any]] = {}
         self.heartbeats = 0
+
+    @property
+    def book(self) -> Ledger:
+        """The client's ledger."""
+        assert self.ledger is not None
+        return self.ledger
 
     # sending
 
@@ -166,9 +174,8 @@ class Peer:
             return
         del self._contents[channel]
         if self.ledger:
-            self.ledger.told(
-                channel, method_name(command), Content(body, plain(header.properties)), **_arguments(command)
-            )
+            content = Content(body, plain(header.properties))
+            self.ledger.told(channel, method_name(command), content, **_arguments(command))
 
     def wait(self, channel: int, name: str, count: int = 1, seconds: float = 10.0) -> Any:
         """Reads on until a method has come `count` times on a channel, with its content, and gives the last one.

@@ -31,7 +31,7 @@ class Sniffer:
         interface: str = "lo",
         options: tuple[str, ...] = (),
         tool: str = "tcpdump",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path = path
         words = " or ".join(f"tcp port {port}" for port in ports)
         if tool == "tcpdump":
