@@ -267,6 +267,9 @@ class Ledger:
     def _sent_basic_recover(self, channel: int, state: _Channel, _: None, **__: Any) -> None:
         self._end(state.unsettled, "recover")
 
+    def _sent_basic_recover_async(self, channel: int, state: _Channel, _: None, **__: Any) -> None:
+        self._end(state.unsettled, "recover")
+
     def _told_tx_select_ok(self, channel: int, state: _Channel, _: None, **__: Any) -> None:
         state.transactional = True
 
@@ -318,6 +321,11 @@ class Ledger:
         if self._blocked is not None:
             self._blocked["end_ns"] = time.time_ns()
             self._blocked = None
+
+    def waited(self, channel: int, consumer_tag: str | None, start: dict[str, Any], end: dict[str, Any] | None) -> None:
+        """A prefetch window was full from one event to another: said by the scenario, which held the acks back."""
+        row = self._row(channel) | {"consumer_tag": consumer_tag, "cause": "prefetch", "start_ns": start["t_ns"]}
+        self.flow_control.append(row | {"end_ns": end and end["t_ns"]})
 
     def failed(self, channel: int, request: str, reply_code: int) -> None:
         """A request was answered by the other side's close: said by the scenario, which knows which one it was."""

@@ -103,6 +103,13 @@ class Stage:
         self.ledgers[client] = Ledger(client, self.events)
         return self.ledgers[client]
 
+    def succeed(self, former: str, client: str) -> Ledger:
+        """A new book for a connection that goes on while the capture begins; what was before is forgotten."""
+        del self.ledgers[former]
+        self.events.clear()
+        self._addresses = [row | {"client": client} if row["client"] == former else row for row in self._addresses]
+        return self.ledger(client)
+
     def address(self, client: str, local: tuple[Any, ...], remote: tuple[Any, ...]) -> None:
         """Says which addresses a client's connection has."""
         ends = {"client_ip": local[0], "client_port": local[1], "server_ip": remote[0], "server_port": remote[1]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pamqp import commands
 
@@ -43,7 +44,7 @@ def shake(
     """The whole handshake, with `channels` opened and, if wanted, in confirm mode."""
     client.socket.sendall(PROTOCOL_HEADER)
     server.receive()
-    properties = {"product": "scripted server", "capabilities": {"publisher_confirms": True, "basic.nack": True}}
+    properties: Any = {"product": "scripted server", "capabilities": {"publisher_confirms": True, "basic.nack": True}}
     server.send(0, commands.Connection.Start(0, 9, properties, "PLAIN", "en_US"))
     client.wait(0, "connection.start")
     client.send(0, commands.Connection.StartOk({"product": "scripted peer"}, "PLAIN", "\0guest\0guest", "en_US"))

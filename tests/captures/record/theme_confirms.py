@@ -136,7 +136,7 @@ def equal_returns(stage: Stage) -> None:
 
 @scenario("a queue of at most three messages that refuses more (x-overflow reject-publish): acks and nacks")
 def reject_publish(stage: Stage) -> None:
-    limits = {"x-max-length": 3, "x-overflow": "reject-publish"}
+    limits: Any = {"x-max-length": 3, "x-overflow": "reject-publish"}
     with stage.sniff():
         peer = stage.login("producer")
         peer.call(1, commands.Queue.Declare(queue="short", exclusive=True, arguments=limits))
