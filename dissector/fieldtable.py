@@ -113,7 +113,8 @@ def float_text(octets: bytes) -> bytes:
     """JSON of a float of 4 or 8 octets, big-endian: the fewest digits that give the same bits again."""
     value = np.frombuffer(octets, f">f{len(octets)}")[0]
     if math.isfinite(value):
-        return str(value.astype(f"=f{len(octets)}")).encode()
+        # numpy finds the digits of 32 bits; float() of so few digits is exact enough to have them as its repr
+        return repr(float(str(value))).encode()
     name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return b'{"$double":"%s"}' % name.encode()
 

@@ -1,0 +1,352 @@
+"""Field tables to JSON, against hand-written octets, a plain reference and pamqp."""
+
+import decimal
+import json
+import math
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pamqp.encode
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dissector.fieldtable import DEPTH, float_text, render
+from dissector.problems import PROBLEM_CODES
+
+MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
+
+
+def run(tables: list[bytes], compiled: bool = False) -> tuple[list[str], list[tuple[int, str, int]]]:
+    """JSON of each table and the problems, with places counted within their table."""
+    data = np.frombuffer(b"?" + b"".join(tables) + b"?", np.uint8).copy()
+    size = np.array([len(t) for t in tables], np.int64)
+    at = np.cumsum(size) - size + 1
+    result = render(data, at, size, compiled)
+    ends = np.cumsum(result.sizes).tolist()
+    octets = result.octets.tobytes()
+    texts = [octets[end - s : end].decode() for end, s in zip(ends, result.sizes.tolist(), strict=True)]
+    assert (ends[-1] if ends else 0) == len(octets)
+    return texts, [(t, PROBLEM_CODES[c], p - int(at[t])) for t, c, p in result.problems.tolist()]
+
+
+def one(table: bytes, compiled: bool = False) -> tuple[str, list[tuple[str, int]]]:
+    texts, problems = run([table], compiled)
+    return texts[0], [(code, place) for _, code, place in problems]
+
+
+def key(name: bytes | str) -> bytes:
+    name = name.encode() if isinstance(name, str) else name
+    return bytes([len(name)]) + name
+
+
+def long(octets: bytes) -> bytes:
+    return struct.pack(">I", len(octets)) + octets
+
+
+LETTERS = [
+    (b"t\x00", "false"), (b"t\x01", "true"), (b"t\x80", "true"),
+    (b"b\x80", "-128"), (b"B\xff", "255"), (b"s\x80\x00", "-32768"), (b"s\x01\x02", "258"), (b"u\xff\xfe", "65534"),
+    (b"I\xff\xff\xff\xff", "-1"), (b"I\x80\x00\x00\x00", "-2147483648"), (b"i\xff\xff\xff\xff", "4294967295"),
+    (b"l\x7f" + b"\xff" * 7, "9223372036854775807"), (b"l\x80" + b"\x00" * 7, "-9223372036854775808"),
+    (b"L" + b"\xff" * 8, "-1"), (b"l\xff\xff\xff\xff\x00\x00\x00\x00", "-4294967296"),
+    (b"l\x00\x00\x00\x02\x54\x0b\xe4\x01", "10000000001"), (b"l" + b"\x00" * 8, "0"),
+    (b"T" + struct.pack(">Q", 1690000000), '{"$timestamp":1690000000}'),
+    (b"T" + b"\xff" * 8, '{"$timestamp":18446744073709551615}'),
+    (b"f" + struct.pack(">f", 0.1), "0.1"), (b"f" + struct.pack(">f", 16777216), "16777216.0"),
+    (b"f\x7f\x7f\xff\xff", "3.4028235e+38"), (b"f\x00\x00\x00\x01", "1e-45"), (b"f\x80\x00\x00\x00", "-0.0"),
+    (b"d" + struct.pack(">d", 0.1), "0.1"), (b"d" + struct.pack(">d", 1e22), "1e+22"),
+    (b"d" + struct.pack(">d", 2.0), "2.0"), (b"d" + struct.pack(">d", 5e-324), "5e-324"),
+    (b"d" + struct.pack(">d", math.nan), '{"$double":"NaN"}'), (b"f\x7f\xc0\x00\x00", '{"$double":"NaN"}'),
+    (b"f\x7f\x80\x00\x00", '{"$double":"Infinity"}'), (b"d\xff\xf0" + b"\x00" * 6, '{"$double":"-Infinity"}'),
+    (b"D\x02" + struct.pack(">i", 1234), '{"$decimal":"12.34"}'), (b"D\x00\x00\x00\x00\x07", '{"$decimal":"7"}'),
+    (b"D\x02" + struct.pack(">i", -5), '{"$decimal":"-0.05"}'), (b"D\x02\x00\x00\x00\x00", '{"$decimal":"0.00"}'),
+    (b"D\xff" + struct.pack(">i", -12), '{"$decimal":"-1.2E-254"}'),
+    (b"D\x01\x80\x00\x00\x00", '{"$decimal":"-214748364.8"}'),
+    (b"S" + long(b""), '""'), (b"S" + long("größe \U0001f600".encode()), '"größe \U0001f600"'),
+    (b"S" + long(b'a"b\\c/\x00\x1f\n\r\t\b\f\x7f'), '"a\\"b\\\\c/\\u0000\\u001f\\n\\r\\t\\b\\f\x7f"'),
+    (b"S" + long(b"ok\xff"), '{"$string":"6f6bff"}'), (b"S" + long(b"\x01" * 9 + b"\xed\xa0\x80"),
+    '{"$string":"' + "01" * 9 + 'eda080"}'),
+    (b"x" + long(b""), '{"$bytes":""}'), (b"x" + long(b"\x00\xabz"), '{"$bytes":"00ab7a"}'),
+    (b"V", "null"), (b"A" + long(b""), "[]"), (b"F" + long(b""), "{}"),
+    (b"A" + long(b"t\x01VB\x05" + b"A" + long(b"V") + b"F" + long(key("k") + b"V")), '[true,null,5,[null],{"k":null}]'),
+    (b"F" + long(key("a") + b"B\x01" + key("b") + b"F" + long(b"") + key("c") + b"V"), '{"a":1,"b":{},"c":null}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", MODES)
+@pytest.mark.parametrize(("octets", "text"), LETTERS)
+def test_letters(octets: bytes, text: str, compiled: bool) -> None:
+    assert one(key("n") + octets, compiled) == ('{"n":' + text + "}", [])
+    assert one(key("n") + b"A" + long(octets + octets), compiled) == ('{"n":[' + text + "," + text + "]}", [])
+    json.loads(text)
+
+
+KEYS = [
+    (b"", '""'), (b"a b", '"a b"'), (b"$", '"$$"'), (b"$bytes", '"$$bytes"'), (b"a$", '"a$"'), (b'"\n', '"\\"\\n"'),
+    ("é".encode(), '"é"'), (b"k" * 255, '"' + "k" * 255 + '"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), KEYS)
+def test_keys(name: bytes, text: str) -> None:
+    assert one(key(name) + b"V") == ("{" + text + ":null}", [])
+
+
+def test_key_that_is_no_text_is_told_once() -> None:
+    table = key("a") + b"V" + key(b"\xff\xc3") + b"B\x01" + key(b"\xfe") + b"V"
+    assert one(table) == ('{"a":null,"\\\\xff\\\\xc3":1,"\\\\xfe":null}', [("text-not-utf8", 4)])
+
+
+def test_equal_keys_stay() -> None:
+    assert one(key("a") + b"B\x01" + key("a") + b"B\x02")[0] == '{"a":1,"a":2}'
+
+
+MALFORMED = [
+    (b"\x05ab", "{}", ("table-malformed", 0)),
+    (b"\x02ab", "{}", ("table-malformed", 0)),
+    (key("a") + b"V" + b"\xff", '{"a":null}', ("table-malformed", 3)),
+    (key("a") + b"V" + key("b") + b"I\x00\x00", '{"a":null}', ("table-malformed", 3)),
+    (key("a") + b"S\x7f\xff\xff\xffabc", "{}", ("table-malformed", 0)),
+    (key("a") + b"S\xff\xff\xff\xffabc", "{}", ("table-malformed", 0)),
+    (key("a") + b"x\x80\x00\x00\x00", "{}", ("table-malformed", 0)),
+    (key("a") + b"S\x00\x00\x00", "{}", ("table-malformed", 0)),
+    (key("a") + b"Q\x01" + key("b") + b"V", "{}", ("table-type-unknown", 0)),
+    (key("a") + b"A" + long(b"V\x00") + key("b") + b"V", '{"a":[null]}', ("table-type-unknown", 8)),
+    # the inner value passes the end of its table though not of the outermost
+    (key("a") + b"F" + long(key("i") + b"B\x01" + key("j") + b"I\x00") + key("b") + b"V", '{"a":{"i":1}}',
+     ("table-malformed", 11)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", MODES)
+@pytest.mark.parametrize(("table", "text", "problem"), MALFORMED)
+def test_malformed_keeps_what_came_before(table: bytes, text: str, problem: Any, compiled: bool) -> None:
+    assert one(table, compiled) == (text, [problem])
+    assert run([table, key("z") + b"V"], compiled)[0] == [text, '{"z":null}']
+
+
+def nested(levels: int, letter: bytes) -> bytes:
+    """A table with this many containers within each other below it."""
+    value = b"V"
+    for _ in range(levels):
+        value = letter + long(value if letter == b"A" else key("k") + value)
+    return key("k") + value
+
+
+@pytest.mark.parametrize("compiled", MODES)
+@pytest.mark.parametrize("letter", [b"A", b"F"])
+def test_depth(letter: bytes, compiled: bool) -> None:
+    opening, closing = ("[", "]") if letter == b"A" else ('{"k":', "}")
+    text, problems = one(nested(DEPTH - 1, letter), compiled)
+    assert (text, problems) == ('{"k":' + opening * (DEPTH - 1) + "null" + closing * (DEPTH - 1) + "}", [])
+    text, problems = one(nested(1000, letter) + key("after") + b"V", compiled)
+    inside = opening * (DEPTH - 1) + "null" + closing * (DEPTH - 1)
+    assert text == '{"k":' + inside + ',"after":null}'
+    assert [code for code, _ in problems] == ["table-too-deep"]
+
+
+# A plain reference: the same mapping, written the slow way.
+
+
+class Broken(Exception):
+    pass
+
+
+def take(octets: bytes, at: int, n: int) -> tuple[bytes, int]:
+    if at + n > len(octets):
+        raise Broken
+    return octets[at : at + n], at + n
+
+
+def reference(octets: bytes, named: bool = True, depth: int = 1) -> tuple[str, bool]:
+    """JSON of a table or array, and whether it was whole."""
+    parts, at, whole = [], 0, True
+    while at < len(octets) and whole:
+        try:
+            prefix = ""
+            if named:
+                name, at = take(octets, at + 1, octets[at])
+                shown = name.decode(errors="backslashreplace")
+                prefix = json.dumps("$" + shown if shown.startswith("$") else shown, ensure_ascii=False) + ":"
+            text, whole, at = reference_value(octets, at, depth)
+        except Broken:
+            whole = False
+        else:
+            parts.append(prefix + text)
+    return ("{%s}" if named else "[%s]") % ",".join(parts), whole
+
+
+def reference_value(octets: bytes, at: int, depth: int) -> tuple[str, bool, int]:
+    letter, at = take(octets, at, 1)
+    numbers = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q"}
+    if letter == b"V":
+        return "null", True, at
+    if letter == b"t":
+        octet, at = take(octets, at, 1)
+        return ("false" if octet == b"\0" else "true"), True, at
+    if letter.decode("latin-1") in numbers:
+        form = numbers[letter.decode()]
+        number, at = take(octets, at, struct.calcsize(form))
+        return str(struct.unpack(form, number)[0]), True, at
+    if letter in b"fd":
+        form = {b"f": ">f", b"d": ">d"}[letter]
+        number, at = take(octets, at, struct.calcsize(form))
+        return float_text(number).decode(), True, at
+    if letter == b"D":
+        number, at = take(octets, at, 5)
+        scaled = decimal.Decimal(struct.unpack(">i", number[1:])[0]).scaleb(-number[0])
+        return json.dumps({"$decimal": str(scaled)}, separators=(",", ":")), True, at
+    if letter == b"T":
+        number, at = take(octets, at, 8)
+        return '{"$timestamp":' + str(struct.unpack(">Q", number)[0]) + "}", True, at
+    if letter not in b"SxAF":
+        raise Broken
+    size, at = take(octets, at, 4)
+    inner, at = take(octets, at, struct.unpack(">I", size)[0])
+    if letter == b"S":
+        try:
+            return json.dumps(inner.decode(), ensure_ascii=False), True, at
+        except UnicodeDecodeError:
+            return '{"$string":"' + inner.hex() + '"}', True, at
+    if letter == b"x":
+        return '{"$bytes":"' + inner.hex() + '"}', True, at
+    if depth == DEPTH:
+        return "null", True, at
+    return *reference(inner, letter == b"F", depth + 1), at
+
+
+names = st.one_of(st.text(max_size=5).map(str.encode), st.binary(max_size=5), st.sampled_from([b"$x", b"Traceparent"]))
+fixed = st.sampled_from([(b"t", 1), (b"b", 1), (b"B", 1), (b"s", 2), (b"u", 2), (b"I", 4), (b"i", 4), (b"l", 8),
+                         (b"L", 8), (b"f", 4), (b"d", 8), (b"D", 5), (b"T", 8), (b"V", 0)])  # fmt: skip
+scalars = st.one_of(
+    fixed.flatmap(lambda f: st.binary(min_size=f[1], max_size=f[1]).map(f[0].__add__)),
+    st.tuples(st.sampled_from(b"Sx"), st.one_of(st.binary(max_size=9), st.text(max_size=9).map(str.encode))).map(
+        lambda v: bytes([v[0]]) + long(v[1])
+    ),
+)
+
+
+def tables_of(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    return st.lists(st.tuples(names.map(lambda n: key(n[:255])), values).map(b"".join), max_size=5).map(b"".join)
+
+
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5).map(b"".join).map(lambda v: b"A" + long(v)),
+        tables_of(inner).map(lambda v: b"F" + long(v)),
+    ),
+    max_leaves=12,
+)
+tables = tables_of(values)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A table with some octets changed, dropped or put in."""
+    table = bytearray(draw(tables))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(table)))
+        table[at : at + draw(st.integers(0, 2))] = draw(
+            st.sampled_from([b"", b"\0", b"\xff", b"F", b"\x7f\xff\xff\xff"])
+        )
+    return bytes(table)
+
+
+@pytest.mark.parametrize("compiled", MODES)
+@settings(max_examples=150)
+@given(batch=st.lists(st.one_of(tables, damaged(), st.binary(max_size=40)), max_size=4))
+@example(batch=[b"", b"\0", b"\0V", b"\1$D\xff\xff\xff\xff\xff"])
+def test_any_octets_as_the_reference_has_them(batch: list[bytes], compiled: bool) -> None:
+    texts, problems = run(batch, compiled)
+    for i, table in enumerate(batch):
+        text, whole = reference(table)
+        assert texts[i] == text
+        json.loads(text)
+        ending = [code for t, code, _ in problems if t == i and code in ("table-malformed", "table-type-unknown")]
+        assert len(ending) == (0 if whole else 1)
+
+
+@settings(max_examples=100)
+@given(batch=st.lists(st.one_of(tables, damaged(), st.binary(max_size=40)), max_size=4))
+@pytest.mark.compiled
+def test_both_modes_agree(batch: list[bytes]) -> None:
+    assert run(batch, False) == run(batch, True)
+
+
+@given(number=st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=8, max_size=8)))
+def test_floats_come_back(number: bytes) -> None:
+    form = ">f" if len(number) == 4 else ">d"
+    expected = struct.unpack(form, number)[0]
+    text = float_text(number).decode()
+    if math.isfinite(expected):
+        assert struct.pack(form, json.loads(text)) == number
+        assert "." in text or "e" in text
+    else:
+        assert math.isnan(expected) or json.loads(text) == {"$double": "Infinity" if expected > 0 else "-Infinity"}
+
+
+def test_floats_are_put_where_they_belong() -> None:
+    with_floats = key("a") + b"d" + struct.pack(">d", 1.5) + key("b") + b"A" + long(b"f" + struct.pack(">f", 2.5) * 1)
+    texts, _ = run([with_floats, key("c") + b"V", b"", with_floats])
+    assert texts == ['{"a":1.5,"b":[2.5]}', '{"c":null}', "{}", '{"a":1.5,"b":[2.5]}']
+
+
+# Values that pamqp writes: what we read is what went in.
+
+plain = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=8),
+    st.binary(max_size=8).map(bytearray), st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.decimals(min_value=0, max_value=10**6, places=3),
+    st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1)).map(
+        lambda d: d.replace(microsecond=0, tzinfo=UTC)
+    ),
+)  # fmt: skip
+python_values = st.recursive(
+    plain,
+    lambda v: st.one_of(st.lists(v, max_size=4), st.dictionaries(st.text(max_size=6), v, max_size=4)),
+    max_leaves=8,
+)
+
+
+def as_json(value: Any) -> Any:
+    match value:
+        case decimal.Decimal():
+            return {"$decimal": str(value)}
+        case datetime():
+            return {"$timestamp": int(value.timestamp())}
+        case float():  # pamqp writes 32 bits
+            return float(str(np.float32(value)))
+        case bytearray():
+            return {"$bytes": value.hex()}
+        case list():
+            return [as_json(v) for v in value]
+        case dict():
+            return {("$" + k if k.startswith("$") else k): as_json(v) for k, v in value.items()}
+    return value
+
+
+@given(table=st.dictionaries(st.text(max_size=6), python_values, max_size=5))
+def test_tables_of_pamqp(table: dict[str, Any]) -> None:
+    text, problems = one(pamqp.encode.field_table(table)[4:])
+    assert problems == []
+    assert json.loads(text) == as_json(table)
+
+
+def test_trace_is_found_in_the_outermost_table_only() -> None:
+    context = b"S" + long(b"00-")
+    batch = [
+        key("inner") + b"F" + long(key("traceparent") + context),
+        key("tRaceParent") + context + key("traceparent") + b"V",
+        key("traceparent") + b"I\0\0\0\1",
+        b"",
+    ]
+    data = np.frombuffer(b"".join(batch), np.uint8).copy()
+    size = np.array([len(t) for t in batch], np.int64)
+    at = np.cumsum(size) - size
+    assert render(data, at, size, False).trace.tolist() == [
+        [-1, 0], [int(at[1]) + 17, 3], [int(at[2]) + 13, 0], [-1, 0]
+    ]  # fmt: skip
