@@ -6,9 +6,6 @@ import os
 from spec import columns, data
 from spec.model import Class, Field, Method, Protocol, SpecError
 
-BASE_TYPES = frozenset(["bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table"])
-"""Wire types of AMQP 0-8 to 0-9-1."""
-
 
 def load_xml(path: str | os.PathLike[str]) -> Protocol:
     """A protocol from a document in the AMQP XML format: 0-8, 0-9, 0-9-1 and their variants, or 0-10.
@@ -17,32 +14,34 @@ def load_xml(path: str | os.PathLike[str]) -> Protocol:
         SpecError: it is not such a document, or contradicts itself.
         OSError: it cannot be read.
     """
-    from spec import xml  # noqa: PLC0415 - most programs never read XML
+    from spec import amqpxml  # noqa: PLC0415 - most programs never read XML
 
-    return columns.assign(xml.parse(path))
+    return columns.assign(amqpxml.read(path))
 
 
 def overlay(base: Protocol, user: Protocol) -> Protocol:
     """The base protocol with a user's document laid over it, by class id and method id: replaces and adds.
 
     Columns of the base keep their names and types. A user's field whose column type differs from that of the same name,
-    or whose name means something else in the table of frames, goes to `name_type`. What holds credentials in the base
-    stays secret at the same place.
+    or whose name means something else in the table of frames, goes to `name_type`. Of a method that both have under one
+    name, what the user's document leaves unsaid (answers, senders, words, what is secret) stays as in the base.
+    Methods that `left_out` names are not taken over.
 
     Raises:
-        SpecError: the document uses types that the base's framing does not have.
+        SpecError: the document is of a protocol with another framing.
     """
-    for method in user.methods:
-        for item in method.fields:
-            _check(user, item, method.full_name)
-    for cls in user.classes:
-        for item in cls.fields:
-            _check(user, item, cls.name)
     avoid = [c.name for t in data.tables().values() if t.methods_of == base.name for c in t.columns]
-    # Columns of the user's own fields are found again, with those of the base already there.
-    user = columns.assign(user, taken=base.method_columns(), avoid=avoid)
-    ids = {c.id: c for c in user.classes}
-    classes = [_merge(c, ids.pop(c.id)) if c.id in ids else c for c in base.classes]
+    unusable = left_out(user)
+    usable = tuple(
+        dataclasses.replace(c, methods=tuple(m for m in c.methods if m not in unusable)) for c in user.classes
+    )
+    if not any(c.methods for c in usable) or not all(_decodable(c.fields) for c in usable):
+        raise SpecError(
+            f"{user.provenance[0]}: {user.name} cannot be laid over {base.name}; give a document of 0-8 to 0-9-1"
+        )
+    user = columns.assign(dataclasses.replace(user, classes=usable), taken=base.method_columns(), avoid=avoid)
+    added = {c.id: c for c in user.classes}
+    classes = [_merge_class(c, added.pop(c.id)) if c.id in added else c for c in base.classes]
     constants = {c.name: c for c in base.constants} | {c.name: c for c in user.constants}
     domains = {d.name: d for d in base.domains} | {d.name: d for d in user.domains}
     return dataclasses.replace(
@@ -51,23 +50,28 @@ def overlay(base: Protocol, user: Protocol) -> Protocol:
         provenance=base.provenance + user.provenance,
         constants=tuple(constants.values()),
         domains=tuple(domains.values()),
-        classes=tuple(classes) + tuple(ids.values()),
+        classes=tuple(classes) + tuple(added.values()),
     )
 
 
-def _check(user: Protocol, item: Field, where: str) -> None:
-    if item.type not in BASE_TYPES:
-        raise SpecError(
-            f"{user.provenance[0]}: {where}: field {item.wire_name} has type {item.type}, which AMQP 0-9-1 does not "
-            f"have; give a document of AMQP 0-8, 0-9 or 0-9-1"
-        )
+def left_out(user: Protocol) -> tuple[Method, ...]:
+    """The methods of a user's document that `overlay` cannot take over: their fields have types of other protocols."""
+    return tuple(m for m in user.methods if m.kind != "method" or not _decodable(m.fields))
 
 
-def _merge(base: Class, user: Class) -> Class:
+def _decodable(fields: tuple[Field, ...]) -> bool:
+    return all(item.type in columns.BASE_TYPES for item in fields)
+
+
+def _merge_class(base: Class, user: Class) -> Class:
     methods = {m.id: _renamed(m, user.name) for m in base.methods}
     for method in user.methods:
-        methods[method.id] = _keep_secrets(methods.get(method.id), method)
-    return dataclasses.replace(user, methods=tuple(methods.values()), fields=user.fields or base.fields)
+        old = methods.get(method.id)
+        methods[method.id] = _merge_method(old, method) if old else method
+    fields = _merge_fields(base.fields, user.fields) if user.fields else base.fields
+    return dataclasses.replace(
+        user, methods=tuple(methods.values()), fields=fields, extension=base.extension, doc=user.doc or base.doc
+    )
 
 
 def _renamed(method: Method, class_name: str) -> Method:
@@ -80,10 +84,30 @@ def _renamed(method: Method, class_name: str) -> Method:
     )
 
 
-def _keep_secrets(base: Method | None, user: Method) -> Method:
-    secrets = [item.secret for item in base.fields] if base else []
-    fields = [
-        dataclasses.replace(item, secret=item.secret or (index < len(secrets) and secrets[index]))
-        for index, item in enumerate(user.fields)
-    ]
-    return dataclasses.replace(user, fields=tuple(fields))
+def _merge_method(base: Method, user: Method) -> Method:
+    user = dataclasses.replace(user, fields=_merge_fields(base.fields, user.fields))
+    if user.name != base.name:
+        return user
+    return dataclasses.replace(
+        user,
+        synchronous=user.synchronous or base.synchronous,
+        responses=user.responses or base.responses,
+        from_client=user.from_client or base.from_client,
+        from_server=user.from_server or base.from_server,
+        extension=base.extension,
+        extension_senders=base.extension_senders,
+        doc=user.doc or base.doc,
+    )
+
+
+def _merge_fields(base: tuple[Field, ...], user: tuple[Field, ...]) -> tuple[Field, ...]:
+    merged = list(user)
+    for index, (old, new) in enumerate(zip(base, user, strict=False)):
+        same = old.name == new.name
+        merged[index] = dataclasses.replace(
+            new,
+            secret=old.secret or new.secret,
+            extension=old.extension if same else None,
+            doc=new.doc or (old.doc if same else ""),
+        )
+    return tuple(merged)

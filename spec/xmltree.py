@@ -1,0 +1,79 @@
+"""XML to a small tree that remembers line numbers, for documents that nobody vouches for.
+
+Entities are not expanded, nothing outside the file is read, and the size is bounded.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+
+from spec.model import SpecError
+
+MAX_OCTETS = 16 << 20
+"""Largest document that is read; the published ones stay below half a megabyte."""
+
+
+@dataclass(slots=True)
+class Node:
+    """An element: its name without namespace, attributes, children, and the text directly in it."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    children: list["Node"] = field(default_factory=list)
+    text: str = ""
+
+    def all(self, *tags: str) -> list["Node"]:
+        """The children of these names, in order."""
+        return [child for child in self.children if child.tag in tags]
+
+
+def error(path: object, line: int, what: str) -> SpecError:
+    """The error that says where, what, and what to do."""
+    return SpecError(f"{path}: line {line}: {what}")
+
+
+def parse(path: str | os.PathLike[str]) -> Node:
+    """The root element of a document.
+
+    Raises:
+        SpecError: the file is not well-formed XML, too large, or declares entities.
+        OSError: it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        octets = file.read(MAX_OCTETS + 1)
+    if len(octets) > MAX_OCTETS:
+        raise error(path, 1, f"more than {MAX_OCTETS >> 20} MB; give a protocol definition in the AMQP XML format")
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    top = Node("", {}, 0)
+    open_nodes = [top]
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        node = Node(name.rpartition(" ")[2], attributes, parser.CurrentLineNumber)
+        open_nodes[-1].children.append(node)
+        open_nodes.append(node)
+
+    def end(_: str) -> None:
+        open_nodes.pop()
+
+    def text(data: str) -> None:
+        open_nodes[-1].text += data
+
+    def refuse(*_: object) -> None:
+        raise error(path, parser.CurrentLineNumber, "entities are not allowed; write out what they stand for")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    parser.EntityDeclHandler = refuse
+    parser.SkippedEntityHandler = refuse
+    try:
+        parser.Parse(octets, True)
+    except expat.ExpatError as cause:
+        what = f"not well-formed XML ({expat.ErrorString(cause.code)}); correct it there"
+        raise error(path, cause.lineno, what) from None
+    except (LookupError, ValueError):  # of an encoding that Python does not know, or not for single octets
+        raise error(path, 1, "unknown character encoding; save the file as UTF-8") from None
+    return top.children[0]

@@ -1,0 +1,123 @@
+"""Our data against the published documents, where they are at hand: every difference is listed here with its reason."""
+
+from pathlib import Path
+
+import pytest
+
+import spec
+
+DEBIAN = Path("/usr/share/amqp/specs")
+SHARED = Path(__file__).parents[3] / "shared" / "specs"
+
+# What we have, or have otherwise, and why.
+NEWER = {
+    "class access": "0-8's tickets, which RabbitMQ still grants",
+    "access.request": "0-8's tickets",
+    "access.request-ok": "0-8's tickets",
+    "connection.blocked": "RabbitMQ 3.2",
+    "connection.unblocked": "RabbitMQ 3.2",
+    "connection.update-secret": "RabbitMQ 3.8",
+    "connection.update-secret-ok": "RabbitMQ 3.8",
+    "constant no-route": "the reply code that RabbitMQ puts into basic.return",
+}
+OURS = {
+    "basic.recover": "we name its answer, recover-ok",
+    "class basic": "the last property is `reserved` there, cluster-id for RabbitMQ and here",
+}
+RABBITMQ = {
+    "class confirm": "publisher confirms",
+    "confirm.select": "publisher confirms",
+    "confirm.select-ok": "publisher confirms",
+    "exchange.bind": "bindings between exchanges",
+    "exchange.bind-ok": "bindings between exchanges",
+    "exchange.unbind": "bindings between exchanges",
+    "exchange.unbind-ok": "bindings between exchanges",
+    "exchange.declare": "auto-delete and internal are reserved bits in the final draft",
+    "basic.nack": "negative acknowledgement",
+    "basic.ack": "sent by the broker for confirms",
+    "basic.cancel": "sent by the broker when a queue goes away",
+    "basic.cancel-ok": "sent by the client, then",
+}
+QPID = {
+    "exchange.bound": "Qpid only",
+    "exchange.bound-ok": "Qpid only",
+    "basic.recover-async": "Qpid swaps names: recover is 100",
+    "basic.recover": "Qpid swaps names: recover is 100",
+    "basic.recover-ok": "Qpid swaps names: recover-sync-ok",
+    "basic.recover-sync": "Qpid swaps names: 110",
+    "basic.recover-sync-ok": "Qpid swaps names: 111",
+}
+
+DOCUMENTS = [
+    (DEBIAN / "0-9-1/amqp0-9-1.stripped.xml", NEWER | OURS | RABBITMQ),
+    (DEBIAN / "0-9-1-rabbit/amqp0-9-1.stripped.extended.xml", NEWER | OURS),
+    (DEBIAN / "0-9-1-qpid/amqp0-9-1.stripped.xml", NEWER | OURS | RABBITMQ | QPID),
+    (SHARED / "amqp0-9-1.final-draft-5.xml", NEWER | OURS | RABBITMQ),
+    (SHARED / "amqp0-9-1.rabbitmq-extended.stripped.xml", NEWER | OURS),
+    (SHARED / "amqp0-9-1.anyevent-fixed.xml", NEWER | OURS),
+]
+
+
+def wire(fields):
+    """What fields are on the wire; the names of reserved ones differ freely."""
+    return [("reserved" if f.reserved else f.name, f.type) for f in fields]
+
+
+def facts(protocol):
+    """Everything comparable that a document says, by what it says it of."""
+    said = {f"constant {c.name}": (c.value, c.kind) for c in protocol.constants}
+    said |= {f"class {c.name}": (c.id, wire(c.fields)) for c in protocol.classes}
+    for m in protocol.methods:
+        senders = m.from_client, m.from_server
+        said[m.full_name] = (m.class_id, m.id, wire(m.fields), m.synchronous, m.responses, m.content, *senders)
+    return said
+
+
+def differences(ours, theirs):
+    ours, theirs = facts(ours), facts(theirs)
+    return {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+
+
+@pytest.mark.parametrize(("path", "expected"), DOCUMENTS, ids=lambda p: p.name if isinstance(p, Path) else "")
+def test_equal_but_for_the_list(path, expected):
+    if not path.exists():
+        pytest.skip("document not at hand")
+    assert differences(spec.load(), spec.load_xml(path)) == expected.keys()
+
+
+def test_marks_of_extensions_are_the_differences():
+    ours = spec.load()
+    marked = {f"constant {c.name}" for c in ours.constants if c.extension}
+    marked |= {f"class {c.name}" for c in ours.classes if c.extension}
+    for m in ours.methods:
+        if m.extension or m.extension_senders or any(f.extension for f in m.fields):
+            marked.add(m.full_name)
+    assert marked == (NEWER | RABBITMQ).keys()
+
+
+@pytest.mark.parametrize("name", ["0-8", "0-8-qpid", "0-9", "0-9-qpid", "0-10", "0-10-qpid"])
+def test_all_published_versions_load(name):
+    paths = sorted((DEBIAN / name).glob("*.xml"))
+    if not paths:
+        pytest.skip("document not at hand")
+    for path in paths:
+        protocol = spec.load_xml(path)
+        assert protocol.name == "amqp-" + name.removesuffix("-qpid")
+        assert protocol.method("connection.start").from_server
+
+
+def test_pamqp_agrees():
+    """An independent library has the same ids, number and types of fields, answers and content properties."""
+    commands = pytest.importorskip("pamqp.commands")
+    assert len(commands.INDEX_MAPPING) == len(spec.load().methods) - 2  # it has left class access out
+    for index, theirs in commands.INDEX_MAPPING.items():
+        ours = spec.load().by_id(index >> 16, index & 0xFFFF)
+        assert [f.type for f in ours.fields] == [theirs.amqp_type(a) for a in theirs.attributes()], ours.full_name
+        answers = [name.replace("-", "").lower() for name in ours.responses]
+        assert answers == [name.lower() for name in theirs.valid_responses], ours.full_name
+        assert theirs.synchronous == bool(ours.responses), ours.full_name
+    theirs = commands.Basic.Properties
+    names = [name.removeprefix("message_") for name in theirs.attributes()]
+    ours = next(c for c in spec.load().classes if c.name == "basic")
+    assert [f.name.removeprefix("message_") for f in ours.fields] == names
+    assert [f.type for f in ours.fields] == [theirs.amqp_type(a) for a in theirs.attributes()]
