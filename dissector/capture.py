@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from dissector.arrays import Ints, Octets
 from dissector.input import CaptureError, Input, describe
 from dissector.kernel import COMPILE_ABOVE
 from dissector.pcap import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, PcapScanner, is_pcap
@@ -67,14 +68,14 @@ class PacketBatch:
         consumed: octets of the file consumed up to the end of this batch.
     """
 
-    data: np.ndarray
+    data: Octets
     used: int
-    offset: np.ndarray
-    caplen: np.ndarray
-    length: np.ndarray
-    ts_ns: np.ndarray
-    packet: np.ndarray
-    link: np.ndarray
+    offset: Ints
+    caplen: Ints
+    length: Ints
+    ts_ns: Ints
+    packet: Ints
+    link: Ints
     capture: int
     consumed: int
 
@@ -90,7 +91,7 @@ class CaptureInfo:
         snap_length: octets kept of a packet, as announced (the largest of the interfaces; 0 is no limit).
         interfaces: of pcapng, all sections (up to 1000).
         packets: packets delivered.
-        bytes: octets captured, of these.
+        octets: octets captured, of these.
         first_ts_ns: time of the first packet in the file, None while there is none.
         last_ts_ns: time of the last packet in the file.
         dropped: packets dropped while capturing, as the capturing program counted; None where it did not tell.
@@ -106,7 +107,7 @@ class CaptureInfo:
     snap_length: int = 0
     interfaces: list[Interface] = field(default_factory=list)
     packets: int = 0
-    bytes: int = 0
+    octets: int = 0
     first_ts_ns: int | None = None
     last_ts_ns: int | None = None
     dropped: int | None = None
@@ -175,49 +176,41 @@ class CaptureFile:
             source.close()
 
     def _batches(self, source: Input) -> Iterator[PacketBatch]:
-        info = self.info
-        info.compression = source.compression
-        buffer = np.empty(self._batch_bytes + self._spare, np.uint8)
-        filled, ended = 0, False
-        while filled < _HEAD and not ended:
-            filled, ended = source.fill(memoryview(buffer), filled, _HEAD)
-        scanner, start = self._scanner(bytes(buffer[:filled]), source)
-
-        origin, capacity, need = 0, self._batch_bytes, 0
-        columns, stop = self._columns(), False
-        while not stop:
-            # At least what makes another packet; more if there is more.
-            while not ended and (filled - start < need or not need):
-                filled, ended = source.fill(memoryview(buffer), filled, capacity)
-                need = need or 1
+        self.info.compression = source.compression
+        capacity, need = self._batch_bytes, _HEAD
+        buffer = np.empty(capacity + self._spare, np.uint8)
+        position, filled, origin, ended = 0, 0, 0, False
+        scanner: PcapScanner | PcapngScanner | None = None
+        last = False
+        while not last:
+            while need and not ended and filled - position < need:
+                filled, ended = source.fill(buffer.data, filled, capacity)
+            if scanner is None:
+                scanner, position = self._scanner(bytes(buffer[:filled][:_HEAD]), source)
             if self._decide:
-                self.compiled = (source.size or 0) >= COMPILE_ABOVE or origin + filled >= COMPILE_ABOVE
-            position, rows, need, stop = scanner.scan(buffer, start, filled, columns, origin, self.compiled)
-            used = position
-            if ended and need and not stop:
-                stop = True
-                if position < filled and rows == 0:
-                    rows, used = scanner.remainder(buffer, position, filled, columns, origin), filled
-                elif position < filled:
-                    stop = False  # the rest goes with a batch of its own
-            if not rows and not stop and position + need <= capacity:
-                start = position
+                self.compiled = max(source.size or 0, origin + filled) >= COMPILE_ABOVE
+
+            columns = np.empty((COLUMNS, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
+            position, rows, need, stop = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
+            last = stop or (ended and need > 0)
+            if last and not stop and position < filled:
+                rows += scanner.remainder(buffer, position, filled, columns, rows, origin)
+                position = filled
+            if rows == 0 and position + need <= capacity:
                 continue
-            rest = buffer[position:filled]
+            # What is left moves to the front of the next buffer before the reader of this batch can overwrite it.
             capacity = max(self._batch_bytes, need)
             following = np.empty(capacity + self._spare, np.uint8)
-            following[: len(rest)] = rest
-            consumed = source.taken if source.compression else origin + used
+            following[: filled - position] = buffer[position:filled]
             if rows:
-                yield self._batch(buffer, used, columns[:, :rows], consumed)
-                columns = self._columns()
-            buffer, filled, start, origin = following, len(rest), 0, origin + position
+                consumed = source.taken if source.compression else origin + position
+                yield self._batch(buffer, position, columns[:, :rows], consumed)
+            buffer, position, filled, origin = following, 0, filled - position, origin + position
+        if scanner:
+            scanner.finish()
         if source.damage:
-            info.truncated = True
-            info.problem("capture-damaged", info.packets, origin, source.damage)
-
-    def _columns(self) -> np.ndarray:
-        return np.empty((COLUMNS, min(MAX_PACKETS, self._batch_bytes // 16 + 1)), np.int64)
+            self.info.truncated = True
+            self.info.problem("capture-truncated", 0, None, source.damage)
 
     def _scanner(self, head: bytes, source: Input) -> tuple[PcapScanner | PcapngScanner, int]:
         """The scanner for a file that begins with `head`, and where it begins to scan."""
@@ -231,13 +224,13 @@ class CaptureFile:
             raise CaptureError(f"{self._name}: is empty")
         raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
 
-    def _batch(self, data: np.ndarray, used: int, columns: np.ndarray, consumed: int) -> PacketBatch:
+    def _batch(self, data: Octets, used: int, columns: Ints, consumed: int) -> PacketBatch:
         info, ts_ns = self.info, columns[TS_NS]
         if info.first_ts_ns is None:
             info.first_ts_ns = int(ts_ns[0])
         info.last_ts_ns = int(ts_ns[-1])
         info.packets += len(ts_ns)
-        info.bytes += int(columns[CAPLEN].sum())
+        info.octets += int(columns[CAPLEN].sum())
         return PacketBatch(
             data=data,
             used=used,

@@ -6,11 +6,11 @@ Nothing here knows the format of captures. What is compressed is recognised by i
 import gzip
 import io
 import lzma
+import os
 import select
 import stat
 import time
 from bz2 import BZ2File
-from pathlib import Path
 from typing import Any, BinaryIO
 
 STANDARD_INPUT = "-"
@@ -155,7 +155,7 @@ def _open(path: str | BinaryIO, name: str) -> Any:
 def _nature(file: Any) -> tuple[int | None, bool]:
     """Size if known, and whether reading may have to wait for somebody who writes."""
     try:
-        status = Path(f"/dev/fd/{file.fileno()}").stat()
+        status = os.fstat(file.fileno())
     except (OSError, AttributeError, ValueError):
         return None, False
     if stat.S_ISREG(status.st_mode):
@@ -169,7 +169,7 @@ def _decompressor(file: _Counted, compression: str) -> Any:
     if compression == "bz2":
         return BZ2File(file)
     if compression == "xz":
-        return lzma.LZMAFile(file)
+        return lzma.LZMAFile(file)  # type: ignore[arg-type]
     return _Arrow(file, compression)
 
 
@@ -177,9 +177,9 @@ class _Arrow:
     """Decompression by Arrow, of what the standard library does not know."""
 
     def __init__(self, file: _Counted, compression: str) -> None:
-        import pyarrow  # noqa: PLC0415 - not needed for what is not compressed
+        import pyarrow as pa  # noqa: PLC0415 - not needed for what is not compressed
 
-        self._stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression)
+        self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
 
     def read1(self, size: int) -> bytes:
         octets: bytes = self._stream.read(size)
@@ -209,6 +209,6 @@ def describe(head: bytes) -> str:
         return "XML or HTML"
     if text.startswith((b"{", b"[")):
         return "JSON"
-    if all(octet in b"\t\n\r\f" or octet >= 0x20 and octet != 0x7F for octet in head):
+    if all(octet in b"\t\n\r\f" or (octet >= 0x20 and octet != 0x7F) for octet in head):
         return "text"
     return f"unknown data, beginning {head[:4].hex(' ')}"

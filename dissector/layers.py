@@ -1,73 +1,134 @@
-"""Rare link layers and encapsulations, one packet at a time, through dpkt.
+"""Rare link layers, tunnels and extension headers, one packet at a time, through dpkt.
 
-dpkt tells what is inside of what, not where; `_Octets` remembers that.
+dpkt tells what is inside of what, but not where it lies in the packet; `_Octets` remembers that.
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import dpkt
 
-# As in `packets`, which imports this module.
-_OTHER, _CUT, _MALFORMED, _FRAGMENT, _UNKNOWN_LINK = 1, 3, 4, 5, 6
+# What becomes of a packet: a segment; intact, but not TCP; to be looked at here; cut before its headers were complete;
+# headers that contradict each other; a part of an IP packet; a link layer that nobody knows.
+TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK = range(7)
 
-_LINKS = {
-    1: dpkt.ethernet.Ethernet,
-    9: dpkt.ppp.PPP,
-    50: dpkt.ppp.PPP,
-    51: dpkt.pppoe.PPPoE,
-    105: dpkt.ieee80211.IEEE80211,
-    113: dpkt.sll.SLL,
-    127: dpkt.radiotap.Radiotap,
-    276: dpkt.sll2.SLL2,
-}
-"""How dpkt calls the link types of savefiles."""
+
+class Located(NamedTuple):
+    """Where TCP is in a packet.
+
+    Attributes:
+        source: position of the sender's IP address; the receiver's follows it.
+        version: of IP, 4 or 6.
+        tcp: position of the TCP header.
+        size: octets of TCP header and payload, by the IP header.
+    """
+
+    source: int
+    version: int
+    tcp: int
+    size: int
 
 
 class _Octets(bytes):
-    """Octets of a packet that know where they begin in it, also when dpkt cuts them in pieces."""
+    """Octets of a packet that know where they begin in it, also when they are cut in pieces."""
 
     start = 0
 
-    def __getitem__(self, key):  # type: ignore[no-untyped-def, override]
-        part = super().__getitem__(key)
-        if not isinstance(key, slice):
-            return part
-        piece = _Octets(part)
-        piece.start = self.start + key.indices(len(self))[0]
+    @classmethod
+    def at(cls, start: int, octets: bytes) -> "_Octets":
+        piece = cls(octets)
+        piece.start = start
         return piece
 
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        return _Octets.at(self.start + key.indices(len(self))[0], part) if isinstance(key, slice) else part
 
-def locate(packet: bytes, link: int) -> tuple[int, int, int, int] | int:
+
+def locate(packet: bytes, link: int, length: int) -> Located | int:
     """Find TCP in a packet of any link type.
 
+    Args:
+        packet: its captured octets.
+        link: link type.
+        length: octets that it had on the wire.
+
     Returns:
-        Position of the sender's address, IP version, position of the TCP header, octets of TCP by the IP header; or
-        what became of the packet, as in `packets`.
+        Where TCP is; or what becomes of a packet that has none.
     """
-    layer = _LINKS.get(link)
-    if layer is None:
-        return _UNKNOWN_LINK
+    reader = _READERS.get(link)
+    if reader is None:
+        return UNKNOWN_LINK
+    broken = CUT if len(packet) < length else MALFORMED
     try:
-        return _innermost(layer(_Octets(packet)))
+        return _innermost(reader(_Octets(packet)), length, broken)
     except Exception:  # dpkt lets out whatever hostile octets lead to: IndexError, struct.error, RecursionError, ...
-        return _MALFORMED
+        return broken
 
 
-def _innermost(layer: object) -> tuple[int, int, int, int] | int:
-    found: tuple[int, int, int, int] | int = _OTHER
-    while layer is not None and not isinstance(layer, bytes):
-        inner = getattr(layer, "data", None)
-        if isinstance(layer, dpkt.ip.IP):
+def _innermost(layer: Any, length: int, broken: int) -> Located | int:
+    """Walk through dpkt's layers to the first TCP."""
+    while isinstance(layer, dpkt.Packet):
+        inner = layer.data
+        if isinstance(layer, dpkt.ip.IP) and layer.p == dpkt.ip.IP_PROTO_TCP:
             if layer.mf or layer.offset:
-                return _FRAGMENT
-            if isinstance(inner, dpkt.tcp.TCP):
-                tcp = inner.data.start - inner.off * 4
-                header = layer.hl * 4
-                return tcp - header + 12, 4, tcp, layer.len - header
-        elif isinstance(layer, dpkt.ip6.IP6):
-            if isinstance(inner, dpkt.tcp.TCP):
-                tcp = inner.data.start - inner.off * 4
-                extensions = sum(header.length for header in layer.all_extension_headers)
-                return tcp - extensions - 32, 6, tcp, layer.plen - extensions
-            if any(isinstance(header, dpkt.ip6.IP6FragmentHeader) for header in layer.all_extension_headers):
-                return _FRAGMENT
+                return FRAGMENT
+            if not isinstance(inner, dpkt.tcp.TCP):
+                return broken
+            tcp = inner.opts.start - 20
+            begin = tcp - layer.hl * 4
+            return Located(begin + 12, 4, tcp, begin + (layer.len or length - begin) - tcp)
+        if isinstance(layer, dpkt.ip6.IP6) and layer.p == dpkt.ip.IP_PROTO_TCP:
+            extensions = layer.all_extension_headers
+            if any(isinstance(e, dpkt.ip6.IP6FragmentHeader) and (e.frag_off or e.m_flag) for e in extensions):
+                return FRAGMENT
+            if not isinstance(inner, dpkt.tcp.TCP):
+                return broken
+            tcp = inner.opts.start - 20
+            payload = tcp - sum(extension.length for extension in extensions)
+            return Located(payload - 32, 6, tcp, payload + (layer.plen or length - payload) - tcp)
         layer = inner
-    return found
+    return OTHER
+
+
+def _ethernet(header: int, at: int) -> Callable[[_Octets], Any]:
+    """A reader of link layers with an Ethernet type at `at` in a header of so many octets; VLAN tags may follow."""
+
+    def read(packet: _Octets) -> Any:
+        kind, position = packet[at : at + 2], header
+        while kind in (b"\x81\x00", b"\x88\xa8", b"\x91\x00"):
+            kind, position = packet[position + 2 : position + 4], position + 4
+        # dpkt reads MPLS behind an Ethernet header only, and not behind VLAN tags.
+        return dpkt.ethernet.Ethernet(_Octets.at(position - 14, bytes(12) + kind + packet[position:]))
+
+    return read
+
+
+def _network(header: int) -> Callable[[_Octets], Any]:
+    """A reader of IP of either version behind so many octets."""
+
+    def read(packet: _Octets) -> Any:
+        octets = packet[header:]
+        return (dpkt.ip6.IP6 if octets[0] >> 4 == 6 else dpkt.ip.IP)(octets)
+
+    return read
+
+
+_READERS: dict[int, Callable[[_Octets], Any]] = {
+    0: _network(4),
+    1: _ethernet(14, 12),
+    9: dpkt.ppp.PPP,
+    12: _network(0),
+    14: _network(0),
+    50: dpkt.ppp.PPP,
+    51: dpkt.pppoe.PPPoE,
+    101: _network(0),
+    105: dpkt.ieee80211.IEEE80211,
+    108: _network(4),
+    113: _ethernet(16, 14),
+    127: dpkt.radiotap.Radiotap,
+    228: _network(0),
+    229: _network(0),
+    276: _ethernet(20, 0),
+}
+"""By link type of savefiles (https://www.tcpdump.org/linktypes.html), which are not dpkt's numbers everywhere."""

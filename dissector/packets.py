@@ -1,35 +1,58 @@
-"""Packets to TCP segments: link layer, IP and TCP headers of a batch of packets, read by one kernel.
+"""Packets to TCP segments: link layer, IP and TCP headers of a batch of packets, read by kernels.
 
-The kernel knows what nearly all captures hold: Ethernet with VLAN tags, Linux cooked captures, loopback and raw IP;
-IPv4, and IPv6 without extension headers. What is rarer it only marks, and `layers` looks at these packets one by one.
+The kernels know what nearly all captures hold: Ethernet with VLAN tags, Linux cooked captures, loopback and raw IP;
+IPv4, and IPv6 without extension headers. What is rarer they only mark, and `layers` looks at these packets one by one.
+Sources: RFC 791, RFC 8200, RFC 9293; https://www.tcpdump.org/linktypes.html.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dissector import kernel as kernels
+from dissector.arrays import Array, Ints
 from dissector.capture import MAX_PROBLEMS, PacketBatch, Problem
 from dissector.kernel import kernel
-from dissector.layers import locate
+from dissector.layers import CUT, FRAGMENT, MALFORMED, OTHER, RARE, TCP, UNKNOWN_LINK, Located, locate
 
-# What became of a packet. TCP has a row; the others are counted.
-TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK = 0, 1, 2, 3, 4, 5, 6
+# In kernels, a number shifted right is unsigned once compiled, hence // and %.
 
-_CODES = {CUT: "packet-truncated", MALFORMED: "packet-malformed", FRAGMENT: "ip-fragment", UNKNOWN_LINK: "link-type-unknown"}
-_DETAILS = {
-    CUT: "cut by the snap length before its TCP header is complete",
-    MALFORMED: "header lengths contradict each other",
-    FRAGMENT: "part of a fragmented IP packet",
-    UNKNOWN_LINK: "link type {link} is not known",
-}
+# Link types of savefiles.
+LINK_NULL, LINK_ETHERNET, LINK_LOOP, LINK_SLL, LINK_IPV4, LINK_IPV6, LINK_SLL2 = 0, 1, 108, 113, 228, 229, 276
+LINK_RAW, LINK_RAW_BSD, LINK_RAW_OPENBSD = 101, 12, 14
 
-# Columns that the kernel writes, in this order.
-_COLUMNS = (
+# Ethernet types; below 1536 it is the length of an LLC packet.
+ETHER_IPV4, ETHER_IPV6, ETHER_LOWEST = 0x0800, 0x86DD, 1536
+ETHER_VLAN, ETHER_VLAN_OUTER, ETHER_VLAN_OLD = 0x8100, 0x88A8, 0x9100
+ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE, ETHER_BRIDGING = 0x8847, 0x8848, 0x8864, 0x6558
+
+# IP protocols: TCP; tunnels; extension headers of IPv6.
+IP_TCP, IP_IPV4, IP_IPV6, IP_GRE = 6, 4, 41, 47
+IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION = 0, 43, 44, 51, 60
+
+SYN = 2
+
+IPV4_MAPPED = 0xFFFF << 32
+"""Lower half of ::ffff:0.0.0.0."""
+
+# Rows of the matrix that the kernel fills, one column a segment; named as in SegmentBatch.
+(
+    ROW, SRC_HI, SRC_LO, DST_HI, DST_LO, SPORT, DPORT, SEQ, ACK, FLAGS, WINDOW, OFFSET, CAPLEN, LENGTH, WSCALE, MSS,
+    HEIGHT,
+) = range(17)  # fmt: skip
+_NAMES = (
     "row", "src_hi", "src_lo", "dst_hi", "dst_lo", "sport", "dport", "seq", "ack", "flags", "window", "offset",
     "caplen", "length", "wscale", "mss",
 )  # fmt: skip
+
+_PROBLEMS = {
+    CUT: ("packet-truncated", "cut off before the end of its headers"),
+    MALFORMED: ("packet-undecodable", "lengths of its headers contradict each other"),
+    FRAGMENT: ("ip-fragment", "part of a fragmented IP packet"),
+    UNKNOWN_LINK: ("link-type-unknown", "link type {link} is not known"),
+}
 
 
 @dataclass(slots=True)
@@ -58,24 +81,24 @@ class SegmentBatch:
         capture: index of the capture.
     """
 
-    row: np.ndarray
-    ts_ns: np.ndarray
-    packet: np.ndarray
-    src_hi: np.ndarray
-    src_lo: np.ndarray
-    dst_hi: np.ndarray
-    dst_lo: np.ndarray
-    sport: np.ndarray
-    dport: np.ndarray
-    seq: np.ndarray
-    ack: np.ndarray
-    flags: np.ndarray
-    window: np.ndarray
-    offset: np.ndarray
-    caplen: np.ndarray
-    length: np.ndarray
-    wscale: np.ndarray
-    mss: np.ndarray
+    row: Ints
+    ts_ns: Ints
+    packet: Ints
+    src_hi: Ints
+    src_lo: Ints
+    dst_hi: Ints
+    dst_lo: Ints
+    sport: Ints
+    dport: Ints
+    seq: Ints
+    ack: Ints
+    flags: Ints
+    window: Ints
+    offset: Ints
+    caplen: Ints
+    length: Ints
+    wscale: Ints
+    mss: Ints
     capture: int
 
 
@@ -99,218 +122,202 @@ class PacketReport:
 
 
 @kernel
-def be16(data, p):  # type: ignore[no-untyped-def]
+def be16(data: Array, p: int) -> int:
     """Unsigned 16-bit integer at p."""
-    return data[p] * 256 + data[p + 1]
+    value: int = data[p] * 256 + data[p + 1]
+    return value
 
 
 @kernel
-def be32(data, p):  # type: ignore[no-untyped-def]
+def be32(data: Array, p: int) -> int:
     """Unsigned 32-bit integer at p."""
-    return ((data[p] * 256 + data[p + 1]) * 256 + data[p + 2]) * 256 + data[p + 3]
+    value: int = ((data[p] * 256 + data[p + 1]) * 256 + data[p + 2]) * 256 + data[p + 3]
+    return value
 
 
 @kernel
-def be64(data, p):  # type: ignore[no-untyped-def]
+def be64(data: Array, p: int) -> int:
     """Signed 64-bit integer at p."""
     high = be32(data, p)
-    if high >= 2147483648:
-        high -= 4294967296
-    return high * 4294967296 + be32(data, p + 4)
+    if high >= 0x80000000:
+        high -= 0x100000000
+    return high * 0x100000000 + be32(data, p + 4)
 
 
 @kernel
-def read_tcp(data, source, version, p, end, size, out, m, i):  # type: ignore[no-untyped-def]
-    """Write row m of `out` for packet i. Returns what became of it.
+def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int, out: Array, m: int, i: int) -> int:
+    """Read a TCP header into column m of `out`. Returns what became of the packet.
 
     Args:
         data: octets.
         source: position of the sender's address; the receiver's follows it.
-        version: 4 or 6.
+        version: of IP.
         p: position of the TCP header.
-        end: end of the captured octets, link layer trailers included.
+        end: end of the captured octets, trailers included.
         size: octets of header and payload by the IP header.
-        out: columns.
-        m: row.
+        out: the segments.
+        m: number of the segment.
         i: index of the packet.
     """
     if size < 20:
-        return 4
+        return MALFORMED
     if p + 20 > end:
-        return 3
-    header = (data[p + 12] >> 4) * 4
+        return CUT
+    header = data[p + 12] // 16 * 4
     if header < 20 or header > size:
-        return 4
-    flags = data[p + 13] * 1
+        return MALFORMED
+    flags = data[p + 13] * 1  # from an octet to an integer, compiled
     payload = min(p + header, end)
     wscale, mss = -1, -1
-    if flags & 2:
-        q, options = p + 20, payload
-        while q < options and data[q] != 0:
+    if flags & SYN:
+        q = p + 20
+        while q + 1 < payload and data[q] != 0:
             if data[q] == 1:
                 q += 1
                 continue
-            if q + 1 >= options:
-                break
             octets = data[q + 1] * 1
-            if octets < 2 or q + octets > options:
+            if octets < 2 or q + octets > payload:
                 break
             if data[q] == 3 and octets == 3:
                 wscale = data[q + 2] * 1
             elif data[q] == 2 and octets == 4:
                 mss = be16(data, q + 2)
             q += octets
-    out[0, m] = i
+    out[ROW, m] = i
     if version == 4:
-        out[1, m] = 0
-        out[2, m] = 281470681743360 + be32(data, source)
-        out[3, m] = 0
-        out[4, m] = 281470681743360 + be32(data, source + 4)
+        out[SRC_HI, m] = 0
+        out[SRC_LO, m] = IPV4_MAPPED + be32(data, source)
+        out[DST_HI, m] = 0
+        out[DST_LO, m] = IPV4_MAPPED + be32(data, source + 4)
     else:
-        out[1, m] = be64(data, source)
-        out[2, m] = be64(data, source + 8)
-        out[3, m] = be64(data, source + 16)
-        out[4, m] = be64(data, source + 24)
-    out[5, m] = be16(data, p)
-    out[6, m] = be16(data, p + 2)
-    out[7, m] = be32(data, p + 4)
-    out[8, m] = be32(data, p + 8)
-    out[9, m] = flags
-    out[10, m] = be16(data, p + 14)
-    out[11, m] = payload
-    out[12, m] = min(p + size, end) - payload
-    out[13, m] = size - header
-    out[14, m] = wscale
-    out[15, m] = mss
-    return 0
+        out[SRC_HI, m] = be64(data, source)
+        out[SRC_LO, m] = be64(data, source + 8)
+        out[DST_HI, m] = be64(data, source + 16)
+        out[DST_LO, m] = be64(data, source + 24)
+    out[SPORT, m] = be16(data, p)
+    out[DPORT, m] = be16(data, p + 2)
+    out[SEQ, m] = be32(data, p + 4)
+    out[ACK, m] = be32(data, p + 8)
+    out[FLAGS, m] = flags
+    out[WINDOW, m] = be16(data, p + 14)
+    out[OFFSET, m] = payload
+    out[CAPLEN, m] = max(0, min(p + size, end) - payload)
+    out[LENGTH, m] = size - header
+    out[WSCALE, m] = wscale
+    out[MSS, m] = mss
+    return TCP
 
 
 @kernel
-def read_ip(data, version, p, end, wire_end, out, m, i):  # type: ignore[no-untyped-def]
-    """Read the IP header at p (of either version when `version` is 0) and what it carries; as `read_tcp`.
+def read_ip(data: Array, version: int, p: int, end: int, wire_end: int, out: Array, m: int, i: int) -> int:
+    """Read an IP header (of either version when `version` is 0) and the TCP behind it; as read_tcp.
 
     `wire_end` is where the packet would end, had it been captured whole.
     """
-    if p >= wire_end:
-        return 4
     if p >= end:
-        return 3
-    first = data[p] >> 4
-    if version != 0 and first != version:
-        return 4
-    if first == 4:
+        return CUT if p < wire_end else MALFORMED
+    found = data[p] // 16
+    if version not in (0, found):
+        return MALFORMED
+    if found == 4:
         if p + 20 > end:
-            return 3 if p + 20 <= wire_end else 4
-        header = (data[p] & 15) * 4
+            return CUT if p + 20 <= wire_end else MALFORMED
+        header = data[p] % 16 * 4
         total = be16(data, p + 2)
-        if total == 0:  # left to the network card
+        if total == 0:  # left to the network card to fill in
             total = wire_end - p
         if header < 20 or header > total:
-            return 4
-        protocol = data[p + 9] * 1
-        if be16(data, p + 6) & 16383:
-            return 5 if protocol == 6 else 1
-        if protocol == 6:
+            return MALFORMED
+        protocol = data[p + 9]
+        if be16(data, p + 6) & 0x3FFF:  # more fragments, or not the first
+            return FRAGMENT if protocol == IP_TCP else OTHER
+        if protocol == IP_TCP:
             return read_tcp(data, p + 12, 4, p + header, end, total - header, out, m, i)
-        return 2 if protocol == 4 or protocol == 41 or protocol == 47 else 1
-    if first == 6:
+        return RARE if protocol in (IP_IPV4, IP_IPV6, IP_GRE) else OTHER
+    if found == 6:
         if p + 40 > end:
-            return 3 if p + 40 <= wire_end else 4
-        total = be16(data, p + 4)
-        protocol = data[p + 6] * 1
-        if protocol == 6:
-            if total == 0:
-                total = wire_end - p - 40
-            return read_tcp(data, p + 8, 6, p + 40, end, total, out, m, i)
-        # Extension headers and tunnels.
-        if protocol == 0 or protocol == 43 or protocol == 44 or protocol == 51 or protocol == 60:
-            return 2
-        return 2 if protocol == 4 or protocol == 41 or protocol == 47 else 1
-    return 4
+            return CUT if p + 40 <= wire_end else MALFORMED
+        protocol = data[p + 6]
+        if protocol == IP_TCP:
+            size = be16(data, p + 4)
+            if size == 0:  # larger than 64 KiB
+                size = wire_end - p - 40
+            return read_tcp(data, p + 8, 6, p + 40, end, size, out, m, i)
+        if protocol in (IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION):
+            return RARE
+        return RARE if protocol in (IP_IPV4, IP_IPV6, IP_GRE) else OTHER
+    return MALFORMED
 
 
 @kernel
-def read_packets(data, offset, caplen, length, link, out, rest):  # type: ignore[no-untyped-def]
-    """Read all packets.
+def read_loopback(data: Array, p: int, link: int) -> int:
+    """Version of IP by the address family at p; -1 if it is none. Families of IPv6 differ between systems."""
+    family = be32(data, p)
+    if link == LINK_NULL and family & 0xFFFF == 0:  # in the byte order of the machine that captured
+        family = data[p] + data[p + 1] * 256
+    if family == 2:
+        return 4
+    return 6 if family in (10, 23, 24, 28, 30) else -1
 
-    Args:
-        data: octets.
-        offset: position of each packet.
-        caplen: octets captured of each.
-        length: octets of each on the wire.
-        link: link type of each.
-        out: columns; row m for the m-th segment.
-        rest: for every packet what became of it.
+
+@kernel
+def read_packet(data: Array, p: int, end: int, wire_end: int, link: int, out: Array, m: int, i: int) -> int:
+    """Read the packet at p; as read_ip."""
+    if link in (LINK_RAW, LINK_RAW_BSD, LINK_RAW_OPENBSD):
+        return read_ip(data, 0, p, end, wire_end, out, m, i)
+    if link == LINK_IPV4:
+        return read_ip(data, 4, p, end, wire_end, out, m, i)
+    if link == LINK_IPV6:
+        return read_ip(data, 6, p, end, wire_end, out, m, i)
+    header, at = 0, 0
+    if link == LINK_ETHERNET:
+        header, at = 14, 12
+    elif link == LINK_SLL:
+        header, at = 16, 14
+    elif link == LINK_SLL2:
+        header = 20
+    elif link in (LINK_NULL, LINK_LOOP):
+        header = 4
+    else:
+        return RARE
+    if p + header > end:
+        return CUT if p + header <= wire_end else MALFORMED
+    if header == 4:
+        version = read_loopback(data, p, link)
+        return OTHER if version < 0 else read_ip(data, version, p + 4, end, wire_end, out, m, i)
+    kind = be16(data, p + at)
+    p += header
+    while kind in (ETHER_VLAN, ETHER_VLAN_OUTER, ETHER_VLAN_OLD):
+        if p + 4 > end:
+            return CUT if p + 4 <= wire_end else MALFORMED
+        kind = be16(data, p + 2)
+        p += 4
+    if kind == ETHER_IPV4:
+        return read_ip(data, 4, p, end, wire_end, out, m, i)
+    if kind == ETHER_IPV6:
+        return read_ip(data, 6, p, end, wire_end, out, m, i)
+    if kind < ETHER_LOWEST or kind in (ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE, ETHER_BRIDGING):
+        return RARE
+    return OTHER
+
+
+@kernel
+def read_packets(
+    data: Array, offset: Array, caplen: Array, length: Array, link: Array, out: Array, outcome: Array
+) -> int:
+    """Read the headers of all packets (columns as in PacketBatch) into the columns of `out`.
 
     Returns:
-        The number of segments.
+        The number of segments. `outcome` tells for every packet what became of it.
     """
     m = 0
-    for i in range(offset.shape[0]):
-        p, kind = offset[i], link[i]
-        end = p + caplen[i]
+    for i in range(len(offset)):
+        p = offset[i]
         wire_end = p + max(length[i], caplen[i])
-        ethertype, version, status = 0, 0, 0
-        if kind == 1:
-            p += 14
-            if p > end:
-                status = 3
-            else:
-                ethertype = be16(data, p - 2)
-        elif kind == 113:
-            p += 16
-            if p > end:
-                status = 3
-            else:
-                ethertype = be16(data, p - 2)
-        elif kind == 276:
-            p += 20
-            if p > end:
-                status = 3
-            else:
-                ethertype = be16(data, p - 20)
-        elif kind == 0 or kind == 108:
-            p += 4
-            if p > end:
-                status = 3
-            else:
-                family = be32(data, p - 4)
-                if family > 65535 and family % 65536 == 0 and kind == 0:  # in the order of the host that captured
-                    family = data[p - 4] + data[p - 3] * 256
-                if family == 2:
-                    version = 4
-                elif family == 10 or family == 23 or family == 24 or family == 28 or family == 30:
-                    version = 6
-                else:
-                    status = 1
-        elif kind == 228:
-            version = 4
-        elif kind == 229:
-            version = 6
-        elif kind != 101 and kind != 12 and kind != 14:
-            status = 2
-        if ethertype != 0:
-            while status == 0 and (ethertype == 33024 or ethertype == 34984 or ethertype == 37120):
-                p += 4
-                if p > end:
-                    status = 3
-                else:
-                    ethertype = be16(data, p - 2)
-            if status != 0:
-                pass
-            elif ethertype == 2048:
-                version = 4
-            elif ethertype == 34525:
-                version = 6
-            elif ethertype < 1536 or ethertype == 34887 or ethertype == 34888 or ethertype == 34916:
-                status = 2  # LLC, MPLS, PPPoE
-            else:
-                status = 1
-        if status == 0:
-            status = read_ip(data, version, p, end, wire_end, out, m, i)
-        if status == 0:
+        status = read_packet(data, p, p + caplen[i], wire_end, link[i], out, m, i)
+        outcome[i] = status
+        if status == TCP:
             m += 1
-        rest[i] = status
     return m
 
 
@@ -323,45 +330,56 @@ class PacketDecoder:
     def segments(self, batch: PacketBatch, compiled: bool) -> tuple[SegmentBatch, PacketReport]:
         """The TCP segments of a batch of packets, and what became of the others."""
         size = len(batch.offset)
-        out = np.empty((len(_COLUMNS), size), np.int64)
-        rest = np.empty(size, np.int64)
-        arguments = batch.data, batch.offset, batch.caplen, batch.length, batch.link, out, rest
-        rows = kernels.call(read_packets, compiled, *arguments)
-        out = out[:, :rows]
-        if rows < size and (rare := np.flatnonzero(rest == RARE)).size:
-            out = self._with_rare(batch, out, rest, rare)
-        return self._batch(batch, out), self._report(batch, rest)
+        out = np.empty((HEIGHT, size), np.int64)
+        outcome = np.empty(size, np.int64)
+        columns = batch.data, batch.offset, batch.caplen, batch.length, batch.link
+        out = out[:, : kernels.call(read_packets, compiled, *columns, out, outcome)]
+        rare = np.flatnonzero(outcome == RARE)
+        if len(rare):
+            out = self._with_rare(batch, out, outcome, rare)
+        row = out[ROW]
+        segments = SegmentBatch(
+            ts_ns=batch.ts_ns[row],
+            packet=batch.packet[row],
+            capture=batch.capture,
+            **{name: np.ascontiguousarray(column) for name, column in zip(_NAMES, out, strict=True)},
+        )
+        return segments, self._report(batch, outcome, segments)
 
-    def _with_rare(self, batch: PacketBatch, out: np.ndarray, rest: np.ndarray, rare: np.ndarray) -> np.ndarray:
-        """Look at the marked packets one by one; their rows are put where they belong."""
-        more = np.empty((len(_COLUMNS), len(rare)), np.int64)
-        rows, octets, columns = 0, memoryview(batch.data), memoryview(more)
+    def _with_rare(self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints) -> Ints:
+        """Look at the marked packets one by one; their segments are put where they belong."""
+        more = np.empty((HEIGHT, len(rare)), np.int64)
+        rows, data, columns = 0, batch.data.data, more.data
         for i in rare.tolist():
-            start, caplen, link = int(batch.offset[i]), int(batch.caplen[i]), int(batch.link[i])
-            found = locate(bytes(octets[start : start + caplen]), link)
-            status = found if isinstance(found, int) else TCP
-            if not isinstance(found, int):
-                source, version, tcp, size = found
-                status = read_tcp(octets, start + source, version, start + tcp, start + caplen, size, columns, rows, i)
-                rows += status == TCP
-            rest[i] = status
+            start, end = int(batch.offset[i]), int(batch.offset[i] + batch.caplen[i])
+            found = locate(bytes(data[start:end]), int(batch.link[i]), int(batch.length[i]))
+            if isinstance(found, Located):
+                source, tcp = start + found.source, start + found.tcp
+                outcome[i] = read_tcp(data, source, found.version, tcp, end, found.size, columns, rows, i)
+                rows += outcome[i] == TCP
+            else:
+                outcome[i] = found
         merged = np.concatenate([out, more[:, :rows]], axis=1)
-        return np.ascontiguousarray(merged[:, np.argsort(merged[0], kind="stable")])
+        return merged[:, np.argsort(merged[ROW], kind="stable")]
 
-    def _batch(self, batch: PacketBatch, out: np.ndarray) -> SegmentBatch:
-        columns = {name: np.ascontiguousarray(column) for name, column in zip(_COLUMNS, out, strict=True)}
-        row = columns["row"]
-        return SegmentBatch(ts_ns=batch.ts_ns[row], packet=batch.packet[row], capture=batch.capture, **columns)
-
-    def _report(self, batch: PacketBatch, rest: np.ndarray) -> PacketReport:
-        totals = np.bincount(rest, minlength=UNKNOWN_LINK + 1).tolist()
-        report = PacketReport(len(rest), totals[TCP], totals[OTHER])
-        for status, code in _CODES.items():
-            if totals[status]:
-                report.counts[code] = totals[status]
-                room = MAX_PROBLEMS - self._listed[code]
-                for i in np.flatnonzero(rest == status)[:room].tolist():
-                    detail = _DETAILS[status].format(link=int(batch.link[i]))
-                    report.problems.append(Problem(code, int(batch.packet[i]), None, detail))
-                    self._listed[code] += 1
+    def _report(self, batch: PacketBatch, outcome: Ints, segments: SegmentBatch) -> PacketReport:
+        report = PacketReport(len(outcome), len(segments.row), int(np.count_nonzero(outcome == OTHER)))
+        for code, rows, detail in self._problems(outcome, segments):
+            report.counts[code] = report.counts.get(code, 0) + len(rows)
+            for i in rows[: MAX_PROBLEMS - self._listed[code]].tolist():
+                told = detail.format(link=batch.link[i], caplen=batch.caplen[i], length=batch.length[i])
+                report.problems.append(Problem(code, int(batch.packet[i]), None, told))
+                self._listed[code] += 1
+        report.problems.sort(key=lambda problem: problem.packet)
         return report
+
+    def _problems(self, outcome: Ints, segments: SegmentBatch) -> Iterator[tuple[str, Ints, str]]:
+        """Code, indexes of the packets and text of each kind of problem."""
+        if len(segments.row) < len(outcome):
+            for status, (code, detail) in _PROBLEMS.items():
+                rows = np.flatnonzero(outcome == status)
+                if len(rows):
+                    yield code, rows, detail
+        short = segments.row[segments.caplen < segments.length]
+        if len(short):
+            yield "packet-truncated", short, "{caplen} of {length} octets were captured"

@@ -1,305 +1,322 @@
 """The next-generation capture file (pcapng): blocks of a type, a length, a body and the length again.
 
-Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format"; block and option numbers in the comments
-are its own. Packet blocks (and blocks of no interest) are walked by a kernel; the few that carry state - sections,
-interfaces, statistics, secrets - come back to plain Python.
+Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". Packet blocks are listed by a kernel,
+which also passes over blocks of no interest; the few kinds that carry state (sections, interfaces, statistics,
+secrets) come back to plain Python.
 """
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dissector import kernel as kernels
+from dissector.arrays import Array, Ints, Octets
 from dissector.input import CaptureError
 from dissector.kernel import kernel
-from dissector.pcap import CORRUPT, FULL, MORE, RARE, Scanned, u32
+from dissector.pcap import (
+    CAPLEN,
+    CORRUPT,
+    FULL,
+    LENGTH,
+    LINK,
+    MAX_RECORD,
+    MORE,
+    OFFSET,
+    PACKET,
+    RARE,
+    TS_NS,
+    Scanned,
+    u32,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from dissector.capture import CaptureInfo
 
 SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
-SECTION, INTERFACE, STATISTICS, SECRETS = 0x0A0D0D0A, 1, 5, 10
+"""Type of the block that begins a section, the same in both byte orders."""
+
+MAX_BLOCK = MAX_RECORD + (1 << 20)
+"""Octets of a block beyond which it cannot be right: a packet and its options, or anything else."""
 
 MAX_INTERFACES = 1 << 16
-"""Interfaces remembered in a section. The obsolete packet block could name no more; more than that is an attack."""
+"""Interfaces remembered in a section. The obsolete packet block could name no more."""
 
 MAX_SECRETS = 16 << 20
-"""Octets of secrets blocks kept of a file."""
+"""Octets of secrets kept of a file."""
 
+MAX_SECONDS = 9_000_000_000
+"""Times further from the epoch (beyond the year 2255) are cut to this, so that nanoseconds fit in 64 bits."""
+
+# Block types.
+_SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 2, 3, 5, 6, 10
+
+_PREFIX = 28  # octets before the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
-_MAX_SECONDS = 9_000_000_000  # about the year 2255; times beyond it are cut to it, so that nanoseconds fit 64 bits
 
-# state of scan_blocks
-_POSITION, _ROWS, _NEED, _NUMBER, _BIG, _INTERFACES, _LAST_NS, _BAD_INTERFACE, _BAD_TIME, _STATE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+# Items of the state of scan_blocks: position, packets found, octets wanted from the position on; number of the last
+# packet; byte order (1: big) and number of interfaces of the section; time of the last packet; packets on an interface
+# that is not described; times cut.
+(
+    K_POSITION, K_ROWS, K_NEED, K_NUMBER, K_BIG, K_INTERFACES, K_LAST_NS, K_HOMELESS, K_TIMES_CUT, K_WIDTH,
+) = range(10)  # fmt: skip
 
-# columns of the table of interfaces
-_LINK, _SNAP, _PER_SECOND, _SHIFT, _OFFSET_S, _FIELDS = 0, 1, 2, 3, 4, 5
+# Columns of the table of interfaces: link type, snap length, ticks per second, the power of two that this is (0: it is
+# a power of ten), seconds to add.
+I_LINK, I_SNAP, I_PER_SECOND, I_SHIFT, I_OFFSET_S, I_WIDTH = range(6)
 
 
 @kernel
-def nanoseconds(high, low, per_second, shift, offset_s, state):  # type: ignore[no-untyped-def]
-    """Nanoseconds since the epoch of a tick count, rounded down; cut to what fits.
-
-    Args:
-        high: upper 32 bits of the count.
-        low: lower 32 bits.
-        per_second: ticks in a second: 10**n up to 10**18, or 2**shift.
-        shift: 0 to 62; 0 with a power of ten.
-        offset_s: seconds to be added.
-        state: where times beyond the limits are counted.
-    """
-    if high >= 2147483648:
-        state[8] += 1
-        return 9000000000 * 1000000000
-    ticks = high * 4294967296 + low
-    seconds = ticks // per_second
-    fraction = ticks - seconds * per_second
-    if shift == 0:
-        if per_second <= 1000000000:
-            fraction = fraction * (1000000000 // per_second)
+def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: Array) -> int:
+    """Nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
+    per_second, shift = interfaces[interface, I_PER_SECOND], interfaces[interface, I_SHIFT]
+    seconds, fraction = MAX_SECONDS + MAX_SECONDS + 1, 0
+    if high < 0x80000000:
+        ticks = high * 0x100000000 + low
+        seconds = ticks // per_second
+        fraction = ticks - seconds * per_second
+        if shift > 32:  # in two parts, for the product does not fit in 64 bits
+            upper = fraction >> 32
+            lower = fraction - (upper << 32)
+            fraction = (upper * 1_000_000_000 + (lower * 1_000_000_000 >> 32)) >> (shift - 32)
+        elif shift > 0:
+            fraction = fraction * 1_000_000_000 >> shift
+        elif per_second <= 1_000_000_000:
+            fraction *= 1_000_000_000 // per_second
         else:
-            fraction = fraction // (per_second // 1000000000)
-    elif shift <= 32:
-        fraction = (fraction * 1000000000) >> shift
-    else:
-        upper = fraction >> 32
-        fraction = (upper * 1000000000 + (((fraction - (upper << 32)) * 1000000000) >> 32)) >> (shift - 32)
-    seconds = min(seconds, 9000000001) + offset_s
-    if seconds > 9000000000:
-        state[8] += 1
-        seconds = 9000000000
-    return seconds * 1000000000 + fraction
+            fraction //= per_second // 1_000_000_000
+        seconds = min(seconds, MAX_SECONDS + MAX_SECONDS + 1)
+    seconds += interfaces[interface, I_OFFSET_S]
+    if seconds > MAX_SECONDS:
+        state[K_TIMES_CUT] += 1
+        seconds, fraction = MAX_SECONDS, 0
+    time: int = seconds * 1_000_000_000 + fraction
+    return time
 
 
 @kernel
-def scan_blocks(data, end, interfaces, columns, state):  # type: ignore[no-untyped-def]
-    """List the packets in the whole blocks of data[state[POSITION]:end], up to a block with state; see `Scanned`."""
-    position, rows, room = state[0], state[1], columns.shape[1]
-    number, big, known = state[3], state[4], state[5]
-    status, need = 1, 0
+def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state: Array) -> int:
+    """List the packets of the whole blocks from state[K_POSITION] to `end` or a block with state; tell why it ended."""
+    position, rows, room = state[K_POSITION], state[K_ROWS], columns.shape[1]
+    number, big, known = state[K_NUMBER], state[K_BIG], state[K_INTERFACES]
+    status, need = FULL, 0
     while rows < room:
         if end - position < 12:
-            status, need = 0, 12
+            status, need = MORE, 12
             break
         kind = u32(data, position, big)
-        if kind == 168627466 or kind == 1 or kind == 5 or kind == 10:
-            status = 3
+        if kind in (_SECTION, _INTERFACE, _STATISTICS, _SECRETS):
+            status = RARE
             break
         total = u32(data, position + 4, big)
-        if total < 12 or total % 4 != 0 or total > 16777216 + 65536:
-            status = 2
+        if total < 12 or total % 4 != 0 or total > MAX_BLOCK:
+            status = CORRUPT
             break
         if end - position < total:
-            status, need = 0, total
+            status, need = MORE, total
             break
         if u32(data, position + total - 4, big) != total:
-            status = 2
+            status = CORRUPT
             break
-        if kind == 6 or kind == 2:  # enhanced packet block, obsolete packet block
-            if total < 32:
-                status = 2
+        if kind in (_PACKET, _OBSOLETE_PACKET):
+            if total < _PREFIX + 4 or u32(data, position + 20, big) > total - _PREFIX - 4:
+                status = CORRUPT
                 break
-            number += 1
             interface = u32(data, position + 8, big)
-            if kind == 2:  # two octets of interface, two of drops
-                if big:
-                    interface = interface >> 16
-                else:
-                    interface = interface & 65535
-            caplen = u32(data, position + 20, big)
-            if caplen > total - 32:
-                number -= 1
-                status = 2
-                break
+            if kind == _OBSOLETE_PACKET:  # 16 bits of interface, 16 bits of drops
+                interface = interface >> 16 if big else interface & 0xFFFF
+            number += 1
             if interface < known:
-                time = nanoseconds(
-                    u32(data, position + 12, big),
-                    u32(data, position + 16, big),
-                    interfaces[interface, 2],
-                    interfaces[interface, 3],
-                    interfaces[interface, 4],
-                    state,
-                )
-                columns[0, rows] = position + 28
-                columns[1, rows] = caplen
-                columns[2, rows] = u32(data, position + 24, big)
-                columns[3, rows] = time
-                columns[4, rows] = number
-                columns[5, rows] = interfaces[interface, 0]
-                state[6] = time
+                high, low = u32(data, position + 12, big), u32(data, position + 16, big)
+                state[K_LAST_NS] = nanoseconds(high, low, interfaces, interface, state)
+                columns[OFFSET, rows] = position + _PREFIX
+                columns[CAPLEN, rows] = u32(data, position + 20, big)
+                columns[LENGTH, rows] = u32(data, position + 24, big)
+                columns[TS_NS, rows] = state[K_LAST_NS]
+                columns[PACKET, rows] = number
+                columns[LINK, rows] = interfaces[interface, I_LINK]
                 rows += 1
             else:
-                state[7] += 1
-        elif kind == 3:  # simple packet block: interface 0, no time, captured length by the snap length
+                state[K_HOMELESS] += 1
+        elif kind == _SIMPLE_PACKET:
             if total < 16:
-                status = 2
+                status = CORRUPT
                 break
             number += 1
-            if known > 0:
-                caplen = total - 16
+            if known > 0:  # the first one; captured octets follow from its snap length, a time there is not
                 length = u32(data, position + 8, big)
-                if length < caplen:
-                    caplen = length
-                if 0 < interfaces[0, 1] < caplen:
-                    caplen = interfaces[0, 1]
-                columns[0, rows] = position + 12
-                columns[1, rows] = caplen
-                columns[2, rows] = length
-                columns[3, rows] = state[6]
-                columns[4, rows] = number
-                columns[5, rows] = interfaces[0, 0]
+                caplen = min(length, total - 16)
+                if interfaces[0, I_SNAP] > 0:
+                    caplen = min(caplen, interfaces[0, I_SNAP])
+                columns[OFFSET, rows] = position + 12
+                columns[CAPLEN, rows] = caplen
+                columns[LENGTH, rows] = length
+                columns[TS_NS, rows] = state[K_LAST_NS]
+                columns[PACKET, rows] = number
+                columns[LINK, rows] = interfaces[0, I_LINK]
                 rows += 1
             else:
-                state[7] += 1
+                state[K_HOMELESS] += 1
         position += total
-    state[0] = position
-    state[1] = rows
-    state[2] = need
-    state[3] = number
+    state[K_POSITION] = position
+    state[K_ROWS] = rows
+    state[K_NEED] = need
+    state[K_NUMBER] = number
     return status
 
 
 class PcapngScanner:
     """Finds the packets of one next-generation capture file, piece by piece.
 
+    Args:
+        head: the first octets of the file.
+        name: of the file, for messages.
+        info: takes what is learned of the file.
+
     Raises:
-        CaptureError: the first block is no section header.
+        CaptureError: the first block is no section header, or the file ends in it.
     """
 
     def __init__(self, head: bytes, name: str, info: "CaptureInfo") -> None:
         if len(head) < _SHORTEST_SECTION:
-            raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets): capture it again")
-        if _byte_order(head, 0) is None:
-            raise CaptureError(f"{name}: begins like pcapng, but its section header is damaged (octet 8)")
+            raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")
+        if _byte_order(head) is None:
+            raise CaptureError(f"{name}: begins as pcapng, but without a byte order at octet 8; it is damaged")
         self._info = info
-        self._state = np.zeros(_STATE, np.int64)
-        self._interfaces = np.zeros((8, _FIELDS), np.int64)
+        self._state = np.zeros(K_WIDTH, np.int64)
+        self._interfaces = np.zeros((8, I_WIDTH), np.int64)
         self._order = "<"
-        self._drops: dict[int, int] = {}
+        self._drops: dict[int, int] = {}  # by interface of the section
         self._secrets = 0
-        self._reported = [0, 0]  # packets without interface, times beyond the limits
         info.format = "pcapng"
 
-    def scan(self, data: np.ndarray, start: int, end: int, columns: np.ndarray, origin: int, compiled: bool) -> Scanned:
-        """Find the packets in the whole blocks of `data[start:end]`; data[0] is octet `origin` of the file."""
+    def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
+        """List the packets of the whole blocks in `data[start:end]`; data[0] is octet `origin` of the file."""
         state = self._state
-        state[_POSITION], state[_ROWS] = start, 0
+        state[K_POSITION], state[K_ROWS] = start, 0
         while (status := kernels.call(scan_blocks, compiled, data, end, self._interfaces, columns, state)) == RARE:
-            position = int(state[_POSITION])
-            total = self._total(data, position)
+            position = int(state[K_POSITION])
+            total = self._measure(bytes(data[position : position + 12]))
             if total is None:
                 status = CORRUPT
                 break
             if end - position < total:
-                status, state[_NEED] = MORE, total
+                status, state[K_NEED] = MORE, total
                 break
-            self._block(bytes(data[position : position + total]), origin + position)
-            state[_POSITION] = position + total
-        position, rows, need = (int(state[i]) for i in (_POSITION, _ROWS, _NEED))
-        self._report_counts(origin)
+            self._take(bytes(data[position : position + total]), origin + position)
+            state[K_POSITION] += total
+        position, rows, need, number = state[[K_POSITION, K_ROWS, K_NEED, K_NUMBER]].tolist()
         if status == CORRUPT:
-            detail = "block whose length cannot be right: what follows is not read"
-            self._info.problem("capture-corrupt", int(state[_NUMBER]) + 1, origin + position, detail)
+            detail = "lengths of a block contradict each other; nothing behind it was read"
+            self._info.problem("header-unknown", number + 1, origin + position, detail)
         return Scanned(position, rows, 0 if status == FULL else need, status == CORRUPT)
 
-    def remainder(self, data: np.ndarray, start: int, end: int, columns: np.ndarray, origin: int) -> int:
-        """Deliver the packet in which the file ends, if its block header is whole. Returns the number of rows."""
-        number = int(self._state[_NUMBER]) + 1
+    def remainder(self, data: Octets, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
+        """List the packet in `data[start:end]`, in which the file ends, if all before its octets is there.
+
+        Returns:
+            The number of packets, 0 or 1.
+        """
+        state = self._state
         self._info.truncated = True
-        self._info.problem("capture-truncated", number, origin + start, "the file ends inside this block")
-        if end - start < 28:
+        detail = "the file ends inside this block"
+        self._info.problem("capture-truncated", int(state[K_NUMBER]) + 1, origin + start, detail)
+        if end - start < _PREFIX:
             return 0
-        # The kernel reads it as a whole block once it has been given the room that is missing.
-        kind, total, interface, _, _, caplen = struct.unpack_from(self._order + "6I", data, start)
-        if kind not in {2, 6} or caplen > total - 32:
+        kind, total, caplen = struct.unpack_from(self._order + "II12xI", data.data, start)
+        if kind not in {_PACKET, _OBSOLETE_PACKET} or caplen > total - _PREFIX - 4:
             return 0
-        if kind == 2:
-            interface = interface >> 16 if self._order == ">" else interface & 0xFFFF
-        present = min(caplen, end - start - 28)
-        block = np.zeros(32, np.uint8)
-        block[:28] = data[start : start + 28]
-        struct.pack_into(self._order + "I", block, 4, 32)
-        struct.pack_into(self._order + "I", block, 20, 0)
-        struct.pack_into(self._order + "I", block, 28, 32)
-        self._state[_POSITION], self._state[_ROWS] = 0, 0
-        kernels.call(scan_blocks, False, block, 32, self._interfaces, columns, self._state)
-        rows = int(self._state[_ROWS])
-        self._report_counts(origin)
-        if rows:
-            columns[0, 0], columns[1, 0] = start + 28, present
-        return rows
+        # The kernel reads it as the block of an empty packet.
+        block = np.zeros(_PREFIX + 4, np.uint8)
+        block[:_PREFIX] = data[start : start + _PREFIX]
+        for position, value in (4, len(block)), (20, 0), (_PREFIX, len(block)):
+            struct.pack_into(self._order + "I", block.data, position, value)
+        found = np.empty((len(columns), 1), np.int64)
+        state[K_POSITION] = state[K_ROWS] = 0
+        kernels.call(scan_blocks, False, block, len(block), self._interfaces, found, state)
+        found[OFFSET], found[CAPLEN] = start + _PREFIX, min(caplen, end - start - _PREFIX)
+        columns[:, row] = found[:, 0]
+        return int(state[K_ROWS])
 
-    def _total(self, data: np.ndarray, position: int) -> int | None:
-        """Length of the block at `position`, or None when it cannot be right."""
-        order = self._order
-        if bytes(data[position : position + 4]) == SECTION_MAGIC:
-            order = _byte_order(data, position) or ""
-        if not order:
+    def finish(self) -> None:
+        """The file has ended: tell what the kernel could only count."""
+        for item, detail in (
+            (K_HOMELESS, "packets of an interface that is not described were left out: {}"),
+            (K_TIMES_CUT, "times beyond the year 2255 were cut: {}"),
+        ):
+            if count := int(self._state[item]):
+                self._info.problem("header-unknown", 0, None, detail.format(count), count)
+
+    def _measure(self, head: bytes) -> int | None:
+        """Length of the block that begins so, or None when it cannot be right."""
+        section = head.startswith(SECTION_MAGIC)
+        order = _byte_order(head) if section else self._order
+        if order is None:
             return None
-        total: int = struct.unpack_from(order + "I", data, position + 4)[0]
-        shortest = {SECTION_MAGIC: _SHORTEST_SECTION}.get(bytes(data[position : position + 4]), 12)
-        return total if shortest <= total <= MAX_SECRETS + (1 << 16) and total % 4 == 0 else None
+        total: int = struct.unpack_from(order + "I", head, 4)[0]
+        shortest = _SHORTEST_SECTION if section else 12
+        return total if shortest <= total <= MAX_BLOCK and total % 4 == 0 else None
 
-    def _block(self, block: bytes, at: int) -> None:
-        """Take in a block that carries state."""
+    def _take(self, block: bytes, at: int) -> None:
+        """Take in a block with state; `at` is its place in the file."""
         if block.startswith(SECTION_MAGIC):
-            self._order = _byte_order(block, 0) or "<"
-            self._state[_BIG] = self._order == ">"
-            self._state[_INTERFACES] = 0
+            self._order = _byte_order(block) or "<"
+            self._state[K_BIG], self._state[K_INTERFACES] = self._order == ">", 0
             self._drops.clear()
             return
         kind = struct.unpack_from(self._order + "I", block)[0]
-        if kind == INTERFACE and len(block) >= 20:
+        if kind == _INTERFACE and len(block) >= 20:
             self._interface(block, at)
-        elif kind == STATISTICS and len(block) >= 24:
+        elif kind == _STATISTICS and len(block) >= 24:
             self._statistics(block)
-        elif kind == SECRETS and len(block) >= 20:
+        elif kind == _SECRETS and len(block) >= 20:
             length = min(struct.unpack_from(self._order + "I", block, 12)[0], len(block) - 20)
-            if self._secrets + length <= MAX_SECRETS:
-                self._secrets += length
-                self._info.secrets.append(block[16 : 16 + length])
+            if self._secrets + length > MAX_SECRETS:
+                self._info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} octets of secrets")
+                return
+            self._secrets += length
+            self._info.secrets.append(block[16 : 16 + length])
 
     def _interface(self, block: bytes, at: int) -> None:
-        number = int(self._state[_INTERFACES])
+        number = int(self._state[K_INTERFACES])
         if number >= MAX_INTERFACES:
-            self._info.problem("capture-corrupt", 0, at, f"more than {MAX_INTERFACES} interfaces in a section")
+            self._info.problem("limit-reached", 0, at, f"more than {MAX_INTERFACES} interfaces in a section")
             return
-        link, _, snap_length = struct.unpack_from(self._order + "HHI", block, 8)
+        link, snap_length = struct.unpack_from(self._order + "HxxI", block, 8)
         per_second, shift, offset_s, name = 10**6, 0, 0, ""
         for code, value in self._options(block, 16):
             if code == 2:  # if_name
                 name = value.decode("utf-8", "replace")
-            elif code == 9 and value:  # if_tsresol
-                exponent = value[0] & 0x7F
-                limit, base, shift = (62, 2, exponent) if value[0] & 0x80 else (18, 10, 0)
-                if exponent > limit:
-                    self._info.problem("time-out-of-range", 0, at, f"ticks of {base}**-{exponent} s on interface {number}")
-                shift = min(shift, limit)
-                per_second = base ** min(exponent, limit)
+            elif code == 9 and value:  # if_tsresol: ticks of 10**-n or 2**-n seconds
+                exponent, binary = value[0] & 0x7F, value[0] & 0x80
+                shift = min(exponent, 62) if binary else 0
+                per_second = 1 << shift if binary else 10 ** min(exponent, 18)
+                if exponent > (62 if binary else 18):
+                    detail = f"interface {number} counts ticks that are too short to be told apart; times are wrong"
+                    self._info.problem("header-unknown", 0, at, detail)
             elif code == 14 and len(value) == 8:  # if_tsoffset
                 offset_s = struct.unpack(self._order + "q", value)[0]
         if number == len(self._interfaces):
             self._interfaces = np.concatenate([self._interfaces, np.zeros_like(self._interfaces)])
-        offset_s = max(-_MAX_SECONDS, min(_MAX_SECONDS, offset_s))
+        offset_s = max(-MAX_SECONDS, min(MAX_SECONDS, offset_s))
         self._interfaces[number] = link, snap_length, per_second, shift, offset_s
-        self._state[_INTERFACES] = number + 1
+        self._state[K_INTERFACES] = number + 1
         self._info.interface(name, link, snap_length)
 
     def _statistics(self, block: bytes) -> None:
-        """Drop counts; they grow while the capture runs, so the last block of an interface stands."""
+        """Take in drop counts. They grow while the capture runs, so the last ones of an interface stand."""
         interface = struct.unpack_from(self._order + "I", block, 8)[0]
         dropped = [
             struct.unpack(self._order + "Q", value)[0]
             for code, value in self._options(block, 20)
             if code in {5, 7} and len(value) == 8  # isb_ifdrop, isb_osdrop
         ]
-        if dropped and interface < self._state[_INTERFACES]:
+        if dropped and interface < self._state[K_INTERFACES]:
             total = min(sum(dropped), 1 << 62)
             more = total - self._drops.get(interface, 0)
             self._drops[interface] = total
-            self._info.dropped = min((self._info.dropped or 0) + more, (1 << 63) - 1)
+            self._info.dropped = min((self._info.dropped or 0) + more, 1 << 62)
 
     def _options(self, block: bytes, position: int) -> Iterator[tuple[int, bytes]]:
         end = len(block) - 4
@@ -311,19 +328,7 @@ class PcapngScanner:
             yield code, block[position : position + length]
             position += length + -length % 4
 
-    def _report_counts(self, origin: int) -> None:
-        """Say what the kernel could only count."""
-        number = int(self._state[_NUMBER])
-        for i, (at, code, detail) in enumerate((
-            (_BAD_INTERFACE, "interface-unknown", "packets of an interface that was not described are left out"),
-            (_BAD_TIME, "time-out-of-range", "times beyond the year 2255 are cut"),
-        )):
-            if (count := int(self._state[at]) - self._reported[i]) > 0:
-                self._reported[i] += count
-                self._info.problem(code, number, origin, detail, count)
 
-
-def _byte_order(data: Any, position: int) -> str | None:
-    """Byte order of the section that begins at `position`, by its magic number; None when it is neither."""
-    magic = bytes(data[position + 8 : position + 12])
-    return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(magic)
+def _byte_order(section: bytes) -> str | None:
+    """Byte order of the section that begins with these octets, by its magic number; None when it has none."""
+    return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(section[8:12])
