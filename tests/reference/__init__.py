@@ -1,11 +1,55 @@
 """A slow, independent reading of captures, to compare the dissector and the Spark jobs with.
 
 It shares no code with the project: dpkt decodes the layers below TCP, pamqp the AMQP 0-9-1 frames, and the rest is
-plain loops over lists of dicts. Columns are named as in the tables; times and durations are in nanoseconds.
-`frame_no` counts from 0 in each connection, `packet` from 1 in the file, `nth` (the nth connection of the same
-addresses and ports) from 0, `publish_seq` from 1.
+plain loops over lists of dicts, one per row. `frames()` reads a capture; all other tables are made from its rows.
+Columns are named as in the project's tables; times and durations are in nanoseconds. `frame_no` counts from 0 in each
+connection, `packet` from 1 in the file, `nth` (the nth connection of the same addresses and ports) from 0,
+`publish_seq` from 1. Instead of `connection_id`, rows have `connection` (client, server, nth).
+
+Where the tables' definitions leave a choice, this is what was chosen:
+
+- `channel_epoch` changes with the channel.open itself; what follows a close belongs to the epoch before.
+- `frame_no` orders both directions by packet. Behind a hole, frames count as readable when their own last octet came.
+- A frame cut off by the end of the capture has no row; a message cut off has one, without `body_hash`.
+- A body's hash is of the octets; of an empty body it is that of no octets.
+- Confirms: the earliest answer counts wherever it stands; tag 0 has no special meaning. The oldest equal mandatory
+  publish was returned even if it was confirmed by then. `reply_code` is the return's.
+- Where nobody answered, `end_ts_ns` is the time of the frame that ended the wait: the close (`discarded` too: it is
+  before the publish), the first frame behind the hole, recover-ok, rollback-ok; without such a frame, the first FIN or
+  RST (`connection-close`), or the connection's last packet (`capture-end`). Where somebody did, both are null.
+- A message is `discarded` when its last frame comes after the other side's channel.close or connection.close. A
+  client's settlement sent behind the server's close settles nothing.
+- In a transaction `settle_ts_ns` is that of tx.commit-ok. Settlements behind tx.select count as transactional (not
+  those behind its -ok only), and belong to the commit or rollback sent next. Deliveries whose settlement was rolled
+  back can be settled anew; if they are not, they were ended by `rollback`, whatever ends the channel later.
+- basic.recover voids all that was delivered up to recover-ok and not settled before recover. The asynchronous
+  variant acts at once.
+- A delivery of outcome `unknown` has its `ended_by` like one of outcome `none`.
+- `queue` is what the consume or get said. `no-ack` deliveries have no settle time and no latency; `multiple` is false
+  for a reject, `requeue` null for an ack.
+- Requests of the server (connection.start, tune, channel.close ...) are rows of `rpcs`, too. A peer's close with a
+  reply code other than 200 is the error of all requests of the other side that wait there, but a close does not fail a
+  close. What was sent behind it has the outcome `none`.
+- `flow_control.side` is the side that makes the other wait. An interval ends with its cause, the cancel, the close or
+  the end of the connection; at the capture's end `end_ts_ns` stays null. Full windows begin with the last frame of
+  the delivery that fills them; consumers are counted one by one, and besides all of a channel together when a global
+  limit is set; deliveries of consumers that were not seen to begin count for the channel when they were settled.
+  `rtt_ns` is the time from the SYN to the client's ACK; without it nothing is `proven`.
+- Percentiles are nearest rank: a value that was measured.
 """
 
 from tests.reference.amqp import Timestamp, body_hash, frames, messages
+from tests.reference.pairs import confirms, latency_summary, rpcs, settlements
+from tests.reference.waits import flow_control
 
-__all__ = ["Timestamp", "body_hash", "frames", "messages"]
+__all__ = [
+    "Timestamp",
+    "body_hash",
+    "confirms",
+    "flow_control",
+    "frames",
+    "latency_summary",
+    "messages",
+    "rpcs",
+    "settlements",
+]  # fmt: skip

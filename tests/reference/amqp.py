@@ -221,8 +221,9 @@ def messages(rows: list[Row]) -> list[Row]:
     """The messages in `frames()` rows, by the `frame_no` of their last frames.
 
     A message that was not completed is `is_partial`; its `body_hash` is None and its `frame_no` that of the last
-    frame it had. The hash of an empty body is that of no octets. `method_frame_no` and `method_ts_ns` are those of
-    the method frame (`first_frame_no`, but `ts_ns` of it instead of the time of its first octet).
+    frame it had. The hash of an empty body is that of no octets. Besides columns of the contract: `method_ts_ns`
+    (when the method frame was complete), `reply_code` of a return, and of the consume or get a delivery answers the
+    `queue`, as it was given there, and `order_frame_no`.
     """
     return [message for group in by_connection(rows) for message in _messages_of(group)]
 
@@ -247,7 +248,8 @@ def _messages_of(group: list[Row]) -> list[Row]:
             message |= {name: row[name] for name in ("packet", "ts_ns", "first_packet", "first_ts_ns")}
             for name in ("exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory"):
                 message[name] = args.get(name)
-            message |= {"no_ack": order and order["no_ack"], "queue": order and order["queue"]}
+            message |= {name: order["args"][name] if order else None for name in ("no_ack", "queue")}
+            message["order_frame_no"] = order["frame_no"] if order else None
             message |= {"reply_code": args.get("reply_code"), "publish_seq": None}
             if kind == "publish" and epoch in publish_seq:
                 message["publish_seq"] = publish_seq[epoch]
@@ -282,20 +284,20 @@ class Subscriptions:
         """Take note of a frame.
 
         Returns:
-            The arguments of the consume or get that a delivery answers, None if it was not seen.
+            The frame of the consume or get that a delivery answers, None if it was not seen.
         """
         epoch = (row["channel"], row["channel_epoch"])
         args, method = row["args"], row["method"]
         if method == "basic.consume" and args:
             if args["consumer_tag"]:
-                self._consumers[*epoch, args["consumer_tag"]] = args
+                self._consumers[*epoch, args["consumer_tag"]] = row
             if not args["no_wait"]:
-                self._consuming.setdefault(epoch, []).append(args)
-        elif method == "basic.consume-ok" and self._consuming.get(epoch):
+                self._consuming.setdefault(epoch, []).append(row)
+        elif method == "basic.consume-ok" and args and self._consuming.get(epoch):
             # a tag the server chose is known only now
             self._consumers[*epoch, args["consumer_tag"]] = self._consuming[epoch].pop(0)
         elif method == "basic.get" and args:
-            self._getting.setdefault(epoch, []).append(args)
+            self._getting.setdefault(epoch, []).append(row)
         elif method in ("basic.get-ok", "basic.get-empty") and self._getting.get(epoch):
             return self._getting[epoch].pop(0)
         elif method == "basic.deliver":
