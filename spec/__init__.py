@@ -30,7 +30,7 @@ from spec.model import (
     Table,
     WireType,
 )
-from spec.user import load_xml, overlay
+from spec.user import left_out, load_xml, overlay
 
 __all__ = [
     "Anomaly",
@@ -49,6 +49,7 @@ __all__ = [
     "Table",
     "WireType",
     "anomalies",
+    "left_out",
     "load",
     "load_xml",
     "names",

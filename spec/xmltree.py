@@ -10,8 +10,10 @@ from xml.parsers import expat
 
 from spec.model import SpecError
 
-MAX_OCTETS = 16 << 20
+MAX_OCTETS = 4 << 20
 """Largest document that is read; the published ones stay below half a megabyte."""
+MAX_DEPTH = 32
+"""Deepest nesting; the published documents stay below ten."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,9 @@ def parse(path: str | os.PathLike[str]) -> Node:
     open_nodes = [top]
 
     def start(name: str, attributes: dict[str, str]) -> None:
+        if len(open_nodes) > MAX_DEPTH:
+            what = "elements are nested too deep; give a protocol definition in the AMQP XML format"
+            raise error(path, parser.CurrentLineNumber, what)
         node = Node(name.rpartition(" ")[2], attributes, parser.CurrentLineNumber)
         open_nodes[-1].children.append(node)
         open_nodes.append(node)
