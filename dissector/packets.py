@@ -146,7 +146,7 @@ def be64(data: Array, p: int) -> int:
 
 @kernel
 def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int, out: Array, m: int, i: int) -> int:
-    """Read a TCP header into column m of `out`. Returns what became of the packet.
+    """Read a TCP header into column m of `out`; tell what becomes of the packet.
 
     Args:
         data: octets.
@@ -209,96 +209,100 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
 
 
 @kernel
-def read_ip(data: Array, version: int, p: int, end: int, wire_end: int, out: Array, m: int, i: int) -> int:
-    """Read an IP header (of either version when `version` is 0) and the TCP behind it; as read_tcp.
+def missing(p: int, wire_end: int) -> int:
+    """What becomes of a packet whose octets before p were not all captured, when it has so many on the wire."""
+    return CUT if p <= wire_end else MALFORMED
 
-    `wire_end` is where the packet would end, had it been captured whole.
+
+@kernel
+def read_link(data: Array, p: int, end: int, wire_end: int, link: int) -> tuple[int, int, int]:
+    """Read a link layer header and VLAN tags.
+
+    Args:
+        data: octets.
+        p: position of the packet.
+        end: end of its captured octets.
+        wire_end: where it would end, had it been captured whole.
+        link: link type.
+
+    Returns:
+        TCP to go on, else what becomes of the packet; version of IP, 0 for either; position of the IP header.
     """
-    if p >= end:
-        return CUT if p < wire_end else MALFORMED
-    found = data[p] // 16
-    if version not in (0, found):
-        return MALFORMED
-    if found == 4:
-        if p + 20 > end:
-            return CUT if p + 20 <= wire_end else MALFORMED
-        header = data[p] % 16 * 4
-        total = be16(data, p + 2)
-        if total == 0:  # left to the network card to fill in
-            total = wire_end - p
-        if header < 20 or header > total:
-            return MALFORMED
-        protocol = data[p + 9]
-        if be16(data, p + 6) & 0x3FFF:  # more fragments, or not the first
-            return FRAGMENT if protocol == IP_TCP else OTHER
-        if protocol == IP_TCP:
-            return read_tcp(data, p + 12, 4, p + header, end, total - header, out, m, i)
-        return RARE if protocol in (IP_IPV4, IP_IPV6, IP_GRE) else OTHER
-    if found == 6:
-        if p + 40 > end:
-            return CUT if p + 40 <= wire_end else MALFORMED
-        protocol = data[p + 6]
-        if protocol == IP_TCP:
-            size = be16(data, p + 4)
-            if size == 0:  # larger than 64 KiB
-                size = wire_end - p - 40
-            return read_tcp(data, p + 8, 6, p + 40, end, size, out, m, i)
-        if protocol in (IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION):
-            return RARE
-        return RARE if protocol in (IP_IPV4, IP_IPV6, IP_GRE) else OTHER
-    return MALFORMED
-
-
-@kernel
-def read_loopback(data: Array, p: int, link: int) -> int:
-    """Version of IP by the address family at p; -1 if it is none. Families of IPv6 differ between systems."""
-    family = be32(data, p)
-    if link == LINK_NULL and family & 0xFFFF == 0:  # in the byte order of the machine that captured
-        family = data[p] + data[p + 1] * 256
-    if family == 2:
-        return 4
-    return 6 if family in (10, 23, 24, 28, 30) else -1
-
-
-@kernel
-def read_packet(data: Array, p: int, end: int, wire_end: int, link: int, out: Array, m: int, i: int) -> int:
-    """Read the packet at p; as read_ip."""
     if link in (LINK_RAW, LINK_RAW_BSD, LINK_RAW_OPENBSD):
-        return read_ip(data, 0, p, end, wire_end, out, m, i)
-    if link == LINK_IPV4:
-        return read_ip(data, 4, p, end, wire_end, out, m, i)
-    if link == LINK_IPV6:
-        return read_ip(data, 6, p, end, wire_end, out, m, i)
-    header, at = 0, 0
-    if link == LINK_ETHERNET:
-        header, at = 14, 12
-    elif link == LINK_SLL:
-        header, at = 16, 14
+        return TCP, 0, p
+    if link in (LINK_IPV4, LINK_IPV6):
+        return TCP, 4 if link == LINK_IPV4 else 6, p
+    if link in (LINK_NULL, LINK_LOOP):
+        if p + 4 > end:
+            return missing(p + 4, wire_end), 0, 0
+        family = be32(data, p)
+        if link == LINK_NULL and family & 0xFFFF == 0:  # in the byte order of the machine that captured
+            family = data[p] + data[p + 1] * 256
+        if family == 2:
+            return TCP, 4, p + 4
+        return TCP if family in (10, 23, 24, 28, 30) else OTHER, 6, p + 4  # systems differ
+
+    at, header = 12, 14
+    if link == LINK_SLL:
+        at, header = 14, 16
     elif link == LINK_SLL2:
-        header = 20
-    elif link in (LINK_NULL, LINK_LOOP):
-        header = 4
-    else:
-        return RARE
+        at, header = 0, 20
+    elif link != LINK_ETHERNET:
+        return RARE, 0, 0
     if p + header > end:
-        return CUT if p + header <= wire_end else MALFORMED
-    if header == 4:
-        version = read_loopback(data, p, link)
-        return OTHER if version < 0 else read_ip(data, version, p + 4, end, wire_end, out, m, i)
+        return missing(p + header, wire_end), 0, 0
     kind = be16(data, p + at)
     p += header
     while kind in (ETHER_VLAN, ETHER_VLAN_OUTER, ETHER_VLAN_OLD):
         if p + 4 > end:
-            return CUT if p + 4 <= wire_end else MALFORMED
+            return missing(p + 4, wire_end), 0, 0
         kind = be16(data, p + 2)
         p += 4
-    if kind == ETHER_IPV4:
-        return read_ip(data, 4, p, end, wire_end, out, m, i)
-    if kind == ETHER_IPV6:
-        return read_ip(data, 6, p, end, wire_end, out, m, i)
+    if kind in (ETHER_IPV4, ETHER_IPV6):
+        return TCP, 4 if kind == ETHER_IPV4 else 6, p
     if kind < ETHER_LOWEST or kind in (ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE, ETHER_BRIDGING):
-        return RARE
-    return OTHER
+        return RARE, 0, 0
+    return OTHER, 0, 0
+
+
+@kernel
+def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple[int, int, int, int, int]:
+    """Read an IP header at p; further arguments as in read_link.
+
+    Returns:
+        TCP to go on, else what becomes of the packet; version; position of the sender's address, position of the TCP
+        header; octets of TCP header and payload.
+    """
+    if p >= end:
+        return missing(p + 1, wire_end), 0, 0, 0, 0
+    if version == 0:
+        version = data[p] // 16
+    if version != data[p] // 16 or version not in (4, 6):
+        return MALFORMED, 0, 0, 0, 0
+    least = 20 if version == 4 else 40
+    if p + least > end:
+        return missing(p + least, wire_end), 0, 0, 0, 0
+    if version == 4:
+        protocol, source = data[p + 9] * 1, p + 12
+        header, size = data[p] % 16 * 4, be16(data, p + 2)
+        fragment = be16(data, p + 6) & 0x3FFF != 0  # more of them, or not the first
+        if size == 0:  # left to the network card to fill in
+            size = wire_end - p
+        if header < least or header > size:
+            return MALFORMED, 0, 0, 0, 0
+        size -= header
+    else:
+        protocol, source = data[p + 6] * 1, p + 8
+        header, size, fragment = least, be16(data, p + 4), False
+        if size == 0:  # larger than 64 KiB
+            size = wire_end - p - least
+    if protocol == IP_TCP:
+        return FRAGMENT if fragment else TCP, version, source, p + header, size
+    if version == 6 and protocol in (IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION):
+        return RARE, 0, 0, 0, 0
+    if not fragment and protocol in (IP_IPV4, IP_IPV6, IP_GRE):
+        return RARE, 0, 0, 0, 0
+    return OTHER, 0, 0, 0, 0
 
 
 @kernel
@@ -308,16 +312,20 @@ def read_packets(
     """Read the headers of all packets (columns as in PacketBatch) into the columns of `out`.
 
     Returns:
-        The number of segments. `outcome` tells for every packet what became of it.
+        The number of segments. `outcome` tells for every packet what becomes of it.
     """
     m = 0
     for i in range(len(offset)):
-        p = offset[i]
-        wire_end = p + max(length[i], caplen[i])
-        status = read_packet(data, p, p + caplen[i], wire_end, link[i], out, m, i)
-        outcome[i] = status
+        end = offset[i] + caplen[i]
+        wire_end = offset[i] + max(length[i], caplen[i])
+        status, version, p = read_link(data, offset[i], end, wire_end, link[i])
         if status == TCP:
-            m += 1
+            status, version, source, p, size = read_ip(data, version, p, end, wire_end)
+            if status == TCP:
+                status = read_tcp(data, source, version, p, end, size, out, m, i)
+                if status == TCP:
+                    m += 1
+        outcome[i] = status
     return m
 
 
