@@ -63,7 +63,7 @@ def table(fields: Table) -> bytes:
 
 
 def as_json(typed: Typed) -> dict[str, Any]:
-    """A field value as goldens spell it: `type`, `value`, and `scale` for decimals; octets in hexadecimal."""
+    """A field value as goldens spell it: `type`, `value`, and `scale` for decimals, `hex` for no text."""
     letter, content = typed
     if letter == "D":
         return {"type": letter, "scale": content[0], "value": content[1]}
@@ -72,7 +72,7 @@ def as_json(typed: Typed) -> dict[str, Any]:
     elif letter == "A":
         content = [as_json(item) for item in content]
     elif isinstance(content, bytes):
-        content = content.hex()
+        return {"type": letter, "value" if letter == "x" else "hex": content.hex()}
     return {"type": letter, "value": content}
 
 
