@@ -1,0 +1,237 @@
+"""What was captured, and what was lost: stands first, because every other number depends on it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.compute as pc
+
+import spec
+from dashboards import units
+from dashboards.section import Cell, Grid, Reading, Section, left_out, number
+from dashboards.tables import FRAMES, Tables
+
+FILES = 20
+"""Capture files that are listed one by one."""
+
+_SEVERITIES = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclass(frozen=True)
+class Captured:
+    """Sums over the capture files, and counts of the tables.
+
+    Attributes:
+        sums: Sum of each numeric column of `captures`, None where no file told.
+        start_ns: First packet.
+        end_ns: Last packet.
+        rows: Table to number of rows.
+        lost: Sums over connections of octets lost, retransmitted, skipped, seen; `holed` counts those with losses.
+        anomalies: Rows of code, severity, count, connections.
+        files: First capture files.
+    """
+
+    sums: dict[str, int | None]
+    start_ns: int | None
+    end_ns: int | None
+    rows: dict[str, int]
+    lost: dict[str, int | None]
+    anomalies: list[dict[str, Any]]
+    files: list[dict[str, Any]] = field(default_factory=list)
+
+
+SUMMED = ("packets", "bytes", "dropped", "truncated", "tcp_segments", "other_packets")
+"""Columns of `captures` that are summed; `truncated` counts files."""
+
+
+def query(tables: Tables) -> Captured:
+    """Gather all of it, in a pass over each of the small tables."""
+    aggregates = {c: (c, "sum") for c in SUMMED}
+    whole = tables.group(
+        "captures",
+        [],
+        {**aggregates, "first": ("first_ts_ns", "min"), "last": ("last_ts_ns", "max")},
+        columns={"truncated": pc.field("truncated").cast("int64")},
+    ).to_pylist()
+    sums = whole[0] if whole else {}
+    connections = tables.group(
+        "connections",
+        [],
+        {
+            "lost_bytes": ("lost_bytes", "sum"),
+            "retransmitted_bytes": ("retransmitted_bytes", "sum"),
+            "skipped_bytes": ("skipped_bytes", "sum"),
+            "bytes": ("bytes", "sum"),
+            "holed": ("holed", "sum"),
+            "first": ("first_ts_ns", "min"),
+            "last": ("last_ts_ns", "max"),
+        },
+        columns={"holed": (pc.field("lost_bytes") > 0).cast("int64")},
+    ).to_pylist()
+    lost = connections[0] if connections else {}
+    found = tables.group(
+        "anomalies",
+        ["code", "severity", "connection_id"],
+        {"count": ("code", "count")},
+    )
+    by_code = (
+        found.group_by(["code", "severity"]).aggregate([("count", "sum"), ("connection_id", "count")]).to_pylist()
+        if found.num_rows
+        else []
+    )
+    return Captured(
+        sums={c: sums.get(c) for c in SUMMED},
+        start_ns=_first(sums.get("first"), lost.get("first")),
+        end_ns=_first(sums.get("last"), lost.get("last")),
+        rows={n: tables.rows(n) for n in ("captures", "connections", *FRAMES, "messages", "anomalies")},
+        lost={c: lost.get(c) for c in ("lost_bytes", "retransmitted_bytes", "skipped_bytes", "bytes", "holed")},
+        anomalies=sorted(
+            (
+                {
+                    "code": r["code"],
+                    "severity": r["severity"],
+                    "count": r["count_sum"],
+                    "connections": r["connection_id_count"],
+                }
+                for r in by_code
+            ),
+            key=lambda r: (_SEVERITIES.get(r["severity"], 3), -r["count"], str(r["code"])),
+        ),
+        files=_files(tables),
+    )
+
+
+def end(tables: Tables) -> int | None:
+    """Time of the last packet, in nanoseconds; None when no table tells."""
+    for name in ("captures", "connections"):
+        whole = tables.group(name, [], {"last": ("last_ts_ns", "max")}).to_pylist()
+        if whole and whole[0]["last"] is not None:
+            return int(whole[0]["last"])
+    return None
+
+
+def _first(*values: int | None) -> int | None:
+    return next((v for v in values if v is not None), None)
+
+
+def _files(tables: Tables) -> list[dict[str, Any]]:
+    wanted = ["capture", "format", "link_types", "snap_length", "first_ts_ns", "last_ts_ns", *SUMMED]
+    rows: list[dict[str, Any]] = []
+    for batch in tables.scan("captures", wanted):
+        rows += batch.slice(0, FILES - len(rows)).to_pylist()
+        if len(rows) >= FILES:
+            break
+    return rows
+
+
+def section(tables: Tables) -> Section:
+    """The first section of the page."""
+    page = Section("captured", "What was captured")
+    if not any(tables.has(n) for n in ("captures", "connections", *FRAMES)):
+        page.empty = (
+            "The folder of `amqpscope dissect` that these statistics were made from was not found. "
+            "Name both: `amqpscope report STATS DIR -o FILE.html`."
+        )
+        return page
+    data = query(tables)
+    page.readings = _readings(data)
+    page.losses = _losses(data, tables)
+    if data.anomalies:
+        page.parts.append(_anomalies(data))
+    if data.files:
+        page.parts.append(_file_grid(data))
+    return page
+
+
+def _readings(data: Captured) -> list[Reading]:
+    frames = sum(data.rows[n] for n in FRAMES)
+    return [
+        Reading("from (UTC)", units.instant(data.start_ns, 1_000_000)),
+        Reading("to (UTC)", units.instant(data.end_ns, 1_000_000)),
+        Reading("length", units.duration(units.between(data.start_ns, data.end_ns))),
+        Reading("files", units.count(data.rows["captures"])),
+        Reading("packets", units.count(data.sums["packets"])),
+        Reading("of these TCP", units.count(data.sums["tcp_segments"])),
+        Reading("octets", units.size(_first(data.sums["bytes"], data.lost["bytes"]))),
+        Reading("connections", units.count(data.rows["connections"])),
+        Reading("frames", units.count(frames)),
+        Reading("messages", units.count(data.rows["messages"])),
+    ]
+
+
+def _losses(data: Captured, tables: Tables) -> list[Reading]:
+    """What was lost; nothing known to be lost is said as plainly as a loss."""
+    holed = data.lost["holed"]
+    cut = sum(r["count"] for r in data.anomalies if r["code"] == "packet-truncated")
+    losses = [
+        ("octets missing in streams", data.lost["lost_bytes"], units.size),
+        ("connections with holes", holed, units.count),
+        ("octets skipped undecoded", data.lost["skipped_bytes"], units.size),
+        ("packets dropped by the capture", data.sums["dropped"], units.count),
+        ("packets cut short", cut, units.count),
+        ("files cut short", data.sums["truncated"], units.count),
+        ("partial messages", tables.rows("messages", pc.field("is_partial")) if _told(tables) else None, units.count),
+        ("anomalies", data.rows["anomalies"], units.count),
+    ]
+    return [
+        Reading(name, "not told" if value is None else show(value), "muted" if not value else "bad")
+        for name, value, show in losses
+    ]
+
+
+def _told(tables: Tables) -> bool:
+    messages = tables.dataset("messages")
+    return messages is not None and "is_partial" in messages.schema.names
+
+
+def _anomalies(data: Captured) -> Grid:
+    known = spec.anomalies()
+    return Grid(
+        "Anomalies by code",
+        ["code", "severity", "count", "connections", "meaning"],
+        [
+            [
+                Cell(r["code"] or units.NONE),
+                Cell(r["severity"] or units.NONE, "bad" if r["severity"] == "error" else "text"),
+                number(units.count(r["count"])),
+                number(units.count(r["connections"])),
+                Cell(known[r["code"]].doc if r["code"] in known else units.NONE, "prose"),
+            ]
+            for r in data.anomalies[:40]
+        ],
+        left_out(min(len(data.anomalies), 40), len(data.anomalies), "codes"),
+    )
+
+
+def _file_grid(data: Captured) -> Grid:
+    return Grid(
+        "Capture files",
+        [
+            "file",
+            "format",
+            "link layer",
+            "first packet (UTC)",
+            "length",
+            "packets",
+            "octets",
+            "snap length",
+            "dropped",
+            "whole",
+        ],
+        [
+            [
+                Cell(f["capture"] or units.NONE, "mono"),
+                Cell(f["format"] or units.NONE),
+                Cell(f["link_types"] or units.NONE),
+                Cell(units.instant(f["first_ts_ns"])),
+                number(units.duration(units.between(f["first_ts_ns"], f["last_ts_ns"]))),
+                number(units.count(f["packets"])),
+                number(units.size(f["bytes"])),
+                number(units.size(f["snap_length"])),
+                number(units.count(f["dropped"]), bad=bool(f["dropped"])),
+                Cell("cut short", "bad") if f["truncated"] else Cell("yes"),
+            ]
+            for f in data.files
+        ],
+        left_out(len(data.files), data.rows["captures"], "files"),
+        folded=len(data.files) > 3,
+    )

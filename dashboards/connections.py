@@ -1,0 +1,184 @@
+"""Connections: who spoke with whom, how it began and how it ended."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dashboards import units
+from dashboards.section import Cell, Grid, Section, left_out, number
+from dashboards.tables import Tables
+
+MOST = 30
+"""Connections that are listed one by one: failed ones first, then the largest."""
+
+_COLUMNS = [
+    "connection_id",
+    "protocol",
+    "client_ip",
+    "client_port",
+    "server_ip",
+    "server_port",
+    "first_ts_ns",
+    "last_ts_ns",
+    "packets",
+    "bytes",
+    "frames",
+    "vantage",
+    "rtt_ns",
+    "handshake_stage",
+    "handshake_outcome",
+    "closed_by",
+    "reply_code",
+    "reply_text",
+    "vhost",
+    "user",
+    "lost_bytes",
+    "retransmitted_bytes",
+]
+_GOOD = ("open", "ok", "complete", "completed", "success", "ready")
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Addresses of some connections, to name them by."""
+
+    known: dict[int, dict[str, Any]]
+
+    def name(self, connection: int | None) -> str:
+        """Client and server, or the identifier where the connection is not known."""
+        row = self.known.get(connection) if connection is not None else None
+        return f"{address(row, 'client')} → {address(row, 'server')}" if row else f"connection {connection}"
+
+    def port(self, connection: int | None) -> int | None:
+        """The client's port, which tells connections of one capture apart."""
+        row = self.known.get(connection) if connection is not None else None
+        return row["client_port"] if row else None
+
+
+def address(row: dict[str, Any], side: str) -> str:
+    """Address and port of a side; IPv6 in brackets."""
+    ip = row[f"{side}_ip"] or "?"
+    port = row[f"{side}_port"]
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
+    """Look up some connections."""
+    wanted = pa.array(sorted({i for i in ids if i is not None}), pa.int64())
+    columns = ["connection_id", "client_ip", "client_port", "server_ip", "server_port"]
+    known = {
+        row["connection_id"]: row
+        for batch in tables.scan("connections", columns, pc.field("connection_id").isin(wanted))
+        for row in batch.to_pylist()
+    }
+    return Endpoints(known)
+
+
+def query(tables: Tables, most: int = MOST) -> list[dict[str, Any]]:
+    """The connections to list."""
+    good = pc.field("handshake_outcome").isin(pa.array(_GOOD))
+    told = pc.field("handshake_outcome").is_valid()
+    failed = tables.top("connections", _COLUMNS, "bytes", most // 2, told & ~good)
+    seen = {r["connection_id"] for r in failed}
+    rest = tables.top("connections", _COLUMNS, "bytes", most, None)
+    return failed + [r for r in rest if r["connection_id"] not in seen][: most - len(failed)]
+
+
+def vantages(tables: Tables) -> str:
+    """The capture points at which connections are timed, the most used first."""
+    found = tables.group(
+        "connections", ["vantage"], {"count": ("connection_id", "count")}, where=pc.field("vantage").is_valid()
+    )
+    names = [r["vantage"] for r in sorted(found.to_pylist(), key=lambda r: (-r["count"], r["vantage"])) if r["vantage"]]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def outcomes(tables: Tables) -> list[dict[str, Any]]:
+    """How many connections ended in which handshake outcome, per protocol."""
+    grouped = tables.group(
+        "connections", ["protocol", "handshake_outcome", "handshake_stage"], {"count": ("connection_id", "count")}
+    )
+    return sorted(grouped.to_pylist(), key=lambda r: -r["count"])
+
+
+def section(tables: Tables) -> Section:
+    """The section of connections."""
+    page = Section("connections", "Connections")
+    total = tables.rows("connections")
+    if not total:
+        page.empty = "No connections."
+        return page
+    rows = query(tables)
+    page.lead = "Handshakes that failed come first, then the connections with most octets."
+    page.parts.append(_grid(rows, total))
+    kinds = outcomes(tables)
+    if len(kinds) > 1:
+        page.parts.append(
+            Grid(
+                "Connections by outcome",
+                ["protocol", "handshake", "stage reached", "connections"],
+                [
+                    [
+                        Cell(k["protocol"] or units.NONE),
+                        _outcome(k["handshake_outcome"]),
+                        Cell(k["handshake_stage"] or units.NONE),
+                        number(units.count(k["count"])),
+                    ]
+                    for k in kinds[:20]
+                ],
+                left_out(min(len(kinds), 20), len(kinds), "kinds"),
+                folded=True,
+            )
+        )
+    return page
+
+
+def _outcome(outcome: str | None) -> Cell:
+    return Cell(outcome or units.NONE, "text" if outcome is None or outcome in _GOOD else "bad")
+
+
+def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
+    return Grid(
+        "Connections",
+        [
+            "client → server",
+            "handshake",
+            "protocol",
+            "vhost",
+            "user",
+            "length",
+            "frames",
+            "octets",
+            "lost",
+            "rtt",
+            "timed at",
+            "ended by",
+        ],
+        [
+            [
+                Cell(f"{address(r, 'client')} → {address(r, 'server')}", "mono"),
+                _outcome(r["handshake_outcome"]),
+                Cell(r["protocol"] or units.NONE),
+                Cell(r["vhost"] or units.NONE),
+                Cell(r["user"] or units.NONE),
+                number(units.duration(units.between(r["first_ts_ns"], r["last_ts_ns"]))),
+                number(units.count(r["frames"])),
+                number(units.size(r["bytes"])),
+                number(units.size(r["lost_bytes"]), bad=bool(r["lost_bytes"])),
+                number(units.duration(r["rtt_ns"])),
+                Cell(r["vantage"] or units.NONE),
+                _ending(r),
+            ]
+            for r in rows
+        ],
+        left_out(len(rows), total, "connections"),
+    )
+
+
+def _ending(row: dict[str, Any]) -> Cell:
+    parts = [str(p) for p in (row["closed_by"], row["reply_code"], row["reply_text"]) if p]
+    good = row["reply_code"] in {None, 200}
+    return Cell(" ".join(parts) or units.NONE, "text" if good else "bad")

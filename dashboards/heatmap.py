@@ -1,0 +1,195 @@
+"""The heat map: when latency was how large. Time across, latency (logarithmic) up, colour for how many.
+
+A percentile over a whole capture cannot tell a stall of ten seconds from a thousand slow answers spread over an
+hour; the map can. Below it stands how much was going on, and what never got a good answer.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dashboards import percentiles, theme, units
+from dashboards.section import Figure, Section, missing
+from dashboards.tables import Tables
+
+COLUMNS = 96
+"""Steps of time; narrow screens get half."""
+
+_MOST_ROWS = 44
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Where a latency comes from: table, time of its start, outcomes that are no good answer."""
+
+    name: str
+    table: str
+    start: str
+    failed: tuple[str, ...]
+    verb: str
+
+
+METRICS = (
+    Metric("confirm", "confirms", "publish_ts_ns", ("nack", "none"), "published"),
+    Metric("settlement", "settlements", "deliver_ts_ns", ("nack", "reject", "none"), "delivered"),
+)
+
+
+@dataclass(frozen=True)
+class Map:
+    """Counts over time and latency.
+
+    Attributes:
+        metric: What was counted.
+        counts: int64, shape (latency rows, time steps); row 0 is the fastest.
+        started: int64 per time step, operations that began then, whatever became of them.
+        failed: int64 per time step, those among them with no good answer.
+        low_ns: Begin of the first step.
+        high_ns: End of the last step.
+        first_log2: Lower edge of row 0, as log2 of nanoseconds.
+        per_octave: Rows per doubling of latency.
+    """
+
+    metric: Metric
+    counts: np.ndarray
+    started: np.ndarray
+    failed: np.ndarray
+    low_ns: int
+    high_ns: int
+    first_log2: float
+    per_octave: int
+
+
+def query(tables: Tables, metric: Metric) -> Map | None:
+    """Count one metric, in two passes over its table; None when nothing has a latency."""
+    whole = tables.group(
+        metric.table,
+        [],
+        {"first": (metric.start, "min"), "last": (metric.start, "max")},
+        where=pc.field(metric.start).is_valid(),
+    )
+    timed = tables.group(
+        metric.table,
+        [],
+        {"least": ("latency_ns", "min"), "most": ("latency_ns", "max")},
+        where=pc.field("latency_ns") >= 0,
+    )
+    if not timed.num_rows or timed["most"][0].as_py() is None:
+        return None
+    low, high = whole["first"][0].as_py(), whole["last"][0].as_py() + 1
+    least, most = (np.log2(max(timed[c][0].as_py(), 1)) for c in ("least", "most"))
+    per_octave = max((n for n in (1, 2, 4) if (most - least) * n <= _MOST_ROWS), default=1)
+    first = np.floor(least * per_octave)
+    rows = int(np.floor(most * per_octave) - first) + 1
+    counts = np.zeros((rows, COLUMNS), np.int64)
+    started = np.zeros(COLUMNS, np.int64)
+    failed = np.zeros(COLUMNS, np.int64)
+    scale = COLUMNS / (high - low)
+    for batch in tables.scan(metric.table, [metric.start, "latency_ns", "outcome"], pc.field(metric.start).is_valid()):
+        step = ((batch[metric.start].to_numpy() - low) * scale).astype(np.int64).clip(0, COLUMNS - 1)
+        started += np.bincount(step, minlength=COLUMNS)
+        bad = np.isin(batch["outcome"].to_numpy(zero_copy_only=False).astype(str), metric.failed)
+        failed += np.bincount(step[bad], minlength=COLUMNS)
+        has = pc.fill_null(pc.greater_equal(batch["latency_ns"], 0), False).to_numpy(zero_copy_only=False)
+        latency = batch["latency_ns"].filter(has).to_numpy()
+        row = (np.floor(np.log2(np.maximum(latency, 1)) * per_octave) - first).astype(np.int64).clip(0, rows - 1)
+        counts += np.bincount(row * COLUMNS + step[has], minlength=rows * COLUMNS).reshape(rows, COLUMNS)
+    return Map(metric, counts, started, failed, low, high, first / per_octave, per_octave)
+
+
+def levels(counts: np.ndarray) -> np.ndarray:
+    """The colour step of each count: -1 for none, then equal steps of its logarithm up to the largest."""
+    most = max(int(counts.max(initial=0)), 2)
+    steps = len(theme.HEAT)
+    level = np.floor(np.log(np.maximum(counts, 1)) / np.log(most) * steps).astype(int)
+    return np.where(counts > 0, np.minimum(level, steps - 1), -1)
+
+
+def _coarse(values: np.ndarray) -> np.ndarray:
+    """Half as many time steps."""
+    halved: np.ndarray = values.reshape(*values.shape[:-1], -1, 2).sum(axis=-1)
+    return halved
+
+
+def draw(ax: Any, data: Map) -> None:
+    """Draw the map: one path for each colour, neighbours of one colour joined."""
+    from matplotlib.patches import PathPatch  # noqa: PLC0415
+    from matplotlib.path import Path  # noqa: PLC0415
+
+    counts = _coarse(data.counts) if theme.is_narrow(ax) else data.counts
+    level = levels(counts)
+    width = (data.high_ns - data.low_ns) / 1e9 / counts.shape[1]
+    height = 1 / data.per_octave
+    for step, colour in enumerate(theme.HEAT):
+        corners, codes = [], []
+        for row, begin, end in _runs(level, step):
+            left, right = begin * width, end * width
+            low = data.first_log2 + row * height
+            corners += [(left, low), (right, low), (right, low + height), (left, low + height), (left, low)]
+            codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+        if corners:
+            ax.add_patch(PathPatch(Path(corners, codes), facecolor=theme.INK[colour], linewidth=0, antialiased=False))
+    top = data.first_log2 + counts.shape[0] * height
+    ax.set_ylim(data.first_log2, top)
+    decades = range(int(np.ceil(data.first_log2 * np.log10(2))), int(top * np.log10(2)) + 1)
+    if len(decades) > 1:
+        ax.set_yticks([d * np.log2(10) for d in decades], [units.duration(10**d) for d in decades])
+    else:
+        octaves = np.linspace(data.first_log2, top, 4)
+        ax.set_yticks(octaves, [units.duration(2**o) for o in octaves])
+    ax.set_ylabel("latency")
+
+
+def _runs(level: np.ndarray, step: int) -> list[tuple[int, int, int]]:
+    """Runs of one level: (row, first column, column behind the last)."""
+    edges = np.diff((level == step).astype(np.int8), axis=1, prepend=0, append=0)
+    begins, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
+    return [(int(r), int(b), int(e)) for (r, b), (_, e) in zip(begins, ends, strict=True)]
+
+
+def draw_rate(ax: Any, data: Map) -> None:
+    """Draw how many operations began per second, and how many of them failed."""
+    started, failed = (
+        (_coarse(data.started), _coarse(data.failed)) if theme.is_narrow(ax) else (data.started, data.failed)
+    )
+    width = (data.high_ns - data.low_ns) / 1e9 / len(started)
+    edges = np.arange(len(started) + 1) * width
+    ax.stairs(started / width, edges, fill=True, color=theme.INK["heat1"])
+    ax.stairs(failed / width, edges, fill=True, color=theme.INK["red"])
+    ax.set_ylim(0)
+    ax.locator_params(axis="y", nbins=2)
+    ax.set_ylabel("per s")
+    theme.time_axis(ax, data.low_ns, data.high_ns)
+
+
+def figure(data: Map) -> Figure:
+    """The drawing of one metric's map."""
+    samples, failed = int(data.counts.sum()), int(data.failed.sum())
+    strongest = int(data.counts.max())
+    return theme.render(
+        f"heat-{data.metric.name}",
+        [draw, draw_rate],
+        data,
+        height=340,
+        ratios=(4, 1),
+        title=f"When it took how long: {percentiles.NAMES[data.metric.name]}",
+        alt=f"Heat map of {data.metric.name} latency over time: {units.count(samples)} latencies from "
+        f"{units.instant(data.low_ns)} to {units.instant(data.high_ns)} UTC.",
+        caption=f"By the time it was {data.metric.verb}. Colour: operations per cell, from 1 (faint) to "
+        f"{units.count(strongest)} (strong), logarithmic. Below: how many were {data.metric.verb} per second; in red "
+        f"those with no good answer ({', '.join(data.metric.failed)}): {units.count(failed)}.",
+    )
+
+
+def section(tables: Tables) -> Section:
+    """The section of heat maps."""
+    page = Section("heat", "Latency over time")
+    for metric in METRICS:
+        data = query(tables, metric)
+        if data:
+            page.parts.append(figure(data))
+    if not page.parts:
+        page.empty = missing("confirms", there=tables.has("confirms"), nothing="No confirms and no acknowledgements.")
+    return page

@@ -1,0 +1,103 @@
+"""The page: all views, in the order of the questions that people ask, as one self-contained HTML file.
+
+Every text passes `units.visible` and the template's escaping; only drawings made here, without any text of the
+capture, are put in as markup. The page's content policy forbids everything but its own style and script, so that
+even a mistake in escaping would load and run nothing.
+"""
+
+import base64
+import contextlib
+import hashlib
+import os
+import secrets
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from dashboards import captured, connections, heatmap, rpcs, slowest, staircase, summary, theme, units, waits
+from dashboards.section import Figure, Section
+from dashboards.tables import Tables
+
+_DISSECTED = (captured, connections)
+_ANALYZED = (summary, heatmap, staircase, waits, slowest, rpcs)
+_WHOLE_TEXT = 2000
+"""Nothing on the page is longer, whatever a capture holds; tables cut earlier."""
+
+_ORDER = ("captured", "latency", "heat", "staircase", "waits", "slowest", "rpcs", "connections")
+
+
+def sections(tables: Tables) -> list[Section]:
+    """All sections that the tables at hand can fill, in the order of the page."""
+    views = (*_DISSECTED, *(_ANALYZED if tables.analyzed else ()))
+    return sorted((view.section(tables) for view in views), key=lambda s: _ORDER.index(s.anchor))
+
+
+def notice(tables: Tables) -> str:
+    """What to do for more, when there are no statistics."""
+    if tables.analyzed:
+        return ""
+    return (
+        f"This page shows what `amqpscope dissect` found. Latencies, confirms, waits and slowest messages come from "
+        f"`amqpscope analyze {tables.dissected or 'DIR'} -o STATS`, then `amqpscope report STATS -o FILE.html`."
+    )
+
+
+def render(tables: Tables) -> str:
+    """The page as text.
+
+    Raises:
+        NotTablesError: A table cannot be read.
+    """
+    import jinja2  # noqa: PLC0415 - only this command pays
+    from markupsafe import Markup  # noqa: PLC0415
+
+    def shown(value: Any) -> Any:
+        return units.visible(value, _WHOLE_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    texts = {
+        name: (files("dashboards") / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+    }
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
+    )
+    environment.filters["cut"] = units.visible
+    environment.tests["figure"] = lambda part: isinstance(part, Figure)
+    script = texts["page.js"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.from_string(texts["page.html"]).render(
+        sections=sections(tables),
+        notice=notice(tables),
+        source=str(tables.dissected or tables.analyzed),
+        style=Markup(_colours() + texts["page.css"]),  # noqa: S704 - our own files
+        script=Markup(script),  # noqa: S704
+        script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
+        drawing=Markup,
+    )
+
+
+def write(tables: Tables, path: Path) -> None:
+    """Write the page, under another name until it is whole.
+
+    Raises:
+        NotTablesError: A table cannot be read.
+        OSError: The file cannot be written.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
+    text = render(tables)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)  # noqa: PTH105 - the same, and says what it does
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _colours() -> str:
+    """The theme as CSS variables: light, dark where the reader prefers it, light on paper."""
+    light, dark = ("".join(f"--{n}:{c};" for n, c in inks.items()) for inks in (theme.INK, theme.DARK))
+    return (
+        f":root{{{light}color-scheme:light dark}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    )

@@ -1,0 +1,113 @@
+"""The percentile curve: how long the slowest share of operations took, after HdrHistogram's plots.
+
+The horizontal axis is 1/(1-q), logarithmic: 10 is the 90th percentile, 1000 the 99.9th, and one operation out of
+n stands at n. So the tail, which an average hides, takes as much room as the body.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dashboards import theme, units
+from dashboards.section import Figure, Key
+from dashboards.tables import Tables
+
+NAMES = {"confirm": "publish to confirm", "settlement": "deliver to acknowledgement", "rpc": "request to answer"}
+"""Metrics in words."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric's distribution.
+
+    Attributes:
+        metric: Name of the metric.
+        colour: Name of its colour.
+        inverse: float64, 1/(1-q) at the end of each bucket, rising.
+        latency_ns: float64, largest latency in the bucket.
+        samples: Number of latencies.
+    """
+
+    metric: str
+    colour: str
+    inverse: np.ndarray
+    latency_ns: np.ndarray
+    samples: int
+
+
+def query(tables: Tables, metrics: tuple[str, ...] = ("confirm", "settlement", "rpc")) -> list[Curve]:
+    """The curve of each metric that has samples, over everything captured."""
+    curves = []
+    for metric, colour in zip(metrics, theme.SERIES, strict=False):
+        where = (pc.field("metric") == metric) & (pc.field("grouping") == "all")
+        buckets = tables.group("latency_buckets", ["high_ns"], {"count": ("count", "sum")}, where=where)
+        if buckets.num_rows:
+            most = tables.group("latency_summary", [], {"max": ("max_ns", "max")}, where=where)["max"].to_pylist()
+            high = buckets["high_ns"].to_numpy()
+            high = np.minimum(high, most[0]) if most and most[0] is not None else high
+            curves.append(curve(metric, colour, high, buckets["count"].to_numpy()))
+    return curves
+
+
+def curve(metric: str, colour: str, high_ns: np.ndarray, count: np.ndarray) -> Curve:
+    """A curve from buckets in rising order: after a bucket with c samples up to it, q is c/n."""
+    reached = np.cumsum(count)
+    samples = int(reached[-1])
+    left = np.maximum(samples - reached, 0)
+    inverse = samples / np.maximum(left, 1)  # the slowest one stands at 1/(1-q) = n
+    return Curve(metric, colour, inverse.astype(float), high_ns.astype(float), samples)
+
+
+def at(c: Curve, q: float) -> float:
+    """The latency, in nanoseconds, that the share q of samples did not exceed: the end of its bucket."""
+    index = int(np.searchsorted(c.inverse, 1 / (1 - q) - 1e-9))
+    return float(c.latency_ns[min(index, len(c.latency_ns) - 1)])
+
+
+def draw(ax: Any, curves: list[Curve]) -> None:
+    """Draw percentile curves."""
+    most = max(c.samples for c in curves)
+    for c in curves:
+        x = np.concatenate([[1.0], c.inverse])
+        y = np.concatenate([c.latency_ns[:1], c.latency_ns])
+        ax.plot(x, y, color=theme.INK[c.colour], drawstyle="steps-pre", linewidth=1.6)
+        ax.plot(x[-1:], y[-1:], "o", markersize=3, color=theme.INK[c.colour])
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    theme.latency_axis(ax.yaxis)
+    ax.set_xlim(1, max(most * 1.15, 12))
+    decades = range(int(np.ceil(np.log10(max(most, 11)))) + 1)
+    marks = [(10.0**d, _percentile(d)) for d in decades if 10**d <= max(most, 10)]
+    if not theme.is_narrow(ax):
+        marks.append((2.0, "50 %"))
+    ax.set_xticks([m for m, _ in marks], [label for _, label in marks])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("share of operations that took no longer")
+
+
+def _percentile(decade: int) -> str:
+    if decade == 0:
+        return "0 %"
+    return "90 %" if decade == 1 else "99 %" if decade == 2 else f"99.{'9' * (decade - 2)} %"
+
+
+def figure(curves: list[Curve]) -> Figure:
+    """The drawing of all curves."""
+    told = "; ".join(
+        f"{NAMES[c.metric]}: n = {units.count(c.samples)}, median {units.duration(at(c, 0.5))}, "
+        f"99 % {units.duration(at(c, 0.99))}, slowest {units.duration(c.latency_ns[-1])}"
+        for c in curves
+    )
+    return theme.render(
+        "percentiles",
+        [draw],
+        curves,
+        title="How many took how long",
+        height=330,
+        legend=[Key(c.colour, f"{NAMES[c.metric]}, n = {units.count(c.samples)}") for c in curves],
+        alt=f"Percentile curves of latency. {told}.",
+        caption="Each curve ends at its slowest operation (dot). Values are upper ends of logarithmic buckets, at most "
+        "0.8 % above the true one.",
+    )

@@ -1,0 +1,72 @@
+"""Synchronous requests and their answers, by request."""
+
+from typing import Any
+
+import pyarrow.compute as pc
+
+from dashboards import summary, units
+from dashboards.section import Cell, Grid, Section, left_out, missing, number
+from dashboards.tables import Tables
+
+_MOST = 40
+
+
+def query(tables: Tables) -> list[dict[str, Any]]:
+    """Per request: percentiles from the summary, errors and open ones counted from the rows."""
+    percentiles = {r["request"]: r for r in summary.query(tables, "rpc", "request", 10_000)}
+    counted = tables.group(
+        "rpcs",
+        ["request"],
+        {"asked": ("request_ts_ns", "count"), "errors": ("error", "sum"), "open": ("open", "sum")},
+        columns={
+            "error": (pc.field("outcome") == "error").cast("int64"),
+            "open": (pc.field("outcome") == "none").cast("int64"),
+        },
+    ).to_pylist()
+    none = dict.fromkeys(("p50_ns", "p99_ns", "max_ns"))
+    return sorted(
+        ({**none, **percentiles.get(r["request"], {}), **r} for r in counted),
+        key=lambda r: (-(r["errors"] or 0), -r["asked"], str(r["request"])),
+    )
+
+
+def errors(tables: Tables) -> list[dict[str, Any]]:
+    """Errors by request and reply code, most first."""
+    found = tables.group(
+        "rpcs", ["request", "reply_code"], {"count": ("request_ts_ns", "count")}, where=pc.field("outcome") == "error"
+    )
+    return sorted(found.to_pylist(), key=lambda r: (-r["count"], str(r["request"])))
+
+
+def section(tables: Tables) -> Section:
+    """The section of requests."""
+    page = Section("rpcs", "Requests and answers")
+    if not tables.rows("rpcs"):
+        page.empty = missing("rpcs", there=tables.has("rpcs"), nothing="No synchronous requests.")
+        return page
+    rows = query(tables)
+    page.lead = "Requests that wait for an answer: opening, declaring, subscribing, closing. Errors come first."
+    codes: dict[str, list[str]] = {}
+    for e in errors(tables):
+        codes.setdefault(e["request"], []).append(
+            f"{e['reply_code'] or 'no code'} \N{MULTIPLICATION SIGN} {units.count(e['count'])}"
+        )
+    page.parts.append(
+        Grid(
+            "Requests",
+            ["request", "asked", "50 %", "99 %", "slowest", "errors", "no answer", "reply codes"],
+            [
+                [
+                    Cell(r["request"] or units.NONE, "mono"),
+                    number(units.count(r["asked"])),
+                    *(number(units.duration(r[c])) for c in ("p50_ns", "p99_ns", "max_ns")),
+                    number(units.count(r["errors"] or 0), bad=bool(r["errors"])),
+                    number(units.count(r["open"] or 0)),
+                    Cell(", ".join(codes.get(r["request"], [])[:6]) or units.NONE),
+                ]
+                for r in rows[:_MOST]
+            ],
+            left_out(min(len(rows), _MOST), len(rows), "requests"),
+        )
+    )
+    return page

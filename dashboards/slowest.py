@@ -1,0 +1,171 @@
+"""The slowest messages, and those never answered, with what is needed to look them up in the capture."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from dashboards import units
+from dashboards.connections import Endpoints, endpoints
+from dashboards.section import Cell, Grid, Section, left_out, missing, number
+from dashboards.tables import Tables
+
+MOST = 15
+"""Messages listed of each kind."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where a kind of message is found: table, prefixes of the columns of both ends, number, name columns."""
+
+    title: str
+    table: str
+    begin: str
+    end: str
+    number: str
+    names: tuple[str, ...]
+
+
+KINDS = (
+    Kind(
+        "Slowest confirms", "confirms", "publish", "confirm", "publish_seq", ("exchange", "routing_key", "message_id")
+    ),
+    Kind("Slowest acknowledgements", "settlements", "deliver", "settle", "delivery_tag", ("queue", "consumer_tag")),
+)
+
+
+def query(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, Any]]:
+    """The slowest of a kind; their ends are in `begin_*` and `end_*`."""
+    return [_row(kind, r) for r in tables.top(kind.table, _columns(kind), "latency_ns", most)]
+
+
+def unanswered(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, Any]]:
+    """Those of a kind that nobody answered, longest waiting first; the end is where waiting ended."""
+    columns = [*_columns(kind), "end_ts_ns"]
+    where = pc.field("outcome") == "none"
+    rows: list[dict[str, Any]] = []
+    for batch in tables.scan(kind.table, columns, where):
+        waited = batch.append_column(
+            "waited", pc.coalesce(pc.subtract(batch["end_ts_ns"], batch[f"{kind.begin}_ts_ns"]), 0)
+        )
+        order = pc.select_k_unstable(waited, k=most, sort_keys=[("waited", "descending"), (kind.number, "ascending")])
+        rows += waited.take(order).to_pylist()
+        rows.sort(key=lambda r: (-r["waited"], r["connection_id"], r[kind.number] or 0))
+        del rows[most:]
+    return [_row(kind, r) for r in rows]
+
+
+def _columns(kind: Kind) -> list[str]:
+    ends = [f"{side}_{what}" for side in (kind.begin, kind.end) for what in ("capture", "packet", "ts_ns")]
+    return [
+        "connection_id",
+        "channel",
+        "channel_epoch",
+        kind.number,
+        *kind.names,
+        "outcome",
+        "multiple",
+        "ended_by",
+        "latency_ns",
+        *ends,
+    ]
+
+
+def _row(kind: Kind, row: dict[str, Any]) -> dict[str, Any]:
+    ends = {
+        f"{name}_{what}": row[f"{side}_{what}"]
+        for name, side in (("begin", kind.begin), ("end", kind.end))
+        for what in ("capture", "packet", "ts_ns")
+    }
+    return {**row, **ends, "number": row[kind.number]}
+
+
+def display_filters(row: dict[str, Any], port: int | None) -> list[str]:
+    """Wireshark display filters for the packets at both ends: one, or one for each file when the ends are in two.
+
+    Packet numbers hold within one file; the client's port keeps the other packets of a merged file out.
+    """
+    packets: dict[str | None, set[int]] = {}
+    for end in ("begin", "end"):
+        if row[f"{end}_packet"] is not None:
+            packets.setdefault(row[f"{end}_capture"], set()).add(int(row[f"{end}_packet"]))
+    filters = []
+    for numbers in packets.values():
+        listed = ", ".join(str(n) for n in sorted(numbers))
+        frames = f"frame.number in {{{listed}}}" if len(numbers) > 1 else f"frame.number == {listed}"
+        filters.append(frames if port is None else f"tcp.port == {int(port)} && {frames}")
+    return filters
+
+
+def section(tables: Tables) -> Section:
+    """The section of single messages."""
+    page = Section("slowest", "Slowest messages")
+    page.lead = (
+        "Packet numbers are those that Wireshark shows for the file named beside them; copy the filter into its "
+        "filter bar."
+    )
+    for kind in KINDS:
+        rows = query(tables, kind)
+        if rows:
+            who = endpoints(tables, [r["connection_id"] for r in rows])
+            total = tables.rows(kind.table, pc.field("latency_ns") >= 0)
+            page.parts.append(_grid(kind, kind.title, rows, who, left_out(len(rows), total, "with a latency")))
+        left = unanswered(tables, kind)
+        if left:
+            who = endpoints(tables, [r["connection_id"] for r in left])
+            total = tables.rows(kind.table, pc.field("outcome") == "none")
+            title = "Publishes without an answer" if kind.begin == "publish" else "Deliveries never settled"
+            page.parts.append(_grid(kind, title, left, who, left_out(len(left), total, "without an answer")))
+    if not page.parts:
+        page.empty = missing("confirms", there=tables.has("confirms"), nothing="No confirms and no acknowledgements.")
+    return page
+
+
+def _grid(kind: Kind, title: str, rows: list[dict[str, Any]], who: Endpoints, note: str) -> Grid:
+    waited = "waited" in rows[0]
+    heads = [
+        *("waited" if waited else "latency", kind.number.replace("_", " "), "Wireshark filter", kind.begin),
+        *(n.replace("_", " ") for n in kind.names),
+        *("channel", "connection", "ended by" if waited else "outcome", "packets", "file"),
+    ]
+    cells = [
+        [
+            number(units.duration(r["waited"] if waited else r["latency_ns"])),
+            number(units.count(r["number"])),
+            Cell("\n".join(display_filters(r, who.port(r["connection_id"]))), "filter"),
+            Cell(units.instant(r["begin_ts_ns"])),
+            *(Cell(_text(r[n], n)) for n in kind.names),
+            number(units.count(r["channel"])),
+            Cell(who.name(r["connection_id"]), "mono"),
+            Cell(_outcome(r, waited)),
+            number(_packets(r)),
+            Cell(_file(r), "mono"),
+        ]
+        for r in rows
+    ]
+    return Grid(title, heads, cells, note)
+
+
+def _text(value: str | None, column: str) -> str:
+    if value is None:
+        return units.NONE
+    return "(default)" if value == "" and column == "exchange" else value
+
+
+def _outcome(row: dict[str, Any], waited: bool) -> str:
+    if waited:
+        return row["ended_by"] or units.NONE
+    return f"{row['outcome']}{', multiple' if row['multiple'] else ''}"
+
+
+def _packets(row: dict[str, Any]) -> str:
+    return " … ".join("?" if row[f"{e}_packet"] is None else str(row[f"{e}_packet"]) for e in _ends(row))
+
+
+def _file(row: dict[str, Any]) -> str:
+    files = dict.fromkeys(row[f"{e}_capture"] or units.NONE for e in _ends(row))
+    return " … ".join(files)
+
+
+def _ends(row: dict[str, Any]) -> tuple[str, ...]:
+    return ("begin",) if row["end_packet"] is None else ("begin", "end")

@@ -1,0 +1,132 @@
+"""Latency in numbers: percentiles by group, with what they rest on."""
+
+from typing import Any
+
+import pyarrow.compute as pc
+
+from dashboards import connections, percentiles, units
+from dashboards.section import Cell, Grid, Section, left_out, missing, number
+from dashboards.tables import Tables
+
+GROUPS = 12
+"""Groups listed for each metric and grouping: those with most samples."""
+
+SHARES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999, "p9999_ns": 0.9999}
+"""Column of a percentile to its share."""
+
+KEYS = {
+    "all": (),
+    "connection": ("connection_id",),
+    "channel": ("connection_id", "channel", "channel_epoch"),
+    "exchange": ("exchange",),
+    "routing_key": ("exchange", "routing_key"),
+    "queue": ("queue",),
+    "consumer_tag": ("connection_id", "consumer_tag"),
+    "request": ("request",),
+}
+"""Grouping to the columns that tell its groups apart."""
+
+_TITLES = {
+    "connection": "connection",
+    "channel": "channel",
+    "exchange": "exchange",
+    "routing_key": "routing key",
+    "queue": "queue",
+    "consumer_tag": "consumer",
+}
+_HEADS = ["n", "failed", "censored", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "slowest"]
+_VALUES = ["count", "failed", "censored", *SHARES, "max_ns"]
+_ALL_KEYS = list(dict.fromkeys(k for keys in KEYS.values() for k in keys))
+
+
+def query(tables: Tables, metric: str | None, grouping: str, most: int = GROUPS) -> list[dict[str, Any]]:
+    """Rows of `latency_summary` of a grouping, most samples first."""
+    where = pc.field("grouping") == grouping
+    if metric:
+        where &= pc.field("metric") == metric
+    return tables.top("latency_summary", ["metric", *_ALL_KEYS, *_VALUES], "count", most, where)
+
+
+def totals(rows: list[dict[str, Any]]) -> Grid:
+    """The table of whole metrics."""
+    order = list(percentiles.NAMES)
+    rows = sorted(rows, key=lambda r: (order.index(r["metric"]) if r["metric"] in order else 9, str(r["metric"])))
+    return Grid(
+        "Latency of everything",
+        ["from … to", *_HEADS],
+        [[Cell(percentiles.NAMES.get(r["metric"], str(r["metric"]))), *values(r)] for r in rows],
+        "n: latencies measured. failed: answered in the negative. censored: not answered as far as the capture goes; "
+        "their latency is not known and they are not in the percentiles. Grey: too few samples for that percentile.",
+    )
+
+
+def values(row: dict[str, Any]) -> list[Cell]:
+    """The cells of counts and percentiles; a percentile that n samples cannot show is muted."""
+    cells = [number(units.count(row[c])) for c in ("count", "failed", "censored")]
+    for column, share in SHARES.items():
+        enough = (row["count"] or 0) * (1 - share) >= 1 - 1e-9
+        cells.append(Cell(units.duration(row[column]), "number" if enough else "number muted"))
+    return [*cells, number(units.duration(row["max_ns"]))]
+
+
+def grids(tables: Tables, metric: str) -> list[Grid]:
+    """One folded table for each grouping of a metric that has more to tell than the whole."""
+    made = []
+    for grouping, title in _TITLES.items():
+        where = (pc.field("grouping") == grouping) & (pc.field("metric") == metric)
+        total = tables.rows("latency_summary", where)
+        if not total:
+            continue
+        rows = query(tables, metric, grouping)
+        who = connections.endpoints(tables, [r["connection_id"] for r in rows])
+        made.append(
+            Grid(
+                f"{percentiles.NAMES.get(metric, metric)}, by {title}".capitalize(),
+                [*_key_heads(grouping), *_HEADS],
+                [[*_key_cells(grouping, r, who), *values(r)] for r in rows],
+                left_out(len(rows), total, "groups with fewer samples"),
+                folded=True,
+            )
+        )
+    return made
+
+
+def _key_heads(grouping: str) -> list[str]:
+    return [k.replace("_id", "").replace("_", " ") for k in KEYS[grouping] if k != "channel_epoch"]
+
+
+def _key_cells(grouping: str, row: dict[str, Any], who: connections.Endpoints) -> list[Cell]:
+    cells = []
+    for key in KEYS[grouping]:
+        if key == "connection_id":
+            cells.append(Cell(who.name(row[key]), "mono"))
+        elif key == "channel_epoch":
+            epoch = row[key]
+            again = f", opened {epoch} times" if epoch and epoch > 1 else ""
+            cells[-1] = Cell(f"{cells[-1].text}{again}")
+        else:
+            value = "(default)" if row[key] == "" and key == "exchange" else row[key]
+            cells.append(Cell(units.NONE if value is None else str(value)))
+    return cells
+
+
+def section(tables: Tables) -> Section:
+    """The section of latencies: distribution, figures, and figures by group."""
+    page = Section("latency", "Latency")
+    whole = query(tables, None, "all")
+    if not whole:
+        nothing = "No confirms, acknowledgements or answers to measure."
+        page.empty = missing("latency_summary", there=tables.has("latency_summary"), nothing=nothing)
+        return page
+    vantage = connections.vantages(tables)
+    page.lead = (
+        "From the last octet of a message or request to the last octet of the frame that answers it, timed where it "
+        f"was captured{f' ({vantage})' if vantage else ''}: what lies between that point and the peers is not in it."
+    )
+    curves = percentiles.query(tables)
+    if curves:
+        page.parts.append(percentiles.figure(curves))
+    page.parts.append(totals(whole))
+    for metric in percentiles.NAMES:
+        page.parts += grids(tables, metric)
+    return page

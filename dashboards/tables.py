@@ -1,0 +1,253 @@
+"""Opening and scanning the folders that `dissect` and `analyze` write.
+
+Everything here works by batches: a scan holds some batches, a group its groups, a ranking its best rows,
+whatever the size of the tables. A table that is missing has no rows, a column that is missing has nulls: older
+and newer folders are read alike.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+import spec
+
+DISSECTED = ("captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "anomalies")
+ANALYZED = (
+    "confirms",
+    "settlements",
+    "rpcs",
+    "transits",
+    "flow_control",
+    "heartbeats",
+    "latency_summary",
+    "latency_buckets",
+)
+FRAMES = ("amqp091_frames", "stream_frames", "amqp010_frames")
+
+NOTE = "_amqpscope.json"
+"""A note in the folder of `analyze`: `{"tables": PATH}` names the folder of `dissect` that it was made from."""
+
+_BATCH_ROWS = 1 << 17
+_MOST_PARTIAL_ROWS = 1 << 20
+_TYPES = {"int64": pa.int64(), "int32": pa.int32(), "bool": pa.bool_(), "string": pa.string(), "binary": pa.binary()}
+_TIE_BREAKERS = (
+    "connection_id",
+    "channel",
+    "channel_epoch",
+    "publish_seq",
+    "delivery_tag",
+    "request_ts_ns",
+    "frame_no",
+)
+
+
+class NotTablesError(ValueError):
+    """What was given is not a folder of tables; the message says which and what was looked for."""
+
+
+class Tables:
+    """The tables of one analysis, from one folder or two.
+
+    Attributes:
+        dissected: Folder that `dissect` wrote, or None.
+        analyzed: Folder that `analyze` wrote, or None.
+    """
+
+    def __init__(self, dissected: Path | None = None, analyzed: Path | None = None) -> None:
+        self.dissected = dissected
+        self.analyzed = analyzed
+        self._datasets: dict[str, ds.Dataset | None] = {}
+
+    def dataset(self, name: str) -> ds.Dataset | None:
+        """The table as a dataset, or None when it is missing or has no parts.
+
+        Raises:
+            NotTablesError: A part cannot be read.
+        """
+        if name not in self._datasets:
+            folder = self.analyzed if name in ANALYZED else self.dissected
+            self._datasets[name] = _open(folder / name) if folder else None
+        return self._datasets[name]
+
+    def has(self, name: str) -> bool:
+        """Whether the table is there, with or without rows."""
+        return self.dataset(name) is not None
+
+    def rows(self, name: str, where: pc.Expression | None = None) -> int:
+        """The number of rows, of all or of those that a filter lets pass."""
+        dataset = self.dataset(name)
+        return int(dataset.count_rows(filter=where)) if dataset is not None else 0
+
+    def scan(
+        self, name: str, columns: Sequence[str] | Mapping[str, pc.Expression], where: pc.Expression | None = None
+    ) -> Iterator[pa.Table]:
+        """The table in batches, each a `pyarrow.Table` of the columns asked for, in no certain order."""
+        dataset = self.dataset(name)
+        if dataset is None:
+            return
+        if not isinstance(columns, Mapping):
+            columns = {c: pc.field(c) for c in columns}
+        known = dataset.schema.names
+        wanted = {c: (e if c in known or str(e) != c else _nulls(name, c)) for c, e in columns.items()}
+        try:
+            for batch in dataset.to_batches(
+                columns=wanted, filter=where, batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1
+            ):
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError) as error:
+            raise NotTablesError(f"table {name} cannot be read: {_first_line(error)}") from error
+
+    def top(
+        self, name: str, columns: Sequence[str], by: str, most: int, where: pc.Expression | None = None
+    ) -> list[dict[str, Any]]:
+        """The rows with the largest values of a column, largest first, ties in the order of identity."""
+        best: pa.Table | None = None
+        asked = [*columns, *(c for c in (by, *_TIE_BREAKERS) if c not in columns)]
+        ties = [(c, "ascending") for c in _TIE_BREAKERS]
+        valid = pc.field(by).is_valid()
+        dataset = self.dataset(name)
+        if dataset is None or by not in dataset.schema.names:
+            return []
+        for batch in self.scan(name, asked, valid if where is None else valid & where):
+            both = batch if best is None else pa.concat_tables([best, batch])
+            order = pc.select_k_unstable(both, k=most, sort_keys=[(by, "descending"), *ties])
+            best = both.take(order)
+        return best.select(list(dict.fromkeys([*columns, by]))).to_pylist() if best is not None else []
+
+    def group(
+        self,
+        name: str,
+        keys: Sequence[str],
+        aggregates: Mapping[str, tuple[str, str]],
+        columns: Mapping[str, pc.Expression] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """Aggregates per group; memory grows with the number of groups only.
+
+        Args:
+            name: Table.
+            keys: Columns to group by.
+            aggregates: Name of the result to (column, `sum` | `min` | `max` | `count`); `count` counts rows.
+            columns: Columns computed for this, by name, beside those of the table.
+            where: Filter.
+
+        Returns:
+            One row per group, ordered by the keys.
+        """
+        needed = {c: pc.field(c) for c in [*keys, *(c for c, how in aggregates.values() if how != "count")]}
+        needed.update(columns or {})
+        first = [([], "count_all") if how == "count" else (c, how) for c, how in aggregates.values()]
+        again = [(out, "sum" if how == "count" else how) for out, (_, how) in aggregates.items()]
+        names = [*keys, *aggregates]
+        partial: list[pa.Table] = []
+        held = 0
+        for batch in self.scan(name, needed, where):
+            partial.append(_named(batch.group_by(keys, use_threads=False).aggregate(first), names, len(keys)))
+            held += partial[-1].num_rows
+            if held > _MOST_PARTIAL_ROWS:
+                partial = [_named(_together(partial, keys, again), names, len(keys))]
+                held = partial[0].num_rows
+        if not partial:
+            return pa.table({n: pa.nulls(0, pa.int64()) for n in names})
+        result = _named(_together(partial, keys, again), names, len(keys))
+        return result.sort_by([(k, "ascending") for k in keys]) if keys else result
+
+
+def locate(paths: Sequence[Path]) -> Tables:
+    """The tables that one or two folders belong to.
+
+    A folder of `analyze` names that of `dissect` in its note; beside a folder of `dissect` that of `analyze` is
+    looked for, in it and next to it, by the same note.
+
+    Raises:
+        NotTablesError: A path is no folder of tables, or two are of the same kind.
+        OSError: A folder cannot be read.
+    """
+    dissected: Path | None = None
+    analyzed: Path | None = None
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"no such folder: {path}")
+        if not path.is_dir():
+            raise NotTablesError(f"not a folder of tables: {path} (captures go through `amqpscope dissect` first)")
+        is_dissected = _holds(path, DISSECTED)
+        is_analyzed = _holds(path, ANALYZED)
+        if not (is_dissected or is_analyzed):
+            raise NotTablesError(f"no tables of `amqpscope dissect` or `analyze` in {path}")
+        if (is_dissected and dissected) or (is_analyzed and analyzed):
+            raise NotTablesError(f"two folders of the same kind: {dissected or analyzed} and {path}")
+        dissected = path if is_dissected else dissected
+        analyzed = path if is_analyzed else analyzed
+    if analyzed and not dissected:
+        dissected = _noted(analyzed)
+    elif dissected and not analyzed:
+        near = (p for folder in (dissected, dissected.absolute().parent) for p in _folders(folder))
+        analyzed = next((p for p in near if _holds(p, ANALYZED) and _same(_noted(p), dissected)), None)
+    return Tables(dissected, analyzed)
+
+
+def _noted(folder: Path) -> Path | None:
+    """The folder of `dissect` that the note in a folder of `analyze` names, if it is there."""
+    try:
+        named = Path(json.loads((folder / NOTE).read_text(encoding="utf-8"))["tables"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    for candidate in (folder / named, named):  # an absolute path stays as it is
+        if _holds(candidate, DISSECTED):
+            return candidate
+    return None
+
+
+def _same(one: Path | None, other: Path) -> bool:
+    return one is not None and one.resolve() == other.resolve()
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_dir())
+    except OSError:
+        return []
+
+
+def _holds(folder: Path, names: Sequence[str]) -> bool:
+    return any((folder / name).is_dir() for name in names)
+
+
+def _open(folder: Path) -> ds.Dataset | None:
+    if not folder.is_dir():
+        return None
+    # Names that begin with a dot or underscore are parts being written, and notes.
+    parts = sorted(p for p in folder.rglob("*") if p.suffix in {".parquet", ".arrow"} and p.name[0] not in "._")
+    if not parts:
+        return None
+    kind = "parquet" if parts[0].suffix == ".parquet" else "ipc"
+    try:
+        return ds.dataset([str(p) for p in parts if p.suffix == parts[0].suffix], format=kind)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise NotTablesError(f"{folder} cannot be read: {_first_line(error)}") from error
+
+
+def _nulls(table: str, column: str) -> pc.Expression:
+    """A column of nulls, of the type that the column would have."""
+    known = {c.name: c.type for c in spec.tables()[table].columns} if table in spec.tables() else {}
+    return pc.scalar(pa.scalar(None, _TYPES.get(known.get(column, "int64"), pa.string())))
+
+
+def _named(table: pa.Table, names: Sequence[str], keys: int) -> pa.Table:
+    """Aggregated columns under their own names; pyarrow puts the keys first."""
+    assert table.num_columns == len(names) >= keys
+    return table.rename_columns(list(names))
+
+
+def _together(partial: list[pa.Table], keys: Sequence[str], again: list[tuple[str, str]]) -> pa.Table:
+    return pa.concat_tables(partial).group_by(list(keys), use_threads=False).aggregate(again)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,135 @@
+"""Numbers and text from captures in a form that people read, and that is safe to show.
+
+Captures are hostile: text from them may hold control characters, marks that turn the direction of writing,
+and megabytes of anything. `visible` is applied to every text on the page.
+"""
+
+import unicodedata
+from datetime import UTC, datetime
+
+LONGEST_TEXT = 120
+"""Texts from captures are shown up to this many characters."""
+
+NONE = "\N{EN DASH}"
+"""Shown where there is no value."""
+
+SECOND = 1_000_000_000
+
+_HIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"}
+_TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+def visible(text: str, longest: int = LONGEST_TEXT) -> str:
+    """The text with invisible characters spelled out by their number, and cut to a length."""
+    if len(text) <= longest and text.isascii() and text.isprintable():
+        return text
+    shown = [f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in _HIDDEN else c for c in text[: longest + 1]]
+    if sum(map(len, shown)) <= longest:
+        return "".join(shown)
+    while sum(map(len, shown)) >= longest:
+        shown.pop()
+    return "".join(shown) + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def duration(ns: float | None) -> str:
+    """A length of time in nanoseconds, to three figures: `412 µs`, `1.23 ms`, `3 min 20 s`."""
+    if ns is None:
+        return NONE
+    if ns < 0:
+        return "\N{MINUS SIGN}" + duration(-ns)
+    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000), ("s", SECOND)):
+        value = ns / size
+        if value < 999.5:
+            if unit == "s" and value >= 119.5:
+                break
+            return f"{_three_figures(value)} {unit}"
+    minutes, seconds = divmod(round(ns / SECOND), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours / 24:.1f} d"
+
+
+def _three_figures(value: float) -> str:
+    text = f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def between(first: int | None, last: int | None) -> int | None:
+    """The time between two, None when one of them is not known."""
+    return None if first is None or last is None else last - first
+
+
+def size(octets: float | None) -> str:
+    """A number of octets in decimal units: `812 B`, `4.1 kB`, `1.23 GB`."""
+    if octets is None:
+        return NONE
+    for unit, scale in (("B", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if octets / scale < 999.5:
+            return f"{_three_figures(octets / scale)} {unit}"
+    return f"{_three_figures(octets / 10**12)} TB"
+
+
+def count(number: int | None) -> str:
+    """An integer with thin spaces between thousands."""
+    return NONE if number is None else f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def share(part: float, whole: float) -> str:
+    """A part of a whole in per cent, which says 0 or 100 only when it is."""
+    if not whole:
+        return NONE
+    percent = 100 * part / whole
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    if 99.9 < percent < 100:
+        return "> 99.9 %"
+    return f"{percent:.1f} %".replace(".0 %", " %")
+
+
+def instant(ns: int | None, step_ns: int = 1_000) -> str:
+    """A time (nanoseconds since the epoch) as UTC date and time, as fine as a step needs."""
+    if ns is None:
+        return NONE
+    try:
+        date = datetime.fromtimestamp(ns // SECOND, UTC).strftime("%Y-%m-%d")
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"
+    return f"{date} {clock(ns, step_ns)}"
+
+
+def clock(ns: int, step_ns: int) -> str:
+    """A time of day (UTC), with as many digits of the second as a step needs."""
+    seconds, rest = divmod(ns, SECOND)
+    of_day = seconds % 86_400
+    text = f"{of_day // 3600:02}:{of_day // 60 % 60:02}:{of_day % 60:02}"
+    digits = 0
+    while digits < 9 and step_ns % 10 ** (9 - digits):
+        digits += 1
+    return f"{text}.{rest:09}"[: len(text) + 1 + digits] if digits else text
+
+
+def time_ticks(low_ns: int, high_ns: int, most: int) -> tuple[list[tuple[int, str]], str]:
+    """Round times between two, about `most` of them, and the name of the axis.
+
+    Spans under ten seconds count from their start (`1.5 ms`), longer ones show the time of day.
+
+    Returns:
+        Pairs of nanoseconds since the epoch and label; and what the labels are.
+    """
+    span = max(high_ns - low_ns, 1)
+    least = span / max(most, 1)
+    step = 1
+    while step < least:  # 1, 2, 5, 10, ... ns
+        step = step * 5 // 2 if str(step).startswith("2") else step * 2
+    if span < 10 * SECOND:
+        ticks = [(low_ns + t, duration(t) if t else "0") for t in range(0, span + 1, step)]
+        return ticks, f"time since {instant(low_ns)} UTC"
+    if step >= SECOND:
+        days = -(-int(least) // (86_400 * SECOND)) * 86_400
+        step = next((s for s in _TIME_STEPS if s * SECOND >= least), days) * SECOND
+    first = -(-low_ns // step) * step
+    ticks = [(t, clock(t, step)) for t in range(first, high_ns + 1, step)]
+    return ticks, f"time of day (UTC), {instant(low_ns, SECOND).split()[0]}"

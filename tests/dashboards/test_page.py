@@ -1,0 +1,215 @@
+"""The page as a whole: complete, self-contained, safe, the same every time."""
+
+import argparse
+import html.parser
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spec
+from dashboards import page, svg, theme
+from dashboards.command import Report
+from dashboards.tables import Tables
+from tests.dashboards import synthetic
+
+HOSTILE = [
+    "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "'; alert(1)//", "</style></svg><b>", "{{ 7*7 }}",
+    "\u202etxt.exe\u2066", "a\x00b\x1b[31m", "&lt;b&gt;", "<!--", "]]>", "`code`", "$\\frac{1}{0}$", "x" * 100_000,
+    "\U0001f600" * 300, "javascript:alert(1)", "\n\n", "",
+]  # fmt: skip
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Elements and attributes, and whether every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+@pytest.fixture(scope="module")
+def shop_page(shop: Tables) -> str:
+    return page.render(shop)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """Every text of every table is hostile, one after the other."""
+    folder = tmp_path_factory.mktemp("hostile")
+    kept = {"metric", "grouping", "cause", "evidence", "outcome"}
+    for name, table in spec.tables().items():
+        made = []
+        for i, text in enumerate(HOSTILE * 2):
+            row = {c.name: text for c in table.columns if c.type == "string"}
+            row |= {c.name: 10**18 + 1000 * i for c in table.columns if c.type == "int64"}
+            row |= {c.name: i for c in table.columns if c.type == "int32"}
+            row |= {
+                k: {"metric": "confirm", "cause": "prefetch", "evidence": "proven", "outcome": "ack"}.get(k)
+                for k in kept
+                if k in row
+            }
+            if "grouping" in row:
+                row["grouping"] = ["all", "connection", "channel", "exchange", "routing_key", "queue", "consumer_tag"][
+                    i % 7
+                ]
+            made.append(row)
+        synthetic.write(folder, name, made)
+    return Tables(folder, folder)
+
+
+def test_the_page_is_whole(shop_page: str) -> None:
+    reader = read(shop_page)
+    headings = [s.title for s in page.sections(Tables())]
+    assert headings == ["What was captured", "Connections"]
+    ids = [a["id"] for _, a in reader.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert [i for i in ids if i in page._ORDER] == list(page._ORDER)
+    assert sum(tag == "svg" for tag, _ in reader.tags) == 2 * sum(tag == "figure" for tag, _ in reader.tags) >= 14
+    assert all(a.get("role") == "img" and a.get("aria-label") for tag, a in reader.tags if tag == "svg")
+    assert all(a.get("scope") == "col" for tag, a in reader.tags if tag == "th")
+    assert "frame.number in {" in "".join(reader.text)
+    assert len(shop_page.encode()) < 2_000_000
+
+
+def test_references_within_the_page_resolve(shop_page: str) -> None:
+    reader = read(shop_page)
+    ids = {a["id"] for _, a in reader.tags if "id" in a}
+    used = set(re.findall(r"url\(#([^)]+)\)", shop_page)) | {
+        (a["href"] or "")[1:] for _, a in reader.tags if a.get("href")
+    }
+    assert used <= ids
+
+
+def test_the_page_needs_nothing_from_elsewhere(shop_page: str) -> None:
+    assert not re.search(
+        r"https?:|//[a-z]|@import|<link|<iframe|<object|url\((?!#)", shop_page.replace("// A button", "")
+    )
+    for tag, attributes in read(shop_page).tags:
+        assert tag not in {"link", "iframe", "object", "embed", "img", "image", "base"}
+        assert "src" not in attributes
+        assert all(v is None or v.startswith("#") for k, v in attributes.items() if k.endswith("href"))
+
+
+def test_every_colour_of_the_theme_has_a_dark_one(shop_page: str) -> None:
+    assert theme.INK.keys() == theme.DARK.keys()
+    drawings = "".join(re.findall(r"<svg.*?</svg>", shop_page, re.S))
+    left = set(re.findall(r"(?:fill|stroke): ?(#[0-9a-f]{3,6})", drawings))
+    assert not left  # a colour that is no variable would not follow the page
+    assert set(re.findall(r"var\(--(\w+)\)", shop_page)) <= theme.INK.keys()
+
+
+def test_the_same_tables_give_the_same_page(shop: Tables, shop_page: str) -> None:
+    assert page.render(Tables(shop.dissected, shop.analyzed)) == shop_page
+
+
+def test_hostile_names_stay_text(hostile: Tables) -> None:
+    text = page.render(hostile)
+    reader = read(text)
+    assert sum(tag == "script" for tag, _ in reader.tags) == 1
+    assert not [t for t, a in reader.tags if t in {"img", "b"} or any(k.startswith("on") for k in a)]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b]", text)
+    shown = "".join(reader.text)
+    assert "<script>alert(1)</script>" in shown
+    assert "{{ 7*7 }}" in shown
+    assert "\\u{202e}" in shown
+    assert len(text.encode()) < 4_000_000
+
+
+def test_tables_without_rows_are_normal(tmp_path: Path) -> None:
+    for name in spec.tables():
+        synthetic.write(tmp_path, name)
+    text = page.render(Tables(tmp_path, tmp_path))
+    assert "No publishes in confirm mode." in text
+    assert "Nobody was seen to wait." in text
+    assert "<svg" not in text
+    read(text)
+
+
+def test_missing_tables_are_said(tmp_path: Path) -> None:
+    synthetic.write(tmp_path, "rpcs")
+    text = page.render(Tables(None, tmp_path))
+    assert "There is no table <code>confirms</code>." in text
+    assert "No synchronous requests." in text
+    assert "was not found" in text
+
+
+def test_without_statistics_the_page_says_what_brings_them(shop: Tables) -> None:
+    text = page.render(Tables(shop.dissected))
+    assert f"amqpscope analyze {shop.dissected} -o STATS" in text
+    assert 'id="heat"' not in text
+    assert "Connections" in text
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    command = Report()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def test_the_command_writes_a_page_and_nothing_else(shop: Tables, tmp_path: Path) -> None:
+    out = tmp_path / "out.html"
+    assert run(str(shop.analyzed), "-o", str(out)) == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["out.html"]
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_command_says_what_is_wrong_in_one_line(shop: Tables, tmp_path: Path) -> None:
+    for arguments in (
+        [str(tmp_path / "none"), "-o", str(tmp_path / "x.html")],
+        [str(shop.analyzed), "-o", str(tmp_path)],
+        [str(shop.analyzed), "-o", str(tmp_path / "none" / "x.html")],
+        [str(tmp_path), "-o", str(tmp_path / "x.html")],
+    ):
+        with pytest.raises((OSError, ValueError)) as caught:
+            run(*arguments)
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, dashboards.command; dashboards.command.Report();"
+        "print([m for m in ('matplotlib', 'jinja2', 'pyarrow', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_paths_are_written_short_and_true() -> None:
+    assert svg.path("M 1.04 2 L 3.26 2 L 3.26 5.5 L 4 6 z") == "M1 2h2.3v3.5l0.7 0.5z"
+    assert svg.path("M 0 0 C 1.2345 1 2 2 3 3") == "M 0 0 C 1.23 1 2 2 3 3"
+    ends = [0.0, 0.0]
+    steps = "M 0 0 " + " ".join(f"L {i * 0.33:.2f} {i * 0.17:.2f}" for i in range(1, 1000))
+    for kind, one, two in re.findall(r"([hvl])(-?[\d.]+)(?: (-?[\d.]+))?", svg.path(steps)):
+        ends[0] += float(one) if kind in "hl" else 0
+        ends[1] += float(one) if kind == "v" else float(two or 0) if kind == "l" else 0
+    assert ends == pytest.approx([999 * 0.33, 999 * 0.17], abs=0.06)
