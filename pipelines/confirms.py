@@ -1,0 +1,92 @@
+"""Publisher confirms: each publish in confirm mode and the broker's answer to it."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from pipelines import endings
+from pipelines.buckets import CHANNEL, running
+from pipelines.returns import returns
+from pipelines.schemas import conform
+
+
+def confirms(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row per publish in confirm mode.
+
+    The answer to publish s is the earliest, by frame number, of a single answer for s and a `multiple` answer for at
+    least s: the minimum over the answers at or above s, taken along the numbers from above.
+
+    Args:
+        frames: `amqp091_frames`.
+        messages: `messages`.
+        connections: `connections`.
+
+    Returns:
+        The table `confirms`.
+    """
+    published = messages.where(
+        (sf.col("protocol") == "amqp-0-9-1") & (sf.col("kind") == "publish") & sf.col("publish_seq").isNotNull()
+    ).select(
+        *CHANNEL,
+        sf.col("publish_seq").alias("number"),
+        sf.struct(
+            "protocol", "exchange", "routing_key", "message_id", "body_size", "frame_no", "capture", "packet", "ts_ns"
+        ).alias("publish"),
+    )
+    answer = sf.struct(
+        "frame_no", "ts_ns", "capture", "packet", "multiple", (sf.col("method") == "basic.nack").alias("negative")
+    )
+    answers = frames.where(~sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack")).select(
+        *CHANNEL,
+        sf.col("delivery_tag").alias("number"),
+        sf.when(sf.col("multiple"), answer).alias("up_to"),
+        sf.when(~sf.col("multiple"), answer).alias("only"),
+    )
+    returned = returns(messages).select(
+        *CHANNEL, sf.col("publish_seq").alias("number"), sf.struct("reply_code").alias("return")
+    )
+    rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), (published, answers, returned))
+    rows = running(
+        rows.where(sf.col("number").isNotNull()),
+        CHANNEL,
+        "number",
+        {"covered": ("min", "up_to")},
+        descending=True,
+        facts=lambda summary: endings.attach(summary, frames, connections),
+    )
+    same_number = Window.partitionBy(*CHANNEL, "bucket", "place")
+    rows = rows.withColumn("alone", sf.min("only").over(same_number)).withColumn(
+        "return", sf.max("return").over(same_number)
+    )
+    rows = rows.where(sf.col("publish").isNotNull()).withColumn("answer", sf.least("covered", "alone"))
+    answered = sf.col("answer").isNotNull()
+    ended_by, end_ts_ns = endings.unanswered(sf.col("publish.frame_no"), "server_close")
+    result = rows.select(
+        "publish.protocol",
+        *CHANNEL,
+        sf.col("number").alias("publish_seq"),
+        "publish.exchange",
+        "publish.routing_key",
+        "publish.message_id",
+        "publish.body_size",
+        sf.col("publish.frame_no").alias("publish_frame_no"),
+        sf.col("publish.capture").alias("publish_capture"),
+        sf.col("publish.packet").alias("publish_packet"),
+        sf.col("publish.ts_ns").alias("publish_ts_ns"),
+        sf.col("answer.frame_no").alias("confirm_frame_no"),
+        sf.col("answer.capture").alias("confirm_capture"),
+        sf.col("answer.packet").alias("confirm_packet"),
+        sf.col("answer.ts_ns").alias("confirm_ts_ns"),
+        sf.when(~answered, "none").when(sf.col("answer.negative"), "nack").otherwise("ack").alias("outcome"),
+        sf.col("answer.multiple").alias("multiple"),
+        sf.col("return").isNotNull().alias("returned"),
+        "return.reply_code",
+        sf.when(~answered, ended_by).alias("ended_by"),
+        sf.when(~answered, end_ts_ns).alias("end_ts_ns"),
+        (sf.col("answer.ts_ns") - sf.col("publish.ts_ns")).alias("latency_ns"),
+        sf.lit(1).alias("records"),
+    )
+    return conform(result, "confirms")

@@ -1,0 +1,90 @@
+"""How channels and connections ended, for everything that was still waiting then."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from pipelines.buckets import CHANNEL
+
+_END = "struct<frame_no:bigint,ts_ns:bigint,reply_code:int,by:string>"
+
+
+def _end(by: str) -> Column:
+    return sf.struct("frame_no", "ts_ns", "reply_code", sf.lit(by).alias("by"))
+
+
+def _closes(frames: DataFrame, method: str, keys: tuple[str, ...], name: str) -> DataFrame:
+    """First close of each side: `<name>_by_client`, `<name>_by_server`."""
+    end = _end("channel-close" if name == "channel" else "connection-close")
+    return (
+        frames.where(sf.col("method") == method)
+        .groupBy(*keys)
+        .agg(
+            sf.min(sf.when(sf.col("from_client"), end)).alias(f"{name}_by_client"),
+            sf.min(sf.when(~sf.col("from_client"), end)).alias(f"{name}_by_server"),
+        )
+    )
+
+
+def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFrame:
+    """Adds how the row's channel ended; meant for few rows per channel (`buckets.running` takes it as `facts`).
+
+    Args:
+        rows: rows with the columns of `CHANNEL`.
+        frames: `amqp091_frames`.
+        connections: `connections`.
+
+    Returns:
+        The rows with `client_close` and `server_close` (the first channel.close or connection.close of that side),
+        `end` (the first close of either side, the opening of the same channel number anew, or the end of what was
+        captured), each a struct of frame_no, ts_ns, reply_code and by; and `lossy` (bool: octets of the connection were
+        lost).
+    """
+    channels = _closes(frames, "channel.close", CHANNEL, "channel")
+    reopened = (
+        frames.where((sf.col("method") == "channel.open") & sf.col("from_client"))
+        .withColumn("channel_epoch", sf.col("channel_epoch") - 1)
+        .groupBy(*CHANNEL)
+        .agg(sf.min(_end("channel-close")).alias("reopened"))
+    )
+    closes = _closes(frames, "connection.close", ("connection_id",), "connection")
+    ends = connections.select(
+        "connection_id",
+        sf.struct(
+            sf.lit(None).cast("bigint").alias("frame_no"),
+            sf.col("last_ts_ns").alias("ts_ns"),
+            sf.lit(None).cast("int").alias("reply_code"),
+            sf.when(sf.col("closed_by").isNull(), "capture-end").otherwise("connection-close").alias("by"),
+        ).alias("silence"),
+        (sf.col("lost_bytes") > 0).alias("lossy"),
+    )
+    joined = (
+        rows.join(channels, [*CHANNEL], "left")
+        .join(reopened, [*CHANNEL], "left")
+        .join(closes, ["connection_id"], "left")
+        .join(ends, ["connection_id"], "left")
+    )
+    names = ("channel_by_client", "channel_by_server", "connection_by_client", "connection_by_server", "reopened")
+    return (
+        joined.withColumn("client_close", sf.least("channel_by_client", "connection_by_client"))
+        .withColumn("server_close", sf.least("channel_by_server", "connection_by_server"))
+        .withColumn("end", sf.coalesce(sf.least("client_close", "server_close", "reopened"), "silence").cast(_END))
+        .withColumn("lossy", sf.coalesce("lossy", sf.lit(False)))
+        .drop(*names, "silence")
+    )
+
+
+def unanswered(frame_no: Column, other_close: str) -> tuple[Column, Column]:
+    """Why nobody answered a frame, and when that was certain: `ended_by` and `end_ts_ns`.
+
+    A frame sent behind the other side's close was discarded, from that close on. Otherwise what lies in a hole may have
+    answered it; and otherwise it waited until the channel ended.
+
+    Args:
+        frame_no: of the frame that waits.
+        other_close: name of the column with the close of the side that should have answered.
+    """
+    discarded = sf.coalesce(frame_no > sf.col(other_close)["frame_no"], sf.lit(False))
+    by = sf.when(discarded, "discarded").when(sf.col("lossy"), "hole").otherwise(sf.col("end")["by"])
+    return by, sf.when(discarded, sf.col(other_close)["ts_ns"]).otherwise(sf.col("end")["ts_ns"])

@@ -1,0 +1,111 @@
+"""Writes small conversations as rows of the tables that `dissect` would write for them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.schemas import schema
+
+TICK = 1000
+"""Frame n is complete at n * TICK ns, in packet n + 1 of `a.pcap`, unless a test says otherwise."""
+
+_ids = itertools.count(1)
+
+
+class Connection:
+    """A connection; each call appends frames and gives the number of the last."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.id = next(_ids)
+        self.frames: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
+        self.columns = columns
+
+    def frame(self, from_client: bool, channel: int = 1, epoch: int = 1, **columns: Any) -> int:
+        number = len(self.frames)
+        self.frames.append(
+            {
+                "connection_id": self.id,
+                "frame_no": number,
+                "capture": "a.pcap",
+                "packet": number + 1,
+                "ts_ns": number * TICK,
+                "first_ts_ns": number * TICK,
+                "from_client": from_client,
+                "channel": channel,
+                "channel_epoch": epoch,
+                "frame_type": "method" if "method" in columns else "body",
+                **columns,
+            }
+        )
+        return number
+
+    def client(self, method: str, channel: int = 1, epoch: int = 1, **columns: Any) -> int:
+        return self.frame(True, channel, epoch, method=method, **columns)
+
+    def server(self, method: str, channel: int = 1, epoch: int = 1, **columns: Any) -> int:
+        return self.frame(False, channel, epoch, method=method, **columns)
+
+    def message(self, kind: str, channel: int = 1, epoch: int = 1, **columns: Any) -> int:
+        """A message in three frames: method, header and body."""
+        method = {"publish": "publish", "deliver": "deliver", "get": "get-ok", "return": "return"}[kind]
+        from_client = kind == "publish"
+        first = self.frame(from_client, channel, epoch, method=f"basic.{method}")
+        self.frame(from_client, channel, epoch, frame_type="header")
+        last = self.frame(from_client, channel, epoch)
+        row = {k: v for k, v in self.frames[last].items() if k not in ("frame_type", "method")}
+        defaults = {"exchange": "", "routing_key": "q", "body_size": 5, "body_hash": 99}
+        if from_client:
+            defaults["mandatory"] = False
+        row |= {"first_frame_no": first, "protocol": "amqp-0-9-1", "kind": kind}
+        self.messages.append(row | defaults | columns)
+        return last
+
+    def publish(self, seq: int | None, **columns: Any) -> int:
+        return self.message("publish", publish_seq=seq, **columns)
+
+    def deliver(self, tag: int, consumer: str = "c", no_ack: bool | None = False, **columns: Any) -> int:
+        return self.message("deliver", delivery_tag=tag, consumer_tag=consumer, no_ack=no_ack, **columns)
+
+    def ack(self, tag: int, multiple: bool = False, *, client: bool = False, **columns: Any) -> int:
+        return self.frame(client, method="basic.ack", delivery_tag=tag, multiple=multiple, **columns)
+
+    def nack(self, tag: int, multiple: bool = False, *, client: bool = False, **columns: Any) -> int:
+        return self.frame(client, method="basic.nack", delivery_tag=tag, multiple=multiple, **columns)
+
+    @property
+    def end(self) -> int:
+        return len(self.frames) * TICK
+
+    def row(self) -> dict[str, Any]:
+        defaults = {"connection_id": self.id, "protocol": "amqp-0-9-1", "last_ts_ns": self.end, "lost_bytes": 0}
+        return defaults | {"first_ts_ns": 0, "rtt_ns": 10 * TICK} | self.columns
+
+
+def table(spark: SparkSession, name: str, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    declared = schema(name)
+    unknown = {key for row in rows for key in row} - set(declared.names)
+    assert not unknown, unknown
+    return spark.createDataFrame([tuple(row.get(column) for column in declared.names) for row in rows], declared)
+
+
+def tables(spark: SparkSession, connections: Iterable[Connection]) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """The tables `amqp091_frames`, `messages` and `connections` for these."""
+    connections = list(connections)
+    return (
+        table(spark, "amqp091_frames", [row for each in connections for row in each.frames]),
+        table(spark, "messages", [row for each in connections for row in each.messages]),
+        table(spark, "connections", [each.row() for each in connections]),
+    )
+
+
+def collect(result: DataFrame, *order: str) -> dict[int, list[dict[str, Any]]]:
+    """Rows by connection, ordered by the given columns."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted((row.asDict() for row in result.collect()), key=lambda row: [row[name] for name in order]):
+        found.setdefault(row["connection_id"], []).append(row)
+    return found

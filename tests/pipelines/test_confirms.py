@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pipelines.confirms import confirms
+from pipelines.schemas import schema
+from tests.pipelines.scenario import TICK, Connection, collect, tables
+
+# Each scenario gives a connection and, for each publish number in order, the columns that must be.
+
+
+def single_acks() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    first, second = c.publish(1, message_id="m", routing_key="k"), c.publish(2)
+    late, early = c.ack(2), c.ack(1)
+    return c, [
+        {
+            "publish_seq": 1,
+            "channel": 1,
+            "channel_epoch": 1,
+            "protocol": "amqp-0-9-1",
+            "outcome": "ack",
+            "multiple": False,
+            "publish_frame_no": first,
+            "publish_packet": first + 1,
+            "publish_capture": "a.pcap",
+            "publish_ts_ns": first * TICK,
+            "confirm_frame_no": early,
+            "confirm_packet": early + 1,
+            "confirm_capture": "a.pcap",
+            "confirm_ts_ns": early * TICK,
+            "latency_ns": (early - first) * TICK,
+            "returned": False,
+            "reply_code": None,
+            "ended_by": None,
+            "end_ts_ns": None,
+            "message_id": "m",
+            "routing_key": "k",
+            "exchange": "",
+            "body_size": 5,
+            "records": 1,
+            "stream": None,
+        },
+        {"publish_seq": 2, "confirm_frame_no": late, "latency_ns": (late - second) * TICK},
+    ]
+
+
+def multiple_after_out_of_order_singles() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    for number in range(1, 8):
+        c.publish(number)
+    five, two, all_to_6, again, seven = c.ack(5), c.ack(2), c.ack(6, True), c.ack(3), c.ack(7, True)
+    answers = [
+        (all_to_6, True),
+        (two, False),
+        (all_to_6, True),
+        (all_to_6, True),
+        (five, False),
+        (all_to_6, True),
+        (seven, True),
+    ]
+    assert again > all_to_6  # too late: 3 was covered before
+    return c, [{"outcome": "ack", "confirm_frame_no": frame, "multiple": multiple} for frame, multiple in answers]
+
+
+def rejected_publish() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    for number in range(1, 5):
+        c.publish(number)
+    c.ack(1)
+    no = c.nack(3, True)
+    last = c.nack(4)
+    return c, [
+        {"outcome": "ack"},
+        {"outcome": "nack", "multiple": True, "confirm_frame_no": no},
+        {"outcome": "nack", "multiple": True, "confirm_frame_no": no},
+        {"outcome": "nack", "multiple": False, "confirm_frame_no": last},
+    ]
+
+
+def before_confirm_mode() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(None)
+    c.client("confirm.select")
+    c.publish(1)
+    c.server("confirm.select-ok")
+    c.publish(2)
+    c.client("confirm.select")
+    c.server("confirm.select-ok")
+    c.publish(3)
+    c.ack(3, True)
+    return c, [
+        {"publish_seq": 1, "outcome": "ack"},
+        {"publish_seq": 2, "outcome": "ack"},
+        {"publish_seq": 3, "outcome": "ack"},
+    ]
+
+
+def equal_returns() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1, mandatory=True, body_hash=1)
+    c.publish(2, mandatory=False, body_hash=1)  # not mandatory: cannot be returned
+    c.publish(3, mandatory=True, body_hash=2)
+    c.publish(4, mandatory=True, body_hash=1)
+    c.publish(5, mandatory=True, body_hash=1)
+    c.publish(6, mandatory=True, body_hash=1, content_type="text/plain")  # other properties
+    for _ in range(2):
+        c.message("return", body_hash=1, reply_code=312, cluster_id="")
+    c.ack(4)
+    c.ack(6, True)
+    c.message("return", body_hash=7, reply_code=312)  # of nothing that was seen
+    return c, [
+        {
+            "publish_seq": number,
+            "returned": number in (1, 4),
+            "reply_code": 312 if number in (1, 4) else None,
+            "outcome": "ack",
+        }
+        for number in range(1, 7)
+    ]
+
+
+def behind_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1)
+    c.publish(2)
+    c.ack(1)
+    close = c.server("channel.close", reply_code=404)
+    c.publish(3)
+    c.client("channel.close-ok")
+    c.publish(4)
+    return c, [
+        {"outcome": "ack", "ended_by": None, "end_ts_ns": None},
+        {
+            "outcome": "none",
+            "ended_by": "channel-close",
+            "end_ts_ns": close * TICK,
+            "latency_ns": None,
+            "confirm_frame_no": None,
+        },
+        {"outcome": "none", "ended_by": "discarded", "end_ts_ns": close * TICK},
+        {"outcome": "none", "ended_by": "discarded", "multiple": None},
+    ]
+
+
+def same_number_opened_again() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1)
+    c.publish(2)
+    c.ack(1)
+    close = c.client("channel.close")
+    c.server("channel.close-ok")
+    c.client("channel.open", epoch=2)
+    c.publish(1, epoch=2)
+    c.ack(5, True, epoch=2)
+    return c, [
+        {"channel_epoch": 1, "outcome": "ack", "multiple": False},
+        {"channel_epoch": 1, "outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK},
+        {"channel_epoch": 2, "outcome": "ack", "multiple": True},
+    ]
+
+
+def opened_again_after_an_unseen_close() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1)
+    opened = c.client("channel.open", epoch=2)
+    return c, [{"outcome": "none", "ended_by": "channel-close", "end_ts_ns": opened * TICK}]
+
+
+def connection_closed() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="client")
+    c.publish(1)
+    close = c.client("connection.close", channel=0, epoch=0)
+    c.server("connection.close-ok", channel=0, epoch=0)
+    return c, [{"outcome": "none", "ended_by": "connection-close", "end_ts_ns": close * TICK}]
+
+
+def connection_closed_by_the_server() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="server")
+    c.publish(1)
+    close = c.server("connection.close", channel=0, epoch=0, reply_code=320)
+    c.publish(2)
+    return c, [
+        {"ended_by": "connection-close", "end_ts_ns": close * TICK, "reply_code": None},
+        {"ended_by": "discarded", "end_ts_ns": close * TICK},
+    ]
+
+
+def reset_without_a_close() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="server-reset", last_ts_ns=77 * TICK)
+    c.publish(1)
+    return c, [{"ended_by": "connection-close", "end_ts_ns": 77 * TICK}]
+
+
+def capture_ends() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(last_ts_ns=55 * TICK)
+    c.publish(1)
+    return c, [{"outcome": "none", "ended_by": "capture-end", "end_ts_ns": 55 * TICK}]
+
+
+def answer_may_lie_in_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(lost_bytes=1)
+    c.publish(1)
+    c.client("channel.close")
+    return c, [{"outcome": "none", "ended_by": "hole"}]
+
+
+def answers_of_other_channels_and_of_the_client() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1)
+    c.publish(1, channel=2)
+    c.ack(1, client=True)
+    c.ack(9, True, channel=2)
+    return c, [{"channel": 1, "outcome": "none"}, {"channel": 2, "outcome": "ack"}]
+
+
+def across_buckets() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    numbers = [1, 65535, 65536, 131072, 196607, 10**15]
+    for number in numbers:
+        c.publish(number)
+    c.ack(65535)
+    far = c.ack(10**15, True)
+    near = c.ack(65536, True)
+    assert near > far
+    return c, [
+        {"publish_seq": number, "confirm_frame_no": far if number != 65535 else far - 1, "multiple": number != 65535}
+        for number in numbers
+    ]
+
+
+def answered_before_it_was_published() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    answer = c.ack(1)
+    publish = c.publish(1)
+    return c, [{"outcome": "ack", "latency_ns": (answer - publish) * TICK}]
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        single_acks,
+        multiple_after_out_of_order_singles,
+        rejected_publish,
+        before_confirm_mode,
+        equal_returns,
+        behind_the_servers_close,
+        same_number_opened_again,
+        opened_again_after_an_unseen_close,
+        connection_closed,
+        connection_closed_by_the_server,
+        reset_without_a_close,
+        capture_ends,
+        answer_may_lie_in_a_hole,
+        answers_of_other_channels_and_of_the_client,
+        across_buckets,
+        answered_before_it_was_published,
+    )
+}
+
+
+def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
+    """Publishes and answers at random; what must be is found by a loop over the frames."""
+    chance = random.Random(seed)
+    c = Connection()
+    step = chance.choice([1, 1, 30000])  # now and then over several buckets
+    numbers: list[int] = []
+    for _ in range(chance.randint(1, 40)):
+        if chance.random() < 0.5:
+            numbers.append((numbers[-1] if numbers else 0) + chance.randint(1, step))
+            c.publish(numbers[-1])
+        elif numbers:
+            answer = chance.choice([c.ack, c.ack, c.nack])
+            answer(max(1, chance.choice(numbers) + chance.choice([0, 0, 0, 1, -1])), chance.random() < 0.4)
+    expected = []
+    for number in numbers:
+        answers = [
+            f
+            for f in c.frames
+            if f.get("method") in ("basic.ack", "basic.nack")
+            and (f["delivery_tag"] == number or (f["multiple"] and f["delivery_tag"] >= number))
+        ]
+        first = min(answers, key=lambda f: f["frame_no"]) if answers else None
+        expected.append(
+            {
+                "publish_seq": number,
+                "outcome": first["method"].removeprefix("basic.") if first else "none",
+                "confirm_frame_no": first and first["frame_no"],
+                "multiple": first and first["multiple"],
+            }
+        )
+    return c, expected
+
+
+@pytest.fixture(scope="module")
+def runs(spark):
+    """All conversations through one run of the job: Spark is slow per query, not per row."""
+    made = {name: scenario() for name, scenario in SCENARIOS.items()}
+    made |= {f"random {seed}": random_connection(seed) for seed in range(60)}
+    result = confirms(*tables(spark, [connection for connection, _ in made.values()]))
+    assert result.schema.simpleString() == schema("confirms").simpleString()
+    rows = collect(result, "connection_id", "channel", "channel_epoch", "publish_seq")
+    return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
+
+
+def check(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=False)] == expected
+    assert len(rows) == len(expected)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(runs, name):
+    check(*runs[name])
+
+
+def test_random_conversations_agree_with_a_loop(runs):
+    for name, (rows, expected) in runs.items():
+        if name.startswith("random"):
+            check(rows, expected)
+
+
+def test_one_channel_is_many_tasks(spark):
+    """Windows go over a bucket, or along the buckets of the summary; never along all rows of a channel."""
+    c = Connection()
+    c.publish(1)
+    plan = confirms(*tables(spark, [c]))._jdf.queryExecution().optimizedPlan().toString()
+    windows = [line for line in plan.splitlines() if "Window [" in line]
+    assert len(windows) >= 3
+    assert all("bucket#" in line.split("], [", 1)[1] for line in windows)
