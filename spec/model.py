@@ -248,10 +248,19 @@ class Table:
 
     def with_methods(self, protocol: Protocol) -> "Table":
         """The table with one column for each method argument of the protocol behind its own."""
-        docs: dict[str, str] = {}
+        fields: dict[str, list[Field]] = {}
         for method in protocol.methods:
-            for argument in method.fields:
-                if argument.column is not None:
-                    docs.setdefault(argument.column, argument.doc)
-        more = tuple(Column(name, kind, docs[name]) for name, kind in protocol.method_columns().items())
+            for item in method.fields:
+                if item.column is not None:
+                    fields.setdefault(item.column, []).append(item)
+        domains = {d.name: d.doc for d in protocol.domains if d.name != d.type}
+        more = tuple(
+            Column(name, kind, _shared_doc(fields[name], domains)) for name, kind in protocol.method_columns().items()
+        )
         return Table(self.name, self.doc, self.columns + more, self.written_by)
+
+
+def _shared_doc(fields: list[Field], domains: dict[str, str]) -> str:
+    """What to say of a column: what its fields say, or their domain where they say different things."""
+    docs = {item.doc for item in fields}
+    return fields[0].doc if len(docs) == 1 else domains.get(fields[0].domain) or fields[0].doc

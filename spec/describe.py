@@ -1,0 +1,257 @@
+"""What is known of a name, as lines of plain text: a protocol, class, method, column, table, domain or code."""
+
+import difflib
+from collections.abc import Iterator
+
+from spec import data
+from spec.layout import aligned, paragraph, title
+from spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
+
+_OWNERS = {"rabbitmq": "RabbitMQ"}
+
+
+def describe(name: str, protocol: Protocol) -> list[str]:
+    """All that is known under a name, one section for each meaning.
+
+    Names are taken with hyphens, underscores or blanks; methods also by ids (`60.40`), constants and classes by number.
+
+    Raises:
+        SpecError: nothing has this name; the message offers what comes near.
+    """
+    sections = list(_sections(name.strip().lower().replace(" ", "-"), protocol))
+    if not sections:
+        raise SpecError(f"{_printable(name)}: nothing of this name; {_near(name, protocol)}")
+    lines: list[str] = []
+    for section in sections:
+        for line in [*([""] if lines else []), *section]:
+            if line or not lines or lines[-1]:  # of blank lines in a row, one
+                lines.append(line)
+    return lines
+
+
+def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
+    name, column = name.replace("_", "-"), name.replace("-", "_")
+    if name == protocol.name:
+        yield of_protocol(protocol)
+    for cls in protocol.classes:
+        if name in (cls.name, str(cls.id)):
+            yield of_class(cls, protocol)
+    for method in protocol.methods:
+        if name in (method.full_name, method.name, f"{method.class_id}.{method.id}"):
+            yield of_method(method)
+    if column in data.tables():
+        yield of_table(data.tables()[column], protocol)
+    lines = of_column(column, protocol)
+    if lines:
+        yield lines
+    if name == "anomalies":
+        yield of_anomalies()
+    if name in data.anomalies():
+        yield of_anomaly(data.anomalies()[name])
+    for constant in protocol.constants:
+        if name in (constant.name, str(constant.value)):
+            yield of_constant(constant)
+    for domain in protocol.domains:
+        if name == domain.name:
+            yield of_domain(domain, protocol)
+
+
+def names(protocol: Protocol) -> set[str]:
+    """Every name that `describe` knows, numbers left out."""
+    known = {protocol.name, *data.tables(), *data.anomalies()}
+    known |= {c.name for c in protocol.classes} | {m.full_name for m in protocol.methods}
+    known |= {c.name for c in protocol.constants} | {d.name for d in protocol.domains}
+    return known | {c.name for t in data.tables().values() for c in t.with_methods(protocol).columns}
+
+
+def _near(name: str, protocol: Protocol) -> str:
+    wanted = name.lower()
+    known = sorted(names(protocol))
+    near = sorted((k for k in known if len(wanted) > 2 and wanted in k), key=len)
+    near += [k for k in difflib.get_close_matches(wanted, known, 4, 0.6) if k not in near]
+    return f"did you mean {', '.join(near[:6])}?" if near else "`amqpscope spec` lists what there is"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+# ------------------------------------------------------------------------------------------------------- protocol
+
+
+def overview(protocol: Protocol) -> list[str]:
+    """What there is: protocols, classes with their methods, tables, and what else can be asked for."""
+    lines = ["Protocols", ""]
+    known = [protocol] if protocol.name not in data.names() else [data.load(name) for name in data.names()]
+    lines += aligned([p.name, f"{len(p.classes)} classes, {len(p.methods)} methods", p.title] for p in known)
+    lines += ["", *class_list(protocol)]
+    for command in dict.fromkeys(t.written_by for t in data.tables().values()):
+        tables = [t for t in data.tables().values() if t.written_by == command]
+        lines += ["", f"Tables written by {command}", ""]
+        lines += aligned([t.name, t.doc] for t in tables)
+    lines += ["", "Show one: amqpscope spec NAME", ""]
+    lines += aligned(
+        [
+            ["a class or method", "basic, basic.publish, publish, 60.40"],
+            ["a table or column", "messages, delivery_tag"],
+            ["a reply code", "406, precondition-failed; reply-code for all of them"],
+            ["an anomaly code", f"tcp-hole, frame-cut; anomalies for all {len(data.anomalies())}"],
+            ["a protocol", f"{protocol.name} for its headers, constants and sources"],
+        ]
+    )
+    return lines
+
+
+def of_protocol(protocol: Protocol) -> list[str]:
+    """A protocol: provenance, headers, classes, constants."""
+    lines = title(protocol.name, "protocol") + paragraph(protocol.title)
+    lines += ["", "  Sources", *aligned((["-", source] for source in protocol.provenance), 4)]
+    if protocol.headers:
+        lines += ["", "  Protocol headers", ""]
+        lines += aligned(([spelling(h.octets), h.version, h.doc] for h in protocol.headers), 4)
+    lines += ["", *class_list(protocol), "", "Constants", ""]
+    return lines + aligned([str(c.value), c.name, closes(c), c.doc] for c in protocol.constants)
+
+
+def class_list(protocol: Protocol) -> list[str]:
+    """The classes with their methods, additions marked."""
+    marked = any(m.extension for m in protocol.methods)
+    lines = [f"Classes and methods of {protocol.name}" + (" (+ is an addition of RabbitMQ's)" if marked else ""), ""]
+    return lines + aligned(
+        [str(c.id), c.name, "  ".join(m.name + ("+" if m.extension else "") for m in _ordered(c))]
+        for c in sorted(protocol.classes, key=lambda c: c.id)
+    )
+
+
+def spelling(octets: bytes) -> str:
+    """A protocol header as text: letters as they are, other octets as numbers."""
+    return f"{octets[:4].decode('ascii')} {' '.join(str(o) for o in octets[4:])}"
+
+
+def _ordered(cls: Class) -> list[Method]:
+    return sorted(cls.methods, key=lambda m: m.id)
+
+
+# ------------------------------------------------------------------------------------------- classes, methods, fields
+
+
+def of_class(cls: Class, protocol: Protocol) -> list[str]:
+    """A class: its methods and content properties."""
+    lines = title(cls.name, f"class {cls.id} of {protocol.name}{_addition(cls.extension)}") + paragraph(cls.doc) + [""]
+    lines += aligned([str(m.id), m.full_name, arrow(m), m.doc] for m in _ordered(cls))
+    if cls.fields:
+        lines += ["", "  Content properties, in the order of their flags", "", *_field_rows(cls.fields, cls.extension)]
+    return lines
+
+
+def of_method(method: Method) -> list[str]:
+    """A method: direction, answers, fields."""
+    kind = f"{method.kind} {method.class_id}.{method.id}{_addition(method.extension)}"
+    lines = title(method.full_name, kind) + paragraph(method.doc) + ([""] if method.doc else [])
+    facts = [["Sent by", senders(method)]]
+    if method.responses:
+        facts.append(["Answered by", " or ".join(method.responses)])
+    if method.content:
+        facts.append(["Followed by", "content header and body"])
+    lines += aligned(facts)
+    return [*lines, "", *(_field_rows(method.fields, method.extension) or ["  No fields."])]
+
+
+def arrow(method: Method) -> str:
+    """Who sends it, in a few signs: `C>S`, `C<S`, `C<>S`."""
+    return {(True, False): "C>S", (False, True): "C<S"}.get((method.from_client, method.from_server), "C<>S")
+
+
+def senders(method: Method) -> str:
+    """Who sends it, in words, with what only an extension allows."""
+    who = [side for side, sends in (("client", method.from_client), ("server", method.from_server)) if sends]
+    words = [side + (" (addition of RabbitMQ)" if side in method.extension_senders else "") for side in who]
+    return " and ".join(words)
+
+
+def _field_rows(fields: tuple[Field, ...], extension: str | None) -> list[str]:
+    """Fields with types and columns; what an extension adds to a method that is not one is marked."""
+    if not fields:
+        return []
+    rows = [["field", "type", "column", "", "", ""]]
+    for item in fields:
+        column = [item.column, item.column_type] if item.column else ["-", ""]
+        mark = _OWNERS.get(item.extension, item.extension) if item.extension and not extension else ""
+        rows.append([item.wire_name, item.type, *column, mark, "reserved" if item.reserved else item.doc])
+    return aligned(rows)
+
+
+def _addition(extension: str | None) -> str:
+    return f", addition of {_OWNERS.get(extension, extension)}" if extension else ""
+
+
+# --------------------------------------------------------------------------------------------------- tables, columns
+
+
+def of_table(table: Table, protocol: Protocol) -> list[str]:
+    """A table: its columns."""
+    whole = table.with_methods(protocol) if table.methods_of == protocol.name else table
+    lines = title(table.name, f"table written by {table.written_by}, {len(whole.columns)} columns")
+    lines += [*paragraph(table.doc), ""]
+    return lines + aligned([c.name, c.type, c.unit or "", c.doc] for c in whole.columns)
+
+
+def of_column(name: str, protocol: Protocol) -> list[str]:
+    """A column: the tables that have it, and the fields that it holds; no lines when there is none."""
+    rows = []
+    for table in data.tables().values():
+        whole = table.with_methods(protocol) if table.methods_of == protocol.name else table
+        rows += [[table.name, c.type, c.unit or "", c.doc] for c in whole.columns if c.name == name]
+    if not rows:
+        return []
+    lines = title(name, "column") + aligned(rows)
+    methods = [m.full_name for m in protocol.methods for f in m.fields if f.column == name]
+    if methods:
+        lines += ["", "  Argument of", *aligned(([text] for text in [", ".join(methods)]), 4)]
+    properties = [c.name for c in protocol.classes for f in c.fields if f.column == name]
+    if properties:
+        lines += ["", f"  Content property of class {', '.join(properties)}"]
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------------- codes
+
+
+def of_anomaly(anomaly: Anomaly) -> list[str]:
+    """An anomaly code."""
+    return title(anomaly.code, f"anomaly, {anomaly.severity}") + paragraph(anomaly.doc)
+
+
+def of_anomalies() -> list[str]:
+    """All anomaly codes."""
+    codes = data.anomalies().values()
+    return title("anomalies", f"{len(codes)} codes") + aligned([a.code, a.severity, a.doc] for a in codes)
+
+
+def of_constant(constant: Constant) -> list[str]:
+    """A reply code or another constant."""
+    what = f"reply code {constant.value}" if is_reply(constant) else f"constant, {constant.value}"
+    effect = f", {closes(constant)}" if closes(constant) else ""
+    return title(constant.name, what + effect + _addition(constant.extension)) + paragraph(constant.doc)
+
+
+def is_reply(constant: Constant) -> bool:
+    """It is a reply code: 200, or one that says what it closes."""
+    return constant.kind is not None or constant.name == "reply-success"
+
+
+def closes(constant: Constant) -> str:
+    """What a reply code closes."""
+    return {"soft": "closes the channel", "hard": "closes the connection", None: ""}[constant.kind]
+
+
+def of_domain(domain: Domain, protocol: Protocol) -> list[str]:
+    """A domain, and the fields that use it."""
+    lines = title(domain.name, "type" if domain.name == domain.type else f"domain of type {domain.type}")
+    lines += paragraph(domain.doc)
+    choices = [[str(value), name] for name, value in domain.choices]
+    if domain.name == "reply-code":
+        choices = [[str(c.value), c.name, closes(c), c.doc] for c in protocol.constants if is_reply(c)]
+    lines += ["", *aligned(choices)] if choices else []
+    used = [f"{m.full_name} ({f.name})" for m in protocol.methods for f in m.fields if f.domain == domain.name]
+    return [*lines, "", "  Used by", *aligned([[", ".join(used)]], 4)] if used else lines

@@ -1,0 +1,132 @@
+"""The reference page: `python -m spec.reference` writes it from the data, `--check` says whether it is stale."""
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from spec import data, describe
+from spec.model import Class, Field, Protocol, Table
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+_DIFF_LINES = 40
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    protocols = [data.load(name) for name in data.names()]
+    lines = [
+        "# Reference",
+        "",
+        "Written from the data in `spec/` by `python -m spec.reference`; change it there. `amqpscope spec NAME` shows",
+        "the same in a terminal.",
+        "",
+    ]
+    for protocol in protocols:
+        lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
+    lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)", ""]
+    for protocol in protocols:
+        lines += _protocol(protocol)
+    lines += _tables(protocols)
+    lines += _anomalies()
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page, or check it.
+
+    Returns:
+        0; 1 when the page is stale and `--check` was given.
+    """
+    parser = argparse.ArgumentParser(prog="python -m spec.reference", description="Write docs/reference.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page is stale")
+    wanted = page()
+    if not parser.parse_args(arguments).check:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(wanted, encoding="utf-8")
+        return 0
+    found = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    if found == wanted:
+        return 0
+    diff = difflib.unified_diff(found.splitlines(), wanted.splitlines(), "docs/reference.md", "from spec/", lineterm="")
+    shown = [line for line, _ in zip(diff, range(_DIFF_LINES), strict=False)]
+    sys.stderr.write("\n".join([*shown, "docs/reference.md is stale: run python -m spec.reference"]) + "\n")
+    return 1
+
+
+def _protocol(protocol: Protocol) -> list[str]:
+    lines = [f"## {protocol.name}", "", f"{protocol.title}. Sources:", ""]
+    lines += [f"- {source}" for source in protocol.provenance]
+    lines += ["", "**+** marks additions of RabbitMQ's to the published protocol. Ids are class.method.", ""]
+    for cls in sorted(protocol.classes, key=lambda c: c.id):
+        lines += _class(cls)
+    lines += ["### Reply codes", ""]
+    replies = [c for c in protocol.constants if describe.is_reply(c)]
+    rows = [[str(c.value), c.name + _mark(c.extension), describe.closes(c), c.doc] for c in replies]
+    lines += _grid(["code", "name", "", ""], rows)
+    lines += ["### Other constants", ""]
+    others = [c for c in protocol.constants if c not in replies]
+    lines += _grid(["value", "name", ""], [[str(c.value), c.name, c.doc] for c in others])
+    lines += ["### Protocol headers", ""]
+    rows = [[f"`{describe.spelling(h.octets)}`", h.version, h.doc] for h in protocol.headers]
+    return lines + _grid(["octets", "version", ""], rows)
+
+
+def _class(cls: Class) -> list[str]:
+    lines = [f"### {cls.name} ({cls.id}){_mark(cls.extension)}", "", cls.doc, ""]
+    for method in sorted(cls.methods, key=lambda m: m.id):
+        facts = [f"{cls.id}.{method.id}", f"sent by {describe.senders(method)}"]
+        facts += [f"answered by {' or '.join(method.responses)}"] if method.responses else []
+        facts += ["followed by content"] if method.content else []
+        lines += [f"#### {method.full_name}{_mark(method.extension)}", "", f"{'; '.join(facts)}. {method.doc}", ""]
+        lines += _fields(method.fields, method.extension)
+    if cls.fields:
+        lines += [f"#### Content properties of {cls.name}", ""]
+        lines += _fields(cls.fields, cls.extension)
+    return lines
+
+
+def _fields(fields: tuple[Field, ...], extension: str | None) -> list[str]:
+    rows = []
+    for item in fields:
+        column = f"`{item.column}` {item.column_type}" if item.column else ""
+        mark = "" if extension else _mark(item.extension)
+        rows.append([item.wire_name + mark, item.type, column, "reserved" if item.reserved else item.doc])
+    return _grid(["field", "type", "column", ""], rows) if rows else []
+
+
+def _tables(protocols: list[Protocol]) -> list[str]:
+    lines = ["## Tables", ""]
+    for table in data.tables().values():
+        lines += [f"### {table.name}", "", f"Written by `amqpscope {table.written_by}`. {table.doc}", ""]
+        lines += _columns(table)
+        for protocol in protocols:
+            if table.methods_of == protocol.name:
+                count = len(table.columns)
+                lines += [f"One column for each method argument of {protocol.name}, null on all other rows:", ""]
+                lines += _columns(table.with_methods(protocol), count)
+    return lines
+
+
+def _columns(table: Table, start: int = 0) -> list[str]:
+    rows = [[f"`{c.name}`", c.type, c.unit or "", c.doc] for c in table.columns[start:]]
+    return _grid(["column", "type", "unit", ""], rows)
+
+
+def _anomalies() -> list[str]:
+    rows = [[f"`{a.code}`", a.severity, a.doc] for a in data.anomalies().values()]
+    return ["## Anomaly codes", "", *_grid(["code", "severity", ""], rows)]
+
+
+def _grid(head: list[str], rows: list[list[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---"] * len(head), *escaped]
+    return [*("| " + " | ".join(row) + " |" for row in lines), ""]
+
+
+def _mark(extension: str | None) -> str:
+    return " **+**" if extension else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Our own documents: complete, consistent, quick to load, and with the names that others rely on."""
+
+import dataclasses
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import spec
+
+FOLDER = Path(spec.__file__).parent
+# Names that notebooks and checks rely on: none of them may go.
+MUST_HAVE = {
+    "captures": "capture",
+    "connections": """
+        connection_id protocol client_ip client_port server_ip server_port first_ts_ns last_ts_ns packets bytes vantage
+        rtt_ns handshake_stage handshake_outcome closed_by reply_code reply_text vhost user mechanism channel_max
+        frame_max heartbeat lost_bytes retransmitted_bytes""",
+    "amqp091_frames": "channel channel_epoch frame_type method size is_partial missing",
+    "stream_frames": "command version is_response correlation_id response_code size",
+    "amqp010_frames": "channel track segment_type method size session command_id",
+    "messages": """
+        protocol kind channel channel_epoch exchange routing_key consumer_tag delivery_tag redelivered mandatory no_ack
+        publish_seq body_size body_hash is_partial first_frame_no headers trace_id stream publisher_id
+        publisher_reference publisher_epoch subscription_id offset chunk_id chunk_ts_ns session""",
+    "anomalies": "code severity channel offset detail",
+    "confirms": """
+        connection_id channel channel_epoch publish_seq exchange routing_key publish_ts_ns confirm_ts_ns outcome
+        multiple returned reply_code ended_by end_ts_ns latency_ns records deduplicated""",
+    "settlements": """
+        connection_id channel channel_epoch consumer_tag queue delivery_tag deliver_ts_ns settle_ts_ns outcome multiple
+        requeue ended_by end_ts_ns latency_ns""",
+    "rpcs": "connection_id channel channel_epoch request response request_ts_ns latency_ns outcome reply_code",
+    "transits": """
+        publish_connection_id deliver_connection_id exchange routing_key publish_ts_ns deliver_ts_ns latency_ns
+        matched_by""",
+    "flow_control": """
+        connection_id channel channel_epoch consumer_tag cause start_ts_ns end_ts_ns duration_ns side evidence""",
+    "heartbeats": "connection_id from_client negotiated_s longest_silence_ns missed",
+    "latency_summary": "metric grouping count failed censored p50_ns p90_ns p99_ns p999_ns p9999_ns max_ns",
+    "latency_buckets": "metric grouping bucket low_ns high_ns count",
+}
+LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
+PROPERTIES = """
+    content_type content_encoding headers delivery_mode priority correlation_id reply_to expiration message_id timestamp
+    type user_id app_id cluster_id"""
+PAIRS = {
+    "confirms": ("publish", "confirm"),
+    "settlements": ("deliver", "settle"),
+    "rpcs": ("request", "response"),
+    "transits": ("publish", "deliver"),
+    "flow_control": ("start", "end"),
+}
+
+
+def column_names(table):
+    return [c.name for c in spec.tables()[table].columns]
+
+
+def test_tables_are_all_there_with_the_columns_that_must_be():
+    assert list(spec.tables()) == list(MUST_HAVE)
+    for table, names in MUST_HAVE.items():
+        assert set(names.split()) <= set(column_names(table)), table
+    for table in ("amqp091_frames", "stream_frames", "amqp010_frames", "messages", "anomalies"):
+        assert " ".join(column_names(table)).startswith(LEADING)
+    for table, ends in PAIRS.items():
+        for end in ends:
+            assert {f"{end}_frame_no", f"{end}_capture", f"{end}_packet"} <= set(column_names(table)), table
+
+
+@pytest.mark.parametrize("table", MUST_HAVE)
+def test_tables_are_sound(table):
+    whole = spec.tables()[table]
+    if whole.methods_of:
+        whole = whole.with_methods(spec.load(whole.methods_of))
+    names = [c.name for c in whole.columns]
+    assert len(set(names)) == len(names)
+    for column in whole.columns:
+        assert column.type in {"int64", "int32", "bool", "string", "binary", "timestamp"}
+        assert column.doc.endswith(".")
+        assert "\n" not in column.doc
+        if column.name.endswith("_ns"):
+            assert (column.type, column.unit) == ("int64", "ns"), column.name
+        assert (column.name == "ts") == (column.type == "timestamp")
+
+
+def test_columns_of_one_name_have_one_type():
+    types = {}
+    for table in spec.tables().values():
+        if table.name == "stream_frames":
+            continue  # numbers of its own, where AMQP has text: correlation_id
+        for column in table.with_methods(spec.load()).columns if table.methods_of else table.columns:
+            assert types.setdefault(column.name, column.type) == column.type, (table.name, column.name)
+
+
+def test_columns_of_methods():
+    columns = spec.load().method_columns()
+    assert columns["delivery_tag"] == "int64"
+    assert columns["no_wait"] == "bool"
+    assert columns["reply_code"] == "int32"
+    assert columns["arguments"] == columns["queue"] == "string"
+    assert not any("reserved" in name for name in columns)
+    assert not columns.keys() & set(column_names("amqp091_frames"))
+    assert list(columns)[:3] == ["version_major", "version_minor", "server_properties"]
+    assert list(spec.load().property_columns()) == PROPERTIES.split()
+    messages = {c.name: c.type for c in spec.tables()["messages"].columns}
+    assert spec.load().property_columns().items() <= messages.items()
+
+
+def test_protocol_is_sound():
+    protocol = spec.load()
+    assert [(m.class_id, m.id) for m in protocol.methods] == sorted({(m.class_id, m.id) for m in protocol.methods})
+    for method in protocol.methods:
+        assert protocol.method(method.full_name) is protocol.by_id(method.class_id, method.id) is method
+        assert method.doc.endswith(".")
+        assert method.from_client or method.from_server
+        for name in method.responses:
+            answer = protocol.method(name)
+            assert answer.synchronous or name == "channel.flow-ok", name
+            assert (method.from_client, method.from_server) == (answer.from_server, answer.from_client), name
+        for field in method.fields:
+            assert field.reserved == (field.column is None) == (not field.doc)
+            assert field.wire_name in (field.name.replace("_", "-"), "nowait")
+    for header in protocol.headers:
+        assert len(header.octets) == 8
+        assert header.octets.startswith(b"AMQP")
+
+
+def test_extensions_are_marked_throughout():
+    for method in spec.load().methods:
+        if method.extension:
+            assert all(f.extension == method.extension for f in method.fields), method.full_name
+    for cls in spec.load().classes:
+        assert cls.extension is None or all(m.extension == cls.extension for m in cls.methods)
+
+
+def test_secrets():
+    secret = {(m.full_name, f.name) for m in spec.load().methods for f in m.fields if f.secret}
+    assert secret == {
+        ("connection.start-ok", "response"),
+        ("connection.secure-ok", "response"),
+        ("connection.update-secret", "new_secret"),
+    }
+
+
+def test_anomalies_are_sound():
+    for code, anomaly in spec.anomalies().items():
+        assert code == anomaly.code
+        assert all(word.isalnum() and word.islower() for word in code.split("-"))
+        assert anomaly.severity in {"note", "warning", "error"}
+        assert anomaly.doc.endswith(".")
+
+
+def test_every_document_says_where_it_is_from_and_has_no_keys_that_nobody_reads():
+    document = tomllib.loads((FOLDER / "amqp-0-9-1.toml").read_text())
+    assert document["provenance"]
+    known = {f.name for f in dataclasses.fields(spec.Method)} | {"from"}
+    for cls in document["class"]:
+        assert cls.keys() <= {"name", "id", "doc", "extension", "properties", "method"}
+        for method in cls["method"]:
+            assert method.keys() <= known
+            for field in method.get("fields", []):
+                assert field.keys() <= {"name", "domain", "type", "reserved", "secret", "extension", "doc"}
+
+
+def test_unknown_names():
+    assert spec.names() == ["amqp-0-9-1"]
+    with pytest.raises(spec.SpecError, match="no such protocol; known are amqp-0-9-1"):
+        spec.load("amqp-2-0")
+    for lookup in (lambda: spec.load().method("no.such"), lambda: spec.load().by_id(1, 1)):
+        with pytest.raises(KeyError):
+            lookup()
+
+
+def test_records_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.load().name = "other"
+    assert not hasattr(spec.load().methods[0], "__dict__")
+
+
+def test_loading_is_quick_and_imports_little():
+    code = (
+        "import sys, time; before = set(sys.modules); t = time.perf_counter(); import spec; a = time.perf_counter();"
+        "assert not {'argparse', 'xml', 'difflib', 'textwrap'} & (set(sys.modules) - before);"
+        "spec.load(); spec.tables(); spec.anomalies(); print(a - t, time.perf_counter() - a)"
+    )
+    best = [1.0, 1.0]
+    for _ in range(4):
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parent
+        )
+        best = [min(pair) for pair in zip(best, map(float, ran.stdout.split()), strict=True)]
+        time.sleep(0.01)
+    assert best[0] < 0.06, "import"
+    assert best[1] < 0.12, "all documents"
