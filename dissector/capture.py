@@ -25,6 +25,7 @@ MAX_PROBLEMS = 1000
 """Problems of one kind that are listed; further ones are only counted."""
 
 _HEAD = 64  # octets that tell the format
+_SHORTEST = 28  # octets of the longest file header
 
 
 class Problem(NamedTuple):
@@ -214,12 +215,12 @@ class CaptureFile:
 
     def _scanner(self, head: bytes, source: Input) -> tuple[PcapScanner | PcapngScanner, int]:
         """The scanner for a file that begins with `head`, and where it begins to scan."""
+        if source.damage and len(head) < _SHORTEST:
+            raise CaptureError(f"{self._name}: {source.damage}")
         if is_pcap(head):
             return PcapScanner(head, self._name, self.info), 24
         if head.startswith(SECTION_MAGIC):
             return PcapngScanner(head, self._name, self.info), 0
-        if source.damage:
-            raise CaptureError(f"{self._name}: {source.damage}")
         if not head:
             raise CaptureError(f"{self._name}: is empty")
         raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
