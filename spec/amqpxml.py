@@ -20,7 +20,8 @@ _MAX_NAME = 64
 _MAX_CHAIN = 8
 _UNDECLARED = "content"
 """A type that the 0-9 document uses and does not declare."""
-_SECRETS = frozenset([("connection", "response"), ("connection", "new-secret")])
+_SECRETS = frozenset(["response", "new-secret", "secret", "password", "token", "credentials"])
+"""Fields of class connection that hold credentials."""
 
 
 def read(path: str | os.PathLike[str]) -> Protocol:
@@ -223,6 +224,6 @@ class _Reader:
             domain=domain,
             type=kind,
             reserved=self.flag(node, "reserved"),
-            secret=(class_name, wire_name) in _SECRETS,
+            secret=class_name == "connection" and wire_name in _SECRETS,
             doc=self.doc(node),
         )

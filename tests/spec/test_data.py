@@ -1,6 +1,7 @@
 """Our own documents: complete, consistent, quick to load, and with the names that others rely on."""
 
 import dataclasses
+import pickle
 import subprocess
 import sys
 import time
@@ -179,6 +180,12 @@ def test_records_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.load().name = "other"
     assert not hasattr(spec.load().methods[0], "__dict__")
+
+
+def test_a_protocol_travels_between_processes():
+    copy = pickle.loads(pickle.dumps(spec.load()))
+    assert copy == spec.load()
+    assert copy.method("basic.publish") == copy.by_id(60, 40)
 
 
 def test_loading_is_quick_and_imports_little():
