@@ -24,6 +24,7 @@ arrays nested deeper than `DEPTH` are `null`.
 
 import functools
 import math
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,10 +112,10 @@ def _insert_floats(octets: Octets, sizes: Integers, data: Octets, floats: Intege
 @functools.lru_cache(1 << 14)
 def float_text(octets: bytes) -> bytes:
     """JSON of a float of 4 or 8 octets, big-endian: the fewest digits that give the same bits again."""
-    value = np.frombuffer(octets, f">f{len(octets)}")[0]
+    (value,) = struct.unpack(">f" if len(octets) == 4 else ">d", octets)
     if math.isfinite(value):
-        # numpy finds the digits of 32 bits; float() of so few digits is exact enough to have them as its repr
-        return repr(float(str(value))).encode()
+        # of 32 bits numpy finds the digits; they are few enough to be the repr of the float that they make
+        return repr(value if len(octets) == 8 else float(str(np.float32(value)))).encode()
     name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return b'{"$double":"%s"}' % name.encode()
 
@@ -144,7 +145,7 @@ def render_tables(
     stack: Integers, out: Octets, sizes: Integers, trace: Integers, floats: Integers, problems: Integers,
     used: Integers,
 ) -> None:  # fmt: skip
-    """Render all tables; `stack` holds end and closing octet of the levels that are open.
+    """Render all tables; `stack` holds end and closing octet of the levels around the one at hand.
 
     Every read lies before the end of its level: key and value are measured before either is written. Floats are left
     out and listed in `floats`: place in `out`, table, place in `data`, width. `used` gets the octets of `out`, the
@@ -157,8 +158,8 @@ def render_tables(
         i = at[e]
         begin = j
         depth = 0
-        stack[0, 0] = i + size[e]
-        stack[0, 1] = CLOSE_OBJECT
+        end = i + size[e]
+        close = CLOSE_OBJECT
         out[j] = OPEN_OBJECT
         j += 1
         first = True
@@ -168,15 +169,17 @@ def render_tables(
         told_text = False
         told_depth = False
         while depth >= 0:
-            end = stack[depth, 0]
             if i >= end or broken >= 0:
-                out[j] = stack[depth, 1]
+                out[j] = close
                 j += 1
                 depth -= 1
+                if depth >= 0:
+                    end = stack[depth, 0]
+                    close = stack[depth, 1]
                 first = False
                 continue
             # measure: key, letter, length, value
-            named = stack[depth, 1] == CLOSE_OBJECT
+            named = close == CLOSE_OBJECT
             key = i + 1
             if named:
                 i = key + data[i]
@@ -220,9 +223,9 @@ def render_tables(
                 if key < key_end and data[key] == DOLLAR:
                     out[j] = DOLLAR
                     j += 1
-                done = write_string(data, key, key_end, escapes, False, out, j)
+                done = write_string(data, key, key_end, escapes, out, j)
                 if done < 0:
-                    done = write_string(data, key, key_end, escapes, True, out, j)
+                    done = write_escaped(data, key, key_end, escapes, out, j)
                     if not told_text:
                         told_text = True
                         problems[n_problems, 0] = e
@@ -233,56 +236,65 @@ def render_tables(
                 out[done + 1] = COLON
                 j = done + 2
             i = after
+            opening = -1
             if kind == STRING:
                 out[j] = QUOTE
-                done = write_string(data, value, after, escapes, False, out, j + 1)
+                done = write_string(data, value, after, escapes, out, j + 1)
                 if done >= 0:
                     out[done] = QUOTE
                     j = done + 1
                 else:
-                    j = write_octets(data, value, after, STRING_OPEN, literals, out, j)
-            elif kind in (SIGNED, UNSIGNED):
-                j = write_integer(data, value, width, kind == SIGNED, out, j)
-            elif kind == BOOLEAN:
-                j = write_literal(literals, TRUE if data[value] else FALSE, out, j)
+                    opening = STRING_OPEN
             elif kind in (TABLE, ARRAY):
                 if depth + 1 < DEPTH:
+                    stack[depth, 0] = end
+                    stack[depth, 1] = close
                     depth += 1
-                    stack[depth, 0] = after
-                    stack[depth, 1] = CLOSE_OBJECT if kind == TABLE else CLOSE_ARRAY
+                    end = after
+                    close = CLOSE_OBJECT if kind == TABLE else CLOSE_ARRAY
                     out[j] = OPEN_OBJECT if kind == TABLE else OPEN_ARRAY
                     j += 1
                     first = True
                     i = value
                 else:
-                    j = write_literal(literals, NULL, out, j)
+                    opening = NULL
                     if not told_depth:
                         told_depth = True
                         problems[n_problems, 0] = e
                         problems[n_problems, 1] = TABLE_TOO_DEEP
                         problems[n_problems, 2] = value - 5
                         n_problems += 1
+            elif kind == BOOLEAN:
+                opening = TRUE if data[value] else FALSE
+            elif kind == VOID:
+                opening = NULL
+            elif kind == BYTES:
+                opening = BYTES_OPEN
+            elif kind == TIMESTAMP:
+                opening = TIMESTAMP_OPEN
+            elif kind == DECIMAL:
+                opening = DECIMAL_OPEN
             elif kind == FLOAT:
                 floats[n_floats, 0] = j
                 floats[n_floats, 1] = e
                 floats[n_floats, 2] = value
                 floats[n_floats, 3] = width
                 n_floats += 1
-            elif kind == TIMESTAMP:
-                j = write_literal(literals, TIMESTAMP_OPEN, out, j)
-                j = write_integer(data, value, 8, False, out, j)
+            if opening >= 0:
+                j = write_literal(literals, opening, out, j)
+            if kind in (SIGNED, UNSIGNED, TIMESTAMP):
+                j = write_integer(data, value, width, kind == SIGNED, out, j)
+            elif kind == DECIMAL:
+                j = write_decimal(data, value, out, j)
+            elif opening in (STRING_OPEN, BYTES_OPEN):
+                for k in range(value, after):
+                    j = write_hex(data[k], out, j)
+            if opening in (STRING_OPEN, BYTES_OPEN, DECIMAL_OPEN):
+                out[j] = QUOTE
+                j += 1
+            if opening >= STRING_OPEN:
                 out[j] = CLOSE_OBJECT
                 j += 1
-            elif kind == BYTES:
-                j = write_octets(data, value, after, BYTES_OPEN, literals, out, j)
-            elif kind == DECIMAL:
-                j = write_literal(literals, DECIMAL_OPEN, out, j)
-                j = write_decimal(data, value, out, j)
-                out[j] = QUOTE
-                out[j + 1] = CLOSE_OBJECT
-                j += 2
-            else:
-                j = write_literal(literals, NULL, out, j)
         sizes[e] = j - begin
     used[0] = j
     used[1] = n_floats
@@ -315,11 +327,8 @@ def write_literal(literals: Octets, which: int, out: Octets, j: int) -> int:
 
 
 @kernel
-def write_string(data: Octets, at: int, end: int, escapes: Octets, lenient: bool, out: Octets, j: int) -> int:
-    r"""Write text as the inside of a JSON string; returns where it ends.
-
-    Octets that are no UTF-8 become `\\xNN` when lenient; when not, the answer is -1.
-    """
+def write_string(data: Octets, at: int, end: int, escapes: Octets, out: Octets, j: int) -> int:
+    """Write text as the inside of a JSON string; returns where it ends, -1 when it is no UTF-8."""
     i = at
     while i < end:
         octet = data[i]
@@ -330,16 +339,10 @@ def write_string(data: Octets, at: int, end: int, escapes: Octets, lenient: bool
             i += 1
         elif escape == NOT_ASCII:
             length = utf8_length(data, i, end)
-            if length:
-                j = copy(data, i, i + length, out, j)
-                i += length
-            elif lenient:
-                out[j] = BACKSLASH
-                out[j + 1] = BACKSLASH
-                j = write_hex_escape(octet, out, j + 2)
-                i += 1
-            else:
+            if length == 0:
                 return -1
+            j = copy(data, i, i + length, out, j)
+            i += length
         else:
             out[j] = BACKSLASH
             out[j + 1] = escape
@@ -353,14 +356,20 @@ def write_string(data: Octets, at: int, end: int, escapes: Octets, lenient: bool
 
 
 @kernel
-def write_octets(data: Octets, at: int, end: int, which: int, literals: Octets, out: Octets, j: int) -> int:
-    """Write octets in hexadecimal, in the object that says what they are; returns where it ends."""
-    j = write_literal(literals, which, out, j)
-    for i in range(at, end):
-        j = write_hex(data[i], out, j)
-    out[j] = QUOTE
-    out[j + 1] = CLOSE_OBJECT
-    return j + 2
+def write_escaped(data: Octets, at: int, end: int, escapes: Octets, out: Octets, j: int) -> int:
+    r"""Write octets of which some are no UTF-8 as the inside of a JSON string, with `\\xNN` for each wrong one."""
+    i = at
+    while i < end:
+        length = utf8_length(data, i, end)
+        if length:
+            j = write_string(data, i, i + length, escapes, out, j)
+            i += length
+        else:
+            out[j] = BACKSLASH
+            out[j + 1] = BACKSLASH
+            j = write_hex_escape(data[i], out, j + 2)
+            i += 1
+    return j
 
 
 @kernel
@@ -427,9 +436,12 @@ def write_decimal(data: Octets, at: int, out: Octets, j: int) -> int:
     if exponent < -6:
         point = 1
     elif point <= 0:
-        j = write_digits(0, 1, out, j)
-        out[j] = DOT
-        j = write_digits(0, -point, out, j + 1) if point < 0 else j + 1
+        out[j] = ZERO
+        out[j + 1] = DOT
+        j += 2
+        for _ in range(-point):
+            out[j] = ZERO
+            j += 1
         point = digits
     for k in range(digits):
         if k == point:

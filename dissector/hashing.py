@@ -6,7 +6,7 @@ Source: the XXH64 description in the xxHash specification, release 0.8.
 """
 
 from dissector.arrays import Array
-from dissector.kernel import kernel, proven, u64
+from dissector.kernel import i64, kernel, proven, u64
 
 SEED = 42
 MASK = 0xFFFFFFFFFFFFFFFF
@@ -74,7 +74,7 @@ def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, 
     """Add octets. `waiting` is uint8 of 32 a row, in one dimension."""
     if offset < 0 or length <= 0 or offset + length > len(data):
         return
-    have = int(lanes[row, L_TOTAL]) & 31
+    have = i64(lanes[row, L_TOTAL]) & 31
     lanes[row, L_TOTAL] = lanes[row, L_TOTAL] + u64(length)
     base = 32 * row
     p = offset
@@ -100,8 +100,8 @@ def hash_end(lanes: Array, waiting: Array, row: int) -> int:
     """The hash so far, as uint64."""
     total = lanes[row, L_TOTAL]
     p = 32 * row
-    end = p + (int(total) & 31)
-    if int(total) >= 32:
+    end = p + (i64(total) & 31)
+    if i64(total) >= 32:
         a = lanes[row, 0]
         b = lanes[row, 1]
         c = lanes[row, 2]

@@ -45,6 +45,11 @@ def u64(value: int) -> int:
     return value & 0xFFFFFFFFFFFFFFFF
 
 
+def i64(value: int) -> int:
+    """An integer as int64; compiled, an octet out of an array is uint8, and its sums uint64."""
+    return value
+
+
 def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
     """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
     if compiled:
@@ -65,8 +70,8 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         value = namespace.get(name)
         if isinstance(value, types.FunctionType) and value in _kernels:
             namespace[name] = compile_kernel(value)
-        elif value is u64:
-            namespace[name] = np.uint64
+        elif value is u64 or value is i64:
+            namespace[name] = np.uint64 if value is u64 else np.int64
     copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__
     copy.__qualname__ = function.__qualname__

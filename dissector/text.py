@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dissector.kernel import call, kernel
+from dissector.kernel import call, kernel, proven
 
 Octets = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -60,9 +60,9 @@ def copy(source: Octets, at: int, end: int, target: Octets, j: int) -> int:
     return j
 
 
-@kernel
+@proven
 def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> None:
-    """Copy all entries as they are."""
+    """Copy all entries, which lie within `data`, as they are; `target` has the sum of their sizes."""
     j = 0
     for e in range(len(at)):
         begin = at[e]

@@ -1,0 +1,602 @@
+"""AMQP 0-9-1 content: method, header and body frames of a channel to messages (specification §4.2.6).
+
+One row of `channels` a channel, two of `contents` (what the client, and what the server, is sending on it).
+Frames of other channels may come between; anything else inside a content is a fault, and the content is
+given up. The body is hashed as it passes. What else a message row must say, and only earlier frames know, is
+kept here: the channel's epoch, the publish number (RabbitMQ: from the client's first confirm.select), and
+whether the consumer or get acknowledges.
+"""
+
+import numpy as np
+
+from dissector.amqp091.frames import (
+    ABANDONED,
+    BODY,
+    BODY_TOO_LARGE,
+    CHANNEL_WRONG,
+    HEADER,
+    INTERRUPTED,
+    LIMIT,
+    METHOD,
+    PROTOCOL_HEADER,
+    R_CAPTURE,
+    R_CHANNEL,
+    R_EPOCH,
+    R_FIRST_CAPTURE,
+    R_FIRST_PACKET,
+    R_FIRST_TS,
+    R_LENGTH,
+    R_METHOD,
+    R_MISSING,
+    R_NO,
+    R_OFFSET,
+    R_PACKET,
+    R_POS,
+    R_SIDE,
+    R_SIZE,
+    R_SLOT,
+    R_TS,
+    R_TYPE,
+    UNEXPECTED,
+    X_BEFORE,
+    X_CHANNEL,
+    X_LENGTH,
+    X_OFFSET,
+    X_SIDE,
+    X_SLOT,
+    Y_CAPTURE,
+    Y_CHANNEL,
+    Y_CODE,
+    Y_FIRST_CAPTURE,
+    Y_FIRST_PACKET,
+    Y_FIRST_TS,
+    Y_NO,
+    Y_PACKET,
+    Y_POS,
+    Y_SIDE,
+    Y_SLOT,
+    Y_TS,
+    Y_VALUE,
+    u16,
+    u32,
+)
+from dissector.arrays import Array, Ints
+from dissector.hashing import hash_begin, hash_end, hash_feed
+from dissector.kernel import i64, kernel
+from dissector.tcp import C_CLIENT, mix
+
+# What a method means for content and channel state.
+(
+    PLAIN, PUBLISH, DELIVER, GET_OK, RETURN,  # the last four carry content
+    OPEN, SELECT, CONSUME, CONSUME_OK, CANCEL, GET, GET_EMPTY, CONNECTION,
+) = range(13)  # fmt: skip
+ROLES = {
+    "basic.publish": PUBLISH,
+    "basic.deliver": DELIVER,
+    "basic.get-ok": GET_OK,
+    "basic.return": RETURN,
+    "channel.open": OPEN,
+    "confirm.select": SELECT,
+    "basic.consume": CONSUME,
+    "basic.consume-ok": CONSUME_OK,
+    "basic.cancel": CANCEL,
+    "basic.get": GET,
+    "basic.get-empty": GET_EMPTY,
+}
+KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"}
+
+# Columns of `channels`.
+(
+    N_USED, N_SLOT, N_CHANNEL, N_NEXT,  # N_NEXT: next channel of the connection
+    N_EPOCH, N_CONFIRM, N_SEQ,  # N_SEQ: number of the last publish
+    N_CONSUMERS,  # list of (hash of the tag, no_ack)
+    N_CONSUMES, N_CONSUMES_END,  # consumes that wait for their -ok: (hash of the tag or 0, no_ack)
+    N_GETS, N_GETS_END,  # gets that wait: (0, no_ack)
+    N_WIDTH,
+) = range(13)  # fmt: skip
+
+# Columns of `contents`, rows 2 * channel + (0 client's, 1 server's).
+(
+    B_KIND,  # role of the method; 0: nothing under way
+    B_STATE,  # 1: the header is next, 2: the body
+    B_METHOD, B_METHOD_OFFSET, B_METHOD_LENGTH, B_METHOD_MISSING,
+    B_HEADER_OFFSET, B_HEADER_LENGTH, B_HEADER_MISSING,
+    B_SIZE, B_GOT, B_MISSING,  # of the body, in octets
+    B_SEQ, B_NO_ACK,  # -1: null
+    B_FIRST_NO, B_FIRST_PACKET, B_FIRST_TS, B_FIRST_CAPTURE,
+    B_NO, B_PACKET, B_TS, B_CAPTURE,  # of its last frame so far
+    B_OVER,  # octets beyond the announced body
+    B_BODY,  # number under which the body is kept; -1: it is not
+    B_WIDTH,
+) = range(25)  # fmt: skip
+
+# Rows of `messages`, one column a message.
+(
+    G_SLOT, G_SIDE, G_KIND, G_CHANNEL, G_EPOCH, G_NO, G_FIRST_NO,
+    G_METHOD, G_METHOD_OFFSET, G_METHOD_LENGTH, G_HEADER_OFFSET, G_HEADER_LENGTH, G_HEADER_CUT,
+    G_SIZE, G_MISSING, G_HASH, G_SEQ, G_NO_ACK, G_PARTIAL,
+    G_PACKET, G_TS, G_CAPTURE, G_FIRST_PACKET, G_FIRST_TS, G_FIRST_CAPTURE, G_BODY, G_HEIGHT,
+) = range(27)  # fmt: skip
+
+# Columns of `nodes`, the members of all lists.
+Z_NEXT, Z_KEY, Z_VALUE, Z_WIDTH = range(4)
+
+# Items of `control`.
+(
+    Q_FRAME, Q_SPAN,  # cursor
+    Q_MESSAGES, Q_FAULTS, Q_KEPT, Q_BODIES, Q_FREE_CHANNELS, Q_FREE_NODES, Q_TOMBSTONES,
+    Q_FULL,  # 1: no more channels may be made
+    Q_WIDTH,
+) = range(11)  # fmt: skip
+
+# Rows of `kept`: octets of bodies to keep, in order (body number, offset, length).
+E_BODY, E_OFFSET, E_LENGTH, E_HEIGHT = range(4)
+
+
+@kernel
+def channel_row(
+    slot: int, number: int, make: int, channels: Array, contents: Array, lanes: Array, table: Array, first: Array,
+    free: Array, control: Array,
+) -> int:  # fmt: skip
+    """The row of this channel, made when it must be; -1 when there is none (or no room)."""
+    mask = len(table) - 1
+    place = mix(mix(7, slot), number) & mask
+    spare = -1
+    while table[place] != 0:
+        if table[place] > 0:
+            row = table[place] - 1
+            if channels[row, N_SLOT] == slot and channels[row, N_CHANNEL] == number:
+                return row
+        elif spare < 0:
+            spare = place
+        place = (place + 1) & mask
+    if make == 0 or control[Q_FREE_CHANNELS] == 0:
+        return -1
+    if spare >= 0:
+        place = spare
+        control[Q_TOMBSTONES] -= 1
+    control[Q_FREE_CHANNELS] -= 1
+    row = free[control[Q_FREE_CHANNELS]]
+    table[place] = row + 1
+    for column in range(N_WIDTH):
+        channels[row, column] = 0
+    channels[row, N_USED] = 1
+    channels[row, N_SLOT] = slot
+    channels[row, N_CHANNEL] = number
+    channels[row, N_NEXT] = first[slot]
+    first[slot] = row
+    channels[row, N_CONSUMERS] = -1
+    channels[row, N_CONSUMES] = -1
+    channels[row, N_CONSUMES_END] = -1
+    channels[row, N_GETS] = -1
+    channels[row, N_GETS_END] = -1
+    for k in range(2 * row, 2 * row + 2):
+        for column in range(B_WIDTH):
+            contents[k, column] = 0
+    return row
+
+
+@kernel
+def push(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array, key: int, value: int) -> None:
+    """Append to the list with columns head and head + 1; without room it is left out."""
+    if control[Q_FREE_NODES] == 0:
+        return
+    control[Q_FREE_NODES] -= 1
+    node = free[control[Q_FREE_NODES]]
+    nodes[node, Z_NEXT] = -1
+    nodes[node, Z_KEY] = key
+    nodes[node, Z_VALUE] = value
+    if channels[row, head] < 0:
+        channels[row, head] = node
+    else:
+        nodes[channels[row, head + 1], Z_NEXT] = node
+    channels[row, head + 1] = node
+
+
+@kernel
+def shift(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array) -> int:
+    """Take the first node of a list (given back at once: its values stay until the next push), or -1."""
+    node = channels[row, head]
+    if node >= 0:
+        channels[row, head] = nodes[node, Z_NEXT]
+        free[control[Q_FREE_NODES]] = node
+        control[Q_FREE_NODES] += 1
+    return node
+
+
+@kernel
+def clear(channels: Array, row: int, nodes: Array, free: Array, control: Array) -> None:
+    """Empty the lists of a channel."""
+    while shift(channels, row, N_CONSUMERS, nodes, free, control) >= 0:
+        pass
+    while shift(channels, row, N_CONSUMES, nodes, free, control) >= 0:
+        pass
+    while shift(channels, row, N_GETS, nodes, free, control) >= 0:
+        pass
+
+
+@kernel
+def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
+    """The node of a consumer, moved to the front of the list; -1 when it is not there."""
+    before = -1
+    node = channels[row, N_CONSUMERS]
+    while node >= 0:
+        if nodes[node, Z_KEY] == key:
+            if before >= 0:
+                nodes[before, Z_NEXT] = nodes[node, Z_NEXT]
+                nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
+                channels[row, N_CONSUMERS] = node
+            return node
+        before = node
+        node = nodes[node, Z_NEXT]
+    return -1
+
+
+@kernel
+def add_consumer(
+    channels: Array, row: int, nodes: Array, free: Array, control: Array, key: int, no_ack: int
+) -> None:
+    """Remember whether a consumer acknowledges."""
+    node = consumer(channels, row, nodes, key)
+    if node < 0:
+        if control[Q_FREE_NODES] == 0:
+            return
+        control[Q_FREE_NODES] -= 1
+        node = free[control[Q_FREE_NODES]]
+        nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
+        nodes[node, Z_KEY] = key
+        channels[row, N_CONSUMERS] = node
+    nodes[node, Z_VALUE] = no_ack
+
+
+@kernel
+def content_fault(faults: Array, control: Array, frames: Array, i: int, code: int, value: int) -> None:
+    """Note a fault at this frame."""
+    n = control[Q_FAULTS]
+    if n >= faults.shape[1]:
+        return
+    faults[Y_CODE, n] = code
+    faults[Y_SLOT, n] = frames[R_SLOT, i]
+    faults[Y_SIDE, n] = frames[R_SIDE, i]
+    faults[Y_NO, n] = frames[R_NO, i]
+    faults[Y_CHANNEL, n] = frames[R_CHANNEL, i]
+    faults[Y_POS, n] = frames[R_POS, i]
+    faults[Y_VALUE, n] = value
+    faults[Y_PACKET, n] = frames[R_PACKET, i]
+    faults[Y_TS, n] = frames[R_TS, i]
+    faults[Y_CAPTURE, n] = frames[R_CAPTURE, i]
+    faults[Y_FIRST_PACKET, n] = frames[R_FIRST_PACKET, i]
+    faults[Y_FIRST_TS, n] = frames[R_FIRST_TS, i]
+    faults[Y_FIRST_CAPTURE, n] = frames[R_FIRST_CAPTURE, i]
+    control[Q_FAULTS] = n + 1
+
+
+@kernel
+def body_octets(
+    contents: Array, lanes: Array, waiting: Array, kept: Array, control: Array, k: int, data: Array, offset: int,
+    length: int, keep: int,
+) -> None:  # fmt: skip
+    """Count, hash and perhaps keep octets of a body."""
+    if contents[k, B_STATE] != 2:
+        return
+    room = contents[k, B_SIZE] - contents[k, B_GOT]
+    if length > room:
+        contents[k, B_OVER] += length - room
+        length = room
+    contents[k, B_GOT] += length
+    if offset < 0:
+        contents[k, B_MISSING] += length
+        return
+    hash_feed(lanes, waiting, k, data, offset, length)
+    if keep:
+        n = control[Q_KEPT]
+        kept[E_BODY, n] = contents[k, B_BODY]
+        kept[E_OFFSET, n] = offset
+        kept[E_LENGTH, n] = length
+        control[Q_KEPT] = n + 1
+
+
+@kernel
+def touch(frames: Array, i: int, contents: Array, k: int) -> None:
+    """Note the last frame of a content so far."""
+    contents[k, B_NO] = frames[R_NO, i]
+    contents[k, B_PACKET] = frames[R_PACKET, i]
+    contents[k, B_TS] = frames[R_TS, i]
+    contents[k, B_CAPTURE] = frames[R_CAPTURE, i]
+
+
+@kernel
+def finish_message(
+    channels: Array, row: int, contents: Array, k: int, side: int, lanes: Array, waiting: Array, hashes: Array,
+    messages: Array, control: Array,
+) -> None:  # fmt: skip
+    """Write the row of a message that is complete, or given up."""
+    n = control[Q_MESSAGES]
+    messages[G_SLOT, n] = channels[row, N_SLOT]
+    messages[G_SIDE, n] = side
+    messages[G_KIND, n] = contents[k, B_KIND]
+    messages[G_CHANNEL, n] = channels[row, N_CHANNEL]
+    messages[G_EPOCH, n] = channels[row, N_EPOCH]
+    messages[G_NO, n] = contents[k, B_NO]
+    messages[G_FIRST_NO, n] = contents[k, B_FIRST_NO]
+    messages[G_METHOD, n] = contents[k, B_METHOD]
+    messages[G_METHOD_OFFSET, n] = contents[k, B_METHOD_OFFSET]
+    messages[G_METHOD_LENGTH, n] = contents[k, B_METHOD_LENGTH]
+    messages[G_HEADER_OFFSET, n] = contents[k, B_HEADER_OFFSET]
+    messages[G_HEADER_LENGTH, n] = contents[k, B_HEADER_LENGTH]
+    messages[G_HEADER_CUT, n] = 1 if contents[k, B_HEADER_MISSING] > 0 or contents[k, B_STATE] == 1 else 0
+    messages[G_SIZE, n] = contents[k, B_SIZE] if contents[k, B_STATE] == 2 else -1
+    lost = contents[k, B_MISSING] + contents[k, B_METHOD_MISSING] + contents[k, B_HEADER_MISSING]
+    short = contents[k, B_SIZE] - contents[k, B_GOT] if contents[k, B_STATE] == 2 else 0
+    messages[G_MISSING, n] = lost + short
+    messages[G_PARTIAL, n] = 1 if lost + short > 0 or contents[k, B_STATE] == 1 else 0
+    if contents[k, B_MISSING] == 0 and short == 0 and contents[k, B_STATE] == 2:
+        hashes[n] = hash_end(lanes, waiting, k)
+        messages[G_HASH, n] = 1
+    else:
+        messages[G_HASH, n] = 0
+    messages[G_SEQ, n] = contents[k, B_SEQ]
+    messages[G_NO_ACK, n] = contents[k, B_NO_ACK]
+    messages[G_PACKET, n] = contents[k, B_PACKET]
+    messages[G_TS, n] = contents[k, B_TS]
+    messages[G_CAPTURE, n] = contents[k, B_CAPTURE]
+    messages[G_FIRST_PACKET, n] = contents[k, B_FIRST_PACKET]
+    messages[G_FIRST_TS, n] = contents[k, B_FIRST_TS]
+    messages[G_FIRST_CAPTURE, n] = contents[k, B_FIRST_CAPTURE]
+    messages[G_BODY, n] = contents[k, B_BODY]
+    control[Q_MESSAGES] = n + 1
+    contents[k, B_KIND] = 0
+    contents[k, B_STATE] = 0
+
+
+@kernel
+def begin_content(
+    frames: Array, i: int, role: int, no_ack: int, channels: Array, row: int, contents: Array, k: int, lanes: Array,
+    control: Array, keep: int,
+) -> None:  # fmt: skip
+    """Remember the method of a content."""
+    contents[k, B_KIND] = role
+    contents[k, B_STATE] = 1
+    contents[k, B_METHOD] = frames[R_METHOD, i]
+    contents[k, B_METHOD_OFFSET] = frames[R_OFFSET, i]
+    contents[k, B_METHOD_LENGTH] = frames[R_LENGTH, i]
+    contents[k, B_METHOD_MISSING] = frames[R_MISSING, i]
+    contents[k, B_HEADER_OFFSET] = -1
+    contents[k, B_HEADER_LENGTH] = 0
+    contents[k, B_HEADER_MISSING] = 0
+    contents[k, B_SIZE] = 0
+    contents[k, B_GOT] = 0
+    contents[k, B_MISSING] = 0
+    contents[k, B_SEQ] = -1
+    if role == PUBLISH and channels[row, N_CONFIRM]:
+        channels[row, N_SEQ] += 1
+        contents[k, B_SEQ] = channels[row, N_SEQ]
+    contents[k, B_NO_ACK] = no_ack
+    contents[k, B_FIRST_NO] = frames[R_NO, i]
+    contents[k, B_FIRST_PACKET] = frames[R_FIRST_PACKET, i]
+    contents[k, B_FIRST_TS] = frames[R_FIRST_TS, i]
+    contents[k, B_FIRST_CAPTURE] = frames[R_FIRST_CAPTURE, i]
+    contents[k, B_OVER] = 0
+    touch(frames, i, contents, k)
+    contents[k, B_BODY] = -1
+    if keep:
+        contents[k, B_BODY] = control[Q_BODIES]
+        control[Q_BODIES] += 1
+    hash_begin(lanes, k)
+
+
+@kernel
+def take_method(
+    frames: Array, i: int, role: int, tag: int, no_ack: int, no_wait: int, channels: Array, row: int,
+    contents: Array, lanes: Array, nodes: Array, free_nodes: Array, control: Array, server: int, keep: int,
+) -> None:  # fmt: skip
+    """What a method changes on its channel."""
+    if role in (PUBLISH, DELIVER, GET_OK, RETURN):
+        flag = -1
+        if role == DELIVER:
+            node = consumer(channels, row, nodes, tag)
+            if node >= 0:
+                flag = nodes[node, Z_VALUE]
+        elif role == GET_OK:
+            node = shift(channels, row, N_GETS, nodes, free_nodes, control)
+            if node >= 0:
+                flag = nodes[node, Z_VALUE]
+        begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, control, keep)
+    elif role == SELECT:
+        channels[row, N_CONFIRM] = 1
+    elif role == CONSUME:
+        if tag != 0:
+            add_consumer(channels, row, nodes, free_nodes, control, tag, no_ack)
+        if no_wait == 0:
+            push(channels, row, N_CONSUMES, nodes, free_nodes, control, tag, no_ack)
+    elif role == CONSUME_OK:
+        node = shift(channels, row, N_CONSUMES, nodes, free_nodes, control)
+        if node >= 0 and nodes[node, Z_KEY] == 0:
+            add_consumer(channels, row, nodes, free_nodes, control, tag, nodes[node, Z_VALUE])
+    elif role == GET:
+        push(channels, row, N_GETS, nodes, free_nodes, control, 0, no_ack)
+    elif role == GET_EMPTY:
+        shift(channels, row, N_GETS, nodes, free_nodes, control)
+
+
+@kernel
+def assemble(
+    frames: Array, count: int, spans: Array, span_count: int, data: Array, conn: Array, roles: Array, tags: Array, no_acks: Array, no_waits: Array,
+    channels: Array, contents: Array, lanes: Array, waiting: Array, table: Array, first: Array, free_channels: Array,
+    nodes: Array, free_nodes: Array, messages: Array, hashes: Array, faults: Array, kept: Array, control: Array,
+    keep: int,
+) -> None:  # fmt: skip
+    """Take frames and spans from the cursor on until they end or the room for results does.
+
+    `tags`, `no_acks`, `no_waits`: per frame the hash of its consumer tag (0: none or empty) and two arguments.
+    Fills R_EPOCH of the frames.
+    """
+    i = control[Q_FRAME]
+    s = control[Q_SPAN]
+    while i < count or s < span_count:
+        if (
+            control[Q_MESSAGES] + 3 > messages.shape[1]
+            or control[Q_FAULTS] + 4 > faults.shape[1]
+            or control[Q_KEPT] + 2 > kept.shape[1]
+            or (control[Q_FREE_CHANNELS] < 1 and control[Q_FULL] == 0)
+        ):
+            break
+        if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
+            row = channel_row(
+                spans[X_SLOT, s], spans[X_CHANNEL, s], 0, channels, contents, lanes, table, first, free_channels, control
+            )  # fmt: skip
+            if row >= 0:
+                server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
+                body_octets(
+                    contents, lanes, waiting, kept, control, 2 * row + server, data, spans[X_OFFSET, s],
+                    spans[X_LENGTH, s], keep,
+                )  # fmt: skip
+            s += 1
+            continue
+        slot = frames[R_SLOT, i]
+        kind = frames[R_TYPE, i]
+        number = frames[R_CHANNEL, i]
+        method = frames[R_METHOD, i]
+        role = PLAIN
+        if method >= 0:
+            role = roles[method]
+        if kind == PROTOCOL_HEADER or number == 0:
+            frames[R_EPOCH, i] = 0
+            if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION)):
+                content_fault(faults, control, frames, i, CHANNEL_WRONG, 0)
+            i += 1
+            continue
+        row = channel_row(slot, number, 1, channels, contents, lanes, table, first, free_channels, control)
+        if row < 0:
+            frames[R_EPOCH, i] = 0
+            content_fault(faults, control, frames, i, LIMIT, 0)
+            i += 1
+            continue
+        server = 0 if frames[R_SIDE, i] == conn[slot, C_CLIENT] else 1
+        k = 2 * row + server
+        if role == CONNECTION:
+            content_fault(faults, control, frames, i, CHANNEL_WRONG, 0)
+        if kind == METHOD:
+            if role == OPEN and server == 0:
+                for other in range(2 * row, 2 * row + 2):
+                    if contents[other, B_STATE] != 0:
+                        content_fault(faults, control, frames, i, ABANDONED, contents[other, B_FIRST_NO])
+                        side = frames[R_SIDE, i] if other == k else 1 - frames[R_SIDE, i]
+                        finish_message(channels, row, contents, other, side, lanes, waiting, hashes, messages, control)
+                clear(channels, row, nodes, free_nodes, control)
+                channels[row, N_EPOCH] += 1
+                channels[row, N_CONFIRM] = 0
+                channels[row, N_SEQ] = 0
+            elif contents[k, B_STATE] != 0:
+                content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
+                finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+            take_method(
+                frames, i, role, tags[i], no_acks[i], no_waits[i], channels, row, contents, lanes, nodes, free_nodes,
+                control, server, keep,
+            )  # fmt: skip
+        elif kind == HEADER:
+            if contents[k, B_STATE] != 1:
+                content_fault(faults, control, frames, i, UNEXPECTED, kind)
+                if contents[k, B_STATE] == 2:
+                    finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+            elif frames[R_LENGTH, i] >= 12:
+                touch(frames, i, contents, k)
+                offset = frames[R_OFFSET, i]
+                contents[k, B_STATE] = 2
+                contents[k, B_HEADER_OFFSET] = offset
+                contents[k, B_HEADER_LENGTH] = frames[R_LENGTH, i]
+                contents[k, B_HEADER_MISSING] = frames[R_MISSING, i]
+                high = u32(data, offset + 4)
+                contents[k, B_SIZE] = (min(high, 0x7FFFFFFF) << 32) | u32(data, offset + 8)
+                if contents[k, B_SIZE] == 0:
+                    finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+            else:
+                finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+        elif kind == BODY:
+            if contents[k, B_STATE] != 2:
+                content_fault(faults, control, frames, i, UNEXPECTED, kind)
+            else:
+                touch(frames, i, contents, k)
+                if frames[R_OFFSET, i] >= 0:
+                    body_octets(
+                        contents, lanes, waiting, kept, control, k, data, frames[R_OFFSET, i], frames[R_LENGTH, i], keep
+                    )  # fmt: skip
+                if contents[k, B_OVER] > 0:
+                    content_fault(faults, control, frames, i, BODY_TOO_LARGE, contents[k, B_OVER])
+                    contents[k, B_OVER] = 0
+                if contents[k, B_GOT] >= contents[k, B_SIZE]:
+                    finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+        frames[R_EPOCH, i] = channels[row, N_EPOCH]
+        i += 1
+    control[Q_FRAME] = i
+    control[Q_SPAN] = s
+
+
+@kernel
+def end_channels(
+    slots: Array, begin: int, conn: Array, channels: Array, contents: Array, lanes: Array, waiting: Array, table: Array,
+    first: Array, free_channels: Array, nodes: Array, free_nodes: Array, messages: Array, hashes: Array, control: Array,
+) -> int:  # fmt: skip
+    """Forget the channels of connections that are over; contents under way become partial messages.
+
+    Returns the index of the first slot not done for lack of room in `messages`.
+    """
+    for i in range(begin, len(slots)):
+        slot = slots[i]
+        while first[slot] >= 0:
+            if control[Q_MESSAGES] + 2 > messages.shape[1]:
+                return i
+            row = first[slot]
+            for k in range(2 * row, 2 * row + 2):
+                if contents[k, B_STATE] != 0:
+                    side = conn[slot, C_CLIENT] if k & 1 == 0 else 1 - conn[slot, C_CLIENT]
+                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
+            clear(channels, row, nodes, free_nodes, control)
+            mask = len(table) - 1
+            place = mix(mix(7, slot), channels[row, N_CHANNEL]) & mask
+            while table[place] != row + 1:
+                place = (place + 1) & mask
+            table[place] = -1
+            control[Q_TOMBSTONES] += 1
+            first[slot] = channels[row, N_NEXT]
+            channels[row, N_USED] = 0
+            free_channels[control[Q_FREE_CHANNELS]] = row
+            control[Q_FREE_CHANNELS] += 1
+    return len(slots)
+
+
+@kernel
+def place_channels(channels: Array, table: Array) -> None:
+    """Fill an empty hash table with the channels in use."""
+    mask = len(table) - 1
+    for row in range(channels.shape[0]):
+        if channels[row, N_USED]:
+            place = mix(mix(7, channels[row, N_SLOT]), channels[row, N_CHANNEL]) & mask
+            while table[place] != 0:
+                place = (place + 1) & mask
+            table[place] = row + 1
+
+
+@kernel
+def tag_hashes(offsets: Array, octets: Array, out: Array) -> None:
+    """Hash each text of a string column: 0 for empty or null ones, never 0 else."""
+    for i in range(len(out)):
+        h = 0
+        if offsets[i + 1] > offsets[i]:
+            h = 1
+            for p in range(offsets[i], offsets[i + 1]):
+                h = mix(h, i64(octets[p]))
+            if h == 0:
+                h = 1
+        out[i] = h
+
+
+def role_table(names: list[str]) -> Ints:
+    """Role of each method, by its index."""
+    roles = [CONNECTION if n.startswith("connection.") else ROLES.get(n, PLAIN) for n in names]
+    return np.array(roles, np.int64)
+
+
+__all__ = [
+    "E_BODY", "E_HEIGHT", "E_LENGTH", "E_OFFSET", "KINDS", "ROLES", "assemble", "role_table", "tag_hashes", "u16",
+]  # fmt: skip

@@ -1,0 +1,74 @@
+"""Octets that outlive the batch they came in: ranges of a buffer that rows of state matrices point at."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dissector.arrays import Array, Ints, Octets
+from dissector.kernel import call, kernel
+
+
+class Ranges(NamedTuple):
+    """Rows of a matrix whose `used` column is not 0 and whose offset is not below 0 point at octets."""
+
+    matrix: Ints
+    used: int
+    offset: int
+    length: int
+
+    def live(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Which rows do."""
+        return (self.matrix[:, self.used] != 0) & (self.matrix[:, self.offset] >= 0)
+
+
+class Buffer:
+    """One batch's octets, and behind them the arena: octets carried over, then whatever is put together."""
+
+    def __init__(self, data: Octets, used: int) -> None:
+        self.data = data
+        self.top = used
+
+    def append(self, octets: Octets) -> int:
+        """Copy octets into the arena and return where they are."""
+        at = self.top
+        self.reserve(len(octets))
+        self.data[at : at + len(octets)] = octets
+        self.top = at + len(octets)
+        return at
+
+    def reserve(self, room: int) -> None:
+        """See to it that the arena has room for this many octets more."""
+        if self.top + room > len(self.data):
+            data = np.empty(max(self.top + room, len(self.data) * 3 // 2), np.uint8)
+            data[: self.top] = self.data[: self.top]
+            self.data = data
+
+
+@kernel
+def gather_ranges(matrix: Array, used: int, offset: int, length: int, data: Array, out: Array, at: int) -> int:
+    """Copy the octets of all live rows to `out`, and make the rows point there. Returns the end of what was copied."""
+    for row in range(matrix.shape[0]):
+        if matrix[row, used] != 0 and matrix[row, offset] >= 0:
+            start = matrix[row, offset]
+            for i in range(matrix[row, length]):
+                out[at + i] = data[start + i]
+            matrix[row, offset] = at
+            at += matrix[row, length]
+    return at
+
+
+def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Octets:
+    """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
+    total = sum(int(r.matrix[r.live(), r.length].sum()) for r in ranges)
+    out = np.empty(total, np.uint8)
+    at = 0
+    for r in ranges:
+        at = call(gather_ranges, compiled, r.matrix, r.used, r.offset, r.length, data, out, at)
+    return out
+
+
+def move(ranges: Sequence[Ranges], by: int) -> None:
+    """Shift what these ranges point at, after the octets were placed in another buffer."""
+    for r in ranges:
+        r.matrix[r.live(), r.offset] += by

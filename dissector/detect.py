@@ -1,0 +1,185 @@
+"""Which protocol a connection speaks, by content and in both directions, or as a port says.
+
+A connection seen from its start is judged by its client's first octets, which are held back until they are
+enough. One that was under way when the capture began is judged by frames that follow each other; what does
+not look like any is passed over and counted.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dissector import limits
+from dissector.amqp091 import frames as f
+from dissector.arrays import Ints
+from dissector.carry import Buffer
+from dissector.kernel import call
+from dissector.tcp import (
+    C_A_PORT,
+    C_B_PORT,
+    C_CLIENT,
+    C_PROTOCOL,
+    C_SYN,
+    S_LENGTH,
+    S_OFFSET,
+    S_SIDE,
+    S_SLOT,
+)
+from spec.model import Protocol
+
+PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
+"""Protocol names by their number in the connection's state; 0 is undecided."""
+AMQP_0_9_1, AMQP_0_10, STREAM, AMQP_1_0, TLS, UNKNOWN = range(1, len(PROTOCOLS))
+SERVER_PORTS = {5672, 5671, 5552, 5551}
+
+HEADERS = {
+    b"\x00\x00\x09\x01": AMQP_0_9_1,
+    b"\x01\x01\x00\x09": AMQP_0_9_1,
+    b"\x01\x01\x09\x01": AMQP_0_9_1,
+    b"\x01\x01\x08\x00": AMQP_0_9_1,
+    b"\x01\x01\x00\x08": AMQP_0_9_1,
+    b"\x01\x01\x00\x0a": AMQP_0_10,
+    b"\x00\x01\x00\x00": AMQP_1_0,
+    b"\x02\x01\x00\x00": AMQP_1_0,
+    b"\x03\x01\x00\x00": AMQP_1_0,
+}
+"""What follows `AMQP`. 0-8 and 0-9 frame as 0-9-1 does; unknown versions are read so too."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """What is known of an undecided connection."""
+
+    octets: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
+    held: list[tuple[Ints, bytes]] = field(default_factory=list)
+    seen: int = 0
+    skipped: int = 0
+
+
+class Detector:
+    """Sorts pieces by protocol; forced ports and the methods' directions come from the caller."""
+
+    def __init__(self, protocol: Protocol, ports: dict[int, str], compiled: bool) -> None:
+        self.compiled = compiled
+        self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
+        self.methods = f.method_table([(m.class_id, m.id) for m in protocol.methods])
+        self.senders = {
+            (m.class_id, m.id): (m.from_client, m.from_server)
+            for m in protocol.methods
+            if m.from_client != m.from_server
+        }
+        self.probes: dict[int, Probe] = {}
+        self.decided: list[int] = []
+        """Slots decided since the caller last looked."""
+
+    def sort(self, pieces: Ints, buffer: Buffer, conn: Ints) -> Ints:
+        """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
+        waiting = np.flatnonzero(conn[pieces[S_SLOT], C_PROTOCOL] == 0)
+        if not len(waiting):
+            return pieces
+        keep = np.ones(pieces.shape[1], np.bool_)
+        released: list[Ints] = []
+        for i in waiting.tolist():
+            slot = int(pieces[S_SLOT, i])
+            if conn[slot, C_PROTOCOL]:
+                continue  # decided by a piece before it
+            probe = self.probes.get(slot)
+            if probe is None:
+                probe = self.probes[slot] = Probe()
+                self._orient_by_port(conn, slot)
+            self._look(pieces[:, i], probe, buffer, conn, slot)
+            if conn[slot, C_PROTOCOL] == 0:
+                keep[i] = False
+                continue
+            self.decided.append(slot)
+            del self.probes[slot]
+            for column, octets in probe.held:
+                if octets:
+                    column[S_OFFSET] = buffer.append(np.frombuffer(octets, np.uint8))
+                released.append(column)
+        if keep.all() and not released:
+            return pieces
+        rest = pieces[:, keep]
+        return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
+
+    def forget(self, slots: Ints) -> dict[int, Probe]:
+        """Drop what is known of connections that are over; returns the probes of the undecided among them."""
+        return {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
+
+    def _orient_by_port(self, conn: Ints, slot: int) -> None:
+        if conn[slot, C_CLIENT] >= 0:
+            return
+        a, b = int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])
+        known = SERVER_PORTS | self.ports.keys()
+        if (a in known) != (b in known):
+            conn[slot, C_CLIENT] = 1 if a in known else 0
+        else:
+            conn[slot, C_CLIENT] = 1 if a < b else 0
+
+    def _look(self, piece: Ints, probe: Probe, buffer: Buffer, conn: Ints, slot: int) -> None:
+        forced = self.ports.get(int(conn[slot, C_A_PORT])) or self.ports.get(int(conn[slot, C_B_PORT]))
+        if forced:
+            conn[slot, C_PROTOCOL] = forced
+            return
+        offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
+        probe.seen += length
+        whole = conn[slot, C_SYN] != 0 and probe.skipped == 0
+        if offset >= 0 and len(probe.octets[side]) < limits.HELD:
+            probe.octets[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
+        if whole and offset >= 0:
+            verdict = judge_start(*self._client_first(probe, conn, slot))
+            if verdict:
+                conn[slot, C_PROTOCOL] = verdict
+                return
+            if verdict is None and sum(len(o) for _, o in probe.held) + length <= limits.HELD:
+                probe.held.append((piece.copy(), buffer.data[offset : offset + length].tobytes()))
+                return
+        if offset >= 0:
+            start = call(f.boundary, self.compiled, buffer.data, offset, offset + length, -1, self.methods)
+            octets = bytes(probe.octets[side][:8])
+            if probe.skipped == 0 and octets.startswith(b"AMQP") and (verdict := judge_start(octets, b"")):
+                conn[slot, C_PROTOCOL] = verdict
+                conn[slot, C_CLIENT] = side
+                return
+            if start >= 0:
+                conn[slot, C_PROTOCOL] = AMQP_0_9_1
+                self._orient_by_method(conn, slot, side, buffer, start)
+                return
+        for _, octets in probe.held:
+            probe.skipped += len(octets)
+        probe.held.clear()
+        probe.skipped += length
+        if probe.seen > limits.PROBE:
+            conn[slot, C_PROTOCOL] = UNKNOWN
+
+    def _client_first(self, probe: Probe, conn: Ints, slot: int) -> tuple[bytes, bytes]:
+        client = int(conn[slot, C_CLIENT])
+        return bytes(probe.octets[client][:16]), bytes(probe.octets[1 - client][:16])
+
+    def _orient_by_method(self, conn: Ints, slot: int, side: int, buffer: Buffer, start: int) -> None:
+        """A method that only one side may send tells who is who, better than ports do."""
+        if conn[slot, C_SYN] or buffer.data[start] != f.METHOD:
+            return
+        head = buffer.data[start + 7 : start + 11].tobytes()
+        ids = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:], "big")
+        if ids in self.senders:
+            conn[slot, C_CLIENT] = side if self.senders[ids][0] else 1 - side
+
+
+def judge_start(client: bytes, server: bytes) -> int | None:
+    """The protocol that a connection begins with; None when more octets are needed, 0 when it is none of ours."""
+    if not client:
+        return None if len(server) < len(b"AMQP") or server.startswith(b"AMQP") else 0
+    if client.startswith(b"AMQP"):
+        return HEADERS.get(client[4:8], AMQP_0_9_1) if len(client) >= 8 else None
+    if client[:1] == b"\x16":
+        if len(client) < 3:
+            return None
+        return TLS if client[1] == 3 and client[2] <= 4 else 0
+    if b"AMQP".startswith(client[:4]):
+        return None
+    if len(client) < 8:
+        return None if client[:2] == b"\x00\x00" else 0
+    if client[4:8] == b"\x00\x11\x00\x01" and client[:2] == b"\x00\x00":
+        return STREAM
+    return 0

@@ -1,0 +1,208 @@
+"""Rows of the stages as Arrow record batches, with the columns and types that `spec` declares."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+import spec
+from dissector.amqp091 import content as c
+from dissector.amqp091 import frames as f
+from dissector.amqp091.protocol import Faults, Frames, Messages
+from dissector.arrays import Ints
+from dissector.columns import nulls
+from dissector.fields import PROBLEM_CODES, Decoded
+from dissector.tcp import C_CLIENT, C_ID
+from spec.model import Protocol
+
+TYPES = {
+    "int64": pa.int64(), "int32": pa.int32(), "bool": pa.bool_(), "string": pa.string(), "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+NAMES = ("captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "anomalies")
+"""The tables that dissection gives."""
+FRAME_TYPES = {
+    f.METHOD: "method", f.HEADER: "header", f.BODY: "body", f.HEARTBEAT: "heartbeat",
+    f.PROTOCOL_HEADER: "protocol-header",
+}  # fmt: skip
+DETAILS = {
+    "tcp-hole": "{value} octets were not captured, the next frame's head among them",
+    "octets-skipped": "{value} octets passed over until the next frame",
+    "frame-type-unknown": "frame type {value}",
+    "frame-end-wrong": "0x{value:02x} where 0xce must be",
+    "frame-too-large": "a payload of {value} octets is announced",
+    "frame-cut": "ended inside a frame, {value} octets before its end",
+    "header-unknown": "begins like a protocol header, with 0x{value:08x}",
+    "limit-reached": "{value} octets were not put together",
+    "content-interrupted": "another method inside the content that began with frame {value}",
+    "content-unexpected": "frame type {value} where no content is under way",
+    "content-abandoned": "the content that began with frame {value} was not finished",
+    "body-too-large": "{value} octets beyond the announced body size",
+    "channel-wrong": "this method or content does not belong on this channel",
+}
+"""What `detail` says of each fault; `value` is the number that came with it."""
+
+
+@cache
+def schema(name: str, protocol: Protocol | None = None) -> pa.Schema:
+    """The Arrow schema of a table; `protocol` adds the columns of its methods (default: those of our own data)."""
+    table = spec.tables()[name]
+    if table.methods_of:
+        table = table.with_methods(protocol or spec.load(table.methods_of))
+    return pa.schema([(column.name, TYPES[column.type]) for column in table.columns])
+
+
+class Tables:
+    """Makes record batches. `captures` names the captures by their index and may grow."""
+
+    def __init__(self, protocol: Protocol, captures: Sequence[str]) -> None:
+        self.protocol = protocol
+        self.captures = captures
+        self.methods = pa.array([m.full_name for m in protocol.methods], pa.string())
+        self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
+        self.frame_types = pa.array([FRAME_TYPES.get(k) for k in range(max(FRAME_TYPES) + 1)], pa.string())
+        self.kinds = pa.array([c.KINDS.get(k) for k in range(max(c.KINDS) + 1)], pa.string())
+
+    def frames(self, frames: Frames, conn: Ints) -> pa.RecordBatch:
+        """Rows of `amqp091_frames`."""
+        rows = frames.rows
+        columns = self._leading(
+            conn, rows[f.R_SLOT], rows[f.R_SIDE], rows[f.R_NO], rows[f.R_CAPTURE], rows[f.R_PACKET], rows[f.R_TS],
+            rows[f.R_FIRST_CAPTURE], rows[f.R_FIRST_PACKET], rows[f.R_FIRST_TS],
+        )  # fmt: skip
+        columns |= {
+            "channel": _int32(rows[f.R_CHANNEL]),
+            "channel_epoch": _int32(rows[f.R_EPOCH]),
+            "frame_type": self.frame_types.take(pa.array(rows[f.R_TYPE])),
+            "method": self.methods.take(pa.array(rows[f.R_METHOD], mask=rows[f.R_METHOD] < 0)),
+            "size": _int32(rows[f.R_SIZE]),
+            "is_partial": pa.array(rows[f.R_MISSING] > 0),
+            "missing": pa.array(rows[f.R_MISSING]),
+        }
+        return record_batch(schema("amqp091_frames", self.protocol), columns | frames.fields.columns)
+
+    def messages(self, messages: Messages, conn: Ints) -> pa.RecordBatch:
+        """Rows of `messages`."""
+        rows = messages.rows
+        n = rows.shape[1]
+        columns = self._leading(
+            conn, rows[c.G_SLOT], rows[c.G_SIDE], rows[c.G_NO], rows[c.G_CAPTURE], rows[c.G_PACKET], rows[c.G_TS],
+            rows[c.G_FIRST_CAPTURE], rows[c.G_FIRST_PACKET], rows[c.G_FIRST_TS],
+        )  # fmt: skip
+        columns |= {
+            "first_frame_no": pa.array(rows[c.G_FIRST_NO]),
+            "protocol": _same("amqp-0-9-1", n),
+            "kind": self.kinds.take(pa.array(rows[c.G_KIND])),
+            "channel": _int32(rows[c.G_CHANNEL]),
+            "channel_epoch": _int32(rows[c.G_EPOCH]),
+            "no_ack": pa.array(rows[c.G_NO_ACK] == 1, mask=rows[c.G_NO_ACK] < 0),
+            "publish_seq": pa.array(rows[c.G_SEQ], mask=rows[c.G_SEQ] < 0),
+            "body_size": pa.array(rows[c.G_SIZE], mask=rows[c.G_SIZE] < 0),
+            "body_hash": pa.array(messages.hashes.view(np.int64), mask=rows[c.G_HASH] == 0),
+            "is_partial": pa.array(rows[c.G_PARTIAL] == 1),
+            "missing": pa.array(rows[c.G_MISSING]),
+        }
+        if messages.bodies is not None:
+            columns["body"] = pa.array(messages.bodies, pa.binary())
+        columns |= messages.arguments.columns | messages.properties.columns
+        return record_batch(schema("messages"), columns)
+
+    def faults(self, faults: Faults, conn: Ints) -> pa.RecordBatch:
+        """Rows of `anomalies` for what framing and contents had."""
+        rows = faults.rows
+        codes = [f.FAULTS[code] for code in rows[f.Y_CODE].tolist()]
+        details = [self._detail(code, value) for code, value in zip(codes, rows[f.Y_VALUE].tolist(), strict=True)]
+        return self._anomalies(
+            codes, details, pa.array(rows[f.Y_CHANNEL], pa.int32(), mask=rows[f.Y_CHANNEL] < 0), pa.array(rows[f.Y_POS]),
+            self._leading(
+                conn, rows[f.Y_SLOT], rows[f.Y_SIDE], rows[f.Y_NO], rows[f.Y_CAPTURE], rows[f.Y_PACKET], rows[f.Y_TS],
+                rows[f.Y_FIRST_CAPTURE], rows[f.Y_FIRST_PACKET], rows[f.Y_FIRST_TS],
+            ),
+        )  # fmt: skip
+
+    def problems(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch | None:
+        """Rows of `anomalies` for the fields of the rows of another batch; None when there were none."""
+        if not len(decoded.problem_row):
+            return None
+        index = pa.array(decoded.problem_row)
+        codes = [PROBLEM_CODES[code] for code in decoded.problem_code.tolist()]
+        names = [name for name in schema("anomalies").names if name in batch.schema.names]
+        leading = {name: batch.column(name).take(index) for name in names}
+        channel = leading.pop("channel")
+        leading.pop("offset", None)
+        method = batch.column("method" if "method" in batch.schema.names else "kind").take(index).to_pylist()
+        details = [f"in {name}" if name else "in a frame" for name in method]
+        return self._anomalies(codes, details, channel, nulls(len(codes), "int64"), leading)
+
+    def _detail(self, code: str, value: int) -> str:
+        if code == "method-unknown":
+            return f"class {value >> 16}, method {value & 0xFFFF}"
+        return DETAILS[code].format(value=value)
+
+    def _anomalies(
+        self, codes: list[str], details: list[str], channel: pa.Array, offset: pa.Array, leading: dict[str, pa.Array]
+    ) -> pa.RecordBatch:
+        columns = leading | {
+            "code": pa.array(codes, pa.string()),
+            "severity": pa.array([self.severities[code] for code in codes], pa.string()),
+            "channel": channel,
+            "offset": offset,
+            "detail": pa.array(details, pa.string()),
+        }
+        return record_batch(schema("anomalies"), columns)
+
+    def _leading(
+        self, conn: Ints, slot: Ints, side: Ints, number: Ints, capture: Ints, packet: Ints, ts: Ints,
+        first_capture: Ints, first_packet: Ints, first_ts: Ints,
+    ) -> dict[str, pa.Array]:  # fmt: skip
+        return {
+            "connection_id": pa.array(conn[slot, C_ID]),
+            "frame_no": pa.array(number, mask=number < 0),
+            "capture": self._capture(capture),
+            "packet": pa.array(packet),
+            "ts_ns": pa.array(ts),
+            "ts": _time(ts),
+            "first_capture": self._capture(first_capture),
+            "first_packet": pa.array(first_packet),
+            "first_ts_ns": pa.array(first_ts),
+            "from_client": pa.array(side == conn[slot, C_CLIENT]),
+        }
+
+    def _capture(self, index: Ints) -> pa.Array:
+        if len(index) and (index == index[0]).all():
+            return _same(self.captures[int(index[0])], len(index))
+        return pa.array(self.captures, pa.string()).take(pa.array(index))
+
+
+def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """The columns in the schema's order; those that are not given are null."""
+    n = len(next(iter(columns.values())))
+    arrays = [
+        columns[field.name] if field.name in columns else _null(n, field.type) for field in target
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+@cache
+def _nulls(kind: pa.DataType, size: int) -> pa.Array:
+    return pa.nulls(size, kind)
+
+
+def _null(n: int, kind: pa.DataType) -> pa.Array:
+    size = 1 << max(n - 1, 0).bit_length()
+    return _nulls(kind, size).slice(0, n)
+
+
+def _int32(values: Ints) -> pa.Array:
+    return pa.array(values.astype(np.int32))
+
+
+def _time(ns: Ints) -> pa.Array:
+    return pa.array(ns // 1000).view(TYPES["timestamp"])
+
+
+def _same(text: str, n: int) -> pa.Array:
+    octets = text.encode()
+    offsets = np.arange(n + 1, dtype=np.int32) * len(octets)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(octets * n)])
