@@ -24,7 +24,7 @@ COLUMNS = {
     "heartbeats": {"client", "from_client", "negotiated_s"},
     "anomalies": {"violation", "count"},
 }
-OTHERS = {"scenario", "about", "counts", "notes"}
+OTHERS = {"scenario", "about", "counts", "notes", "secrets"}
 ENDS = {"capture-end", "hole", "channel-close", "connection-close", "discarded", "recover", "rollback"}
 OUTCOMES = {
     "confirms": {"ack", "nack", "none"},

@@ -67,6 +67,7 @@ class _Channel:
     transactional: bool = False
     pending: dict[int, tuple[str, bool, bool | None]] = field(default_factory=dict)
     closed_by_other: bool = False
+    stopped: dict[str, Any] | None = None
 
 
 class Ledger:
@@ -321,6 +322,15 @@ class Ledger:
         if self._blocked is not None:
             self._blocked["end_ns"] = time.time_ns()
             self._blocked = None
+
+    def _told_channel_flow(self, channel: int, state: _Channel, _: None, active: bool = True, **__: Any) -> None:
+        if not active and state.stopped is None:
+            state.stopped = self._row(channel) | {"consumer_tag": None, "cause": "channel-flow", "evidence": "proven"}
+            state.stopped |= {"start_ns": time.time_ns(), "end_ns": None}
+            self.flow_control.append(state.stopped)
+        elif active and state.stopped is not None:
+            state.stopped["end_ns"] = time.time_ns()
+            state.stopped = None
 
     def waited(self, channel: int, consumer_tag: str | None, start: dict[str, Any], end: dict[str, Any] | None) -> None:
         """A prefetch window was full from one event to another: said by the scenario, which held the acks back."""

@@ -23,10 +23,10 @@ from tests.captures.record import wire
 from tests.captures.record.ledger import Content, Ledger
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-PROPERTIES: dict[str, Any] = {"product": "scripted peer", "capabilities": {
+CAPABILITIES = {
     "publisher_confirms": True, "basic.nack": True, "consumer_cancel_notify": True, "connection.blocked": True,
     "authentication_failure_close": True, "exchange_exchange_bindings": True,
-}}  # fmt: skip
+}  # fmt: skip
 
 
 def method_name(command: Any) -> str:
@@ -182,12 +182,15 @@ class Peer:
 
         Raises:
             TimeoutError: when it did not come.
+            ConnectionError: when the other end closed the connection instead.
         """
         end = time.monotonic() + seconds
         while count:
             got = self.receive(max(0.01, end - time.monotonic()))
             if got is None:
                 raise TimeoutError(f"no {name} on channel {channel}")
+            if isinstance(got[1], commands.Connection.Close) and name != "connection.close":
+                raise ConnectionAbortedError(got[1].reply_text)
             if got[0] == channel and hasattr(got[1], "name") and method_name(got[1]) == name:
                 command = got[1]
                 count -= 1
@@ -221,12 +224,14 @@ class Peer:
     def login(
         self, vhost: str = "/", user: str = "guest", password: str = "guest", heartbeat: int = 0,
         channel_max: int = 2047, channels: tuple[int, ...] = (1,),
+        capable: bool = True,
     ) -> None:  # fmt: skip
-        """The client's side of the handshake; opens `channels` as well."""
+        """The client's side of the handshake; opens `channels` as well; a client may be one of few capabilities."""
         self.socket.sendall(PROTOCOL_HEADER)
         self.wait(0, "connection.start")
         secret = f"\0{user}\0{password}"
-        properties = PROPERTIES | {"connection_name": self.ledger.client if self.ledger else ""}
+        properties: dict[str, Any] = {"product": "scripted peer", "capabilities": CAPABILITIES if capable else {}}
+        properties["connection_name"] = self.ledger.client if self.ledger else ""
         self.send(0, commands.Connection.StartOk(properties, "PLAIN", secret, "en_US"))
         self.wait(0, "connection.tune")
         self.send(0, commands.Connection.TuneOk(channel_max, self.frame_max, heartbeat))

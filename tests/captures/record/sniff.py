@@ -40,7 +40,7 @@ class Sniffer:
             self._ready = "listening on"
         else:
             # a file of dumpcap is read while it is written only after it is closed, so no -U is needed
-            self._command = ["dumpcap", "-i", interface, "-s", "0", "-q", "-f", words, *options, "-w", str(path)]
+            self._command = ["dumpcap", "-f", words, "-s", "0", "-i", interface, *options, "-q", "-w", str(path)]
             self._ready = "File:"
 
     def __enter__(self) -> Sniffer:

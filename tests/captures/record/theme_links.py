@@ -1,0 +1,123 @@
+"""One short session, seen through different files and link layers; and a port used again."""
+
+from __future__ import annotations
+
+import socket
+
+from pamqp import commands
+
+from tests.captures.record.peer import Peer
+from tests.captures.record.scenario import Stage, scenario
+from tests.captures.record.theme_deliveries import Ack, delivered
+
+
+def session(stage: Stage, client: str = "both", host: str = "127.0.0.1") -> None:
+    """Three publishes with confirms and their deliveries with acks."""
+    peer = stage.login(client, host=host)
+    peer.call(1, commands.Queue.Declare(queue="session", exclusive=True))
+    _exchange(peer)
+    peer.logout()
+
+
+def _exchange(peer: Peer) -> None:
+    peer.call(1, commands.Confirm.Select())
+    for number in range(1, 4):
+        peer.publish(1, "", "session", f"message {number} ".encode() * 30, {"message_id": f"m-{number}"})
+        peer.flush()
+        peer.until(lambda: peer.book.confirms[-1]["outcome"] == "ack")
+    peer.call(1, commands.Basic.Consume(queue="session", consumer_tag="c"))
+    delivered(peer, 3)
+    peer.send(1, Ack(1), Ack(3, True))
+
+
+def _keep(stage: Stage) -> None:
+    stage.keep("confirms", "settlements", "messages", "rpcs")
+    stage.golden["counts"] = {"basic.publish": 3, "basic.deliver": 3}
+
+
+@scenario("a short session over IPv6 (::1)")
+def ipv6(stage: Stage) -> None:
+    with stage.sniff():
+        session(stage, host="::1")
+    _keep(stage)
+
+
+@scenario("the same on `-i any`: Linux cooked capture, version 2 (SLL2)")
+def any_sll2(stage: Stage) -> None:
+    with stage.sniff(interface="any", options=("-y", "LINUX_SLL2")):
+        session(stage)
+    _keep(stage)
+
+
+@scenario("the same on `-i any`: Linux cooked capture, version 1 (SLL), IPv6")
+def any_sll(stage: Stage) -> None:
+    with stage.sniff(interface="any", options=("-y", "LINUX_SLL")):
+        session(stage, host="::1")
+    _keep(stage)
+
+
+@scenario("the same with times in nanoseconds")
+def nanoseconds(stage: Stage) -> None:
+    with stage.sniff(options=("--time-stamp-precision=nano",)):
+        session(stage)
+    _keep(stage)
+
+
+@scenario("the same as pcapng by dumpcap, with two interfaces of which one (any) has another link layer", "pcapng")
+def two_interfaces(stage: Stage) -> None:
+    # the second interface's filter lets nothing through: a packet must not be there twice
+    with stage.sniff(tool="dumpcap", options=("-i", "any", "-f", "tcp port 9")):
+        session(stage)
+    _keep(stage)
+
+
+@scenario("the same as pcapng on lo and on any at once: every packet is there twice, in two link layers", "pcapng")
+def seen_twice(stage: Stage) -> None:
+    with stage.sniff(tool="dumpcap", options=("-i", "any")):
+        session(stage)
+    _keep(stage)
+
+
+@scenario("the same with a snap length of 200: the bodies' ends are cut off")
+def snapped(stage: Stage) -> None:
+    with stage.sniff(options=("-s", "200")):
+        peer = stage.login("both")
+        peer.call(1, commands.Queue.Declare(queue="session", exclusive=True))
+        peer.call(1, commands.Confirm.Select())
+        peer.call(1, commands.Basic.Consume(queue="session", consumer_tag="c"))
+        for number in range(1, 4):
+            # one at a time, so that every method begins a segment
+            peer.publish(1, "", "session", b"longer than the snap length " * 20)
+            peer.flush()
+            peer.until(lambda: peer.book.confirms[-1]["outcome"] == "ack")
+            delivered(peer, number)
+        peer.send(1, Ack(1))
+        peer.send(1, Ack(3, True))
+        peer.logout()
+    stage.keep("confirms", "settlements")
+    stage.golden["notes"] = "connection.start and the bodies are cut; what confirms and settlements need is all there"
+    stage.golden["counts"] = {"basic.publish": 3, "basic.deliver": 3}
+
+
+@scenario("the same client port three times: ended by a reset, by a reset in the middle of a frame, and politely")
+def port_reused(stage: Stage) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with stage.sniff():
+        for client in ("first", "second", "third"):
+            peer = stage.login(client, source_port=port)
+            peer.call(1, commands.Queue.Declare(queue=f"port-{client}", auto_delete=True))
+            peer.call(1, commands.Confirm.Select())
+            for number in range(1, 4):
+                peer.publish(1, "", f"port-{client}", f"{client} {number}".encode())
+            peer.flush()
+            peer.until(lambda book=peer.book: all(row["outcome"] == "ack" for row in book.confirms))  # type: ignore[misc]
+            if client == "second":
+                peer.socket.sendall(b"\x01\x00\x01\x00\x00")  # five octets of a frame's head
+            if client == "third":
+                peer.logout()
+            else:
+                peer.abort()
+    stage.keep("confirms", "messages", "rpcs")
+    stage.golden["counts"] = {"connections": 3, "basic.publish": 9, "connection.open": 3}
