@@ -30,8 +30,8 @@ def _refused(peer: Peer, **options: Any) -> int | None:
     else:
         raise AssertionError("this should not have worked")
     peer.socket.close()
-    closes = [event for event in peer.book.events if event["client"] == peer.book.client]
-    return closes[-1]["reply_code"] if closes[-1]["method"] == "connection.close" else None
+    mine = [event for event in peer.book.events if event["client"] == peer.book.client]
+    return next((event["reply_code"] for event in mine if event["method"] == "connection.close"), None)
 
 
 @scenario("wrong password (403, and without a word), unknown vhost (530), refused, foreign protocol headers, silence")
