@@ -7,11 +7,11 @@ from pyspark.sql import functions as sf
 
 from pipelines.buckets import CHANNEL
 
-_END = "struct<frame_no:bigint,ts_ns:bigint,reply_code:int,by:string>"
+_FIELDS = {"frame_no": "bigint", "ts_ns": "bigint", "capture": "string", "packet": "bigint", "reply_code": "int"}
 
 
 def _end(by: str) -> Column:
-    return sf.struct("frame_no", "ts_ns", "reply_code", sf.lit(by).alias("by"))
+    return sf.struct(*_FIELDS, sf.lit(by).alias("by"))
 
 
 def _closes(frames: DataFrame, method: str, keys: tuple[str, ...], name: str) -> DataFrame:
@@ -38,8 +38,8 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
     Returns:
         The rows with `client_close` and `server_close` (the first channel.close or connection.close of that side),
         `end` (the first close of either side, the opening of the same channel number anew, or the end of what was
-        captured), each a struct of frame_no, ts_ns, reply_code and by; and `lossy` (bool: octets of the connection were
-        lost).
+        captured) and `silence` (the last of these), each a struct of frame_no, ts_ns, capture, packet, reply_code and
+        by; and `lossy` (bool: octets of the connection were lost).
     """
     channels = _closes(frames, "channel.close", CHANNEL, "channel")
     reopened = (
@@ -52,9 +52,10 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
     ends = connections.select(
         "connection_id",
         sf.struct(
-            sf.lit(None).cast("bigint").alias("frame_no"),
-            sf.col("last_ts_ns").alias("ts_ns"),
-            sf.lit(None).cast("int").alias("reply_code"),
+            *(
+                (sf.col("last_ts_ns") if name == "ts_ns" else sf.lit(None)).cast(kind).alias(name)
+                for name, kind in _FIELDS.items()
+            ),
             sf.when(sf.col("closed_by").isNull(), "capture-end").otherwise("connection-close").alias("by"),
         ).alias("silence"),
         (sf.col("lost_bytes") > 0).alias("lossy"),
@@ -69,9 +70,9 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
     return (
         joined.withColumn("client_close", sf.least("channel_by_client", "connection_by_client"))
         .withColumn("server_close", sf.least("channel_by_server", "connection_by_server"))
-        .withColumn("end", sf.coalesce(sf.least("client_close", "server_close", "reopened"), "silence").cast(_END))
+        .withColumn("end", sf.coalesce(sf.least("client_close", "server_close", "reopened"), "silence"))
         .withColumn("lossy", sf.coalesce("lossy", sf.lit(False)))
-        .drop(*names, "silence")
+        .drop(*names)
     )
 
 

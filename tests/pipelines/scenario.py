@@ -109,3 +109,9 @@ def collect(result: DataFrame, *order: str) -> dict[int, list[dict[str, Any]]]:
     for row in sorted((row.asDict() for row in result.collect()), key=lambda row: [row[name] for name in order]):
         found.setdefault(row["connection_id"], []).append(row)
     return found
+
+
+def check(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """The rows have these values in these columns, in this order, and there are no others."""
+    assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=False)] == expected
+    assert len(rows) == len(expected)

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.confirms import confirms
 from pipelines.schemas import schema
-from tests.pipelines.scenario import TICK, Connection, collect, tables
+from tests.pipelines.scenario import TICK, Connection, check, collect, tables
 
 # Each scenario gives a connection and, for each publish number in order, the columns that must be.
 
@@ -304,11 +304,6 @@ def runs(spark):
     assert result.schema.simpleString() == schema("confirms").simpleString()
     rows = collect(result, "connection_id", "channel", "channel_epoch", "publish_seq")
     return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
-
-
-def check(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=False)] == expected
-    assert len(rows) == len(expected)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,0 +1,64 @@
+"""Synchronous requests: what was asked, what came back, how long it took."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from pipelines import endings
+from pipelines.buckets import CHANNEL, bucket
+from pipelines.pairs import pairs, requests
+from pipelines.schemas import conform
+
+
+def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row per synchronous request that asks for an answer, of either side.
+
+    A close of the channel or connection by the other side answers what it had not answered yet: with an error.
+
+    Args:
+        frames: `amqp091_frames`.
+        connections: `connections`.
+
+    Returns:
+        The table `rpcs`.
+    """
+    places = frames.where(sf.col("method").isin(list(requests()))).select(*CHANNEL, bucket("frame_no").alias("bucket"))
+    ends = endings.attach(places.distinct(), frames, connections)
+    rows = pairs(frames).withColumn("bucket", bucket(sf.col("asked.frame_no")))
+    rows = rows.join(ends, [*CHANNEL, "bucket"], "left")
+    rows = rows.withColumn(
+        "other_close", sf.when(sf.col("asked_by_client"), sf.col("server_close")).otherwise(sf.col("client_close"))
+    )
+    closing = sf.col("request").isin("channel.close", "connection.close")
+    rows = rows.withColumn("end", sf.when(closing, sf.col("silence")).otherwise(sf.col("end")))
+    refused = (
+        sf.col("answer").isNull()
+        & (sf.col("other_close.frame_no") > sf.col("asked.frame_no"))
+        & (sf.col("request") != "connection.close")
+        & ((sf.col("request") != "channel.close") | (sf.col("other_close.by") == "connection-close"))
+    )
+    rows = rows.withColumn("refused", sf.coalesce(refused, sf.lit(False)))
+    close = sf.struct(*(f"other_close.{name}" for name in ("frame_no", "ts_ns", "capture", "packet")))
+    method = sf.when(sf.col("other_close.by") == "channel-close", "channel.close").otherwise("connection.close")
+    rows = rows.withColumn("response", sf.when(sf.col("refused"), method).otherwise(sf.col("answer.method")))
+    names = ("frame_no", "ts_ns", "capture", "packet")
+    rows = rows.withColumn(
+        "answer", sf.when(sf.col("refused"), close).otherwise(sf.struct(*(f"answer.{name}" for name in names)))
+    )
+    ended_by, end_ts_ns = endings.unanswered(sf.col("asked.frame_no"), "other_close")
+    open_still = sf.col("response").isNull()
+    result = rows.select(
+        *CHANNEL,
+        sf.col("asked_by_client").alias("from_client"),
+        "request",
+        "response",
+        *(sf.col(f"asked.{name}").alias(f"request_{name}") for name in names),
+        *(sf.col(f"answer.{name}").alias(f"response_{name}") for name in names),
+        sf.when(open_still, "none").when(sf.col("refused"), "error").otherwise("ok").alias("outcome"),
+        sf.when(sf.col("refused"), sf.col("other_close.reply_code")).alias("reply_code"),
+        sf.when(open_still, ended_by).alias("ended_by"),
+        sf.when(open_still, end_ts_ns).alias("end_ts_ns"),
+        (sf.col("answer.ts_ns") - sf.col("asked.ts_ns")).alias("latency_ns"),
+    )
+    return conform(result, "rpcs")

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pipelines.rpcs import rpcs
+from pipelines.schemas import schema
+from tests.pipelines.scenario import TICK, Connection, check, collect, tables
+
+# Each scenario gives a connection and, for each request in the order of frames, the columns that must be.
+
+
+def one_after_the_other() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    start = c.server("connection.start", channel=0, epoch=0)
+    started = c.client("connection.start-ok", channel=0, epoch=0)
+    asked = c.client("queue.declare", queue="q")
+    answer = c.server("queue.declare-ok", queue="q")
+    return c, [
+        {
+            "channel": 0,
+            "channel_epoch": 0,
+            "request": "connection.start",
+            "response": "connection.start-ok",
+            "from_client": False,
+            "outcome": "ok",
+            "latency_ns": (started - start) * TICK,
+        },
+        {
+            "request": "queue.declare",
+            "response": "queue.declare-ok",
+            "from_client": True,
+            "outcome": "ok",
+            "request_frame_no": asked,
+            "request_packet": asked + 1,
+            "request_capture": "a.pcap",
+            "request_ts_ns": asked * TICK,
+            "response_frame_no": answer,
+            "response_packet": answer + 1,
+            "response_capture": "a.pcap",
+            "response_ts_ns": answer * TICK,
+            "latency_ns": (answer - asked) * TICK,
+            "reply_code": None,
+            "ended_by": None,
+            "end_ts_ns": None,
+        },
+    ]
+
+
+def pipelined_gets() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    for _ in range(3):
+        c.client("basic.get", queue="q")
+    c.client("basic.qos")
+    first = c.message("get", delivery_tag=1) - 2
+    c.server("basic.qos-ok")
+    second = c.server("basic.get-empty")
+    third = c.message("get", delivery_tag=2) - 2
+    return c, [
+        {"response": "basic.get-ok", "response_frame_no": first, "latency_ns": first * TICK},
+        {"response": "basic.get-empty", "response_frame_no": second},
+        {"response": "basic.get-ok", "response_frame_no": third},
+        {"request": "basic.qos", "response": "basic.qos-ok", "outcome": "ok"},
+    ]
+
+
+def no_wait_is_no_request() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("queue.bind", no_wait=True)
+    c.client("queue.bind", no_wait=False)
+    answer = c.server("queue.bind-ok")
+    c.server("basic.cancel", no_wait=True, consumer_tag="c")
+    return c, [{"request": "queue.bind", "request_frame_no": 1, "response_frame_no": answer}]
+
+
+def channel_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("queue.declare", queue="gone", passive=True)
+    c.client("queue.bind")
+    close = c.server("channel.close", reply_code=404)
+    c.client("queue.delete")
+    c.client("channel.close-ok")
+    return c, [
+        {
+            "outcome": "error",
+            "reply_code": 404,
+            "response": "channel.close",
+            "response_frame_no": close,
+            "ended_by": None,
+        },
+        {"outcome": "error", "latency_ns": TICK, "response_packet": close + 1, "response_capture": "a.pcap"},
+        {"request": "channel.close", "from_client": False, "outcome": "ok"},
+        {"outcome": "none", "ended_by": "discarded", "end_ts_ns": close * TICK, "latency_ns": None, "reply_code": None},
+    ]
+
+
+def connection_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="server")
+    c.client("exchange.declare")
+    c.client("connection.open", channel=0, epoch=0)
+    c.server("connection.close", channel=0, epoch=0, reply_code=530)
+    return c, [
+        {"request": "exchange.declare", "outcome": "error", "reply_code": 530, "response": "connection.close"},
+        {"request": "connection.open", "outcome": "error", "reply_code": 530, "response": "connection.close"},
+        {"request": "connection.close", "outcome": "none", "ended_by": "connection-close"},
+    ]
+
+
+def closes_that_cross() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("channel.close")
+    c.server("channel.close", reply_code=406)
+    c.client("channel.close-ok")
+    c.server("channel.close-ok")
+    return c, [
+        {"from_client": True, "outcome": "ok", "latency_ns": 3 * TICK},
+        {"from_client": False, "outcome": "ok", "latency_ns": TICK},
+    ]
+
+
+def capture_begins_between_request_and_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.server("basic.get-empty", epoch=0)
+    c.client("basic.get", epoch=0)
+    c.server("basic.get-empty", epoch=0)
+    c.server("basic.get-empty", epoch=0)
+    last = c.client("basic.get", epoch=0)
+    return c, [
+        {"outcome": "ok", "request_frame_no": 1, "response_frame_no": 2},
+        {"outcome": "none", "request_frame_no": last, "ended_by": "capture-end", "end_ts_ns": c.end},
+    ]
+
+
+def both_sides_ask_the_same() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.server("channel.flow", active=False)
+    c.client("channel.flow", active=False)
+    c.server("channel.flow-ok", active=False)
+    c.client("channel.flow-ok", active=False)
+    return c, [
+        {"from_client": False, "response_frame_no": 3, "outcome": "ok"},
+        {"from_client": True, "response_frame_no": 2, "outcome": "ok"},
+    ]
+
+
+def no_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(lost_bytes=9)
+    c.client("queue.purge")
+    return c, [{"outcome": "none", "ended_by": "hole", "response": None, "response_frame_no": None}]
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        one_after_the_other,
+        pipelined_gets,
+        no_wait_is_no_request,
+        channel_closed_as_an_answer,
+        connection_closed_as_an_answer,
+        closes_that_cross,
+        capture_begins_between_request_and_answer,
+        both_sides_ask_the_same,
+        no_answer,
+    )
+}
+
+
+def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
+    """Requests and answers at random, some answers without a request; a queue says what belongs together."""
+    chance = random.Random(seed)
+    c = Connection()
+    expected: list[dict[str, Any]] = []
+    waiting: dict[str, list[dict[str, Any]]] = {"basic.get": [], "queue.bind": []}
+    gap = chance.choice([0, 0, 40000])  # now and then over several buckets
+    number = 0
+    for _ in range(chance.randint(1, 60)):
+        number += 1 + chance.randint(0, gap)
+        request = chance.choice(list(waiting))
+        if chance.random() < 0.5:
+            frame = c.client(request)
+            row = {"request": request, "request_frame_no": number, "response_frame_no": None}
+            expected.append(row)
+            waiting[request].append(row)
+        else:
+            frame = c.server({"basic.get": "basic.get-empty", "queue.bind": "queue.bind-ok"}[request])
+            if waiting[request]:
+                waiting[request].pop(0)["response_frame_no"] = number
+        c.frames[frame]["frame_no"] = number
+    return c, expected
+
+
+@pytest.fixture(scope="module")
+def runs(spark):
+    made = {name: scenario() for name, scenario in SCENARIOS.items()}
+    made |= {f"random {seed}": random_connection(seed) for seed in range(80)}
+    frames, _, connections = tables(spark, [connection for connection, _ in made.values()])
+    result = rpcs(frames, connections)
+    assert result.schema.simpleString() == schema("rpcs").simpleString()
+    rows = collect(result, "connection_id", "request_frame_no")
+    return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(runs, name):
+    check(*runs[name])
+
+
+def test_random_conversations_agree_with_a_queue(runs):
+    for name, (rows, expected) in runs.items():
+        if name.startswith("random"):
+            check(rows, expected)
