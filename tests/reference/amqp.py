@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+import warnings
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -62,7 +63,12 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
         `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
     """
     exact = {"timestamp": _seconds}
-    with mock.patch.dict(decode.METHODS, exact), mock.patch.dict(decode.TABLE_MAPPING, {b"T": _seconds}):
+    with (
+        mock.patch.dict(decode.METHODS, exact),
+        mock.patch.dict(decode.TABLE_MAPPING, {b"T": _seconds}),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", DeprecationWarning)  # of methods that are met all the same
         return [row for connection in read_connections(path, port_hint) for row in _frames_of(connection)]
 
 
@@ -122,11 +128,14 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
             hole += arrived[at:begin].count(0)
             at, lost, latest = begin, False, 0
         size = _size_at(data, at)
-        if size is None or at + size > len(data):
-            break  # not AMQP, or cut off
+        if size is None and synced and at == 0:
+            break  # another protocol
+        if size is not None and at + size > len(data):
+            break  # cut off
+        if size is None or (arrived[at + size - 1] and not _ends_well(data, at, size)):
+            lost, at = True, at + 1
+            continue
         missing = arrived[at : at + size].count(0)
-        if not missing and data[at : at + 4] != b"AMQP" and data[at + size - 1] != FRAME_END:
-            break
         latest = max(latest, *arrived[at : at + size])
         row = _decode(data[at : at + size], missing)
         row |= {"packet": latest, "first_packet": arrived[at], "hole_before": hole}
@@ -145,6 +154,10 @@ def _size_at(data: bytes, at: int) -> int | None:
     return HEAD + int(struct.unpack_from(">I", data, at + 3)[0]) + 1
 
 
+def _ends_well(data: bytes, at: int, size: int) -> bool:
+    return data[at : at + 4] == b"AMQP" or data[at + size - 1] == FRAME_END
+
+
 def _search(data: bytes, arrived: list[int], at: int) -> int | None:
     """The first place from which a chain of whole frames leads on."""
     for begin in range(at, len(data)):
@@ -153,7 +166,7 @@ def _search(data: bytes, arrived: list[int], at: int) -> int | None:
             size = _size_at(data, end)
             if size is None or end + size > len(data) or 0 in arrived[end : end + size]:
                 break
-            if data[end : end + 4] != b"AMQP" and data[end + size - 1] != FRAME_END:
+            if not _ends_well(data, end, size):
                 break
             end, count = end + size, count + 1
         if count == CHAIN or (count and end == len(data)):
@@ -259,7 +272,9 @@ def _messages_of(group: list[Row]) -> list[Row]:
             assembling[where] = (message, bytearray())
         elif row["frame_type"] in ("header", "body") and where in assembling:
             message, body = assembling[where]
-            if message["channel_epoch"] != row["channel_epoch"]:
+            announced = message["body_size"]
+            if (row["frame_type"] == "header") != (announced is None):
+                assembling.pop(where)  # a second header, or a body without one
                 continue
             message |= {name: row[name] for name in ("frame_no", "packet", "ts_ns")}
             if row["frame_type"] == "header":
@@ -268,6 +283,7 @@ def _messages_of(group: list[Row]) -> list[Row]:
                 body += args["body"]
             if len(body) == message["body_size"]:
                 message |= {"is_partial": False, "body_hash": body_hash(bytes(body))}
+            if message["body_size"] is None or len(body) >= message["body_size"]:
                 del assembling[where]
     return sorted(found, key=lambda message: message["frame_no"])
 
