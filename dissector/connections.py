@@ -35,6 +35,7 @@ from dissector.tcp import (
     C_PROTOCOL,
     C_RTT,
     C_SYN,
+    C_USED,
     H_AGAIN,
     H_LOST,
     H_POS,
@@ -151,10 +152,7 @@ class Connections:
         client = int(state[C_CLIENT])
         if client < 0:
             client = 1 if state[C_A_PORT] < state[C_B_PORT] else 0
-        ends = (
-            (address(int(state[C_A_HI]), int(state[C_A_LO])), int(state[C_A_PORT])),
-            (address(int(state[C_B_HI]), int(state[C_B_LO])), int(state[C_B_PORT])),
-        )
+        both = endpoints(state)
         closed_by = story.closed_by
         if closed_by is None and state[C_CLOSER] >= 0:
             who = "client" if state[C_CLOSER] == client else "server"
@@ -165,10 +163,10 @@ class Connections:
         return {
             "connection_id": int(state[C_ID]),
             "protocol": PROTOCOLS[state[C_PROTOCOL]] or "unknown",
-            "client_ip": ends[client][0],
-            "client_port": ends[client][1],
-            "server_ip": ends[1 - client][0],
-            "server_port": ends[1 - client][1],
+            "client_ip": both[client][0],
+            "client_port": both[client][1],
+            "server_ip": both[1 - client][0],
+            "server_port": both[1 - client][1],
             "first_capture": captures[state[C_FIRST_CAPTURE]],
             "first_packet": int(state[C_FIRST_PACKET]),
             "last_packet": int(state[C_LAST_PACKET]),
@@ -197,6 +195,22 @@ def address(high: int, low: int) -> str:
     if number >> 32 == 0xFFFF:
         return str(ipaddress.IPv4Address(number & 0xFFFFFFFF))
     return str(ipaddress.IPv6Address(number))
+
+
+def endpoints(state: Ints) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Addresses and ports of side 0 and side 1 of a connection."""
+    return (
+        (address(int(state[C_A_HI]), int(state[C_A_LO])), int(state[C_A_PORT])),
+        (address(int(state[C_B_HI]), int(state[C_B_LO])), int(state[C_B_PORT])),
+    )
+
+
+def ends(identity: int, conn: Ints) -> tuple[str, str]:
+    """Client and server of an open connection as `ip:port`."""
+    slot = np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] == 1))[0]
+    texts = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot])]
+    client = int(conn[slot, C_CLIENT])
+    return texts[client], texts[1 - client]
 
 
 def user_name(mechanism: str | None, response: str) -> str | None:

@@ -78,7 +78,7 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     # A cache entry of numba knows only its own file; kernels call each other across files, so the
     # folder's name carries a digest of them all.
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_cache_folder())
+    numba.config.CACHE_DIR = str(cache_folder())
     try:
         return numba.njit(cache=True, nogil=True, boundscheck=function not in _proven, error_model="numpy")(copy)  # type: ignore[no-any-return]
     finally:
@@ -86,7 +86,8 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where numba keeps what it compiled; another folder whenever a kernel has changed."""
     import numba  # noqa: PLC0415
 
     if numba.config.CACHE_DIR:

@@ -66,29 +66,62 @@ def locate(packet: bytes, link: int, length: int) -> Located | int:
         return broken
 
 
+_CARRIERS = (
+    dpkt.ah.AH,
+    dpkt.ethernet.Ethernet,
+    dpkt.gre.GRE,
+    dpkt.ieee80211.IEEE80211,
+    dpkt.ip.IP,
+    dpkt.ip6.IP6,
+    dpkt.llc.LLC,
+    dpkt.ppp.PPP,
+    dpkt.pppoe.PPPoE,
+    dpkt.radiotap.Radiotap,
+)
+"""What carries packets. Other layers may quote one (ICMP does), which was not sent then."""
+
+
 def _innermost(layer: Any, length: int, broken: int) -> Located | int:
     """Walk through dpkt's layers to the first TCP."""
-    while isinstance(layer, dpkt.Packet):
+    while isinstance(layer, _CARRIERS):
         inner = layer.data
-        if isinstance(layer, dpkt.ip.IP) and layer.p == dpkt.ip.IP_PROTO_TCP:
-            if layer.mf or layer.offset:
-                return FRAGMENT
-            if not isinstance(inner, dpkt.tcp.TCP):
-                return broken
-            tcp = inner.opts.start - 20
-            begin = tcp - layer.hl * 4
-            return Located(begin + 12, 4, tcp, begin + (layer.len or length - begin) - tcp)
-        if isinstance(layer, dpkt.ip6.IP6) and layer.p == dpkt.ip.IP_PROTO_TCP:
-            extensions = layer.all_extension_headers
-            if any(isinstance(e, dpkt.ip6.IP6FragmentHeader) and (e.frag_off or e.m_flag) for e in extensions):
-                return FRAGMENT
-            if not isinstance(inner, dpkt.tcp.TCP):
-                return broken
-            tcp = inner.opts.start - 20
-            payload = tcp - sum(extension.length for extension in extensions)
-            return Located(payload - 32, 6, tcp, payload + (layer.plen or length - payload) - tcp)
+        if isinstance(layer, dpkt.ip.IP | dpkt.ip6.IP6):
+            if _is_fragment(layer):
+                return FRAGMENT if layer.p == dpkt.ip.IP_PROTO_TCP else OTHER
+            if isinstance(inner, dpkt.tcp.TCP):
+                return _located(layer, inner, length)
+        elif isinstance(layer, dpkt.ieee80211.IEEE80211):
+            if layer.type != dpkt.ieee80211.DATA_TYPE or layer.wep:
+                return OTHER
+            inner = dpkt.llc.LLC(inner)
+        if isinstance(inner, bytes):
+            cut = broken == CUT and not isinstance(layer, dpkt.ip.IP | dpkt.ip6.IP6)
+            return broken if cut or _is_readable(layer) else OTHER
         layer = inner
     return OTHER
+
+
+def _located(ip: Any, segment: Any, length: int) -> Located:
+    tcp = segment.opts.start - 20
+    if isinstance(ip, dpkt.ip.IP):
+        begin = tcp - ip.hl * 4
+        end = begin + ip.len if ip.len else length
+        return Located(begin + 12, 4, tcp, end - tcp)
+    payload = tcp - sum(extension.length for extension in ip.all_extension_headers)
+    end = payload + ip.plen if ip.plen else length
+    return Located(payload - 32, 6, tcp, end - tcp)
+
+
+def _is_fragment(ip: Any) -> bool:
+    if isinstance(ip, dpkt.ip.IP):
+        return bool(ip.mf or ip.offset)
+    return any(isinstance(e, dpkt.ip6.IP6FragmentHeader) and (e.frag_off or e.m_flag) for e in ip.all_extension_headers)
+
+
+def _is_readable(layer: Any) -> bool:
+    """Whether dpkt knows what is inside a layer, so that it must be broken when dpkt left it as octets."""
+    kind = getattr(layer, "_next_type", None) or getattr(layer, "p", None) or getattr(layer, "type", None)
+    return kind in getattr(layer, "_protosw", dpkt.ethernet.Ethernet._typesw)
 
 
 def _ethernet(header: int, at: int) -> Callable[[_Octets], Any]:

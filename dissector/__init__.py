@@ -1,0 +1,24 @@
+"""Packet captures to typed tables: reassembly, framing and field decoding of broker protocols.
+
+`read(paths)` gives a `pyarrow.RecordBatchReader` per table; `Dissector` is the same without files.
+"""
+
+from typing import Any
+
+__all__ = ["CaptureError", "Dissector", "Options", "read"]
+
+_HOMES = {
+    "CaptureError": "dissector.input",
+    "Dissector": "dissector.dissector",
+    "Options": "dissector.dissector",
+    "read": "dissector.reading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: `amqpscope spec` needs no Arrow."""
+    if name in _HOMES:
+        import importlib  # noqa: PLC0415
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

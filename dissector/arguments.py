@@ -1,0 +1,94 @@
+"""Options that everything that reads captures has, from the command line to `Options`."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Protocol
+
+from dissector.dissector import Options
+from dissector.sources import Source
+
+PROTOCOLS = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
+
+
+class Progress(Protocol):
+    """Called with the octets done since the last call."""
+
+    def __call__(self, octets: int) -> None:
+        """Go on."""
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("captures", metavar="CAPTURE", nargs="+", help="capture file, glob or directory; - is standard input")
+    parser.add_argument(
+        "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
+        help=f"protocol on this TCP port, whatever the content looks like ({', '.join(PROTOCOLS)}); may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--spec", metavar="FILE", help="AMQP XML document of a vendor, laid over our own data")
+    parser.add_argument(
+        "--from", dest="from_ns", metavar="TIME", type=_time,
+        help="leave out what was before: 2026-01-31T12:00:00.5Z or seconds since 1970 (UTC)",
+    )  # fmt: skip
+    parser.add_argument("--to", dest="to_ns", metavar="TIME", type=_time, help="leave out what was at this time or later")
+    parser.add_argument(
+        "--bodies", choices=("none", "hash", "full"), default="hash", help="message bodies in the tables (default: hash)"
+    )
+
+
+def options(arguments: argparse.Namespace) -> Options:
+    """What the arguments say.
+
+    Raises:
+        SpecError: the user's document cannot be used.
+    """
+    protocol = None
+    if arguments.spec:
+        import spec  # noqa: PLC0415
+
+        protocol = spec.overlay(spec.load("amqp-0-9-1"), spec.load_xml(arguments.spec))
+    return Options(dict(arguments.port), protocol, arguments.bodies, arguments.from_ns, arguments.to_ns)
+
+
+def _port(text: str) -> tuple[int, str]:
+    port, sign, name = text.partition("=")
+    if not sign or not port.isdigit() or not 0 < int(port) < 1 << 16 or name not in PROTOCOLS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT=PROTOCOL with one of {', '.join(PROTOCOLS)}")
+    return int(port), name
+
+
+def _time(text: str) -> int:
+    seconds = re.fullmatch(r"(\d{1,10})(?:\.(\d{1,9}))?", text)
+    if seconds:
+        return int(seconds[1]) * 1_000_000_000 + int((seconds[2] or "").ljust(9, "0"))
+    parts = re.fullmatch(r"([^.]+)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", text)
+    try:
+        if not parts:
+            raise ValueError
+        whole = datetime.fromisoformat(parts[1] + (parts[3] or ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time; give 2026-01-31T12:00:00.5Z or seconds since 1970"
+        ) from None
+    if whole.tzinfo is None:
+        whole = whole.replace(tzinfo=UTC)
+    return int(whole.timestamp()) * 1_000_000_000 + int((parts[2] or "").ljust(9, "0"))
+
+
+@contextmanager
+def progress(sources: list[Source]) -> Iterator[Progress]:
+    """A progress bar by octets on standard error; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda octets: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("dissecting", total=sum(source.size for source in sources) or None)
+        yield lambda octets: bar.advance(task, octets)

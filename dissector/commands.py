@@ -1,0 +1,107 @@
+"""The commands `dissect` and `frames`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+class Dissect:
+    """`amqpscope dissect CAPTURE... -o DIR`."""
+
+    name = "dissect"
+    help = "captures to tables: a folder of Parquet (or Arrow) files per table"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        from dissector import arguments, output  # noqa: PLC0415
+
+        arguments.add_common(parser)
+        parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for the tables")
+        parser.add_argument("--format", choices=output.FORMATS, default="parquet", help="of the files (default: parquet)")
+        parser.add_argument(
+            "--compression", choices=("zstd", "snappy", "lz4", "none"), default="snappy", help="of Parquet (default: snappy)"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Dissect."""
+        from dissector import arguments as common  # noqa: PLC0415
+        from dissector.output import Output  # noqa: PLC0415
+        from dissector.reading import Reading, schema_of  # noqa: PLC0415
+        from dissector.sources import find  # noqa: PLC0415
+        from dissector.tables import NAMES  # noqa: PLC0415
+
+        options = common.options(arguments)
+        sources = find(arguments.captures)
+        with common.progress(sources) as advance:
+            reading = Reading(sources, options, advance)
+            if reading.compiled:
+                _say_when_compiling()
+            output: Output | None = None
+            try:
+                # The first rows come before the folder is touched: what is no capture leaves no trace.
+                for table, batch in reading:
+                    if output is None:
+                        output = self._open(arguments, Output, {n: schema_of(n, options) for n in NAMES})
+                    output.add(table, batch)
+                if output is None:
+                    output = self._open(arguments, Output, {n: schema_of(n, options) for n in NAMES})
+                output.finish()
+            except BaseException:
+                if output is not None:
+                    output.abort()
+                raise
+        rows = output.rows
+        frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
+        print(
+            f"{arguments.output}: {rows['connections']:,} connections, {frames:,} frames, {rows['messages']:,} messages, "
+            f"{rows['anomalies']:,} anomalies",
+            file=sys.stderr,
+        )
+        return 0
+
+    def _open(self, arguments: argparse.Namespace, kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
+        return kind(arguments.output, schemas, arguments.format, arguments.compression, {"captures": arguments.captures})
+
+
+class Frames:
+    """`amqpscope frames CAPTURE...`."""
+
+    name = "frames"
+    help = "print frames, one line each, as they are decoded"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        from dissector import arguments  # noqa: PLC0415
+
+        arguments.add_common(parser)
+        parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="of the lines (default: text)")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print."""
+        from dissector import arguments as common  # noqa: PLC0415
+        from dissector.lines import PRINTERS  # noqa: PLC0415
+        from dissector.reading import Reading  # noqa: PLC0415
+        from dissector.sources import find  # noqa: PLC0415
+
+        options = common.options(arguments)
+        reading = Reading(find(arguments.captures), options)
+        if reading.compiled:
+            _say_when_compiling()
+        printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
+        for table, batch in reading:
+            if table.endswith("_frames"):
+                printer.frames(batch)
+                sys.stdout.flush()
+        return 0
+
+
+def _say_when_compiling() -> None:
+    """Compiling takes a while, once; say so, or the first large capture seems to hang."""
+    from dissector import kernel  # noqa: PLC0415
+
+    if not any(Path(kernel.cache_folder()).glob("**/*.nbi")):
+        print("amqpscope: compiling the kernels, once for this installation (half a minute)", file=sys.stderr)

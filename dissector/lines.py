@@ -1,0 +1,107 @@
+"""Frames as lines of text, JSON or CSV."""
+
+import csv
+import json
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from dissector.connections import ends
+from dissector.dissector import Dissector
+
+LEADING = {
+    "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
+    "from_client", "channel", "channel_epoch", "frame_type", "method", "size", "is_partial", "missing",
+}  # fmt: skip
+LONGEST = 60
+"""Characters shown of a text value."""
+
+
+class Json:
+    """One JSON object a line; columns that are null are left out."""
+
+    def __init__(self, out: TextIO, dissector: Dissector) -> None:
+        self.out = out
+
+    def frames(self, batch: pa.RecordBatch) -> None:
+        """Print these frames."""
+        for row in rows(batch):
+            row.pop("ts", None)
+            self.out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+class Csv:
+    """All columns, with a line of their names in front."""
+
+    def __init__(self, out: TextIO, dissector: Dissector) -> None:
+        self.writer = csv.writer(out, lineterminator="\n")
+        self.begun = False
+
+    def frames(self, batch: pa.RecordBatch) -> None:
+        """Print these frames."""
+        if not self.begun:
+            self.writer.writerow(batch.schema.names)
+            self.begun = True
+        for row in batch.to_pylist():
+            self.writer.writerow("" if value is None else _plain(value) for value in row.values())
+
+
+class Text:
+    """Packet, time, who to whom, channel, method and arguments; meant to be read."""
+
+    def __init__(self, out: TextIO, dissector: Dissector) -> None:
+        self.out = out
+        self.dissector = dissector
+        self.known: dict[int, tuple[str, str]] = {}
+
+    def frames(self, batch: pa.RecordBatch) -> None:
+        """Print these frames."""
+        for row in rows(batch):
+            self.out.write(self._line(row) + "\n")
+
+    def _line(self, row: dict[str, Any]) -> str:
+        identity = row["connection_id"]
+        if identity not in self.known:
+            if len(self.known) > 100_000:
+                self.known.clear()
+            self.known[identity] = ends(identity, self.dissector.tcp.conn)
+        client, server = self.known[identity]
+        sender, receiver = (client, server) if row["from_client"] else (server, client)
+        seconds, ns = divmod(row["ts_ns"], 1_000_000_000)
+        time = f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}.{ns // 1000:06d}"
+        what = row.get("method") or row.get("frame_type") or "?"
+        told = " ".join(f"{k}={_value(v)}" for k, v in row.items() if k not in LEADING)
+        if row.get("is_partial"):
+            told += f" [{row['missing']} octets missing]"
+        channel = f"{row['channel']}.{row['channel_epoch']}"
+        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told or str(row['size']) + ' octets'}"
+
+
+PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}
+
+
+def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows without what is null in them; columns of nothing but null are never looked at."""
+    there = [name for name in batch.schema.names if batch.column(name).null_count < batch.num_rows]
+    return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        if value.startswith(("{", "[")):
+            return clean(value if len(value) <= 4 * LONGEST else value[: 4 * LONGEST] + "…")
+        return json.dumps(clean(value if len(value) <= LONGEST else value[:LONGEST] + "…"), ensure_ascii=False)
+    return str(value)
+
+
+def clean(text: str) -> str:
+    """Text from a capture that cannot steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _plain(value: object) -> object:
+    return clean(value) if isinstance(value, str) else value
+

@@ -1,0 +1,209 @@
+"""Record batches to part files: a folder per table, complete parts only.
+
+A part is written under another name and renamed when it is complete. Writing goes on in a thread of its own,
+for pyarrow encodes and compresses without Python's lock.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Semaphore
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+NOTE = "_amqpscope.json"
+"""Marks a folder as ours; says whether it is complete."""
+FORMATS = ("parquet", "arrow")
+GROUP_ROWS = 1 << 17
+"""Rows of a row group at most."""
+GROUP_OCTETS = 32 << 20
+PART_ROWS = 1 << 22
+"""Rows of a part file at most: what is lost when a run is killed."""
+WAITING_GROUPS = 4
+"""Row groups that may wait for the writing thread."""
+
+
+class OutputError(Exception):
+    """The output cannot be written; one line."""
+
+
+class Output:
+    """The tables of one folder, written as they come.
+
+    Args:
+        folder: created where it is not there. One that holds anything but an earlier output is refused.
+        schemas: of all tables; one without rows still gets a part.
+        form: `parquet` or `arrow` (IPC files).
+        compression: of Parquet.
+        note: what to write into the note, besides whether the output is complete.
+
+    Raises:
+        OutputError: the folder holds other files, or cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        schemas: Mapping[str, pa.Schema],
+        form: str = "parquet",
+        compression: str = "zstd",
+        note: Mapping[str, object] | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.note = dict(note or {})
+        self.rows = dict.fromkeys(schemas, 0)
+        _claim(self.folder, schemas)
+        self._write_note(complete=False)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="amqpscope-write")
+        self._slots = Semaphore(WAITING_GROUPS)
+        self._pending: list[Future[None]] = []
+        self._tables = {
+            name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()
+        }
+
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Add rows to a table.
+
+        Raises:
+            OutputError: writing failed (now or, in the background, before).
+        """
+        self.rows[name] += batch.num_rows
+        table = self._tables[name]
+        table.waiting.append(batch)
+        table.rows += batch.num_rows
+        table.octets += batch.nbytes if table.rows < GROUP_ROWS else 0
+        if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
+            self._submit(table, table.take())
+
+    def _submit(self, table: "_Table", group: pa.Table) -> None:
+        self._slots.acquire()
+        self._pending.append(self._pool.submit(self._write, table, group))
+        while self._pending and self._pending[0].done():
+            self._check(self._pending.pop(0))
+
+    def _write(self, table: "_Table", group: pa.Table) -> None:
+        try:
+            table.write(group)
+        finally:
+            self._slots.release()
+
+    def _check(self, future: Future[None]) -> None:
+        try:
+            future.result()
+        except (OSError, pa.ArrowException) as error:
+            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+
+    def finish(self) -> None:
+        """Complete all parts.
+
+        Raises:
+            OutputError: writing failed.
+        """
+        for table in self._tables.values():
+            self._submit(table, table.take())
+        for future in self._pending:
+            self._check(future)
+        self._pool.shutdown()
+        try:
+            for table in self._tables.values():
+                table.complete()
+            self._write_note(complete=True)
+        except (OSError, pa.ArrowException) as error:
+            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+
+    def abort(self) -> None:
+        """Stop; parts that are not complete go away, complete ones stay."""
+        self._pool.shutdown(cancel_futures=True)
+        for table in self._tables.values():
+            table.discard()
+
+    def _write_note(self, *, complete: bool) -> None:
+        text = json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1)
+        try:
+            _replace(self.folder / NOTE, text)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}") from error
+
+
+class _Table:
+    """The parts of one table."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, form: str, compression: str) -> None:
+        self.folder, self.schema, self.form, self.compression = folder, schema, form, compression
+        self.waiting: list[pa.RecordBatch] = []
+        self.rows = self.octets = 0
+        self.parts = self.written = 0
+        self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
+        self._temporary = Path()
+
+    def take(self) -> pa.Table:
+        """The rows that wait, as one table."""
+        group = pa.Table.from_batches(self.waiting, self.schema)
+        self.waiting = []
+        self.rows = self.octets = 0
+        return group
+
+    def write(self, group: pa.Table) -> None:
+        """Write one row group, and complete the part when it is large enough."""
+        if self._writer is None:
+            self._temporary = self.folder / f".part-{self.parts:05d}.{self.form}.writing"
+            if self.form == "parquet":
+                texts = [f.name for f in self.schema if pa.types.is_string(f.type)]
+                self._writer = pq.ParquetWriter(
+                    self._temporary, self.schema, compression=self.compression, use_dictionary=texts
+                )
+            else:
+                self._writer = pa.ipc.new_file(str(self._temporary), self.schema)
+        if group.num_rows:
+            self._writer.write_table(group)
+        self.written += group.num_rows
+        if self.written >= PART_ROWS:
+            self.complete()
+
+    def complete(self) -> None:
+        """Close the part at hand and give it its name."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        self._temporary.rename(self.folder / f"part-{self.parts:05d}.{self.form}")
+        self.parts += 1
+        self.written = 0
+
+    def discard(self) -> None:
+        """Remove the part at hand."""
+        self._writer = None
+        self._temporary.unlink(missing_ok=True) if self._temporary.name else None
+
+
+def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
+    """Make the folder ours, and empty it of an earlier output."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {entry.name for entry in folder.iterdir()}
+        if there and NOTE not in there:
+            raise OutputError(
+                f"{folder}: holds files that are not of an earlier run ({sorted(there)[0]}); name another folder"
+            )
+        strange = there - {NOTE} - set(schemas)
+        if strange:
+            raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
+        for name in schemas:
+            if (folder / name).exists():
+                shutil.rmtree(folder / name)
+            (folder / name).mkdir()
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.writing")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or " ".join(str(error).split())).lower()

@@ -1,0 +1,97 @@
+"""The program `amqpscope`: finds the commands that the packages bring, and runs one.
+
+A command is a class in the entry-point group `amqpscope.commands`, with `name`, `help`, `requires` (modules that it
+needs), `extra` (what brings them), `add_arguments(parser)` and `run(arguments) -> exit status`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
+from typing import Protocol
+
+GROUP = "amqpscope.commands"
+
+
+class Command(Protocol):
+    """What a package gives to be a command."""
+
+    name: str
+    help: str
+    requires: tuple[str, ...]
+    extra: str | None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; the result is the exit status."""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help that keeps our line breaks."""
+
+
+def commands(wanted: str | None = None) -> tuple[dict[str, Command], dict[str, str]]:
+    """The commands that can run here, and the extras that others lack; only the wanted one where it is named."""
+    ready: dict[str, Command] = {}
+    lacking: dict[str, str] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        if wanted and entry.name != wanted:
+            continue
+        command: Command = entry.load()()
+        if all(find_spec(module) for module in command.requires):
+            ready[entry.name] = command
+        else:
+            lacking[entry.name] = command.extra or ""
+    return ready, lacking
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command named in the arguments; the result is the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    names = {entry.name for entry in entry_points(group=GROUP)}
+    ready, lacking = commands(words[0] if words and words[0] in names else None)
+    if words and words[0] in lacking:
+        print(
+            f"amqpscope: {words[0]} needs what is not installed here; pip install 'amqpscope[{lacking[words[0]]}]'",
+            file=sys.stderr,
+        )
+        return 2
+    parser = argparse.ArgumentParser(
+        prog="amqpscope",
+        description="Packet captures of message brokers to typed tables, statistics and a report.",
+        epilog="".join(f"{n}: pip install 'amqpscope[{extra}]' brings it\n" for n, extra in lacking.items()),
+        formatter_class=_Help,
+    )
+    parser.add_argument("--version", action="version", version=f"amqpscope {version('amqpscope')}")
+    below = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in ready.items():
+        command.add_arguments(below.add_parser(name, help=command.help, description=command.help))
+    arguments = parser.parse_args(words)
+    try:
+        return ready[arguments.command].run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing more is wanted of us.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not _is_ours(error):
+            raise
+        print(f"amqpscope: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the error is one that a user can act upon; others are bugs and keep their trace."""
+    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {
+        "dissector", "spec", "pipelines", "dashboards",
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Captures to record batches: the driver of the `Dissector` over files, and the Python entry point `read`."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import spec
+from dissector import kernel
+from dissector.capture import CaptureFile, PacketBatch, Problem
+from dissector.dissector import Dissector, Options, Row
+from dissector.sources import Source, find
+from dissector.tables import NAMES, TYPES, record_batch, schema
+from spec.model import Protocol
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+MAX_CLOCK_STEPS = 1000
+"""Anomalies `clock-step` listed per capture."""
+
+
+class Reading:
+    """One pass over captures. Iterating gives (table, record batch) for all tables, as they come.
+
+    Args:
+        sources: the captures, in the order in which they are read.
+        options: what to dissect and how.
+        progress: called with the octets of input taken since the last call.
+        compiled: run kernels compiled; None decides by the size of the input.
+        batch_bytes: octets of capture taken at a time.
+    """
+
+    def __init__(
+        self,
+        sources: list[Source],
+        options: Options | None = None,
+        progress: Callable[[int], None] | None = None,
+        compiled: bool | None = None,
+        batch_bytes: int = 16 << 20,
+    ) -> None:
+        self.sources = sources
+        self.options = options or Options()
+        self.progress = progress or (lambda octets: None)
+        self.batch_bytes = batch_bytes
+        total = sum(source.size for source in sources)
+        self.compiled = total >= kernel.COMPILE_ABOVE if compiled is None else compiled
+        self.dissector = Dissector(self.options, self.compiled)
+        self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
+
+    def __iter__(self) -> Iterator[Row]:
+        for index, source in enumerate(self.sources):
+            yield from self._capture(index, source)
+        yield from self.dissector.finish()
+
+    def _capture(self, index: int, source: Source) -> Iterator[Row]:
+        self.dissector.captures.append(source.name)
+        file = CaptureFile(source.path, source.name, index, batch_bytes=self.batch_bytes, compiled=self.compiled)
+        taken, steps, last = 0, 0, None
+        segments = others = 0
+        for batch in file:
+            yield from self.dissector.feed(batch)
+            problems: list[Problem] = []
+            for report in self.dissector.reports:
+                segments += report.tcp
+                others += report.packets - report.tcp
+                problems += report.problems
+            self.dissector.reports.clear()
+            back = self._clock_steps(batch, last)[: MAX_CLOCK_STEPS - steps]
+            steps += len(back)
+            last = int(batch.ts_ns[-1])
+            yield from self._problems(source.name, problems + back, batch)
+            self.progress(batch.consumed - taken)
+            taken = batch.consumed
+        info = file.info
+        yield from self._problems(source.name, info.problems, None)
+        yield "captures", pa.RecordBatch.from_pylist(
+            [
+                {
+                    "capture": source.name,
+                    "format": info.format,
+                    "link_types": ",".join(map(str, info.link_types)),
+                    "packets": info.packets,
+                    "bytes": taken or source.size,
+                    "first_ts_ns": info.first_ts_ns,
+                    "last_ts_ns": info.last_ts_ns,
+                    "snap_length": info.snap_length or None,
+                    "interfaces": len(info.interfaces),
+                    "dropped": info.dropped,
+                    "truncated": info.truncated,
+                    "tcp_segments": segments,
+                    "other_packets": others,
+                }
+            ],
+            schema("captures"),
+        )
+
+    def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
+        times = batch.ts_ns
+        before = np.concatenate([times[:1] if last is None else [last], times[:-1]])
+        rows = np.flatnonzero(times < before)[:MAX_CLOCK_STEPS]
+        return [
+            Problem("clock-step", int(batch.packet[i]), None, f"{int(before[i] - times[i])} ns earlier than the packet before it")
+            for i in rows.tolist()
+        ]
+
+    def _problems(self, capture: str, problems: list[Problem], batch: PacketBatch | None) -> Iterator[Row]:
+        if not problems:
+            return
+        numbers = [p.packet or None for p in problems]
+        times: list[int | None] = [None] * len(problems)
+        if batch is not None:
+            base = int(batch.packet[0])
+            times = [int(batch.ts_ns[n - base]) if n else None for n in numbers]
+        columns: dict[str, Any] = {
+            "capture": pa.array([capture] * len(problems), pa.string()),
+            "packet": pa.array(numbers, pa.int64()),
+            "ts_ns": pa.array(times, pa.int64()),
+            "ts": pa.array([t // 1000 if t is not None else None for t in times], pa.int64()).view(TYPES["timestamp"]),
+            "code": pa.array([p.code for p in problems], pa.string()),
+            "severity": pa.array([self.severities[p.code] for p in problems], pa.string()),
+            "offset": pa.array([p.offset for p in problems], pa.int64()),
+            "detail": pa.array([p.detail for p in problems], pa.string()),
+        }
+        yield "anomalies", record_batch(schema("anomalies"), columns)
+
+
+def read(
+    paths: Paths,
+    *,
+    ports: dict[int, str] | None = None,
+    protocol: Protocol | None = None,
+    bodies: str = "hash",
+    from_ns: int | None = None,
+    to_ns: int | None = None,
+) -> dict[str, pa.RecordBatchReader]:
+    """Dissect captures in Python.
+
+    Args:
+        paths: a capture file, directory or glob, or several.
+        ports: protocol names by TCP port, where content is not to decide.
+        protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
+        bodies: `none`, `hash`, or `full` to have bodies in `messages`.
+        from_ns: leave out rows before this time (ns since the epoch, UTC).
+        to_ns: leave out rows at or after this time.
+
+    Returns:
+        A reader for each table by its name. Readers are lazy and independent: each makes its own pass over the
+        captures when its first batch is asked for, in bounded memory, and gives the rows of its table.
+
+    Raises:
+        CaptureError: there is nothing of that name, or a file is no capture.
+    """
+    named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    sources = find(named)
+    options = Options(ports or {}, protocol, bodies, from_ns, to_ns)
+
+    def rows(table: str) -> Iterator[pa.RecordBatch]:
+        for name, batch in Reading(sources, options):
+            if name == table:
+                yield batch
+
+    return {name: pa.RecordBatchReader.from_batches(schema_of(name, options), rows(name)) for name in NAMES}
+
+
+def schema_of(table: str, options: Options) -> pa.Schema:
+    """The schema that a table has with these options."""
+    return schema(table, options.protocol) if table == "amqp091_frames" else schema(table)

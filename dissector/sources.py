@@ -1,0 +1,82 @@
+"""What the user named, as captures in the order in which they are read: files, globs, directories, standard input."""
+
+import glob
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dissector.capture import CaptureFile
+from dissector.input import STANDARD_INPUT, CaptureError
+
+CAPTURE_NAME = re.compile(r"\.(pcapng|ntar|pcap|cap|dmp)\d*(\.(gz|zst|lz4|bz2|xz))?$", re.IGNORECASE)
+"""Which files of a directory are captures; a rotating capture may number them behind the ending."""
+PEEK_OCTETS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One capture file."""
+
+    path: str
+    name: str
+    """Its path below the common root of the input."""
+    size: int
+    """Octets of the file; 0 where nobody knows."""
+
+
+def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
+    """The captures that these paths name, each once, in the order of their first packets.
+
+    Raises:
+        CaptureError: there is nothing of that name, or a file is no capture.
+    """
+    files: dict[str, None] = {}
+    for path in map(os.fspath, paths):
+        files |= dict.fromkeys(_expand(path))
+    names = _names(list(files))
+    sources = [Source(path, name, _size(path)) for path, name in zip(files, names, strict=True)]
+    if len(sources) > 1:
+        if STANDARD_INPUT in files:
+            raise CaptureError("-: standard input cannot be read together with files")
+        sources.sort(key=lambda source: (_first_time(source), source.name))
+    return sources
+
+
+def _expand(path: str) -> list[str]:
+    if path == STANDARD_INPUT:
+        return [path]
+    if Path(path).is_dir():
+        found = sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and CAPTURE_NAME.search(p.name))
+        if not found:
+            raise CaptureError(f"{path}: no file in this directory is named as a capture (.pcap, .pcapng, .cap)")
+        return found
+    if glob.has_magic(path) and not Path(path).exists():
+        found = sorted(p for p in glob.glob(path, recursive=True) if not Path(p).is_dir())
+        if not found:
+            raise CaptureError(f"{path}: no file matches")
+        return found
+    return [path]
+
+
+def _names(paths: list[str]) -> list[str]:
+    if len(paths) == 1:
+        return [paths[0] if paths[0] == STANDARD_INPUT else Path(paths[0]).name]
+    whole = [os.path.realpath(p) for p in paths]
+    root = os.path.commonpath([os.path.dirname(p) for p in whole]) if whole else ""
+    return [os.path.relpath(p, root) for p in whole]
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size if path != STANDARD_INPUT else 0
+    except OSError:
+        return 0
+
+
+def _first_time(source: Source) -> int:
+    """Time of the first packet; files without one come first."""
+    for batch in CaptureFile(source.path, source.name, 0, batch_bytes=PEEK_OCTETS, compiled=False):
+        return int(batch.ts_ns[0])
+    return 0
