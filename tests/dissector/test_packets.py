@@ -1,0 +1,452 @@
+"""Packets to segments: all headers against dpkt, rare layers, cut and hostile packets, real captures against tshark."""
+
+import io
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any
+
+import dpkt
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dissector.capture import MAX_PROBLEMS, CaptureFile, PacketBatch
+from dissector.packets import PacketDecoder, PacketReport, SegmentBatch
+from tests.dissector.builders import (
+    Packet,
+    enhanced,
+    ethernet,
+    interface,
+    ipv4,
+    ipv6,
+    loopback,
+    pcap,
+    section,
+    sll,
+    sll2,
+    tcp,
+)  # fmt: skip
+
+BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+HERE = Path(__file__).parents[1] / "captures"
+SHARED = Path(__file__).parents[3] / "shared/captures"
+ODD = [
+    "any_sll.pcap",
+    "any_sll2.pcap",
+    "ipv6.pcap",
+    "nanoseconds.pcap",
+    "seen_twice.pcapng",
+    "snapped.pcap",
+    "two_interfaces.pcapng",
+]
+
+
+def decode(content: bytes, compiled: bool = False, batch_bytes: int = 1 << 16) -> tuple[list[Any], PacketReport]:
+    """All segments of a capture as tuples, and the sum of the reports."""
+    decoder, found, total = PacketDecoder(), [], PacketReport()
+    for batch in CaptureFile(io.BytesIO(content), "test", 0, batch_bytes=batch_bytes, compiled=compiled):
+        segments, report = decoder.segments(batch, compiled)
+        found += tuples(batch, segments)
+        total.packets, total.tcp, total.other = (
+            total.packets + report.packets, total.tcp + report.tcp, total.other + report.other,
+        )  # fmt: skip
+        total.problems += report.problems
+        for code, count in report.counts.items():
+            total.counts[code] = total.counts.get(code, 0) + count
+    return found, total
+
+
+def tuples(batch: PacketBatch, segments: SegmentBatch) -> list[Any]:
+    names = [
+        "ts_ns",
+        "packet",
+        "src_hi",
+        "src_lo",
+        "dst_hi",
+        "dst_lo",
+        "sport",
+        "dport",
+        "seq",
+        "ack",
+        "flags",
+        "window",
+        "length",
+        "wscale",
+        "mss",
+    ]
+    columns = [getattr(segments, name) for name in names]
+    assert all(c.dtype == np.int64 and c.flags.c_contiguous and len(c) == len(segments.row) for c in columns)
+    payloads = [
+        bytes(batch.data[offset : offset + caplen])
+        for offset, caplen in zip(segments.offset.tolist(), segments.caplen.tolist(), strict=True)
+    ]
+    assert (batch.packet[segments.row] == segments.packet).all()
+    return list(zip(*(c.tolist() for c in columns), payloads, strict=True))
+
+
+def halves(address: bytes) -> tuple[int, int]:
+    whole = int.from_bytes(address if len(address) == 16 else bytes(10) + b"\xff\xff" + address)
+    return struct.unpack("qq", struct.pack("QQ", whole >> 64, whole & (2**64 - 1)))
+
+
+def by_dpkt(network: bytes, number: int = 1, ts_ns: int = 0) -> Any:
+    """The segment that dpkt finds in an IP packet."""
+    ip = dpkt.ip.IP(network) if network[0] >> 4 == 4 else dpkt.ip6.IP6(network)
+    segment = ip.data
+    assert isinstance(segment, dpkt.tcp.TCP)
+    wscale = mss = -1
+    if segment.flags & dpkt.tcp.TH_SYN:
+        for kind, value in dpkt.tcp.parse_opts(segment.opts):
+            if kind == dpkt.tcp.TCP_OPT_WSCALE and len(value) == 1:
+                wscale = value[0]
+            elif kind == dpkt.tcp.TCP_OPT_MSS and len(value) == 2:
+                mss = int.from_bytes(value)
+    return (
+        ts_ns, number, *halves(ip.src), *halves(ip.dst), segment.sport, segment.dport, segment.seq, segment.ack,
+        segment.flags & 0xFF, segment.win, len(segment.data), wscale, mss, bytes(segment.data),
+    )  # fmt: skip
+
+
+options = st.lists(
+    st.sampled_from([b"\x01", b"\x02\x04\x05\xb4", b"\x03\x03\x07", b"\x04\x02", b"\x08\x0a" + bytes(8)]), max_size=4
+).map(b"".join)
+segments = st.builds(
+    tcp,
+    st.binary(max_size=60),
+    st.integers(0, 65535),
+    st.integers(0, 65535),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 255),
+    st.integers(0, 65535),
+    options,
+)
+networks = st.builds(
+    ipv4,
+    segments,
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=4).map(str),
+    options=st.binary(max_size=40),
+    fragment=st.sampled_from([0, 0x4000]),
+) | st.builds(ipv6, segments, st.ip_addresses(v=6).map(str), st.ip_addresses(v=6).map(str))
+
+
+def pppoe(ip: bytes, kind: int) -> bytes:
+    return struct.pack(">BBHHH", 0x11, 0, 1, len(ip) + 2, 0x21 if kind == 0x0800 else 0x57) + ip
+
+
+def snap(ip: bytes, kind: int) -> bytes:
+    return b"\xaa\xaa\x03\0\0\0" + struct.pack(">H", kind) + ip
+
+
+LINKS: dict[str, tuple[int, Callable[[bytes, int], bytes]]] = {
+    "ethernet": (1, ethernet),
+    "vlan": (1, lambda ip, kind: ethernet(ip, kind, (0x8100,))),
+    "qinq": (1, lambda ip, kind: ethernet(ip, kind, (0x88A8, 0x8100))),
+    "many tags": (1, lambda ip, kind: ethernet(ip, kind, (0x9100,) * 9)),
+    "sll": (113, sll),
+    "sll2": (276, sll2),
+    "sll vlan": (113, lambda ip, kind: sll(struct.pack(">HH", 5, kind) + ip, 0x8100)),
+    "null": (0, lambda ip, kind: loopback(ip, 2 if kind == 0x0800 else 30)),
+    "null, other order": (0, lambda ip, kind: loopback(ip, 2 if kind == 0x0800 else 24, ">")),
+    "loop": (108, lambda ip, kind: loopback(ip, 2 if kind == 0x0800 else 28, ">")),
+    "raw": (101, lambda ip, _: ip),
+    "raw bsd": (12, lambda ip, _: ip),
+    "raw openbsd": (14, lambda ip, _: ip),
+    "fcs": (1, lambda ip, kind: ethernet(ip, kind) + b"\xff\xff\xff\xff"),
+    # by dpkt
+    "mpls": (1, lambda ip, _: ethernet(struct.pack(">II", 0x0001_0040, 0x0002_0140) + ip, 0x8847)),
+    "vlan, mpls": (1, lambda ip, _: ethernet(struct.pack(">I", 0x0001_0140) + ip, 0x8847, (0x8100,))),
+    "pppoe": (1, lambda ip, kind: ethernet(pppoe(ip, kind), 0x8864)),
+    "vlan, pppoe": (1, lambda ip, kind: ethernet(pppoe(ip, kind), 0x8864, (0x88A8,))),
+    "pppoe on sll": (113, lambda ip, kind: sll(pppoe(ip, kind), 0x8864)),
+    "pppoe link": (51, pppoe),
+    "ppp": (9, lambda ip, kind: b"\xff\x03" + struct.pack(">H", 0x21 if kind == 0x0800 else 0x57) + ip),
+    "ppp in hdlc": (50, lambda ip, kind: b"\xff\x03" + struct.pack(">H", 0x21 if kind == 0x0800 else 0x57) + ip),
+    "llc": (1, lambda ip, kind: ethernet(snap(ip, kind), 8 + len(ip))),
+    "wlan": (105, lambda ip, kind: b"\x08\0\0\0" + bytes(20) + snap(ip, kind)),
+    "radiotap": (127, lambda ip, kind: b"\0\0\x08\0\0\0\0\0\x08\0\0\0" + bytes(20) + snap(ip, kind)),
+    "gre": (101, lambda ip, kind: ipv4(struct.pack(">HH", 0, kind) + ip, protocol=47)),
+    "gre, key": (1, lambda ip, kind: ethernet(ipv6(struct.pack(">HHI", 0x2000, kind, 7) + ip, protocol=47), 0x86DD)),
+    "ip in ip": (1, lambda ip, kind: ethernet(ipv4(ip, protocol=4 if kind == 0x0800 else 41))),
+    "ip in ip6": (1, lambda ip, kind: ethernet(ipv6(ip, protocol=4 if kind == 0x0800 else 41), 0x86DD)),
+}
+WITH_OPTIONS_UNKNOWN_TO_DPKT = {"mpls", "vlan, mpls"}
+
+
+@pytest.mark.parametrize("link", LINKS)
+@BOTH
+@given(given=st.lists(networks, min_size=1, max_size=5), batch_bytes=st.sampled_from([64, 1 << 16]))
+def test_headers_as_dpkt_has_them(compiled, link, given, batch_bytes):
+    number, wrap = LINKS[link]
+    if link in WITH_OPTIONS_UNKNOWN_TO_DPKT:
+        given = [ip for ip in given if ip[0] in (0x45, 0x60)]
+    packets = [Packet(i * 1000, wrap(ip, 0x0800 if ip[0] >> 4 == 4 else 0x86DD)) for i, ip in enumerate(given)]
+    found, report = decode(pcap(packets, link=number), compiled, batch_bytes)
+    assert found == [by_dpkt(ip, i + 1, i * 1000) for i, ip in enumerate(given)]
+    assert (report.packets, report.tcp, report.other) == (len(given), len(given), 0)
+    assert not report.problems
+
+
+@BOTH
+def test_links_of_one_version(compiled):
+    four, six = ipv4(tcp(b"four")), ipv6(tcp(b"six"))
+    for link, right, wrong in ((228, four, six), (229, six, four)):
+        found, report = decode(pcap([Packet(0, right), Packet(0, wrong)], link=link), compiled)
+        assert found == [by_dpkt(right)]
+        assert report.counts == {"packet-undecodable": 1}
+
+
+def extensions(kinds: list[int], segment: bytes) -> bytes:
+    """IPv6 with hop-by-hop (0), routing (43), destination (60), authentication (51), atomic fragment (44) headers."""
+    octets, following = segment, 6
+    for kind in reversed(kinds):
+        if kind == 44:
+            octets = bytes([following, 0, 0, 0]) + bytes(4) + octets
+        elif kind == 51:
+            octets = bytes([following, 4]) + bytes(22) + octets
+        elif kind == 43:
+            octets = bytes([following, 2, 0, 0]) + bytes(20) + octets
+        else:
+            octets = bytes([following, 1, 1, 12]) + bytes(12) + octets
+        following = kind
+    return ipv6(octets, protocol=following)
+
+
+@given(kinds=st.lists(st.sampled_from([0, 43, 60, 51, 44]), min_size=1, max_size=4), segment=segments)
+def test_extension_headers(kinds, segment):
+    assume(kinds[0] != 44 or kinds[-1] == 44)  # dpkt reads the last header as a fragment's when the first is one
+    whole = ethernet(extensions(kinds, segment), 0x86DD)
+    found, report = decode(pcap([Packet(0, whole)]))
+    assert found == [by_dpkt(ipv6(segment))]
+    assert not report.problems
+
+
+def test_rare_packets_stand_in_their_place():
+    common, rare = ethernet(ipv4(tcp(b"common"))), LINKS["pppoe"][1](ipv4(tcp(b"rare")), 0x0800)
+    found, _ = decode(pcap([Packet(0, octets) for octets in (common, rare, rare, common, b"", rare)]))
+    assert [(row[1], row[-1]) for row in found] == [
+        (1, b"common"), (2, b"rare"), (3, b"rare"), (4, b"common"), (6, b"rare"),
+    ]  # fmt: skip
+
+
+@BOTH
+def test_padding_is_no_payload(compiled):
+    found, _ = decode(pcap([Packet(0, ethernet(ipv4(tcp()))), Packet(0, ethernet(ipv4(tcp(b"x"))))]), compiled)
+    assert [row[-1] for row in found] == [b"", b"x"]
+
+
+@BOTH
+def test_lengths_left_to_the_network_card(compiled):
+    long = bytes(70_000)
+    given = [
+        Packet(0, ethernet(ipv4(tcp(b"x" * 99), total=0))),
+        Packet(0, ethernet(ipv4(tcp(long), total=0))),
+        Packet(0, ethernet(ipv6(tcp(long), size=0), 0x86DD)),
+        Packet(0, ethernet(ipv4(tcp(b"x" * 100), total=0))[:100], 14 + 20 + 20 + 100),
+        Packet(0, ethernet(ethernet(ipv4(tcp(b"y" * 99), total=0)), 0x6558)),
+        Packet(
+            0, ethernet(extensions([0], tcp(b"z" * 99))[:4] + bytes(2) + extensions([0], tcp(b"z" * 99))[6:], 0x86DD)
+        ),
+    ]
+    found, _ = decode(pcap(given), compiled)
+    assert [(row[12], len(row[-1])) for row in found] == [
+        (99, 99), (70_000, 70_000), (70_000, 70_000), (100, 46), (99, 99), (99, 99),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("link", LINKS)
+@BOTH
+def test_cut_by_the_snap_length(link, compiled):
+    number, wrap = LINKS[link]
+    payload = b"0123456789" * 6
+    for ip, kind in (
+        (ipv4(tcp(payload, options=b"\x08\x0a" + bytes(8))), 0x0800),
+        (ipv6(tcp(payload, options=b"\x08\x0a" + bytes(8))), 0x86DD),
+    ):
+        whole = wrap(ip, kind)
+        start = whole.index(payload)
+        given = [Packet(0, whole[:size], len(whole)) for size in range(len(whole) + 1)]
+        found, report = decode(pcap(given, link=number), compiled)
+        wanted = by_dpkt(ip)
+        assert [row[1] for row in found] == list(range(start - 12 + 1, len(whole) + 2))  # TCP options may be missing
+        for row in found:
+            size = row[1] - 1
+            assert row[2:-1] == wanted[2:-1]
+            assert row[-1] == payload[: max(0, size - start)]
+        codes = {problem.packet: problem.code for problem in report.problems}
+        assert codes == {i + 1: "packet-truncated" for i in range(start + len(payload))}
+        assert report.counts == {"packet-truncated": start + len(payload)}
+
+
+BROKEN = {
+    "empty": b"",
+    "ethernet too short": bytes(13),
+    "tag too short": ethernet(b"", 0x8100, pad=False) + b"\0\1",
+    "nothing behind ethernet": ethernet(b"", pad=False),
+    "ipv4 header too short": ethernet(b"\x45" + bytes(18), pad=False),
+    "ipv4 header length": ethernet(b"\x44" + ipv4(tcp())[1:]),
+    "ipv4 options beyond the total": ethernet(b"\x4f" + ipv4(tcp())[1:]),
+    "ipv4 total": ethernet(ipv4(tcp(), total=19)),
+    "ipv4 total without TCP": ethernet(ipv4(tcp(), total=39)),
+    "ip version": ethernet(b"\x55" + ipv4(tcp())[1:]),
+    "ipv6 called ipv4": ethernet(ipv6(tcp())),
+    "ipv6 header too short": ethernet(ipv6(b"")[:39], 0x86DD, pad=False),
+    "ipv6 size": ethernet(ipv6(tcp(), size=19), 0x86DD),
+    "tcp header length": ethernet(ipv4(tcp()[:12] + b"\x40" + tcp()[13:])),
+    "tcp header beyond the packet": ethernet(ipv4(tcp()[:12] + b"\xf0" + tcp()[13:])),
+    "tcp missing": ethernet(ipv4(b"123")),
+    "pppoe, tcp missing": LINKS["pppoe"][1](ipv4(b"123"), 0x0800),
+    "extension beyond the packet": ethernet(ipv6(b"\x06\xff" + bytes(6), protocol=0), 0x86DD, pad=False),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@BOTH
+def test_broken_headers(name, compiled):
+    good = ethernet(ipv4(tcp(b"good")))
+    found, report = decode(pcap([Packet(0, BROKEN[name]), Packet(0, good)]), compiled)
+    assert [row[1] for row in found] == [2]
+    [problem] = report.problems
+    assert (problem.code, problem.packet, problem.offset) == ("packet-undecodable", 1, None)
+
+
+@BOTH
+def test_what_is_not_tcp_is_counted(compiled):
+    given = [
+        ethernet(ipv4(bytes(20), protocol=17)),
+        ethernet(ipv6(bytes(20), protocol=58), 0x86DD),
+        ethernet(bytes(28), 0x0806),
+        ethernet(ipv4(bytes(20), protocol=17, fragment=0x2000)),
+        ethernet(ipv4(bytes(20), protocol=47, fragment=0x2000)),
+        ethernet(extensions([0], b"")[:40] + b"\x11\0" + bytes(26), 0x86DD),
+        ethernet(ipv4(ipv4(b"\x03\x03" + bytes(6) + ipv4(tcp()), protocol=1), protocol=4)),  # an error message quotes
+        ethernet(ipv4(ipv4(bytes(20), protocol=17, fragment=0x0001), protocol=4)),
+    ]
+    found, report = decode(pcap([Packet(0, octets) for octets in given]), compiled)
+    assert (found, report.other, report.problems) == ([], len(given), [])
+    found, report = decode(pcap([Packet(0, loopback(b"", 7))], link=0), compiled)
+    assert (found, report.other) == ([], 1)
+
+
+@BOTH
+def test_fragments_are_noted(compiled):
+    later = b"\x06\0\x00\x11\0\0\0\1" + bytes(24)
+    first = b"\x06\0\x00\x01\0\0\0\1" + tcp(b"abcd")
+    given = [
+        ethernet(ipv4(tcp(b"abc"), fragment=0x2000)),
+        ethernet(ipv4(tcp(b"abc"), fragment=0x0001)),
+        ethernet(ipv6(first, protocol=44), 0x86DD),
+        ethernet(ipv6(later, protocol=44), 0x86DD),
+        ethernet(ipv4(ipv4(tcp(b"abc"), fragment=0x2000), protocol=4)),
+    ]
+    found, report = decode(pcap([Packet(0, octets) for octets in given]), compiled)
+    assert found == []
+    assert report.counts == {"ip-fragment": 5}
+    assert [p.packet for p in report.problems] == [1, 2, 3, 4, 5]
+
+
+def test_unknown_links_are_told_up_to_a_limit():
+    count = MAX_PROBLEMS + 500
+    found, report = decode(pcap([Packet(0, b"abc")] * count, link=147), batch_bytes=1000)
+    assert found == []
+    assert report.counts == {"link-type-unknown": count}
+    assert len(report.problems) == MAX_PROBLEMS
+    assert "147" in report.problems[0].detail
+
+
+def test_interfaces_of_different_links():
+    content = section() + interface(1) + interface(113) + interface(0)
+    ip = ipv4(tcp(b"abc"))
+    for i, octets in enumerate((ethernet(ip), sll(ip), loopback(ip))):
+        content += enhanced(Packet(0, octets, interface=i), 0)
+    found, _ = decode(content)
+    assert found == [by_dpkt(ip, i) for i in (1, 2, 3)]
+
+
+def test_addresses_by_the_standard_library():
+    given = [("255.0.0.1", "127.0.0.1", ipv4), ("ffff:ffff:8000::1", "::8000:0:0:0", ipv6), ("::", "::1", ipv6)]
+    found, _ = decode(pcap([Packet(0, build(tcp(), src, dst)) for src, dst, build in given], link=101))
+    for row, (src, dst, _) in zip(found, given, strict=True):
+        for high, low, text in ((*row[2:4], src), (*row[4:6], dst)):
+            address = IPv6Address(struct.pack(">qq", high, low))
+            assert ip_address(text) in (address, address.ipv4_mapped)
+
+
+hostile = st.binary(max_size=80) | st.builds(
+    lambda wrap, ip, changes: mutate(LINKS[wrap][1](ip, 0x0800 if ip[0] >> 4 == 4 else 0x86DD), changes),
+    st.sampled_from(sorted(LINKS)),
+    networks,
+    st.lists(
+        st.tuples(st.integers(0, 70), st.sampled_from([0, 1, 4, 6, 0x7F, 0x80, 0xFF]) | st.integers(0, 255)), max_size=6
+    ),
+)
+
+
+def mutate(octets: bytes, changes: list[tuple[int, int]]) -> bytes:
+    changed = bytearray(octets)
+    for at, value in changes:
+        if at < len(changed):
+            changed[at] = value
+    return bytes(changed)
+
+
+@pytest.mark.compiled
+@settings(max_examples=200)
+@given(
+    given=st.lists(st.tuples(hostile, st.integers(-40, 2**32 - 1) | st.just(0)), max_size=6),
+    link=st.sampled_from([0, 1, 9, 12, 51, 101, 105, 108, 113, 127, 228, 229, 276, 65535]),
+)
+def test_hostile_packets_never_crash_and_mean_the_same_in_both_modes(given, link):
+    packets = [Packet(0, octets, min(max(0, len(octets) + more), 2**32 - 1)) for octets, more in given]
+    content = pcap(packets, link=link)
+    found, report = decode(content, False)
+    assert (found, report) == decode(content, True)
+    assert report.packets == len(packets)
+    assert report.tcp == len(found)
+    # Every packet is accounted for; a cut one may be a segment as well.
+    unseen = {p.packet for p in report.problems} - {row[1] for row in found}
+    assert report.tcp + report.other + len(unseen) == len(packets)
+    assert all(0 <= len(row[-1]) <= row[12] for row in found)
+
+
+@pytest.mark.parametrize("path", sorted([*HERE.glob("*.pcap"), *SHARED.glob("*/*.pcap")]), ids=lambda path: path.name)
+def test_real_captures_against_dpkt(path):
+    wanted = []
+    with path.open("rb") as file:
+        reader = dpkt.pcap.Reader(file)
+        header = {1: 14, 113: 16, 276: 20}[reader.datalink()]
+        for number, (_, octets) in enumerate(reader, 1):
+            wanted.append(by_dpkt(octets[header:], number))
+    found, report = decode(path.read_bytes())
+    cut = path.name == "snapped.pcap"
+    assert set(report.counts) == ({"packet-truncated"} if cut else set())
+    # Without the time, of which dpkt makes a float, and without lengths that dpkt cannot know.
+    columns = [i for i in range(1, 16) if not (cut and i == 12)]
+    assert [[row[i] for i in columns] for row in found] == [[row[i] for i in columns] for row in wanted]
+
+
+@pytest.mark.parametrize("path", [*(HERE / name for name in ODD), *SHARED.glob("*/suite_*.pcap")], ids=lambda p: p.name)
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_real_captures_against_tshark(path):
+    fields = (
+        "frame.number frame.time_epoch tcp.srcport tcp.dstport tcp.seq_raw tcp.ack_raw tcp.window_size_value tcp.len"
+    )
+    command = ["tshark", "-r", str(path), "-n", "-Y", "tcp", "-T", "fields"]
+    for option in ("tcp.desegment_tcp_streams:FALSE", "tcp.analyze_sequence_numbers:FALSE"):
+        command += ["-o", option]
+    for field in fields.split():
+        command += ["-e", field]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found, _ = decode(path.read_bytes())
+    assert len(found) == len(lines)
+    for row, line in zip(found, lines, strict=True):
+        number, time, *rest = line.split("\t")
+        whole, fraction = time.split(".")
+        assert row[0] == int(whole) * 10**9 + int(fraction.ljust(9, "0"))
+        assert [row[1], row[6], row[7], row[8], row[9], row[11], row[12]] == [int(number), *map(int, rest)]
