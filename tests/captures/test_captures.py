@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import dpkt
 import pytest
 
+from tests.captures import naive
+
 FOLDER = Path(__file__).parent
 CAPTURES = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng")])
 LARGE = {"large_message", "large_message_small_frames", "demo"}  # these may be bigger than the rest
+CUT = {"snapped"}  # these have holes
 COMMON = {"client", "channel", "channel_epoch"}
 COLUMNS = {
     "clients": {"client", "client_ip", "client_port", "server_ip", "server_port"},
@@ -93,3 +97,26 @@ def test_a_log_is_in_order(capture: Path) -> None:
     log = json.loads((FOLDER / f"{capture.stem}.log.json").read_text(encoding="utf-8"))
     times = [event["t_ns"] for event in log["events"]]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
+def test_a_capture_holds_what_its_golden_counts(capture: Path) -> None:
+    wanted = golden_of(capture).get("counts", {})
+    assert isinstance(wanted, dict)
+    if capture.stem in CUT:
+        return
+    found = naive.counts(capture)
+    assert {what: found[what] for what in wanted} == wanted
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
+def test_a_capture_holds_the_messages_of_its_golden(capture: Path) -> None:
+    golden = golden_of(capture)
+    if "messages" not in golden or "anomalies" in golden:
+        return
+    clients, rows = golden["clients"], golden["messages"]
+    assert isinstance(clients, list) and isinstance(rows, list)
+    ports = {client["client"]: client["client_port"] for client in clients}
+    assert naive.messages(capture) == Counter(
+        (ports[row["client"]], row["kind"], row["channel"], row["body_size"], row["body_hash"]) for row in rows
+    )

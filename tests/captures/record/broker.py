@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -122,6 +123,15 @@ class Broker:
                 return run.stdout
             time.sleep(0.5)
         raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {run.stdout}{run.stderr}")
+
+    def pause(self, seconds: float) -> None:
+        """Stops the node's process for a while, as a stalled disk or a busy host would."""
+        process = int((self.folder / "pid").read_text())
+        os.kill(process, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            os.kill(process, signal.SIGCONT)
 
     def close(self) -> None:
         """Stops the node and its port mapper, and removes their folder."""

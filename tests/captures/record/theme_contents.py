@@ -96,7 +96,8 @@ def orders_aio_pika(stage: Stage) -> None:
     stage.golden["counts"] = {"connections": 2, "basic.publish": 8}
 
 
-async def _aio_connection(stage: Stage, client: str) -> tuple[Any, Ledger]:
+async def aio_connection(stage: Stage, client: str) -> tuple[Any, Ledger]:
+    """A connection of aio-pika with its book."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         local = probe.getsockname()
@@ -121,8 +122,8 @@ async def _orders(stage: Stage) -> None:
         orders.append((f"orders.{region}.new", f'{{"order": {number}}}'.encode(), headers))
 
     with stage.sniff():
-        shop, shop_book = await _aio_connection(stage, "shop")
-        store, store_book = await _aio_connection(stage, "store")
+        shop, shop_book = await aio_connection(stage, "shop")
+        store, store_book = await aio_connection(stage, "store")
         channel = await store.channel()
         store_book.sent(1, "channel.open")
         await channel.set_qos(prefetch_count=5)
