@@ -1,0 +1,67 @@
+"""Consumers: the queue they take from, and since when."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from pipelines.buckets import CHANNEL, spread
+from pipelines.pairs import pairs
+
+
+def consumers(frames: DataFrame) -> DataFrame:
+    """One row per basic.consume: a tag may be used again on the same channel, after it was cancelled.
+
+    Args:
+        frames: `amqp091_frames`.
+
+    Returns:
+        The columns of `CHANNEL`; `consumer_tag` (where the client left it open, what the broker chose), `queue`,
+        `consume_frame_no` (of the basic.consume), `until_frame_no` (of the next one with the same tag; null for none)
+        and `no_ack`.
+    """
+    begun = frames.where((sf.col("method") == "basic.consume") & sf.col("from_client")).select(
+        *CHANNEL, sf.col("frame_no").alias("consume_frame_no"), "consumer_tag", "queue", "no_ack"
+    )
+    told = pairs(frames, ("basic.consume",)).select(
+        "connection_id",
+        sf.col("asked.frame_no").alias("consume_frame_no"),
+        sf.col("answer.consumer_tag").alias("told_tag"),
+    )
+    following = Window.partitionBy(*CHANNEL, "consumer_tag").orderBy("consume_frame_no")
+    return (
+        begun.join(told, ["connection_id", "consume_frame_no"], "left")
+        .withColumn("consumer_tag", sf.coalesce(sf.nullif("consumer_tag", sf.lit("")), "told_tag"))
+        .where(sf.col("consumer_tag").isNotNull())
+        .withColumn("until_frame_no", sf.lead("consume_frame_no").over(following))
+        .select(*CHANNEL, "consumer_tag", "queue", "consume_frame_no", "until_frame_no", "no_ack")
+    )
+
+
+def with_queue(delivered: DataFrame, frames: DataFrame) -> DataFrame:
+    """Adds `queue` to deliveries: from the consume of their consumer, or from their basic.get.
+
+    Args:
+        delivered: rows of `messages` of kind `deliver` and `get`.
+        frames: `amqp091_frames`.
+    """
+    pushed = delivered.where(sf.col("kind") == "deliver")
+    known = consumers(frames).drop("no_ack")
+    known = spread(known, pushed, CHANNEL, "frame_no")
+    pushed = pushed.withColumn("bucket", sf.shiftright("frame_no", 16))
+    keys = [*CHANNEL, "bucket", "consumer_tag"]
+    begun = (sf.col("d.frame_no") > sf.col("c.consume_frame_no")) & (
+        sf.col("c.until_frame_no").isNull() | (sf.col("d.frame_no") < sf.col("c.until_frame_no"))
+    )
+    for key in keys:
+        begun = begun & (sf.col(f"d.{key}") == sf.col(f"c.{key}"))
+    pushed = pushed.alias("d").join(known.alias("c"), begun, "left").select("d.*", "c.queue").drop("bucket")
+    gets = pairs(frames, ("basic.get",)).select(
+        "connection_id",
+        sf.col("answer.frame_no").alias("first_frame_no"),
+        sf.col("asked.queue").alias("queue"),
+    )
+    got = delivered.where(sf.col("kind") == "get").join(
+        gets.where(sf.col("first_frame_no").isNotNull()), ["connection_id", "first_frame_no"], "left"
+    )
+    return pushed.unionByName(got)

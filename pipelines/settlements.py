@@ -1,0 +1,196 @@
+"""Deliveries and what became of them: acknowledged, refused, voided, or nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from pipelines import endings
+from pipelines.buckets import CHANNEL, running
+from pipelines.consumers import with_queue
+from pipelines.pairs import pairs
+from pipelines.schemas import conform
+
+_union = partial(DataFrame.unionByName, allowMissingColumns=True)
+
+_EFFECT = (
+    # When it took effect comes first, then when it was said: the minimum of these structs is what counts.
+    "struct<frame_no:bigint,said:bigint,ts_ns:bigint,capture:string,packet:bigint,"
+    "outcome:string,multiple:boolean,requeue:boolean>"
+)
+
+
+def settlements(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row per delivery, pushed or got.
+
+    What settles delivery s is the earliest of a single acknowledgement of s, of a `multiple` one that reaches s, and of
+    a basic.recover behind it, which voids all that is outstanding. In a transaction an acknowledgement takes effect
+    with tx.commit-ok, and never after tx.rollback.
+
+    Args:
+        frames: `amqp091_frames`.
+        messages: `messages`.
+        connections: `connections`.
+
+    Returns:
+        The table `settlements`.
+    """
+    delivered = messages.where(
+        (sf.col("protocol") == "amqp-0-9-1")
+        & sf.col("kind").isin("deliver", "get")
+        & sf.col("delivery_tag").isNotNull()
+    )
+    acts = _acts(frames, delivered)
+    names = ("frame_no", "first_frame_no", "ts_ns", "capture", "packet", "kind", "consumer_tag", "queue", "exchange")
+    deliveries = with_queue(delivered, frames).select(
+        *CHANNEL,
+        sf.col("delivery_tag").alias("number"),
+        sf.struct(*names, "routing_key", "redelivered", "body_size", "no_ack", "protocol").alias("delivery"),
+    )
+    rows = running(
+        _union(deliveries, acts),
+        CHANNEL,
+        "number",
+        {"covered": ("min", "up_to"), "dropped": ("min", "dropped_up_to")},
+        descending=True,
+        facts=lambda summary: endings.attach(summary, frames, connections),
+    )
+    same_tag = Window.partitionBy(*CHANNEL, "bucket", "place")
+    rows = (
+        rows.withColumn("alone", sf.min("only").over(same_tag))
+        .withColumn("dropped_alone", sf.min("dropped_only").over(same_tag))
+        .where(sf.col("delivery").isNotNull())
+        .withColumn("effect", sf.least("covered", "alone"))
+        .withColumn("dropped", sf.least("dropped", "dropped_alone"))
+    )
+    return _result(rows)
+
+
+def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
+    """What was said of tags: `number`, and an effect in one of `up_to`, `only`, `dropped_up_to`, `dropped_only`."""
+    answers = frames.where(
+        sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack", "basic.reject")
+    ).select(
+        *CHANNEL,
+        "frame_no",
+        sf.col("delivery_tag").alias("number"),
+        sf.coalesce("multiple", sf.lit(False)).alias("all"),
+        _effect(sf.regexp_replace("method", "^basic\\.", "")).alias("effect"),
+    )
+    voids = frames.where(sf.col("method").isin("basic.recover", "basic.recover-async", "basic.recover-ok")).select(
+        *CHANNEL,
+        "frame_no",
+        sf.lit(0).cast("bigint").alias("number"),
+        sf.lit(True).alias("all"),
+        _effect(sf.lit("recover")).alias("effect"),
+    )
+    tagged = answers.where(sf.col("number").isNotNull())
+    said = tagged.where(~sf.col("all")).unionByName(_reaching(tagged.where("all").unionByName(voids), delivered))
+    said = _committed(said, frames)
+    return said.select(
+        *CHANNEL,
+        "number",
+        *(
+            sf.when(sf.col("all") == all_, sf.col(column)).alias(name)
+            for name, all_, column in (
+                ("up_to", True, "effect"),
+                ("only", False, "effect"),
+                ("dropped_up_to", True, "dropped"),
+                ("dropped_only", False, "dropped"),
+            )
+        ),
+    )
+
+
+def _effect(outcome: Column) -> Column:
+    names = ("ts_ns", "capture", "packet")
+    multiple = sf.coalesce("multiple", sf.lit(False)).alias("multiple")
+    said = (sf.col("frame_no"), sf.col("frame_no").alias("said"))
+    return sf.struct(*said, *names, outcome.alias("outcome"), multiple, "requeue").cast(_EFFECT)
+
+
+def _reaching(bulk: DataFrame, delivered: DataFrame) -> DataFrame:
+    """Acts on many tags, with the highest tag that each can mean: none delivered after it, and all with tag 0."""
+    tags = delivered.select(*CHANNEL, sf.col("first_frame_no").alias("frame_no"), sf.col("delivery_tag").alias("tag"))
+    rows = running(_union(bulk, tags), CHANNEL, "frame_no", {"last": ("max", "tag")})
+    rows = rows.where(sf.col("all") & sf.col("last").isNotNull())
+    number = sf.when(sf.col("number") == 0, sf.col("last")).otherwise(sf.least("number", "last"))
+    return rows.select(*CHANNEL, "frame_no", number.alias("number"), "all", "effect")
+
+
+def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
+    """Moves effects in transactions to their tx.commit-ok; adds `dropped`, the effect taken back by a rollback."""
+    begun = (
+        frames.where((sf.col("method") == "tx.select") & sf.col("from_client"))
+        .groupBy(*CHANNEL)
+        .agg(sf.min("frame_no").alias("begun"))
+    )
+    said = said.join(sf.broadcast(begun), [*CHANNEL], "left")
+    inside = (sf.col("begun") < sf.col("frame_no")) & (sf.col("effect.outcome") != "recover")
+    said = said.withColumn("inside", sf.coalesce(inside, sf.lit(False))).drop("begun")
+    ends = pairs(frames, ("tx.commit", "tx.rollback")).select(
+        *CHANNEL,
+        sf.col("asked.frame_no").alias("frame_no"),
+        sf.struct(sf.col("asked.frame_no").alias("at"), "request", "answer").alias("end"),
+    )
+    rows = running(
+        _union(said.where("inside"), ends), CHANNEL, "frame_no", {"ending": ("min", "end")}, descending=True
+    ).where("inside")
+    answer = sf.col("ending.answer")
+    ended = sf.struct(
+        answer["frame_no"].alias("frame_no"),
+        sf.col("effect.said").alias("said"),
+        *(answer[name].alias(name) for name in ("ts_ns", "capture", "packet")),
+        *(sf.col(f"effect.{name}").alias(name) for name in ("outcome", "multiple", "requeue")),
+    ).cast(_EFFECT)
+    happened = answer.isNotNull()
+    committed = sf.col("ending.request") == "tx.commit"
+    columns = (*CHANNEL, "number", "all")
+    nothing = sf.lit(None).cast(_EFFECT)
+    outside = said.where(~sf.col("inside")).select(*columns, "effect", nothing.alias("dropped"))
+    return outside.unionByName(
+        rows.select(
+            *columns,
+            sf.when(happened & committed, ended).alias("effect"),
+            sf.when(happened & ~committed, ended).alias("dropped"),
+        )
+    )
+
+
+def _result(rows: DataFrame) -> DataFrame:
+    voided = sf.col("effect.outcome") == "recover"
+    no_ack = sf.col("delivery.no_ack")
+    rows = (
+        rows.withColumn("auto", sf.coalesce(no_ack, sf.lit(False)))
+        .withColumn("settled", sf.col("effect").isNotNull() & ~sf.coalesce(voided, sf.lit(False)) & ~sf.col("auto"))
+        .withColumn("taken_back", sf.col("dropped").isNotNull() & sf.col("effect").isNull())
+        .withColumn("unknown", no_ack.isNull() & ~sf.col("settled") & ~sf.col("taken_back"))
+        .withColumn("nobody", ~sf.col("auto") & ~sf.col("settled") & ~sf.col("unknown"))
+    )
+    outcome = (
+        sf.when(sf.col("auto"), "auto")
+        .when(sf.col("settled"), sf.col("effect.outcome"))
+        .when(sf.col("unknown"), "unknown")
+        .otherwise("none")
+    )
+    by, end_ts_ns = endings.unanswered(sf.col("delivery.frame_no"), "client_close")
+    by = sf.when(voided, "recover").when(sf.col("taken_back"), "rollback").otherwise(by)
+    end_ts_ns = sf.coalesce("effect.ts_ns", "dropped.ts_ns", end_ts_ns)
+    names = ("protocol", "kind", "consumer_tag", "queue", "exchange", "routing_key", "redelivered", "body_size")
+    ends = ("ts_ns", "frame_no", "capture", "packet")
+    result = rows.select(
+        *CHANNEL,
+        sf.col("number").alias("delivery_tag"),
+        *(sf.col(f"delivery.{name}").alias(name) for name in names),
+        *(sf.col(f"delivery.{name}").alias(f"deliver_{name}") for name in ends),
+        *(sf.when(sf.col("settled"), sf.col(f"effect.{name}")).alias(f"settle_{name}") for name in ends),
+        outcome.alias("outcome"),
+        sf.when(sf.col("settled"), sf.col("effect.multiple")).alias("multiple"),
+        sf.when(sf.col("settled"), sf.col("effect.requeue")).alias("requeue"),
+        sf.when(sf.col("nobody"), by).alias("ended_by"),
+        sf.when(sf.col("nobody"), end_ts_ns).alias("end_ts_ns"),
+        sf.when(sf.col("settled"), sf.col("effect.ts_ns") - sf.col("delivery.ts_ns")).alias("latency_ns"),
+    )
+    return conform(result, "settlements")

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pipelines.schemas import schema
+from pipelines.settlements import settlements
+from tests.pipelines.scenario import TICK, Connection, check, collect, tables
+
+# Each scenario gives a connection and, for each delivery in the order of tags, the columns that must be.
+
+
+def singly() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("basic.consume", consumer_tag="c", queue="orders", no_ack=False)
+    c.server("basic.consume-ok", consumer_tag="c")
+    one, two, three, _ = (c.deliver(tag, routing_key="k", redelivered=tag == 2) for tag in range(1, 5))
+    ack = c.ack(1, client=True)
+    nack = c.nack(3, client=True, requeue=True)
+    reject = c.client("basic.reject", delivery_tag=2, requeue=False)
+    return c, [
+        {
+            "delivery_tag": 1,
+            "protocol": "amqp-0-9-1",
+            "kind": "deliver",
+            "consumer_tag": "c",
+            "queue": "orders",
+            "exchange": "",
+            "routing_key": "k",
+            "redelivered": False,
+            "body_size": 5,
+            "deliver_frame_no": one,
+            "deliver_packet": one + 1,
+            "deliver_capture": "a.pcap",
+            "deliver_ts_ns": one * TICK,
+            "settle_frame_no": ack,
+            "settle_packet": ack + 1,
+            "settle_capture": "a.pcap",
+            "settle_ts_ns": ack * TICK,
+            "outcome": "ack",
+            "multiple": False,
+            "requeue": None,
+            "ended_by": None,
+            "end_ts_ns": None,
+            "latency_ns": (ack - one) * TICK,
+        },
+        {"outcome": "reject", "requeue": False, "latency_ns": (reject - two) * TICK, "redelivered": True},
+        {"outcome": "nack", "requeue": True, "latency_ns": (nack - three) * TICK},
+        {"outcome": "none", "ended_by": "capture-end", "end_ts_ns": c.end, "settle_frame_no": None, "latency_ns": None},
+    ]
+
+
+def multiple() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    for tag in range(1, 6):
+        c.deliver(tag)
+    single = c.ack(2, client=True)
+    all_to_3 = c.ack(3, True, client=True)
+    rest = c.nack(5, True, client=True, requeue=True)
+    return c, [
+        {"settle_frame_no": all_to_3, "outcome": "ack", "multiple": True},
+        {"settle_frame_no": single, "outcome": "ack", "multiple": False},
+        {"settle_frame_no": all_to_3, "outcome": "ack", "multiple": True},
+        {"settle_frame_no": rest, "outcome": "nack", "multiple": True, "requeue": True},
+        {"settle_frame_no": rest, "outcome": "nack"},
+    ]
+
+
+def tag_zero_means_all_outstanding() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1)
+    c.deliver(2)
+    first = c.ack(0, True, client=True)
+    c.deliver(3)
+    second = c.ack(0, True, client=True)
+    c.deliver(4)
+    c.ack(0, client=True)  # a single one of tag 0 is of no delivery
+    return c, [
+        {"settle_frame_no": first, "multiple": True},
+        {"settle_frame_no": first},
+        {"settle_frame_no": second},
+        {"outcome": "none"},
+    ]
+
+
+def multiple_reaches_nothing_later() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1)
+    early = c.ack(100, True, client=True)
+    c.deliver(2)
+    late = c.ack(2, True, client=True)
+    return c, [{"settle_frame_no": early}, {"settle_frame_no": late}]
+
+
+def no_ack() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("basic.consume", consumer_tag="c", queue="q", no_ack=True)
+    c.deliver(1, no_ack=True)
+    c.ack(1, client=True)  # against the protocol
+    return c, [
+        {
+            "outcome": "auto",
+            "settle_ts_ns": None,
+            "latency_ns": None,
+            "ended_by": None,
+            "end_ts_ns": None,
+            "multiple": None,
+        }
+    ]
+
+
+def consumer_from_before_the_capture() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(7, no_ack=None, epoch=0)
+    c.deliver(8, no_ack=None, epoch=0)
+    ack = c.ack(7, client=True, epoch=0)
+    return c, [
+        {"outcome": "ack", "settle_frame_no": ack, "queue": None, "ended_by": None},
+        {"outcome": "unknown", "ended_by": None, "end_ts_ns": None},
+    ]
+
+
+def gets_pipelined() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    for queue in ("a", "b", "c"):
+        c.client("basic.get", queue=queue)
+    got = c.message("get", delivery_tag=1, no_ack=False)
+    c.server("basic.get-empty")
+    c.message("get", delivery_tag=2, no_ack=True)
+    ack = c.ack(1, client=True)
+    return c, [
+        {"kind": "get", "queue": "a", "consumer_tag": None, "outcome": "ack", "latency_ns": (ack - got) * TICK},
+        {"kind": "get", "queue": "c", "outcome": "auto"},
+    ]
+
+
+def recover() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1)
+    c.deliver(2)
+    c.deliver(3)
+    c.ack(2, client=True)
+    voided = c.client("basic.recover", requeue=True)
+    c.deliver(4)  # was on its way
+    done = c.server("basic.recover-ok")
+    c.deliver(5, redelivered=True)
+    c.deliver(6, redelivered=True)
+    c.ack(6, True, client=True)
+    return c, [
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": voided * TICK, "latency_ns": None, "multiple": None},
+        {"outcome": "ack"},
+        {"outcome": "none", "ended_by": "recover"},
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": done * TICK, "settle_frame_no": None},
+        {"outcome": "ack", "multiple": True, "redelivered": True},
+        {"outcome": "ack", "multiple": True},
+    ]
+
+
+def recover_async() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1)
+    c.client("basic.recover-async", requeue=True)
+    c.deliver(2)
+    return c, [{"outcome": "none", "ended_by": "recover"}, {"outcome": "none", "ended_by": "capture-end"}]
+
+
+def transaction() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    for tag in range(1, 8):
+        c.deliver(tag)
+    plain = c.ack(1, client=True)
+    c.client("tx.select")
+    c.server("tx.select-ok")
+    c.ack(2, client=True)
+    c.nack(3, client=True, requeue=False)
+    c.client("tx.commit")
+    c.ack(4, client=True)  # behind the commit: belongs to what follows
+    committed = c.server("tx.commit-ok")
+    c.ack(5, True, client=True)
+    c.client("tx.rollback")
+    back = c.server("tx.rollback-ok")
+    c.ack(5, client=True)
+    c.client("tx.commit")
+    again = c.server("tx.commit-ok")
+    c.ack(6, client=True)  # never committed
+    return c, [
+        {"outcome": "ack", "settle_frame_no": plain},
+        {
+            "outcome": "ack",
+            "settle_frame_no": committed,
+            "settle_ts_ns": committed * TICK,
+            "settle_packet": committed + 1,
+        },
+        {"outcome": "nack", "settle_frame_no": committed, "requeue": False},
+        {"outcome": "none", "ended_by": "rollback", "end_ts_ns": back * TICK, "settle_frame_no": None},
+        {"outcome": "ack", "settle_frame_no": again, "multiple": False},
+        {"outcome": "none", "ended_by": "capture-end"},
+        {"outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
+def commit_without_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("tx.select")
+    c.deliver(1)
+    c.ack(1, client=True)
+    c.client("tx.commit")
+    c.server("channel.close", reply_code=406)
+    return c, [{"outcome": "none", "ended_by": "channel-close"}]
+
+
+def closed_and_opened_again() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1)
+    close = c.client("channel.close")
+    c.deliver(2)  # was on its way
+    c.server("channel.close-ok")
+    c.client("channel.open", epoch=2)
+    c.deliver(1, epoch=2)
+    c.ack(0, True, client=True, epoch=2)
+    return c, [
+        {"channel_epoch": 1, "outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK},
+        {"channel_epoch": 1, "outcome": "none", "ended_by": "discarded", "end_ts_ns": close * TICK},
+        {"channel_epoch": 2, "outcome": "ack"},
+    ]
+
+
+def tag_of_a_consumer_used_again() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("basic.consume", consumer_tag="c", queue="one")
+    c.server("basic.consume-ok", consumer_tag="c")
+    c.client("basic.consume", consumer_tag="", queue="two")
+    c.server("basic.consume-ok", consumer_tag="amq.ctag-1")
+    c.deliver(1, "c")
+    c.deliver(2, "amq.ctag-1")
+    c.client("basic.cancel", consumer_tag="c")
+    c.client("basic.consume", consumer_tag="c", queue="three", no_wait=True)
+    c.deliver(3, "c")
+    return c, [{"queue": "one"}, {"queue": "two"}, {"queue": "three"}]
+
+
+def across_buckets() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    tags = [1, 65535, 65536, 200_000]
+    for tag in tags:
+        c.deliver(tag)
+    last = c.ack(0, True, client=True)
+    return c, [{"delivery_tag": tag, "settle_frame_no": last} for tag in tags]
+
+
+def hole() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(lost_bytes=100)
+    c.deliver(1)
+    return c, [{"outcome": "none", "ended_by": "hole"}]
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        singly,
+        multiple,
+        tag_zero_means_all_outstanding,
+        multiple_reaches_nothing_later,
+        no_ack,
+        consumer_from_before_the_capture,
+        gets_pipelined,
+        recover,
+        recover_async,
+        transaction,
+        commit_without_an_answer,
+        closed_and_opened_again,
+        tag_of_a_consumer_used_again,
+        across_buckets,
+        hole,
+    )
+}
+
+
+def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
+    """Deliveries, acknowledgements, recovers and transactions at random; a loop keeps the books as a broker would."""
+    chance = random.Random(seed)
+    c = Connection()
+    tag = 0
+    expected: dict[int, dict[str, Any]] = {}
+    outstanding: list[int] = []
+    pending: list[tuple[list[int], dict[str, Any]]] = []
+    in_transaction = False
+    step = chance.choice([1, 1, 40000])
+    for _ in range(chance.randint(1, 50)):
+        what = chance.choice(["deliver"] * 4 + ["single", "single", "multiple", "multiple", "recover", "tx"])
+        if what == "deliver":
+            tag += chance.randint(1, step)
+            c.deliver(tag)
+            outstanding.append(tag)
+            expected[tag] = {"delivery_tag": tag, "outcome": "none", "settle_frame_no": None, "ended_by": "capture-end"}
+        elif what in ("single", "multiple"):
+            number = chance.choice([*outstanding, tag, 0]) if what == "multiple" else chance.choice([*outstanding, tag])
+            settle = chance.choice([c.ack, c.ack, c.nack])
+            frame = settle(number, what == "multiple", client=True)
+            if what == "multiple":
+                reached = [each for each in outstanding if number == 0 or each <= number]
+            else:
+                reached = [each for each in outstanding if each == number]
+            row = {
+                "outcome": settle.__name__,
+                "settle_frame_no": frame,
+                "multiple": what == "multiple",
+                "ended_by": None,
+            }
+            if in_transaction:
+                pending.append((reached, row))
+            else:
+                outstanding = [each for each in outstanding if each not in reached]
+                for each in reached:
+                    expected[each] |= row
+        elif what == "recover" and chance.random() < 0.3:
+            c.client("basic.recover", requeue=True)
+            c.server("basic.recover-ok")
+            for each in outstanding:
+                expected[each]["ended_by"] = "recover"
+            outstanding = []
+        elif what == "tx" and not in_transaction:
+            c.client("tx.select")
+            c.server("tx.select-ok")
+            in_transaction = True
+        elif what == "tx":
+            kept = chance.random() < 0.6
+            c.client("tx.commit" if kept else "tx.rollback")
+            done = c.server("tx.commit-ok" if kept else "tx.rollback-ok")
+            for reached, row in pending:
+                for each in [each for each in reached if each in outstanding]:
+                    if kept:
+                        outstanding.remove(each)
+                        expected[each] |= row | {"settle_frame_no": done}
+                    else:
+                        expected[each]["ended_by"] = "rollback"
+            pending = []
+    return c, [expected[each] for each in sorted(expected)]
+
+
+@pytest.fixture(scope="module")
+def runs(spark):
+    made = {name: scenario() for name, scenario in SCENARIOS.items()}
+    made |= {f"random {seed}": random_connection(seed) for seed in range(120)}
+    result = settlements(*tables(spark, [connection for connection, _ in made.values()]))
+    assert result.schema.simpleString() == schema("settlements").simpleString()
+    rows = collect(result, "connection_id", "channel", "channel_epoch", "delivery_tag")
+    return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(runs, name):
+    check(*runs[name])
+
+
+def test_random_conversations_agree_with_a_ledger(runs):
+    for name, (rows, expected) in runs.items():
+        if name.startswith("random"):
+            check(rows, expected)
+
+
+def test_one_channel_is_many_tasks(spark):
+    c = Connection()
+    c.deliver(1)
+    plan = settlements(*tables(spark, [c]))._jdf.queryExecution().optimizedPlan().toString()
+    windows = [line for line in plan.splitlines() if "Window [" in line and "consume_frame_no" not in line]
+    assert windows
+    assert all("bucket#" in line.split("], [", 1)[1] for line in windows)
