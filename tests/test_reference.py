@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ T0 = 1_700_000_000_123_456_000
 MS = 1_000_000
 FOLDER = Path(__file__).parent / "captures"
 GOLDENS = sorted(FOLDER.glob("*.golden.json"))
+pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 
 
@@ -575,6 +577,10 @@ def test_percentiles_are_exact() -> None:
 NOT_COMPARED: dict[tuple[str, str], set[str] | None] = {
     # the client library closes its channels, too, before it closes the connection, and the book does not know
     ("pika_consume", "settlements"): {"ended_by"},
+    # in the final draft L is signed, in the book unsigned
+    ("odd_fields", "messages"): {"headers"},
+    # a blocking client heard of it only when it looked again
+    ("demo", "flow_control"): None,
     # an answer in the same packet as a delivery is behind the snap length
     ("snapped", "confirms"): None,
 }
@@ -591,6 +597,20 @@ def _likeness(table: str, row: dict[str, Any]) -> tuple[Any, ...]:
     number = {"confirms": "publish_seq", "settlements": "delivery_tag"}.get(table)
     likeness = row["client"], row["channel"], row["channel_epoch"]
     return (*likeness, row[number]) if number else (*likeness, row["kind"]) if table == "messages" else likeness
+
+
+def _plain(typed: dict[str, Any]) -> Any:
+    """A field value of the books as the reference has it."""
+    value: Any = typed.get("value")
+    if typed["type"] == "D":
+        return Decimal(value).scaleb(-typed["scale"])
+    if typed["type"] == "F":
+        return {name: _plain(item) for name, item in value.items()}
+    if typed["type"] == "A":
+        return [_plain(item) for item in value]
+    if typed["type"] == "x" or "hex" in typed:
+        return bytes.fromhex(value if typed["type"] == "x" else typed["hex"])
+    return value
 
 
 @pytest.mark.parametrize("table", ["confirms", "settlements", "rpcs", "messages", "flow_control"])
@@ -620,6 +640,8 @@ def test_the_clients_books_say_the_same(path: Path, table: str) -> None:
         if expected.get("outcome") == "error":
             names.discard("response")  # the books name none
         assert {name: row[name] for name in names} == {name: expected[name] for name in names}
+        if "headers" in set(expected) - not_compared:
+            assert (row["headers"] or {}) == {name: _plain(typed) for name, typed in expected["headers"].items()}
 
 
 @pytest.mark.skipif(not (shutil.which("tshark") and shutil.which("mergecap")), reason="tshark is not installed")
@@ -631,9 +653,9 @@ def test_tshark_sees_the_same_frames(tmp_path: Path) -> None:
         for path, golden in zip(GOLDENS, goldens, strict=True)
         if "anomalies" not in golden and golden["scenario"] not in TSHARK_GIVES_UP
     ]
-    subprocess.run(["mergecap", "-a", "-w", merged, *captures], check=True, capture_output=True)
+    subprocess.run(["mergecap", "-a", "-w", str(merged), *map(str, captures)], check=True, capture_output=True)
     fields = ["frame.number", "frame.time_epoch", "amqp.type", "amqp.channel", "amqp.method.class"]
-    command = ["tshark", "-r", merged, "-Y", "amqp.type", "-o", "tcp.reassemble_out_of_order:TRUE", "-T", "fields"]
+    command = ["tshark", "-r", str(merged), "-Y", "amqp.type", "-o", "tcp.reassemble_out_of_order:TRUE", "-T", "fields"]
     command += ["-d", "tcp.port==25999,amqp", "-d", "tcp.port==25998,amqp"]
     command += [word for name in fields for word in ("-e", name)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

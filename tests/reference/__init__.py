@@ -12,6 +12,8 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - `frame_no` orders both directions by packet. Behind a hole, frames count as readable when their own last octet came.
 - A frame cut off by the end of the capture has no row; a message cut off has one, without `body_hash`.
 - A body's hash is of the octets; of an empty body it is that of no octets.
+- In field tables decimals are unsigned and `L` is signed, as in the final draft. Times stay seconds.
+- What does not belong into a content (another method, a second header, a body without a header) ends it, unfinished.
 - Confirms: the earliest answer counts wherever it stands; tag 0 has no special meaning. The oldest equal mandatory
   publish was returned even if it was confirmed by then. `reply_code` is the return's.
 - Where nobody answered, `end_ts_ns` is the time of the frame that ended the wait: the close (`discarded` too: it is

@@ -45,7 +45,8 @@ def method_name(pamqp_name: str) -> str:
     return f"{class_name.lower()}.{re.sub(r'(?<!^)(?=[A-Z])', '-', method).lower()}"
 
 
-METHODS = {index: method_name(method.name) for index, method in commands.INDEX_MAPPING.items()}
+ALL_METHODS: dict[int, Any] = dict(commands.INDEX_MAPPING)
+METHODS = {index: method_name(method.name) for index, method in ALL_METHODS.items()}
 
 
 def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
@@ -73,7 +74,7 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
 
 
 def _frames_of(connection: Connection) -> list[Row]:
-    rows = [
+    rows: list[Row] = [
         {"from_client": from_client, "position": at} | row
         for from_client, stream in connection.streams.items()
         for at, row in _walk(stream, connection.synced)
@@ -190,7 +191,7 @@ def _decode(octets: bytes, missing: int) -> Row:
         row["args"] = {"body": payload}
     elif kind != 8 and payload and not missing:
         try:
-            said = pamqp_frame.unmarshal(octets)[2]
+            said: Any = pamqp_frame.unmarshal(octets)[2]
         except (exceptions.UnmarshalingException, ValueError, TypeError, struct.error, OverflowError):
             return row  # the row stays, without arguments
         if kind == 1:

@@ -6,15 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pamqp import commands
-
-from tests.reference.amqp import Row, by_connection, messages, method_name, place
+from tests.reference.amqp import ALL_METHODS, Row, by_connection, messages, method_name, place
 
 Epoch = tuple[int, int]  # channel and channel_epoch of one connection
 CLOSES = ("channel.close", "connection.close")
 ANSWERS = {
     method_name(method.name): {method_name(answer) for answer in method.valid_responses}
-    for method in commands.INDEX_MAPPING.values()
+    for method in ALL_METHODS.values()
     if method.synchronous
 }
 PERCENTILES = {
