@@ -376,6 +376,12 @@ def test_a_return_belongs_to_the_oldest_equal_mandatory_publish(read: Any) -> No
     ]  # fmt: skip
 
 
+def test_of_equal_publishes_the_oldest_was_returned(read: Any) -> None:
+    tape = Tape().opened().client(commands.Confirm.Select(), *[publish(b"x", mandatory=True)] * 3)
+    tape.server(ack(1), returned(b"x"), returned(b"x"))
+    assert pick(reference.confirms(read(tape)), "publish_seq", "returned") == [(1, True), (2, True), (3, False)]
+
+
 def test_why_nobody_confirmed(read: Any) -> None:
     tape = Tape().opened().opened(2).client(commands.Confirm.Select(), publish(b"1"))
     tape.client(commands.Confirm.Select(), publish(b"2", channel=2), channel=2)
@@ -520,6 +526,13 @@ def test_requests_that_fail(read: Any) -> None:
     ]
 
 
+def test_a_close_in_peace_is_no_error(read: Any) -> None:
+    tape = Tape().opened().server(commands.Channel.Flow(active=True)).client(channel_close(200))
+    assert pick(reference.rpcs(read(tape))[1:], "request", "outcome") == [
+        ("channel.flow", "none"), ("channel.close", "none"),
+    ]  # fmt: skip
+
+
 # waits
 
 INTERVAL = ("cause", "side", "consumer_tag", "start_ts_ns", "end_ts_ns", "duration_ns", "evidence")
@@ -552,13 +565,15 @@ def test_full_windows_of_a_consumer(read: Any) -> None:
 
 
 def test_full_windows_of_a_channel(read: Any) -> None:
-    tape = consuming(Tape().opened()).server(deliver(1), deliver(2))  # 8 ms
-    tape.client(commands.Basic.Qos(prefetch_count=2, global_=True))  # 9 ms: full at once
-    tape.client(commands.Tx.Select(), ack(1), commands.Tx.Commit()).server(commands.Tx.CommitOk())  # 11 ms
-    tape.server(deliver(3)).tcp(0, b"", dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK)  # 12, 13 ms
+    tape = consuming(Tape().opened())
+    tape.client(commands.Basic.Get(queue="q"), commands.Basic.Qos(prefetch_count=3, global_=True))
+    tape.tcp(0, b"").server(deliver(1), deliver(2), got(9))  # 10 ms: not full, for the got one does not count
+    tape.client(commands.Basic.Qos(prefetch_count=2, global_=True))  # 11 ms: full at once
+    tape.client(commands.Tx.Select(), ack(1), commands.Tx.Commit()).server(commands.Tx.CommitOk())  # 13 ms
+    tape.server(deliver(3)).tcp(0, b"", dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK)  # 14, 15 ms
     assert pick(reference.flow_control(read(tape)), *INTERVAL) == [
-        ("prefetch", "client", None, T0 + 9 * MS, T0 + 11 * MS, 2 * MS, "proven"),
-        ("prefetch", "client", None, T0 + 12 * MS, T0 + 13 * MS, MS, "possible"),
+        ("prefetch", "client", None, T0 + 11 * MS, T0 + 13 * MS, 2 * MS, "proven"),
+        ("prefetch", "client", None, T0 + 14 * MS, T0 + 15 * MS, MS, "possible"),
     ]
 
 
