@@ -38,7 +38,7 @@ _COLUMNS = [
     "lost_bytes",
     "retransmitted_bytes",
 ]
-_GOOD = ("open", "ok", "complete", "completed", "success", "ready")
+_GOOD = "ok"
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
 
 def query(tables: Tables, most: int = MOST) -> list[dict[str, Any]]:
     """The connections to list."""
-    good = pc.field("handshake_outcome").isin(pa.array(_GOOD))
-    told = pc.field("handshake_outcome").is_valid()
-    failed = tables.top("connections", _COLUMNS, "bytes", most // 2, told & ~good)
+    # What is no messaging protocol has no handshake to fail.
+    failing = (pc.field("handshake_outcome") != _GOOD) & (pc.field("protocol") != "unknown")
+    failed = tables.top("connections", _COLUMNS, "bytes", most // 2, failing)
     seen = {r["connection_id"] for r in failed}
     rest = tables.top("connections", _COLUMNS, "bytes", most, None)
     return failed + [r for r in rest if r["connection_id"] not in seen][: most - len(failed)]
@@ -112,7 +112,7 @@ def section(tables: Tables) -> Section:
         page.empty = "No connections."
         return page
     rows = query(tables)
-    page.lead = "Handshakes that failed come first, then the connections with most octets."
+    page.lead = "Handshakes that did not succeed come first, then the connections with most octets."
     page.parts.append(_grid(rows, total))
     kinds = outcomes(tables)
     if len(kinds) > 1:
@@ -137,7 +137,7 @@ def section(tables: Tables) -> Section:
 
 
 def _outcome(outcome: str | None) -> Cell:
-    return Cell(outcome or units.NONE, "text" if outcome is None or outcome in _GOOD else "bad")
+    return Cell(outcome or units.NONE, "text" if outcome is None or outcome == _GOOD else "bad")
 
 
 def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
@@ -146,21 +146,22 @@ def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
         [
             "client → server",
             "handshake",
+            "reached",
+            "ended by",
             "protocol",
             "vhost",
             "user",
             "length",
             "frames",
             "octets",
-            "lost",
-            "rtt",
-            "timed at",
-            "ended by",
-        ],
+        ]
+        + ["lost", "rtt", "timed at"],
         [
             [
                 Cell(f"{address(r, 'client')} → {address(r, 'server')}", "mono"),
                 _outcome(r["handshake_outcome"]),
+                Cell(r["handshake_stage"] or units.NONE),
+                _ending(r),
                 Cell(r["protocol"] or units.NONE),
                 Cell(r["vhost"] or units.NONE),
                 Cell(r["user"] or units.NONE),
@@ -170,7 +171,6 @@ def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
                 number(units.size(r["lost_bytes"]), bad=bool(r["lost_bytes"])),
                 number(units.duration(r["rtt_ns"])),
                 Cell(r["vantage"] or units.NONE),
-                _ending(r),
             ]
             for r in rows
         ],

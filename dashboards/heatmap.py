@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dashboards import percentiles, theme, units
@@ -64,22 +65,23 @@ class Map:
 
 def query(tables: Tables, metric: Metric) -> Map | None:
     """Count one metric, in two passes over its table; None when nothing has a latency."""
+    latency = pc.field("latency_ns")
     whole = tables.group(
         metric.table,
         [],
-        {"first": (metric.start, "min"), "last": (metric.start, "max")},
+        {
+            "first": (metric.start, "min"),
+            "last": (metric.start, "max"),
+            "least": ("known", "min"),
+            "most": ("known", "max"),
+        },
+        columns={"known": pc.if_else(latency >= 0, latency, pc.scalar(None))},
         where=pc.field(metric.start).is_valid(),
     )
-    timed = tables.group(
-        metric.table,
-        [],
-        {"least": ("latency_ns", "min"), "most": ("latency_ns", "max")},
-        where=pc.field("latency_ns") >= 0,
-    )
-    if not timed.num_rows or timed["most"][0].as_py() is None:
+    if not whole.num_rows or whole["most"][0].as_py() is None:
         return None
     low, high = whole["first"][0].as_py(), whole["last"][0].as_py() + 1
-    least, most = (np.log2(max(timed[c][0].as_py(), 1)) for c in ("least", "most"))
+    least, most = (np.log2(max(whole[c][0].as_py(), 1)) for c in ("least", "most"))
     per_octave = max((n for n in (1, 2, 4) if (most - least) * n <= _MOST_ROWS), default=1)
     first = np.floor(least * per_octave)
     rows = int(np.floor(most * per_octave) - first) + 1
@@ -90,7 +92,7 @@ def query(tables: Tables, metric: Metric) -> Map | None:
     for batch in tables.scan(metric.table, [metric.start, "latency_ns", "outcome"], pc.field(metric.start).is_valid()):
         step = ((batch[metric.start].to_numpy() - low) * scale).astype(np.int64).clip(0, COLUMNS - 1)
         started += np.bincount(step, minlength=COLUMNS)
-        bad = np.isin(batch["outcome"].to_numpy(zero_copy_only=False).astype(str), metric.failed)
+        bad = pc.is_in(batch["outcome"], pa.array(metric.failed)).to_numpy(zero_copy_only=False)
         failed += np.bincount(step[bad], minlength=COLUMNS)
         has = pc.fill_null(pc.greater_equal(batch["latency_ns"], 0), False).to_numpy(zero_copy_only=False)
         latency = batch["latency_ns"].filter(has).to_numpy()
@@ -160,6 +162,7 @@ def draw_rate(ax: Any, data: Map) -> None:
     ax.stairs(failed / width, edges, fill=True, color=theme.INK["red"])
     ax.set_ylim(0)
     ax.locator_params(axis="y", nbins=2)
+    ax.yaxis.set_major_formatter(lambda value, _: units.count(round(value)) if value >= 10 else f"{value:g}")
     ax.set_ylabel("per s")
     theme.time_axis(ax, data.low_ns, data.high_ns)
 

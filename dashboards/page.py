@@ -32,14 +32,16 @@ def sections(tables: Tables) -> list[Section]:
     return sorted((view.section(tables) for view in views), key=lambda s: _ORDER.index(s.anchor))
 
 
-def notice(tables: Tables) -> str:
-    """What to do for more, when there are no statistics."""
+def notices(tables: Tables) -> list[str]:
+    """What to know before the rest: tables that are not complete, and what to do when there are no statistics."""
+    said = [f"The tables in `{f}` are not complete: writing them was broken off." for f in tables.unfinished()]
     if tables.analyzed:
-        return ""
-    return (
+        return said
+    return [
+        *said,
         f"This page shows what `amqpscope dissect` found. Latencies, confirms, waits and slowest messages come from "
-        f"`amqpscope analyze {tables.dissected or 'DIR'} -o STATS`, then `amqpscope report STATS -o FILE.html`."
-    )
+        f"`amqpscope analyze {tables.dissected or 'DIR'} -o STATS`, then `amqpscope report STATS -o FILE.html`.",
+    ]
 
 
 def render(tables: Tables) -> str:
@@ -66,7 +68,7 @@ def render(tables: Tables) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.from_string(texts["page.html"]).render(
         sections=sections(tables),
-        notice=notice(tables),
+        notices=notices(tables),
         source=str(tables.dissected or tables.analyzed),
         style=Markup(_colours() + texts["page.css"]),  # noqa: S704 - our own files
         script=Markup(script),  # noqa: S704

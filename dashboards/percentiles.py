@@ -14,7 +14,12 @@ from dashboards import theme, units
 from dashboards.section import Figure, Key
 from dashboards.tables import Tables
 
-NAMES = {"confirm": "publish to confirm", "settlement": "deliver to acknowledgement", "rpc": "request to answer"}
+NAMES = {
+    "confirm": "publish to confirm",
+    "settlement": "deliver to acknowledgement",
+    "rpc": "request to answer",
+    "transit": "publish to deliver",
+}
 """Metrics in words."""
 
 
@@ -37,7 +42,7 @@ class Curve:
     samples: int
 
 
-def query(tables: Tables, metrics: tuple[str, ...] = ("confirm", "settlement", "rpc")) -> list[Curve]:
+def query(tables: Tables, metrics: tuple[str, ...] = tuple(NAMES)) -> list[Curve]:
     """The curve of each metric that has samples, over everything captured."""
     curves = []
     for metric, colour in zip(metrics, theme.SERIES, strict=False):
@@ -78,7 +83,8 @@ def draw(ax: Any, curves: list[Curve]) -> None:
     ax.set_yscale("log")
     theme.latency_axis(ax.yaxis)
     ax.set_xlim(1, max(most * 1.15, 12))
-    decades = range(int(np.ceil(np.log10(max(most, 11)))) + 1)
+    last = int(np.ceil(np.log10(max(most, 11)))) + 1
+    decades = range(0, last, -(-last // (5 if theme.is_narrow(ax) else 9)))
     marks = [(10.0**d, _percentile(d)) for d in decades if 10**d <= max(most, 10)]
     if not theme.is_narrow(ax):
         marks.append((2.0, "50 %"))
@@ -108,6 +114,6 @@ def figure(curves: list[Curve]) -> Figure:
         height=330,
         legend=[Key(c.colour, f"{NAMES[c.metric]}, n = {units.count(c.samples)}") for c in curves],
         alt=f"Percentile curves of latency. {told}.",
-        caption="Each curve ends at its slowest operation (dot). Values are upper ends of logarithmic buckets, at most "
-        "0.8 % above the true one.",
+        caption="Each curve ends at its slowest operation (dot). Values are upper ends of logarithmic buckets, up to "
+        "0.8 % above the true ones.",
     )

@@ -83,7 +83,7 @@ class Stairs:
 
 
 def channels(tables: Tables, most: int = 3) -> list[Channel]:
-    """The channels most worth looking at: the busiest, the one with most failures, the one with the slowest confirm."""
+    """The channels most worth looking at: busiest, most failures, slowest confirm; each with several publishes."""
     outcome = pc.field("outcome")
     groups = tables.group(
         "confirms",
@@ -105,6 +105,7 @@ def channels(tables: Tables, most: int = 3) -> list[Channel]:
         },
         where=pc.field("publish_ts_ns").is_valid(),
     )
+    groups = groups.filter(pc.greater(groups["publishes"], 1))
     if not groups.num_rows:
         return []
     failures = pc.add(pc.add(groups["nacks"], groups["unanswered"]), groups["returned"])
@@ -272,7 +273,9 @@ def section(tables: Tables) -> Section:
     page = Section("staircase", "Confirm staircases")
     found = channels(tables)
     if not found:
-        page.empty = missing("confirms", there=tables.has("confirms"), nothing="No publishes in confirm mode.")
+        page.empty = missing(
+            "confirms", there=tables.has("confirms"), nothing="No channel with several publishes in confirm mode."
+        )
         return page
     page.lead = (
         "Publishes above, answers below: the vertical distance is what is outstanding, the horizontal one is latency. "
@@ -282,7 +285,7 @@ def section(tables: Tables) -> Section:
     for place, channel in enumerate(found):
         title = f"Channel {channel.channel} of {who.name(channel.connection_id)} ({channel.why})"
         page.parts.append(figure(f"stairs{place}", channel, query(tables, channel), title))
-        worst = worst_moment(tables, channel)
-        if worst and "slowest" in channel.why:
+        worst = worst_moment(tables, channel) if "slowest" in channel.why else None
+        if worst:
             page.parts.append(figure(f"worst{place}", channel, query(tables, channel, *worst), "Its worst moment"))
     return page

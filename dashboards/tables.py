@@ -30,7 +30,8 @@ ANALYZED = (
 FRAMES = ("amqp091_frames", "stream_frames", "amqp010_frames")
 
 NOTE = "_amqpscope.json"
-"""A note in the folder of `analyze`: `{"tables": PATH}` names the folder of `dissect` that it was made from."""
+"""A note in every folder: `complete` says whether its writing came to an end; in that of `analyze` `tables` names the
+folder of `dissect` that it was made from."""
 
 _BATCH_ROWS = 1 << 17
 _MOST_PARTIAL_ROWS = 1 << 20
@@ -81,7 +82,15 @@ class Tables:
     def rows(self, name: str, where: pc.Expression | None = None) -> int:
         """The number of rows, of all or of those that a filter lets pass."""
         dataset = self.dataset(name)
-        return int(dataset.count_rows(filter=where)) if dataset is not None else 0
+        try:
+            return int(dataset.count_rows(filter=where)) if dataset is not None else 0
+        except (pa.ArrowException, KeyError) as error:
+            raise NotTablesError(f"table {name} cannot be read: {_first_line(error)}") from error
+
+    def unfinished(self) -> list[Path]:
+        """The folders whose writing was broken off, or still goes on."""
+        folders = [f for f in (self.dissected, self.analyzed) if f]
+        return [f for f in folders if _note(f).get("complete") is False]
 
     def scan(
         self, name: str, columns: Sequence[str] | Mapping[str, pc.Expression], where: pc.Expression | None = None
@@ -100,7 +109,7 @@ class Tables:
             ):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError) as error:
+        except (pa.ArrowException, KeyError) as error:
             raise NotTablesError(f"table {name} cannot be read: {_first_line(error)}") from error
 
     def top(
@@ -115,6 +124,8 @@ class Tables:
         if dataset is None or by not in dataset.schema.names:
             return []
         for batch in self.scan(name, asked, valid if where is None else valid & where):
+            if best is not None and best.num_rows == most:
+                batch = batch.filter(pc.greater_equal(batch[by], best[by][-1]))  # noqa: PLW2901 - few are left
             both = batch if best is None else pa.concat_tables([best, batch])
             order = pc.select_k_unstable(both, k=most, sort_keys=[(by, "descending"), *ties])
             best = both.take(order)
@@ -194,14 +205,22 @@ def locate(paths: Sequence[Path]) -> Tables:
 
 def _noted(folder: Path) -> Path | None:
     """The folder of `dissect` that the note in a folder of `analyze` names, if it is there."""
-    try:
-        named = Path(json.loads((folder / NOTE).read_text(encoding="utf-8"))["tables"])
-    except (OSError, ValueError, KeyError, TypeError):
+    named = _note(folder).get("tables")
+    if not isinstance(named, str) or "\0" in named:
         return None
-    for candidate in (folder / named, named):  # an absolute path stays as it is
+    for candidate in (folder / named, Path(named)):  # an absolute path stays as it is
         if _holds(candidate, DISSECTED):
             return candidate
     return None
+
+
+def _note(folder: Path) -> dict[str, Any]:
+    """The note in a folder; empty when there is none that can be read."""
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 def _same(one: Path | None, other: Path) -> bool:
@@ -226,10 +245,12 @@ def _open(folder: Path) -> ds.Dataset | None:
     parts = sorted(p for p in folder.rglob("*") if p.suffix in {".parquet", ".arrow"} and p.name[0] not in "._")
     if not parts:
         return None
-    kind = "parquet" if parts[0].suffix == ".parquet" else "ipc"
+    kind: Any = "ipc"
+    if parts[0].suffix == ".parquet":  # whole column chunks are not kept: they can be most of the memory
+        kind = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=False))
     try:
         return ds.dataset([str(p) for p in parts if p.suffix == parts[0].suffix], format=kind)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise NotTablesError(f"{folder} cannot be read: {_first_line(error)}") from error
 
 

@@ -12,7 +12,7 @@ import pytest
 import spec
 from dashboards import page, svg, theme
 from dashboards.command import Report
-from dashboards.tables import Tables
+from dashboards.tables import NOTE, Tables
 from tests.dashboards import synthetic
 
 HOSTILE = [
@@ -147,7 +147,7 @@ def test_tables_without_rows_are_normal(tmp_path: Path) -> None:
     for name in spec.tables():
         synthetic.write(tmp_path, name)
     text = page.render(Tables(tmp_path, tmp_path))
-    assert "No publishes in confirm mode." in text
+    assert "No channel with several publishes in confirm mode." in text
     assert "Nobody was seen to wait." in text
     assert "<svg" not in text
     read(text)
@@ -166,6 +166,13 @@ def test_without_statistics_the_page_says_what_brings_them(shop: Tables) -> None
     assert f"amqpscope analyze {shop.dissected} -o STATS" in text
     assert 'id="heat"' not in text
     assert "Connections" in text
+
+
+def test_tables_that_are_not_complete_are_said(tmp_path: Path) -> None:
+    dissected, analyzed = synthetic.shop(tmp_path, 50)
+    (dissected / NOTE).write_text('{"complete": false}')
+    assert f"The tables in <code>{dissected}</code> are not complete" in page.render(Tables(dissected))
+    assert "not complete" not in page.render(Tables(None, analyzed))
 
 
 def run(*arguments: str) -> int:

@@ -157,7 +157,7 @@ def test_requests_with_errors_come_first(shop: Tables) -> None:
 
 def test_failed_handshakes_come_first_and_the_rest_is_counted(shop: Tables) -> None:
     listed = connections.query(shop)
-    assert listed[0]["handshake_outcome"] == "refused"
+    assert listed[0]["handshake_outcome"] == "failed"
     assert len(listed) == connections.MOST
     assert len({r["connection_id"] for r in listed}) == connections.MOST
     section = connections.section(shop)
@@ -191,8 +191,19 @@ def test_one_operation_is_enough(tmp_path: Path) -> None:
     at = Tables(None, tmp_path)
     data = heatmap.query(at, heatmap.METRICS[0])
     assert data.counts.sum() == 1
+    assert staircase.channels(at) == []
+    heatmap.figure(data)
+
+
+def test_publishes_at_one_instant_have_a_staircase(tmp_path: Path) -> None:
+    rows = [
+        {"connection_id": 1, "channel": 1, "channel_epoch": 0, "publish_ts_ns": 10**18, "confirm_ts_ns": 10**18,
+         "latency_ns": 0, "outcome": "ack", "publish_seq": n}
+        for n in (7, 8)
+    ]  # fmt: skip
+    synthetic.write(tmp_path, "confirms", rows)
+    at = Tables(None, tmp_path)
     (channel,) = staircase.channels(at)
     stairs = staircase.query(at, channel)
-    assert (stairs.published[-1], stairs.answered[-1]) == (1, 1)
-    heatmap.figure(data)
+    assert (stairs.published[-1], stairs.answered[-1]) == (8, 8)
     staircase.section(at)
