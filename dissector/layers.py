@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 import dpkt
 
-# What becomes of a packet: a segment; intact, but not TCP; to be looked at here; cut before its headers were complete;
-# headers that contradict each other; a part of an IP packet; a link layer that nobody knows.
-TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK = range(7)
+from dissector.packets import CUT, FRAGMENT, MALFORMED, OTHER, UNKNOWN_LINK
 
 
 class Located(NamedTuple):

@@ -15,7 +15,10 @@ from dissector import kernel as kernels
 from dissector.arrays import Array, Ints
 from dissector.capture import MAX_PROBLEMS, PacketBatch, Problem
 from dissector.kernel import kernel
-from dissector.layers import CUT, FRAGMENT, MALFORMED, OTHER, RARE, TCP, UNKNOWN_LINK, Located, locate
+
+# What becomes of a packet: a segment; intact, but not TCP; to be looked at by `layers`; cut before its headers were
+# complete; headers that contradict each other; a part of an IP packet; a link layer that nobody knows.
+TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK = range(7)
 
 # In kernels, a number shifted right is unsigned once compiled, hence // and %.
 
@@ -356,17 +359,19 @@ class PacketDecoder:
 
     def _with_rare(self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints) -> Ints:
         """Look at the marked packets one by one; their segments are put where they belong."""
+        from dissector.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
+
         more = np.empty((HEIGHT, len(rare)), np.int64)
         rows, data, columns = 0, batch.data.data, more.data
         for i in rare.tolist():
             start, end = int(batch.offset[i]), int(batch.offset[i] + batch.caplen[i])
             found = locate(bytes(data[start:end]), int(batch.link[i]), int(batch.length[i]))
-            if isinstance(found, Located):
+            if isinstance(found, int):
+                outcome[i] = found
+            else:
                 source, tcp = start + found.source, start + found.tcp
                 outcome[i] = read_tcp(data, source, found.version, tcp, end, found.size, columns, rows, i)
                 rows += outcome[i] == TCP
-            else:
-                outcome[i] = found
         merged = np.concatenate([out, more[:, :rows]], axis=1)
         return merged[:, np.argsort(merged[ROW], kind="stable")]
 

@@ -420,7 +420,7 @@ def test_real_captures_against_dpkt(path):
     wanted = []
     with path.open("rb") as file:
         reader = dpkt.pcap.Reader(file)
-        header = {1: 14, 113: 16, 276: 20}[reader.datalink()]
+        header = {1: 14, 101: 0, 113: 16, 276: 20}[reader.datalink()]
         for number, (_, octets) in enumerate(reader, 1):
             wanted.append(by_dpkt(octets[header:], number))
     found, report = decode(path.read_bytes())
