@@ -42,6 +42,8 @@ class Stream:
 
 
 def _ip(octets: bytes) -> dpkt.ip.IP | dpkt.ip6.IP6:
+    if octets[0] >> 4 == 4:  # raw IP; no address of a recorded Ethernet or protocol of a cooked header begins so
+        return dpkt.ip.IP(octets)
     for length, at in _LAYERS:
         version = _VERSIONS.get(octets[at : at + 2])
         if version is not None and octets[length] >> 4 == version:

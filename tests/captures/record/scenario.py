@@ -119,7 +119,7 @@ class Stage:
         self, client: str, host: str = "127.0.0.1", port: int = PORT, frame_max: int = 131072, source_port: int = 0
     ) -> Peer:
         """A connected scripted client, not logged in; a given source port is taken even if it was in use just now."""
-        if port == PORT:
+        if port == PORT and host in ("127.0.0.1", "::1"):
             _ = self.broker
         connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -142,8 +142,8 @@ class Stage:
         tool: str = "tcpdump", settle: float = SETTLE,
     ) -> Iterator[Sniffer]:  # fmt: skip
         """Captures while the block runs."""
-        if PORT in ports:
-            _ = self.broker
+        if tool == "tcpdump" and interface != "lo" and "-y" not in options:
+            options = (*options, "-y", "RAW")
         with Sniffer(self.path, ports, interface, options, tool) as sniffer:
             yield sniffer
             sniffer.stop(settle)

@@ -35,8 +35,9 @@ class Sniffer:
         self.path = path
         words = " or ".join(f"tcp port {port}" for port in ports)
         if tool == "tcpdump":
-            self._command = ["tcpdump", "-i", interface, "-s", "0", "-U", "-n", "--immediate-mode", "-B", "16384"]
+            self._command = ["tcpdump", "-i", interface, "-s", "0", "-U", "-n", "--immediate-mode", "-B", "131072"]
             self._command += ["-Z", "root", *options, "-w", str(path), words]
+            # the kernel keeps a slot of the snap length for each packet: 128 MiB are 500 packets
             self._ready = "listening on"
         else:
             # a file of dumpcap is read while it is written only after it is closed, so no -U is needed

@@ -6,6 +6,8 @@ import socket
 
 from pamqp import commands
 
+from tests.captures.record import lossy, scripted
+from tests.captures.record.broker import PORT
 from tests.captures.record.peer import Peer
 from tests.captures.record.scenario import Stage, scenario
 from tests.captures.record.theme_deliveries import Ack, delivered
@@ -121,3 +123,31 @@ def port_reused(stage: Stage) -> None:
                 peer.abort()
     stage.keep("confirms", "messages", "rpcs")
     stage.golden["counts"] = {"connections": 3, "basic.publish": 9, "connection.open": 3}
+
+
+@scenario("scripted server behind a link (raw IP) that loses, doubles and reorders: 120 publishes, 40 deliveries")
+def lossy_link(stage: Stage) -> None:
+    link = lossy.Link()
+    try:
+        with lossy.listener(link, PORT) as server, stage.sniff(interface=lossy.DEVICE):
+            client = stage.connect("both", lossy.SERVER)
+            far = Peer(server.accept()[0])
+            scripted.shake(client, far, confirm=True)
+            client.queue(1, commands.Basic.Consume(queue="far", consumer_tag="c"))
+            for number in range(1, 121):
+                client.publish(1, "x", f"key.{number}", f"publish {number} ".encode() * (number % 40))
+                client.flush()
+                if number % 3 == 0:
+                    deliver = commands.Basic.Deliver("c", number // 3, False, "x", "back")
+                    for octets in far.frames(1, deliver, f"delivery {number} ".encode() * (number % 50)):
+                        far.queue_raw(octets)
+                    far.queue(1, commands.Basic.Ack(number, True))
+                    far.flush()
+            far.drain(0.5)
+            client.until(lambda: client.book.confirms[-1]["outcome"] == "ack")
+            client.send(1, Ack(40, True))
+            scripted.hang_up(client, far)
+    finally:
+        link.close()
+    stage.keep("confirms", "settlements", "messages")
+    stage.golden["counts"] = {"connections": 1, "basic.publish": 120, "basic.deliver": 40, "basic.ack": 41}
