@@ -23,7 +23,9 @@ class Progress(Protocol):
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("captures", metavar="CAPTURE", nargs="+", help="capture file, glob or directory; - is standard input")
+    parser.add_argument(
+        "captures", metavar="CAPTURE", nargs="+", help="capture file, glob or directory; - is standard input"
+    )
     parser.add_argument(
         "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
         help=f"protocol on this TCP port, whatever the content looks like ({', '.join(PROTOCOLS)}); may be repeated",
@@ -33,9 +35,14 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--from", dest="from_ns", metavar="TIME", type=_time,
         help="leave out what was before: 2026-01-31T12:00:00.5Z or seconds since 1970 (UTC)",
     )  # fmt: skip
-    parser.add_argument("--to", dest="to_ns", metavar="TIME", type=_time, help="leave out what was at this time or later")
     parser.add_argument(
-        "--bodies", choices=("none", "hash", "full"), default="hash", help="message bodies in the tables (default: hash)"
+        "--to", dest="to_ns", metavar="TIME", type=_time, help="leave out what was at this time or later"
+    )
+    parser.add_argument(
+        "--bodies",
+        choices=("none", "hash", "full"),
+        default="hash",
+        help="message bodies in the tables (default: hash)",
     )
 
 
@@ -88,7 +95,13 @@ def progress(sources: list[Source]) -> Iterator[Progress]:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("dissecting", total=sum(source.size for source in sources) or None)
         yield lambda octets: bar.advance(task, octets)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dissector.arrays import Array, Ints, Octets
 from dissector.kernel import call, kernel
@@ -17,7 +18,7 @@ class Ranges(NamedTuple):
     offset: int
     length: int
 
-    def live(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def live(self) -> NDArray[np.bool_]:
         """Which rows do."""
         return (self.matrix[:, self.used] != 0) & (self.matrix[:, self.offset] >= 0)
 

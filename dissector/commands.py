@@ -19,9 +19,14 @@ class Dissect:
 
         arguments.add_common(parser)
         parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for the tables")
-        parser.add_argument("--format", choices=output.FORMATS, default="parquet", help="of the files (default: parquet)")
         parser.add_argument(
-            "--compression", choices=("zstd", "snappy", "lz4", "none"), default="snappy", help="of Parquet (default: snappy)"
+            "--format", choices=output.FORMATS, default="parquet", help="of the files (default: parquet)"
+        )
+        parser.add_argument(
+            "--compression",
+            choices=("zstd", "snappy", "lz4", "none"),
+            default="snappy",
+            help="of Parquet (default: snappy)",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -55,14 +60,16 @@ class Dissect:
         rows = output.rows
         frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
         print(
-            f"{arguments.output}: {rows['connections']:,} connections, {frames:,} frames, {rows['messages']:,} messages, "
-            f"{rows['anomalies']:,} anomalies",
+            f"{arguments.output}: {rows['connections']:,} connections, {frames:,} frames, "
+            f"{rows['messages']:,} messages, {rows['anomalies']:,} anomalies",
             file=sys.stderr,
         )
         return 0
 
     def _open(self, arguments: argparse.Namespace, kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
-        return kind(arguments.output, schemas, arguments.format, arguments.compression, {"captures": arguments.captures})
+        return kind(
+            arguments.output, schemas, arguments.format, arguments.compression, {"captures": arguments.captures}
+        )
 
 
 class Frames:
@@ -78,7 +85,9 @@ class Frames:
         from dissector import arguments  # noqa: PLC0415
 
         arguments.add_common(parser)
-        parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="of the lines (default: text)")
+        parser.add_argument(
+            "--format", choices=("text", "json", "csv"), default="text", help="of the lines (default: text)"
+        )
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print."""

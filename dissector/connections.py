@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dissector.amqp091 import frames as f
+from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import IDS_OCTETS, Frames
 from dissector.arrays import Ints, Octets
 from dissector.detect import PROTOCOLS
 from dissector.fields import Plan, decode
-from dissector.tables import schema
-from dissector.tcp import (
+from dissector.reassembly import (
     C_A_HI,
     C_A_LO,
     C_A_PORT,
@@ -40,6 +39,7 @@ from dissector.tcp import (
     H_LOST,
     H_POS,
 )
+from dissector.tables import schema
 from spec.model import Protocol
 
 STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", "ready")
@@ -99,20 +99,20 @@ class Connections:
     def take(self, frames: Frames, data: Octets, conn: Ints) -> None:
         """Read the frames that tell of their connection, and note who is ready."""
         rows = frames.rows
-        method = rows[f.R_METHOD]
+        method = rows[ly.R_METHOD]
         known = method >= 0
-        headers = rows[f.R_TYPE] == f.PROTOCOL_HEADER
+        headers = rows[ly.R_TYPE] == ly.PROTOCOL_HEADER
         telling = headers.copy()
         telling[known] |= self.is_connection[method[known]]
-        for slot in np.unique(rows[f.R_SLOT][known & ~telling]).tolist():
+        for slot in np.unique(rows[ly.R_SLOT][known & ~telling]).tolist():
             self.story(slot).reach("ready")
         for i in np.flatnonzero(telling).tolist():
-            story = self.story(int(rows[f.R_SLOT, i]))
+            story = self.story(int(rows[ly.R_SLOT, i]))
             if headers[i]:
                 story.reach("header")
                 continue
             name = self.names[method[i]]
-            sender = "client" if rows[f.R_SIDE, i] == conn[rows[f.R_SLOT, i], C_CLIENT] else "server"
+            sender = "client" if rows[ly.R_SIDE, i] == conn[rows[ly.R_SLOT, i], C_CLIENT] else "server"
             values = {k: frames.fields.columns[k][i].as_py() for k in self.columns[method[i]]}
             self._tell(story, name, sender, values)
             if method[i] == self.start_ok:
@@ -136,7 +136,7 @@ class Connections:
     def _user(self, row: Ints, data: Octets, mechanism: str | None) -> str | None:
         one = np.ones(1, np.int64)
         decoded = decode(
-            self.login, data, one * row[f.R_OFFSET] + IDS_OCTETS, one * row[f.R_LENGTH] - IDS_OCTETS,
+            self.login, data, one * row[ly.R_OFFSET] + IDS_OCTETS, one * row[ly.R_LENGTH] - IDS_OCTETS,
             one * self.start_ok, np.ones(1, np.uint8), self.compiled,
         )  # fmt: skip
         response = decoded.columns["response"][0].as_py()

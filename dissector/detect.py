@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dissector import limits
-from dissector.amqp091 import frames as f
+from dissector.amqp091 import frames
+from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints
 from dissector.carry import Buffer
 from dissector.kernel import call
-from dissector.tcp import (
+from dissector.reassembly import (
     C_A_PORT,
     C_B_PORT,
     C_CLIENT,
@@ -62,7 +63,7 @@ class Detector:
     def __init__(self, protocol: Protocol, ports: dict[int, str], compiled: bool) -> None:
         self.compiled = compiled
         self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
-        self.methods = f.method_table([(m.class_id, m.id) for m in protocol.methods])
+        self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.senders = {
             (m.class_id, m.id): (m.from_client, m.from_server)
             for m in protocol.methods
@@ -135,7 +136,7 @@ class Detector:
                 probe.held.append((piece.copy(), buffer.data[offset : offset + length].tobytes()))
                 return
         if offset >= 0:
-            start = call(f.boundary, self.compiled, buffer.data, offset, offset + length, -1, self.methods)
+            start = call(frames.boundary, self.compiled, buffer.data, offset, offset + length, -1, self.methods)
             octets = bytes(probe.octets[side][:8])
             if probe.skipped == 0 and octets.startswith(b"AMQP") and (verdict := judge_start(octets, b"")):
                 conn[slot, C_PROTOCOL] = verdict
@@ -158,7 +159,7 @@ class Detector:
 
     def _orient_by_method(self, conn: Ints, slot: int, side: int, buffer: Buffer, start: int) -> None:
         """A method that only one side may send tells who is who, better than ports do."""
-        if conn[slot, C_SYN] or buffer.data[start] != f.METHOD:
+        if conn[slot, C_SYN] or buffer.data[start] != ly.METHOD:
             return
         head = buffer.data[start + 7 : start + 11].tobytes()
         ids = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:], "big")

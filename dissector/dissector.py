@@ -12,16 +12,16 @@ import pyarrow.compute as pc
 
 import spec
 from dissector import detect
-from dissector.amqp091 import content as c
-from dissector.amqp091 import frames as f
+from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.arrays import Ints
 from dissector.capture import PacketBatch
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Connections
 from dissector.packets import PacketDecoder, PacketReport
+from dissector.reassembly import C_PROTOCOL, C_SYN, S_SLOT
 from dissector.tables import Tables
-from dissector.tcp import C_PROTOCOL, C_SYN, S_SLOT, Reassembler
+from dissector.tcp import Reassembler
 from spec.model import Protocol
 
 Row = tuple[str, pa.RecordBatch]
@@ -63,7 +63,7 @@ class Dissector:
         self.detector = detect.Detector(self.protocol, self.options.ports, compiled)
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
         self.connections = Connections(self.protocol, compiled)
-        self.tables = Tables(self.protocol, self.captures)
+        self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none")
         self.carried = np.zeros(0, np.uint8)
 
     @property
@@ -111,7 +111,7 @@ class Dissector:
         self.detector.decided.clear()
         slots = decided[conn[decided, C_PROTOCOL] == detect.AMQP_0_9_1]
         if len(slots):
-            self.amqp091.begin(slots, np.where(conn[slots, C_SYN] != 0, f.HEAD, f.SEARCH), len(conn))
+            self.amqp091.begin(slots, np.where(conn[slots, C_SYN] != 0, ly.HEAD, ly.SEARCH), len(conn))
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Row]:
         slots = ended[conn[ended, C_PROTOCOL] == detect.AMQP_0_9_1]
@@ -133,15 +133,15 @@ class Dissector:
             yield from self._cut("amqp091_frames", rows)
             yield from self._cut("anomalies", self.tables.problems(rows, out.fields))
         elif isinstance(out, Messages):
-            slots, counts = np.unique(out.rows[c.G_SLOT], return_counts=True)
+            slots, counts = np.unique(out.rows[ly.G_SLOT], return_counts=True)
             for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
                 self.connections.story(slot).messages += count
             rows = self.tables.messages(out, conn)
             yield from self._cut("messages", rows)
             yield from self._cut("anomalies", self.tables.problems(rows, out.properties))
         else:
-            skips = out.rows[:, out.rows[f.Y_CODE] == f.SKIPPED]
-            for slot, octets in zip(skips[f.Y_SLOT].tolist(), skips[f.Y_VALUE].tolist(), strict=True):
+            skips = out.rows[:, out.rows[ly.Y_CODE] == ly.SKIPPED]
+            for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
                 self.connections.story(slot).skipped += octets
             yield from self._cut("anomalies", self.tables.faults(out, conn))
 

@@ -54,7 +54,7 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
     """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
     if compiled:
         return compile_kernel(function)(*arguments)
-    return function(*[memoryview(a) if isinstance(a, np.ndarray) else a for a in arguments])
+    return function(*[a.data if isinstance(a, np.ndarray) else a for a in arguments])
 
 
 @functools.cache
@@ -80,7 +80,9 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_folder())
     try:
-        return numba.njit(cache=True, nogil=True, boundscheck=function not in _proven, error_model="numpy")(copy)  # type: ignore[no-any-return]
+        # Kernels allocate nothing; without _nrt numba does not count references of every array handed on.
+        flags: dict[str, Any] = {"boundscheck": function not in _proven, "error_model": "numpy", "_nrt": False}
+        return numba.njit(cache=True, nogil=True, **flags)(copy)
     finally:
         numba.config.CACHE_DIR = before
 

@@ -75,7 +75,8 @@ class Text:
         if row.get("is_partial"):
             told += f" [{row['missing']} octets missing]"
         channel = f"{row['channel']}.{row['channel_epoch']}"
-        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told or str(row['size']) + ' octets'}"
+        told = told or f"{row['size']} octets"
+        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}"
 
 
 PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}
@@ -104,4 +105,3 @@ def clean(text: str) -> str:
 
 def _plain(value: object) -> object:
     return clean(value) if isinstance(value, str) else value
-

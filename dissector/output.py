@@ -60,9 +60,7 @@ class Output:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="amqpscope-write")
         self._slots = Semaphore(WAITING_GROUPS)
         self._pending: list[Future[None]] = []
-        self._tables = {
-            name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()
-        }
+        self._tables = {name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()}
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
         """Add rows to a table.

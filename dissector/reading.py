@@ -75,25 +75,28 @@ class Reading:
             taken = batch.consumed
         info = file.info
         yield from self._problems(source.name, info.problems, None)
-        yield "captures", pa.RecordBatch.from_pylist(
-            [
-                {
-                    "capture": source.name,
-                    "format": info.format,
-                    "link_types": ",".join(map(str, info.link_types)),
-                    "packets": info.packets,
-                    "bytes": taken or source.size,
-                    "first_ts_ns": info.first_ts_ns,
-                    "last_ts_ns": info.last_ts_ns,
-                    "snap_length": info.snap_length or None,
-                    "interfaces": len(info.interfaces),
-                    "dropped": info.dropped,
-                    "truncated": info.truncated,
-                    "tcp_segments": segments,
-                    "other_packets": others,
-                }
-            ],
-            schema("captures"),
+        yield (
+            "captures",
+            pa.RecordBatch.from_pylist(
+                [
+                    {
+                        "capture": source.name,
+                        "format": info.format,
+                        "link_types": ",".join(map(str, info.link_types)),
+                        "packets": info.packets,
+                        "bytes": taken or source.size,
+                        "first_ts_ns": info.first_ts_ns,
+                        "last_ts_ns": info.last_ts_ns,
+                        "snap_length": info.snap_length or None,
+                        "interfaces": len(info.interfaces),
+                        "dropped": info.dropped,
+                        "truncated": info.truncated,
+                        "tcp_segments": segments,
+                        "other_packets": others,
+                    }
+                ],
+                schema("captures"),
+            ),
         )
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
@@ -101,7 +104,12 @@ class Reading:
         before = np.concatenate([times[:1] if last is None else [last], times[:-1]])
         rows = np.flatnonzero(times < before)[:MAX_CLOCK_STEPS]
         return [
-            Problem("clock-step", int(batch.packet[i]), None, f"{int(before[i] - times[i])} ns earlier than the packet before it")
+            Problem(
+                "clock-step",
+                int(batch.packet[i]),
+                None,
+                f"{int(before[i] - times[i])} ns earlier than the packet before it",
+            )
             for i in rows.tolist()
         ]
 

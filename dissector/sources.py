@@ -33,8 +33,8 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
         CaptureError: there is nothing of that name, or a file is no capture.
     """
     files: dict[str, None] = {}
-    for path in map(os.fspath, paths):
-        files |= dict.fromkeys(_expand(path))
+    for path in paths:
+        files |= dict.fromkeys(_expand(os.fspath(path)))
     names = _names(list(files))
     sources = [Source(path, name, _size(path)) for path, name in zip(files, names, strict=True)]
     if len(sources) > 1:
@@ -64,7 +64,7 @@ def _names(paths: list[str]) -> list[str]:
     if len(paths) == 1:
         return [paths[0] if paths[0] == STANDARD_INPUT else Path(paths[0]).name]
     whole = [os.path.realpath(p) for p in paths]
-    root = os.path.commonpath([os.path.dirname(p) for p in whole]) if whole else ""
+    root = os.path.commonpath([Path(p).parent for p in whole]) if whole else ""
     return [os.path.relpath(p, root) for p in whole]
 
 

@@ -7,13 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 import spec
-from dissector.amqp091 import content as c
-from dissector.amqp091 import frames as f
+from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
 from dissector.columns import nulls
 from dissector.fields import PROBLEM_CODES, Decoded
-from dissector.tcp import C_CLIENT, C_ID
+from dissector.reassembly import C_CLIENT, C_ID
 from spec.model import Protocol
 
 TYPES = {
@@ -23,8 +22,8 @@ TYPES = {
 NAMES = ("captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "anomalies")
 """The tables that dissection gives."""
 FRAME_TYPES = {
-    f.METHOD: "method", f.HEADER: "header", f.BODY: "body", f.HEARTBEAT: "heartbeat",
-    f.PROTOCOL_HEADER: "protocol-header",
+    ly.METHOD: "method", ly.HEADER: "header", ly.BODY: "body", ly.HEARTBEAT: "heartbeat",
+    ly.PROTOCOL_HEADER: "protocol-header",
 }  # fmt: skip
 DETAILS = {
     "tcp-hole": "{value} octets were not captured, the next frame's head among them",
@@ -56,29 +55,30 @@ def schema(name: str, protocol: Protocol | None = None) -> pa.Schema:
 class Tables:
     """Makes record batches. `captures` names the captures by their index and may grow."""
 
-    def __init__(self, protocol: Protocol, captures: Sequence[str]) -> None:
+    def __init__(self, protocol: Protocol, captures: Sequence[str], show_hashes: bool = True) -> None:
+        self.show_hashes = show_hashes
         self.protocol = protocol
         self.captures = captures
         self.methods = pa.array([m.full_name for m in protocol.methods], pa.string())
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
         self.frame_types = pa.array([FRAME_TYPES.get(k) for k in range(max(FRAME_TYPES) + 1)], pa.string())
-        self.kinds = pa.array([c.KINDS.get(k) for k in range(max(c.KINDS) + 1)], pa.string())
+        self.kinds = pa.array([ly.KINDS.get(k) for k in range(max(ly.KINDS) + 1)], pa.string())
 
     def frames(self, frames: Frames, conn: Ints) -> pa.RecordBatch:
         """Rows of `amqp091_frames`."""
         rows = frames.rows
         columns = self._leading(
-            conn, rows[f.R_SLOT], rows[f.R_SIDE], rows[f.R_NO], rows[f.R_CAPTURE], rows[f.R_PACKET], rows[f.R_TS],
-            rows[f.R_FIRST_CAPTURE], rows[f.R_FIRST_PACKET], rows[f.R_FIRST_TS],
+            conn, rows[ly.R_SLOT], rows[ly.R_SIDE], rows[ly.R_NO], rows[ly.R_CAPTURE], rows[ly.R_PACKET], rows[ly.R_TS],
+            rows[ly.R_FIRST_CAPTURE], rows[ly.R_FIRST_PACKET], rows[ly.R_FIRST_TS],
         )  # fmt: skip
         columns |= {
-            "channel": _int32(rows[f.R_CHANNEL]),
-            "channel_epoch": _int32(rows[f.R_EPOCH]),
-            "frame_type": self.frame_types.take(pa.array(rows[f.R_TYPE])),
-            "method": self.methods.take(pa.array(rows[f.R_METHOD], mask=rows[f.R_METHOD] < 0)),
-            "size": _int32(rows[f.R_SIZE]),
-            "is_partial": pa.array(rows[f.R_MISSING] > 0),
-            "missing": pa.array(rows[f.R_MISSING]),
+            "channel": _int32(rows[ly.R_CHANNEL]),
+            "channel_epoch": _int32(rows[ly.R_EPOCH]),
+            "frame_type": self.frame_types.take(pa.array(rows[ly.R_TYPE])),
+            "method": self.methods.take(pa.array(rows[ly.R_METHOD], mask=rows[ly.R_METHOD] < 0)),
+            "size": _int32(rows[ly.R_SIZE]),
+            "is_partial": pa.array(rows[ly.R_MISSING] > 0),
+            "missing": pa.array(rows[ly.R_MISSING]),
         }
         return record_batch(schema("amqp091_frames", self.protocol), columns | frames.fields.columns)
 
@@ -87,21 +87,21 @@ class Tables:
         rows = messages.rows
         n = rows.shape[1]
         columns = self._leading(
-            conn, rows[c.G_SLOT], rows[c.G_SIDE], rows[c.G_NO], rows[c.G_CAPTURE], rows[c.G_PACKET], rows[c.G_TS],
-            rows[c.G_FIRST_CAPTURE], rows[c.G_FIRST_PACKET], rows[c.G_FIRST_TS],
+            conn, rows[ly.G_SLOT], rows[ly.G_SIDE], rows[ly.G_NO], rows[ly.G_CAPTURE], rows[ly.G_PACKET], rows[ly.G_TS],
+            rows[ly.G_FIRST_CAPTURE], rows[ly.G_FIRST_PACKET], rows[ly.G_FIRST_TS],
         )  # fmt: skip
         columns |= {
-            "first_frame_no": pa.array(rows[c.G_FIRST_NO]),
+            "first_frame_no": pa.array(rows[ly.G_FIRST_NO]),
             "protocol": _same("amqp-0-9-1", n),
-            "kind": self.kinds.take(pa.array(rows[c.G_KIND])),
-            "channel": _int32(rows[c.G_CHANNEL]),
-            "channel_epoch": _int32(rows[c.G_EPOCH]),
-            "no_ack": pa.array(rows[c.G_NO_ACK] == 1, mask=rows[c.G_NO_ACK] < 0),
-            "publish_seq": pa.array(rows[c.G_SEQ], mask=rows[c.G_SEQ] < 0),
-            "body_size": pa.array(rows[c.G_SIZE], mask=rows[c.G_SIZE] < 0),
-            "body_hash": pa.array(messages.hashes.view(np.int64), mask=rows[c.G_HASH] == 0),
-            "is_partial": pa.array(rows[c.G_PARTIAL] == 1),
-            "missing": pa.array(rows[c.G_MISSING]),
+            "kind": self.kinds.take(pa.array(rows[ly.G_KIND])),
+            "channel": _int32(rows[ly.G_CHANNEL]),
+            "channel_epoch": _int32(rows[ly.G_EPOCH]),
+            "no_ack": pa.array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
+            "publish_seq": pa.array(rows[ly.G_SEQ], mask=rows[ly.G_SEQ] < 0),
+            "body_size": pa.array(rows[ly.G_SIZE], mask=rows[ly.G_SIZE] < 0),
+            "body_hash": pa.array(messages.hashes.view(np.int64), mask=(rows[ly.G_HASH] == 0) | (not self.show_hashes)),
+            "is_partial": pa.array(rows[ly.G_PARTIAL] == 1),
+            "missing": pa.array(rows[ly.G_MISSING]),
         }
         if messages.bodies is not None:
             columns["body"] = pa.array(messages.bodies, pa.binary())
@@ -111,15 +111,14 @@ class Tables:
     def faults(self, faults: Faults, conn: Ints) -> pa.RecordBatch:
         """Rows of `anomalies` for what framing and contents had."""
         rows = faults.rows
-        codes = [f.FAULTS[code] for code in rows[f.Y_CODE].tolist()]
-        details = [self._detail(code, value) for code, value in zip(codes, rows[f.Y_VALUE].tolist(), strict=True)]
-        return self._anomalies(
-            codes, details, pa.array(rows[f.Y_CHANNEL], pa.int32(), mask=rows[f.Y_CHANNEL] < 0), pa.array(rows[f.Y_POS]),
-            self._leading(
-                conn, rows[f.Y_SLOT], rows[f.Y_SIDE], rows[f.Y_NO], rows[f.Y_CAPTURE], rows[f.Y_PACKET], rows[f.Y_TS],
-                rows[f.Y_FIRST_CAPTURE], rows[f.Y_FIRST_PACKET], rows[f.Y_FIRST_TS],
-            ),
+        codes = [ly.FAULTS[code] for code in rows[ly.Y_CODE].tolist()]
+        details = [self._detail(code, value) for code, value in zip(codes, rows[ly.Y_VALUE].tolist(), strict=True)]
+        leading = self._leading(
+            conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE], rows[ly.Y_NO], rows[ly.Y_CAPTURE], rows[ly.Y_PACKET],
+            rows[ly.Y_TS], rows[ly.Y_FIRST_CAPTURE], rows[ly.Y_FIRST_PACKET], rows[ly.Y_FIRST_TS],
         )  # fmt: skip
+        channel = pa.array(rows[ly.Y_CHANNEL], pa.int32(), mask=rows[ly.Y_CHANNEL] < 0)
+        return self._anomalies(codes, details, channel, pa.array(rows[ly.Y_POS]), leading)
 
     def problems(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch | None:
         """Rows of `anomalies` for the fields of the rows of another batch; None when there were none."""
@@ -178,9 +177,7 @@ class Tables:
 def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """The columns in the schema's order; those that are not given are null."""
     n = len(next(iter(columns.values())))
-    arrays = [
-        columns[field.name] if field.name in columns else _null(n, field.type) for field in target
-    ]
+    arrays = [columns[field.name] if field.name in columns else _null(n, field.type) for field in target]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 

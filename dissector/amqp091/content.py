@@ -7,18 +7,108 @@ kept here: the channel's epoch, the publish number (RabbitMQ: from the client's 
 whether the consumer or get acknowledges.
 """
 
-import numpy as np
-
+from dissector.amqp091.channels import (
+    add_consumer,
+    channel_row,
+    clear,
+    consumer,
+    push,
+    shift,
+)
 from dissector.amqp091.frames import (
+    u32,
+)
+from dissector.amqp091.layout import (
     ABANDONED,
+    B_BODY,
+    B_CAPTURE,
+    B_FIRST_CAPTURE,
+    B_FIRST_NO,
+    B_FIRST_PACKET,
+    B_FIRST_TS,
+    B_GOT,
+    B_HEADER_LENGTH,
+    B_HEADER_MISSING,
+    B_HEADER_OFFSET,
+    B_KIND,
+    B_METHOD,
+    B_METHOD_LENGTH,
+    B_METHOD_MISSING,
+    B_METHOD_OFFSET,
+    B_MISSING,
+    B_NO,
+    B_NO_ACK,
+    B_OVER,
+    B_PACKET,
+    B_SEQ,
+    B_SIZE,
+    B_STATE,
+    B_TS,
     BODY,
     BODY_TOO_LARGE,
     CHANNEL_WRONG,
+    CONNECTION,
+    CONSUME,
+    CONSUME_OK,
+    DELIVER,
+    E_BODY,
+    E_LENGTH,
+    E_OFFSET,
+    G_BODY,
+    G_CAPTURE,
+    G_CHANNEL,
+    G_EPOCH,
+    G_FIRST_CAPTURE,
+    G_FIRST_NO,
+    G_FIRST_PACKET,
+    G_FIRST_TS,
+    G_HASH,
+    G_HEADER_CUT,
+    G_HEADER_LENGTH,
+    G_HEADER_OFFSET,
+    G_KIND,
+    G_METHOD,
+    G_METHOD_LENGTH,
+    G_METHOD_OFFSET,
+    G_MISSING,
+    G_NO,
+    G_NO_ACK,
+    G_PACKET,
+    G_PARTIAL,
+    G_SEQ,
+    G_SIDE,
+    G_SIZE,
+    G_SLOT,
+    G_TS,
+    GET,
+    GET_EMPTY,
+    GET_OK,
     HEADER,
     INTERRUPTED,
     LIMIT,
     METHOD,
+    N_CHANNEL,
+    N_CONFIRM,
+    N_CONSUMES,
+    N_EPOCH,
+    N_GETS,
+    N_NEXT,
+    N_SEQ,
+    N_SLOT,
+    N_USED,
+    OPEN,
+    PLAIN,
     PROTOCOL_HEADER,
+    PUBLISH,
+    Q_BODIES,
+    Q_FAULTS,
+    Q_FRAME,
+    Q_FREE_CHANNELS,
+    Q_FULL,
+    Q_KEPT,
+    Q_MESSAGES,
+    Q_SPAN,
+    Q_TOMBSTONES,
     R_CAPTURE,
     R_CHANNEL,
     R_EPOCH,
@@ -33,10 +123,11 @@ from dissector.amqp091.frames import (
     R_PACKET,
     R_POS,
     R_SIDE,
-    R_SIZE,
     R_SLOT,
     R_TS,
     R_TYPE,
+    RETURN,
+    SELECT,
     UNEXPECTED,
     X_BEFORE,
     X_CHANNEL,
@@ -57,196 +148,16 @@ from dissector.amqp091.frames import (
     Y_SLOT,
     Y_TS,
     Y_VALUE,
-    u16,
-    u32,
+    Z_KEY,
+    Z_VALUE,
 )
-from dissector.arrays import Array, Ints
+from dissector.arrays import Array
 from dissector.hashing import hash_begin, hash_end, hash_feed
-from dissector.kernel import i64, kernel
-from dissector.tcp import C_CLIENT, mix
-
-# What a method means for content and channel state.
-(
-    PLAIN, PUBLISH, DELIVER, GET_OK, RETURN,  # the last four carry content
-    OPEN, SELECT, CONSUME, CONSUME_OK, CANCEL, GET, GET_EMPTY, CONNECTION,
-) = range(13)  # fmt: skip
-ROLES = {
-    "basic.publish": PUBLISH,
-    "basic.deliver": DELIVER,
-    "basic.get-ok": GET_OK,
-    "basic.return": RETURN,
-    "channel.open": OPEN,
-    "confirm.select": SELECT,
-    "basic.consume": CONSUME,
-    "basic.consume-ok": CONSUME_OK,
-    "basic.cancel": CANCEL,
-    "basic.get": GET,
-    "basic.get-empty": GET_EMPTY,
-}
-KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"}
-
-# Columns of `channels`.
-(
-    N_USED, N_SLOT, N_CHANNEL, N_NEXT,  # N_NEXT: next channel of the connection
-    N_EPOCH, N_CONFIRM, N_SEQ,  # N_SEQ: number of the last publish
-    N_CONSUMERS,  # list of (hash of the tag, no_ack)
-    N_CONSUMES, N_CONSUMES_END,  # consumes that wait for their -ok: (hash of the tag or 0, no_ack)
-    N_GETS, N_GETS_END,  # gets that wait: (0, no_ack)
-    N_WIDTH,
-) = range(13)  # fmt: skip
-
-# Columns of `contents`, rows 2 * channel + (0 client's, 1 server's).
-(
-    B_KIND,  # role of the method; 0: nothing under way
-    B_STATE,  # 1: the header is next, 2: the body
-    B_METHOD, B_METHOD_OFFSET, B_METHOD_LENGTH, B_METHOD_MISSING,
-    B_HEADER_OFFSET, B_HEADER_LENGTH, B_HEADER_MISSING,
-    B_SIZE, B_GOT, B_MISSING,  # of the body, in octets
-    B_SEQ, B_NO_ACK,  # -1: null
-    B_FIRST_NO, B_FIRST_PACKET, B_FIRST_TS, B_FIRST_CAPTURE,
-    B_NO, B_PACKET, B_TS, B_CAPTURE,  # of its last frame so far
-    B_OVER,  # octets beyond the announced body
-    B_BODY,  # number under which the body is kept; -1: it is not
-    B_WIDTH,
-) = range(25)  # fmt: skip
-
-# Rows of `messages`, one column a message.
-(
-    G_SLOT, G_SIDE, G_KIND, G_CHANNEL, G_EPOCH, G_NO, G_FIRST_NO,
-    G_METHOD, G_METHOD_OFFSET, G_METHOD_LENGTH, G_HEADER_OFFSET, G_HEADER_LENGTH, G_HEADER_CUT,
-    G_SIZE, G_MISSING, G_HASH, G_SEQ, G_NO_ACK, G_PARTIAL,
-    G_PACKET, G_TS, G_CAPTURE, G_FIRST_PACKET, G_FIRST_TS, G_FIRST_CAPTURE, G_BODY, G_HEIGHT,
-) = range(27)  # fmt: skip
-
-# Columns of `nodes`, the members of all lists.
-Z_NEXT, Z_KEY, Z_VALUE, Z_WIDTH = range(4)
-
-# Items of `control`.
-(
-    Q_FRAME, Q_SPAN,  # cursor
-    Q_MESSAGES, Q_FAULTS, Q_KEPT, Q_BODIES, Q_FREE_CHANNELS, Q_FREE_NODES, Q_TOMBSTONES,
-    Q_FULL,  # 1: no more channels may be made
-    Q_WIDTH,
-) = range(11)  # fmt: skip
-
-# Rows of `kept`: octets of bodies to keep, in order (body number, offset, length).
-E_BODY, E_OFFSET, E_LENGTH, E_HEIGHT = range(4)
-
-
-@kernel
-def channel_row(
-    slot: int, number: int, make: int, channels: Array, contents: Array, lanes: Array, table: Array, first: Array,
-    free: Array, control: Array,
-) -> int:  # fmt: skip
-    """The row of this channel, made when it must be; -1 when there is none (or no room)."""
-    mask = len(table) - 1
-    place = mix(mix(7, slot), number) & mask
-    spare = -1
-    while table[place] != 0:
-        if table[place] > 0:
-            row = table[place] - 1
-            if channels[row, N_SLOT] == slot and channels[row, N_CHANNEL] == number:
-                return row
-        elif spare < 0:
-            spare = place
-        place = (place + 1) & mask
-    if make == 0 or control[Q_FREE_CHANNELS] == 0:
-        return -1
-    if spare >= 0:
-        place = spare
-        control[Q_TOMBSTONES] -= 1
-    control[Q_FREE_CHANNELS] -= 1
-    row = free[control[Q_FREE_CHANNELS]]
-    table[place] = row + 1
-    for column in range(N_WIDTH):
-        channels[row, column] = 0
-    channels[row, N_USED] = 1
-    channels[row, N_SLOT] = slot
-    channels[row, N_CHANNEL] = number
-    channels[row, N_NEXT] = first[slot]
-    first[slot] = row
-    channels[row, N_CONSUMERS] = -1
-    channels[row, N_CONSUMES] = -1
-    channels[row, N_CONSUMES_END] = -1
-    channels[row, N_GETS] = -1
-    channels[row, N_GETS_END] = -1
-    for k in range(2 * row, 2 * row + 2):
-        for column in range(B_WIDTH):
-            contents[k, column] = 0
-    return row
-
-
-@kernel
-def push(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array, key: int, value: int) -> None:
-    """Append to the list with columns head and head + 1; without room it is left out."""
-    if control[Q_FREE_NODES] == 0:
-        return
-    control[Q_FREE_NODES] -= 1
-    node = free[control[Q_FREE_NODES]]
-    nodes[node, Z_NEXT] = -1
-    nodes[node, Z_KEY] = key
-    nodes[node, Z_VALUE] = value
-    if channels[row, head] < 0:
-        channels[row, head] = node
-    else:
-        nodes[channels[row, head + 1], Z_NEXT] = node
-    channels[row, head + 1] = node
-
-
-@kernel
-def shift(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array) -> int:
-    """Take the first node of a list (given back at once: its values stay until the next push), or -1."""
-    node = channels[row, head]
-    if node >= 0:
-        channels[row, head] = nodes[node, Z_NEXT]
-        free[control[Q_FREE_NODES]] = node
-        control[Q_FREE_NODES] += 1
-    return node
-
-
-@kernel
-def clear(channels: Array, row: int, nodes: Array, free: Array, control: Array) -> None:
-    """Empty the lists of a channel."""
-    while shift(channels, row, N_CONSUMERS, nodes, free, control) >= 0:
-        pass
-    while shift(channels, row, N_CONSUMES, nodes, free, control) >= 0:
-        pass
-    while shift(channels, row, N_GETS, nodes, free, control) >= 0:
-        pass
-
-
-@kernel
-def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
-    """The node of a consumer, moved to the front of the list; -1 when it is not there."""
-    before = -1
-    node = channels[row, N_CONSUMERS]
-    while node >= 0:
-        if nodes[node, Z_KEY] == key:
-            if before >= 0:
-                nodes[before, Z_NEXT] = nodes[node, Z_NEXT]
-                nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
-                channels[row, N_CONSUMERS] = node
-            return node
-        before = node
-        node = nodes[node, Z_NEXT]
-    return -1
-
-
-@kernel
-def add_consumer(
-    channels: Array, row: int, nodes: Array, free: Array, control: Array, key: int, no_ack: int
-) -> None:
-    """Remember whether a consumer acknowledges."""
-    node = consumer(channels, row, nodes, key)
-    if node < 0:
-        if control[Q_FREE_NODES] == 0:
-            return
-        control[Q_FREE_NODES] -= 1
-        node = free[control[Q_FREE_NODES]]
-        nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
-        nodes[node, Z_KEY] = key
-        channels[row, N_CONSUMERS] = node
-    nodes[node, Z_VALUE] = no_ack
+from dissector.kernel import kernel
+from dissector.reassembly import (
+    C_CLIENT,
+    mix,
+)
 
 
 @kernel
@@ -421,7 +332,8 @@ def take_method(
 
 @kernel
 def assemble(
-    frames: Array, count: int, spans: Array, span_count: int, data: Array, conn: Array, roles: Array, tags: Array, no_acks: Array, no_waits: Array,
+    frames: Array, count: int, spans: Array, span_count: int, data: Array, conn: Array, roles: Array, tags: Array,
+    no_acks: Array, no_waits: Array,
     channels: Array, contents: Array, lanes: Array, waiting: Array, table: Array, first: Array, free_channels: Array,
     nodes: Array, free_nodes: Array, messages: Array, hashes: Array, faults: Array, kept: Array, control: Array,
     keep: int,
@@ -443,7 +355,8 @@ def assemble(
             break
         if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
             row = channel_row(
-                spans[X_SLOT, s], spans[X_CHANNEL, s], 0, channels, contents, lanes, table, first, free_channels, control
+                spans[X_SLOT, s], spans[X_CHANNEL, s], 0, channels, contents, lanes, table, first, free_channels,
+                control,
             )  # fmt: skip
             if row >= 0:
                 server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
@@ -472,7 +385,8 @@ def assemble(
             content_fault(faults, control, frames, i, LIMIT, 0)
             i += 1
             continue
-        server = 0 if frames[R_SIDE, i] == conn[slot, C_CLIENT] else 1
+        side = frames[R_SIDE, i]
+        server = 0 if side == conn[slot, C_CLIENT] else 1
         k = 2 * row + server
         if role == CONNECTION:
             content_fault(faults, control, frames, i, CHANNEL_WRONG, 0)
@@ -481,15 +395,17 @@ def assemble(
                 for other in range(2 * row, 2 * row + 2):
                     if contents[other, B_STATE] != 0:
                         content_fault(faults, control, frames, i, ABANDONED, contents[other, B_FIRST_NO])
-                        side = frames[R_SIDE, i] if other == k else 1 - frames[R_SIDE, i]
-                        finish_message(channels, row, contents, other, side, lanes, waiting, hashes, messages, control)
+                        sender = side if other == k else 1 - side
+                        finish_message(
+                            channels, row, contents, other, sender, lanes, waiting, hashes, messages, control
+                        )
                 clear(channels, row, nodes, free_nodes, control)
                 channels[row, N_EPOCH] += 1
                 channels[row, N_CONFIRM] = 0
                 channels[row, N_SEQ] = 0
             elif contents[k, B_STATE] != 0:
                 content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
-                finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+                finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             take_method(
                 frames, i, role, tags[i], no_acks[i], no_waits[i], channels, row, contents, lanes, nodes, free_nodes,
                 control, server, keep,
@@ -498,7 +414,7 @@ def assemble(
             if contents[k, B_STATE] != 1:
                 content_fault(faults, control, frames, i, UNEXPECTED, kind)
                 if contents[k, B_STATE] == 2:
-                    finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             elif frames[R_LENGTH, i] >= 12:
                 touch(frames, i, contents, k)
                 offset = frames[R_OFFSET, i]
@@ -509,9 +425,9 @@ def assemble(
                 high = u32(data, offset + 4)
                 contents[k, B_SIZE] = (min(high, 0x7FFFFFFF) << 32) | u32(data, offset + 8)
                 if contents[k, B_SIZE] == 0:
-                    finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             else:
-                finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+                finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
         elif kind == BODY:
             if contents[k, B_STATE] != 2:
                 content_fault(faults, control, frames, i, UNEXPECTED, kind)
@@ -525,7 +441,7 @@ def assemble(
                     content_fault(faults, control, frames, i, BODY_TOO_LARGE, contents[k, B_OVER])
                     contents[k, B_OVER] = 0
                 if contents[k, B_GOT] >= contents[k, B_SIZE]:
-                    finish_message(channels, row, contents, k, frames[R_SIDE, i], lanes, waiting, hashes, messages, control)
+                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
         frames[R_EPOCH, i] = channels[row, N_EPOCH]
         i += 1
     control[Q_FRAME] = i
@@ -563,40 +479,3 @@ def end_channels(
             free_channels[control[Q_FREE_CHANNELS]] = row
             control[Q_FREE_CHANNELS] += 1
     return len(slots)
-
-
-@kernel
-def place_channels(channels: Array, table: Array) -> None:
-    """Fill an empty hash table with the channels in use."""
-    mask = len(table) - 1
-    for row in range(channels.shape[0]):
-        if channels[row, N_USED]:
-            place = mix(mix(7, channels[row, N_SLOT]), channels[row, N_CHANNEL]) & mask
-            while table[place] != 0:
-                place = (place + 1) & mask
-            table[place] = row + 1
-
-
-@kernel
-def tag_hashes(offsets: Array, octets: Array, out: Array) -> None:
-    """Hash each text of a string column: 0 for empty or null ones, never 0 else."""
-    for i in range(len(out)):
-        h = 0
-        if offsets[i + 1] > offsets[i]:
-            h = 1
-            for p in range(offsets[i], offsets[i + 1]):
-                h = mix(h, i64(octets[p]))
-            if h == 0:
-                h = 1
-        out[i] = h
-
-
-def role_table(names: list[str]) -> Ints:
-    """Role of each method, by its index."""
-    roles = [CONNECTION if n.startswith("connection.") else ROLES.get(n, PLAIN) for n in names]
-    return np.array(roles, np.int64)
-
-
-__all__ = [
-    "E_BODY", "E_HEIGHT", "E_LENGTH", "E_OFFSET", "KINDS", "ROLES", "assemble", "role_table", "tag_hashes", "u16",
-]  # fmt: skip

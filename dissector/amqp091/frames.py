@@ -5,12 +5,99 @@ A payload that lies in one piece is used where it is; one that does not is put t
 the batch's octets. Bodies are never put together: their octets leave as spans, in order.
 """
 
-import numpy as np
-
 from dissector import limits
-from dissector.arrays import Array, Ints
+from dissector.amqp091.layout import (
+    BODY,
+    END,
+    END_WRONG,
+    F_LENGTH,
+    F_NEXT,
+    F_OFFSET,
+    F_USED,
+    FRAME_END,
+    HEAD,
+    HEADER,
+    HEADER_UNKNOWN,
+    HEARTBEAT,
+    HOLE,
+    IDS,
+    LIMIT,
+    M_ARENA,
+    M_AT,
+    M_CHAINED,
+    M_COUNT,
+    M_FAULTS,
+    M_FRAMES,
+    M_FREE,
+    M_PIECE,
+    M_SPANS,
+    METHOD,
+    METHOD_UNKNOWN,
+    OVERHEAD,
+    PAYLOAD,
+    PROTOCOL_HEADER,
+    R_CAPTURE,
+    R_CHANNEL,
+    R_EPOCH,
+    R_FIRST_CAPTURE,
+    R_FIRST_PACKET,
+    R_FIRST_TS,
+    R_LENGTH,
+    R_METHOD,
+    R_MISSING,
+    R_NO,
+    R_OFFSET,
+    R_PACKET,
+    R_POS,
+    R_SIDE,
+    R_SIZE,
+    R_SLOT,
+    R_TS,
+    R_TYPE,
+    SEARCH,
+    SKIPPED,
+    TOO_LARGE,
+    TYPE_UNKNOWN,
+    W_CHAIN,
+    W_CHAIN_END,
+    W_CHAINED,
+    W_CHANNEL,
+    W_FIRST_CAPTURE,
+    W_FIRST_PACKET,
+    W_FIRST_TS,
+    W_GOT,
+    W_HEAD,
+    W_HEADS,
+    W_LAST,
+    W_MISSING,
+    W_POS,
+    W_SIZE,
+    W_SKIPPED,
+    W_STATE,
+    W_TYPE,
+    X_BEFORE,
+    X_CHANNEL,
+    X_LENGTH,
+    X_OFFSET,
+    X_SIDE,
+    X_SLOT,
+    Y_CAPTURE,
+    Y_CHANNEL,
+    Y_CODE,
+    Y_FIRST_CAPTURE,
+    Y_FIRST_PACKET,
+    Y_FIRST_TS,
+    Y_NO,
+    Y_PACKET,
+    Y_POS,
+    Y_SIDE,
+    Y_SLOT,
+    Y_TS,
+    Y_VALUE,
+)
+from dissector.arrays import Array
 from dissector.kernel import i64, kernel
-from dissector.tcp import (
+from dissector.reassembly import (
     C_FRAMES,
     S_CAPTURE,
     S_FIRST_CAPTURE,
@@ -24,83 +111,6 @@ from dissector.tcp import (
     S_SLOT,
     S_TS,
 )
-
-# States of a direction.
-SEARCH, HEAD, PAYLOAD, END, LOST = range(5)
-"""LOST: not of this protocol any more; everything is skipped."""
-
-# Columns of `walk`, one row a direction (2 * slot + side).
-(
-    W_STATE,
-    W_HEADS, W_HEAD,  # octets of the head so far, and these as a big-endian number
-    W_TYPE, W_CHANNEL, W_SIZE,  # of the frame at hand; W_SIZE: payload
-    W_GOT, W_MISSING,  # payload octets passed, and how many of these lay in holes
-    W_POS,  # stream position of the frame
-    W_FIRST_PACKET, W_FIRST_TS, W_FIRST_CAPTURE,
-    W_CHAIN, W_CHAIN_END, W_CHAINED,  # fragments of the payload; octets in them
-    W_SKIPPED,  # octets passed over in the search at hand
-    W_LAST,  # the last of them; -1: none
-    W_WIDTH,
-) = range(18)  # fmt: skip
-
-# Columns of `fragments`: octets of payloads that go on in a later piece.
-F_NEXT, F_OFFSET, F_LENGTH, F_USED, F_WIDTH = range(5)
-
-# Rows of `frames`, one column a frame.
-(
-    R_SLOT, R_SIDE, R_NO, R_TYPE, R_CHANNEL, R_SIZE,
-    R_OFFSET, R_LENGTH,  # the payload's present octets before its first hole
-    R_MISSING, R_METHOD,  # octets in holes; index of the method, -1: none, -2: unknown
-    R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
-    R_EPOCH, R_POS, R_HEIGHT,
-) = range(19)  # fmt: skip
-
-# Rows of `spans`: octets (or with offset -1 a hole) of a body frame that lies in several pieces; X_BEFORE is the
-# number of frames that were complete before.
-X_BEFORE, X_SLOT, X_SIDE, X_CHANNEL, X_OFFSET, X_LENGTH, X_HEIGHT = range(7)
-
-# Rows of `faults`, what becomes rows of `anomalies`. Y_VALUE depends on the code.
-(
-    Y_CODE, Y_SLOT, Y_SIDE, Y_NO, Y_CHANNEL, Y_POS, Y_VALUE,
-    Y_PACKET, Y_TS, Y_CAPTURE, Y_FIRST_PACKET, Y_FIRST_TS, Y_FIRST_CAPTURE, Y_HEIGHT,
-) = range(14)  # fmt: skip
-
-FAULTS = (
-    "tcp-hole",  # value: octets lost
-    "octets-skipped",  # value: octets
-    "frame-type-unknown",  # value: the type octet
-    "frame-end-wrong",  # value: the octet found
-    "frame-too-large",  # value: announced size
-    "frame-cut",  # value: octets still missing
-    "method-unknown",  # value: class << 16 | method
-    "header-unknown",  # value: the first four octets
-    "limit-reached",  # value: octets
-    "content-interrupted",
-    "content-unexpected",
-    "content-abandoned",
-    "body-too-large",  # value: octets beyond
-    "channel-wrong",
-)
-(
-    HOLE, SKIPPED, TYPE_UNKNOWN, END_WRONG, TOO_LARGE, CUT, METHOD_UNKNOWN, HEADER_UNKNOWN, LIMIT,
-    INTERRUPTED, UNEXPECTED, ABANDONED, BODY_TOO_LARGE, CHANNEL_WRONG,
-) = range(14)  # fmt: skip
-
-# Items of `control`.
-(
-    M_PIECE, M_AT,  # cursor: piece, and octets of it already taken
-    M_FRAMES, M_SPANS, M_FAULTS, M_ARENA, M_FREE,
-    M_CHAINED,  # octets in all fragments
-    M_COUNT,  # pieces
-    M_WIDTH,
-) = range(10)  # fmt: skip
-
-METHOD, HEADER, BODY, HEARTBEAT, PROTOCOL_HEADER = 1, 2, 3, 8, 0x41
-"""Frame types; a protocol header has the number of its first octet, `A`."""
-FRAME_END = 0xCE
-OVERHEAD = 8
-IDS = 128
-"""Class and method ids below this are looked up in a square table."""
 
 
 @kernel
@@ -406,17 +416,17 @@ def walk_pieces(
                         # Most frames lie whole in one piece.
                         kind = i64(data[p])
                         size = u32(data, p + 3)
-                        if kind in (METHOD, HEADER, BODY, HEARTBEAT) and p + size + 7 < end:
-                            if data[p + 7 + size] == FRAME_END:
-                                walk[row, W_TYPE] = kind
-                                walk[row, W_CHANNEL] = u16(data, p + 1)
-                                walk[row, W_SIZE] = size
-                                finish_frame(
-                                    data, p + 7, pieces, i, walk, row, conn, frames, faults, fragments, free, control,
-                                    methods,
-                                )  # fmt: skip
-                                at += size + OVERHEAD
-                                continue
+                        whole = kind in (METHOD, HEADER, BODY, HEARTBEAT) and p + size + 7 < end
+                        if whole and data[p + 7 + size] == FRAME_END:
+                            walk[row, W_TYPE] = kind
+                            walk[row, W_CHANNEL] = u16(data, p + 1)
+                            walk[row, W_SIZE] = size
+                            finish_frame(
+                                data, p + 7, pieces, i, walk, row, conn, frames, faults, fragments, free, control,
+                                methods,
+                            )  # fmt: skip
+                            at += size + OVERHEAD
+                            continue
                 if walk[row, W_HEADS] == 0:
                     walk[row, W_TYPE] = PROTOCOL_HEADER if data[p] == PROTOCOL_HEADER else 0
                 wanted = 8 if walk[row, W_TYPE] == PROTOCOL_HEADER else 7
@@ -466,13 +476,16 @@ def walk_pieces(
                 take = min(end - p, walk[row, W_SIZE] - walk[row, W_GOT])
                 if walk[row, W_TYPE] == BODY:
                     span(spans, control, pieces, i, walk[row, W_CHANNEL], p, take)
-                elif walk[row, W_MISSING] == 0 and walk[row, W_CHAINED] == walk[row, W_GOT]:
-                    if chain(walk, row, fragments, free, control, p, take) == 0:
-                        fault(
-                            faults, control, pieces, i, LIMIT, conn[slot, C_FRAMES], walk[row, W_CHANNEL],
-                            walk[row, W_POS], walk[row, W_SIZE], walk, row,
-                        )  # fmt: skip
-                        drop_chain(walk, row, fragments, free, control)
+                elif (
+                    walk[row, W_MISSING] == 0
+                    and walk[row, W_CHAINED] == walk[row, W_GOT]
+                    and chain(walk, row, fragments, free, control, p, take) == 0
+                ):
+                    fault(
+                        faults, control, pieces, i, LIMIT, conn[slot, C_FRAMES], walk[row, W_CHANNEL],
+                        walk[row, W_POS], walk[row, W_SIZE], walk, row,
+                    )  # fmt: skip
+                    drop_chain(walk, row, fragments, free, control)
                 walk[row, W_GOT] += take
                 at += take
                 if walk[row, W_GOT] == walk[row, W_SIZE]:
@@ -513,12 +526,3 @@ def walk_pieces(
         at = 0
     control[M_PIECE] = i
     control[M_AT] = 0
-
-
-def method_table(ids: list[tuple[int, int]]) -> Ints:
-    """The square table from class and method id to the method's index; -1 where there is none."""
-    table = np.full(IDS * IDS, -1, np.int64)
-    for index, (class_id, method_id) in enumerate(ids):
-        if class_id < IDS and method_id < IDS:
-            table[class_id * IDS + method_id] = index
-    return table

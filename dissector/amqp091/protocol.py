@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from dissector import limits
-from dissector.amqp091 import content as c
-from dissector.amqp091 import frames as f
+from dissector.amqp091 import channels, content, frames
+from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.kernel import call
+from dissector.reassembly import S_LENGTH
 from spec.model import Protocol
 
 IDS_OCTETS = 4
@@ -30,14 +31,14 @@ MESSAGE_ARGUMENTS = (
 
 
 class Frames(NamedTuple):
-    """Some frames: `rows` is (f.R_HEIGHT, n), `fields` the methods' arguments."""
+    """Some frames: `rows` is (ly.R_HEIGHT, n), `fields` the methods' arguments."""
 
     rows: Ints
     fields: Decoded
 
 
 class Messages(NamedTuple):
-    """Some messages: `rows` is (c.G_HEIGHT, n), `hashes` (n,) uint64."""
+    """Some messages: `rows` is (ly.G_HEIGHT, n), `hashes` (n,) uint64."""
 
     rows: Ints
     hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
@@ -47,7 +48,7 @@ class Messages(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """Some faults: (f.Y_HEIGHT, n)."""
+    """Some faults: (ly.Y_HEIGHT, n)."""
 
     rows: Ints
 
@@ -59,8 +60,8 @@ class Amqp091:
         self.compiled = compiled
         self.keep = int(keep_bodies)
         self.names = [m.full_name for m in protocol.methods]
-        self.methods = f.method_table([(m.class_id, m.id) for m in protocol.methods])
-        self.roles = c.role_table(self.names)
+        self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
+        self.roles = ly.role_table(self.names)
         basic = next(k for k in protocol.classes if k.name == "basic")
         self.all_arguments = Plan.of_methods(protocol)
         self.some_arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
@@ -68,27 +69,27 @@ class Amqp091:
         self.bodies: dict[int, list[bytes]] = {}
 
         room = 131_072 if compiled else 2_048
-        self.pieces_control = np.zeros(f.M_WIDTH, np.int64)
-        self.walk = np.zeros((0, f.W_WIDTH), np.int64)
-        self.frames = np.empty((f.R_HEIGHT, room), np.int64)
-        self.spans = np.empty((f.X_HEIGHT, room), np.int64)
-        self.faults = np.empty((f.Y_HEIGHT, room), np.int64)
-        self.fragments = np.zeros((room, f.F_WIDTH), np.int64)
+        self.pieces_control = np.zeros(ly.M_WIDTH, np.int64)
+        self.walk = np.zeros((0, ly.W_WIDTH), np.int64)
+        self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
+        self.spans = np.empty((ly.X_HEIGHT, room), np.int64)
+        self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
+        self.fragments = np.zeros((room, ly.F_WIDTH), np.int64)
         self.free_fragments = np.arange(room, dtype=np.int64)[::-1].copy()
-        self.pieces_control[f.M_FREE] = room
+        self.pieces_control[ly.M_FREE] = room
 
-        self.control = np.zeros(c.Q_WIDTH, np.int64)
+        self.control = np.zeros(ly.Q_WIDTH, np.int64)
         self.first = np.zeros(0, np.int64)
-        self.messages = np.empty((c.G_HEIGHT, room), np.int64)
+        self.messages = np.empty((ly.G_HEIGHT, room), np.int64)
         self.hashes = np.empty(room, np.uint64)
-        self.content_faults = np.empty((f.Y_HEIGHT, room), np.int64)
-        self.kept = np.empty((c.E_HEIGHT, room), np.int64)
-        self.channels = np.zeros((0, c.N_WIDTH), np.int64)
-        self.contents = np.zeros((0, c.B_WIDTH), np.int64)
+        self.content_faults = np.empty((ly.Y_HEIGHT, room), np.int64)
+        self.kept = np.empty((ly.E_HEIGHT, room), np.int64)
+        self.channels = np.zeros((0, ly.N_WIDTH), np.int64)
+        self.contents = np.zeros((0, ly.B_WIDTH), np.int64)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
         self.free_channels = np.zeros(0, np.int64)
-        self.nodes = np.zeros((0, c.Z_WIDTH), np.int64)
+        self.nodes = np.zeros((0, ly.Z_WIDTH), np.int64)
         self.free_nodes = np.zeros(0, np.int64)
         self._grow_channels(64)
         self._grow_nodes(2 * room)
@@ -99,142 +100,144 @@ class Amqp091:
     def ranges(self) -> list[Ranges]:
         """Octets of unfinished frames and contents, which must outlive their batch."""
         return [
-            Ranges(self.fragments, f.F_USED, f.F_OFFSET, f.F_LENGTH),
-            Ranges(self.contents, c.B_STATE, c.B_METHOD_OFFSET, c.B_METHOD_LENGTH),
-            Ranges(self.contents, c.B_STATE, c.B_HEADER_OFFSET, c.B_HEADER_LENGTH),
+            Ranges(self.fragments, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH),
+            Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH),
+            Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH),
         ]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
-        """Take over connections; `states` are f.HEAD where a stream is seen from its start, else f.SEARCH."""
+        """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
         if len(self.first) < capacity:
             more = capacity - len(self.first)
             self.first = np.concatenate([self.first, np.full(more, -1, np.int64)])
-            self.walk = np.concatenate([self.walk, np.zeros((2 * more, f.W_WIDTH), np.int64)])
+            self.walk = np.concatenate([self.walk, np.zeros((2 * more, ly.W_WIDTH), np.int64)])
         for side in range(2):
             rows = 2 * slots + side
             self.walk[rows] = 0
-            self.walk[rows, f.W_STATE] = states
-            self.walk[rows, f.W_CHAIN] = -1
-            self.walk[rows, f.W_CHAIN_END] = -1
-            self.walk[rows, f.W_LAST] = -1
+            self.walk[rows, ly.W_STATE] = states
+            self.walk[rows, ly.W_CHAIN] = -1
+            self.walk[rows, ly.W_CHAIN_END] = -1
+            self.walk[rows, ly.W_LAST] = -1
 
     def _grow_channels(self, capacity: int) -> None:
         old = len(self.channels)
         more = capacity - old
-        self.channels = np.concatenate([self.channels, np.zeros((more, c.N_WIDTH), np.int64)])
-        self.contents = np.concatenate([self.contents, np.zeros((2 * more, c.B_WIDTH), np.int64)])
+        self.channels = np.concatenate([self.channels, np.zeros((more, ly.N_WIDTH), np.int64)])
+        self.contents = np.concatenate([self.contents, np.zeros((2 * more, ly.B_WIDTH), np.int64)])
         self.lanes = np.concatenate([self.lanes, np.zeros((2 * more, 8), np.uint64)])
         self.waiting = np.concatenate([self.waiting, np.zeros(64 * more, np.uint8)])
-        free = self.free_channels[: self.control[c.Q_FREE_CHANNELS]]
+        free = self.free_channels[: self.control[ly.Q_FREE_CHANNELS]]
         new = np.arange(old, capacity, dtype=np.int64)[::-1]
         self.free_channels = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
-        self.control[c.Q_FREE_CHANNELS] += more
+        self.control[ly.Q_FREE_CHANNELS] += more
         self._rebuild(4 * capacity)
 
     def _rebuild(self, size: int) -> None:
         self.table = np.zeros(size, np.int64)
-        self.control[c.Q_TOMBSTONES] = 0
-        call(c.place_channels, self.compiled, self.channels, self.table)
+        self.control[ly.Q_TOMBSTONES] = 0
+        call(channels.place_channels, self.compiled, self.channels, self.table)
 
     def _grow_nodes(self, capacity: int) -> None:
         old = len(self.nodes)
-        self.nodes = np.concatenate([self.nodes, np.zeros((capacity - old, c.Z_WIDTH), np.int64)])
-        free = self.free_nodes[: self.control[c.Q_FREE_NODES]]
+        self.nodes = np.concatenate([self.nodes, np.zeros((capacity - old, ly.Z_WIDTH), np.int64)])
+        free = self.free_nodes[: self.control[ly.Q_FREE_NODES]]
         new = np.arange(old, capacity, dtype=np.int64)[::-1]
         self.free_nodes = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
-        self.control[c.Q_FREE_NODES] += capacity - old
+        self.control[ly.Q_FREE_NODES] += capacity - old
 
     # ---------------------------------------------------------------------------------------------- stages
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Frames | Messages | Faults]:
         """Walk the first `count` pieces. Frames come out before the messages that they complete."""
         m = self.pieces_control
-        m[f.M_PIECE] = m[f.M_AT] = 0
-        m[f.M_COUNT] = count
-        while m[f.M_PIECE] < count:
-            m[f.M_FRAMES] = m[f.M_SPANS] = m[f.M_FAULTS] = 0
-            m[f.M_ARENA] = buffer.top
+        m[ly.M_PIECE] = m[ly.M_AT] = 0
+        m[ly.M_COUNT] = count
+        while m[ly.M_PIECE] < count:
+            m[ly.M_FRAMES] = m[ly.M_SPANS] = m[ly.M_FAULTS] = 0
+            m[ly.M_ARENA] = buffer.top
             call(
-                f.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.spans,
+                frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.spans,
                 self.faults, self.fragments, self.free_fragments, m, self.methods,
             )  # fmt: skip
-            buffer.top = int(m[f.M_ARENA])
+            buffer.top = int(m[ly.M_ARENA])
             yield from self._take(buffer, conn)
-            if m[f.M_PIECE] < count:
-                buffer.reserve(int(pieces[f.S_LENGTH, m[f.M_PIECE]]) + limits.PAYLOAD + 64)
+            if m[ly.M_PIECE] < count:
+                buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
 
     def _take(self, buffer: Buffer, conn: Ints) -> Iterator[Frames | Messages | Faults]:
         m = self.pieces_control
-        n = int(m[f.M_FRAMES])
-        if m[f.M_FAULTS]:
-            yield Faults(self.faults[:, : m[f.M_FAULTS]].copy())
-        if not n and not m[f.M_SPANS]:
+        n = int(m[ly.M_FRAMES])
+        if m[ly.M_FAULTS]:
+            yield Faults(self.faults[:, : m[ly.M_FAULTS]].copy())
+        if not n and not m[ly.M_SPANS]:
             return
         rows = self.frames[:, :n]
-        fields = self._arguments(self.all_arguments, buffer.data, rows, f.R_OFFSET, f.R_LENGTH, rows[f.R_MISSING] > 0)
+        fields = self._arguments(
+            self.all_arguments, buffer.data, rows, ly.R_OFFSET, ly.R_LENGTH, rows[ly.R_MISSING] > 0
+        )
         tags = self._tags(fields.columns["consumer_tag"])
         no_ack, no_wait = (_flags(fields.columns[name]) for name in ("no_ack", "no_wait"))
         q = self.control
-        q[c.Q_FRAME] = q[c.Q_SPAN] = 0
-        if q[c.Q_FREE_NODES] < n and len(self.nodes) < limits.PENDING:
+        q[ly.Q_FRAME] = q[ly.Q_SPAN] = 0
+        if q[ly.Q_FREE_NODES] < n and len(self.nodes) < limits.PENDING:
             self._grow_nodes(2 * len(self.nodes))
         messages: list[Messages | Faults] = []
-        while q[c.Q_FRAME] < n or q[c.Q_SPAN] < m[f.M_SPANS]:
-            q[c.Q_MESSAGES] = q[c.Q_FAULTS] = q[c.Q_KEPT] = 0
+        while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < m[ly.M_SPANS]:
+            q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             call(
-                c.assemble, self.compiled, self.frames, n, self.spans, int(m[f.M_SPANS]), buffer.data, conn, self.roles,
-                tags, no_ack, no_wait, self.channels, self.contents, self.lanes, self.waiting, self.table, self.first,
+                content.assemble, self.compiled, self.frames, n, self.spans, int(m[ly.M_SPANS]), buffer.data, conn,
+                self.roles, tags, no_ack, no_wait, self.channels, self.contents, self.lanes, self.waiting,
+                self.table, self.first,
                 self.free_channels, self.nodes, self.free_nodes, self.messages, self.hashes, self.content_faults,
                 self.kept, q, self.keep,
             )  # fmt: skip
             messages += self._finished(buffer.data)
-            if q[c.Q_FREE_CHANNELS] == 0:
+            if q[ly.Q_FREE_CHANNELS] == 0:
                 if len(self.channels) < limits.CHANNELS:
                     self._grow_channels(2 * len(self.channels))
                 else:
-                    q[c.Q_FULL] = 1
+                    q[ly.Q_FULL] = 1
         if n:
             yield Frames(rows.copy(), fields)
         yield from messages
-        if q[c.Q_TOMBSTONES] > len(self.table) // 4:
+        if q[ly.Q_TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
     def _finished(self, data: Octets) -> Iterator[Messages | Faults]:
         q = self.control
         if self.keep:
-            for body, offset, length in self.kept[:, : q[c.Q_KEPT]].T.tolist():
+            for body, offset, length in self.kept[:, : q[ly.Q_KEPT]].T.tolist():
                 parts = self.bodies.setdefault(body, [])
                 parts.append(data[offset : offset + min(length, limits.BODY)].tobytes())
-        n = int(q[c.Q_MESSAGES])
-        if q[c.Q_FAULTS]:
-            yield Faults(self.content_faults[:, : q[c.Q_FAULTS]].copy())
+        n = int(q[ly.Q_MESSAGES])
+        if q[ly.Q_FAULTS]:
+            yield Faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
         if n:
             rows = self.messages[:, :n].copy()
             yield self._decoded(rows, self.hashes[:n].copy(), data)
 
-    def _decoded(
-        self, rows: Ints, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", data: Octets
-    ) -> Messages:
-        partial = rows[c.G_PARTIAL] > 0
+    def _decoded(self, rows: Ints, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", data: Octets) -> Messages:
+        partial = rows[ly.G_PARTIAL] > 0
         arguments = self._arguments(
-            self.some_arguments, data, rows, c.G_METHOD_OFFSET, c.G_METHOD_LENGTH, partial, c.G_METHOD
+            self.some_arguments, data, rows, ly.G_METHOD_OFFSET, ly.G_METHOD_LENGTH, partial, ly.G_METHOD
         )
-        offset, length = rows[c.G_HEADER_OFFSET], rows[c.G_HEADER_LENGTH]
+        offset, length = rows[ly.G_HEADER_OFFSET], rows[ly.G_HEADER_LENGTH]
         there = (offset >= 0) & (length >= HEADER_OCTETS)
         properties = decode(
-            self.properties, data, np.where(there, offset + HEADER_OCTETS, 0), np.where(there, length - HEADER_OCTETS, 0),
-            np.where(there, 0, -1), (rows[c.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
+            self.properties, data, np.where(there, offset + HEADER_OCTETS, 0),
+            np.where(there, length - HEADER_OCTETS, 0), np.where(there, 0, -1),
+            (rows[ly.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         bodies = None
         if self.keep:
             bodies = []
-            for body, whole in zip(rows[c.G_BODY].tolist(), rows[c.G_HASH].tolist(), strict=True):
+            for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
                 parts = self.bodies.pop(body, [])
                 bodies.append(b"".join(parts)[: limits.BODY] if whole else None)
         return Messages(rows, hashes, arguments, properties, bodies)
 
     def _arguments(
-        self, plan: Plan, data: Octets, rows: Ints, offset: int, length: int, cut: Ints, method: int = f.R_METHOD
+        self, plan: Plan, data: Octets, rows: Ints, offset: int, length: int, cut: Ints, method: int = ly.R_METHOD
     ) -> Decoded:
         known = rows[method] >= 0
         return decode(
@@ -248,47 +251,54 @@ class Amqp091:
             _, offsets, octets = column.buffers()
             places = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
             text = np.frombuffer(octets, np.uint8).copy() if octets is not None else np.zeros(0, np.uint8)
-            call(c.tag_hashes, self.compiled, places, text, out)
+            call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 
     def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Messages | Faults]:
         """Forget connections that are over. What was under way comes out as partial messages and faults."""
         rows = (2 * slots[:, None] + np.arange(2)).ravel()
-        state = self.walk[rows, f.W_STATE]
-        inside = (state == f.PAYLOAD) | (state == f.END) | ((state == f.HEAD) & (self.walk[rows, f.W_HEADS] > 0))
+        state = self.walk[rows, ly.W_STATE]
+        inside = (state == ly.PAYLOAD) | (state == ly.END) | ((state == ly.HEAD) & (self.walk[rows, ly.W_HEADS] > 0))
         if inside.any():
             yield Faults(self._cuts(rows[inside], conn))
-        for row in rows[self.walk[rows, f.W_CHAIN] >= 0].tolist():
+        for row in rows[self.walk[rows, ly.W_CHAIN] >= 0].tolist():
             call(
-                f.drop_chain, self.compiled, self.walk, row, self.fragments, self.free_fragments, self.pieces_control
+                frames.drop_chain,
+                self.compiled,
+                self.walk,
+                row,
+                self.fragments,
+                self.free_fragments,
+                self.pieces_control,
             )
         at = 0
         q = self.control
         while at < len(slots):
-            q[c.Q_MESSAGES] = q[c.Q_FAULTS] = q[c.Q_KEPT] = 0
+            q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             at = call(
-                c.end_channels, self.compiled, slots, at, conn, self.channels, self.contents, self.lanes, self.waiting,
-                self.table, self.first, self.free_channels, self.nodes, self.free_nodes, self.messages, self.hashes, q,
+                content.end_channels, self.compiled, slots, at, conn, self.channels, self.contents, self.lanes,
+                self.waiting, self.table, self.first, self.free_channels, self.nodes, self.free_nodes, self.messages,
+                self.hashes, q,
             )  # fmt: skip
             yield from self._finished(buffer.data)
-        q[c.Q_FULL] = 0
+        q[ly.Q_FULL] = 0
 
     def _cuts(self, rows: Ints, conn: Ints) -> Ints:
         walk = self.walk[rows]
         slots = rows // 2
-        faults = np.zeros((f.Y_HEIGHT, len(rows)), np.int64)
-        faults[f.Y_CODE] = f.CUT
-        faults[f.Y_SLOT] = slots
-        faults[f.Y_SIDE] = rows % 2
-        faults[f.Y_NO] = -1
-        faults[f.Y_CHANNEL] = np.where(walk[:, f.W_STATE] == f.HEAD, -1, walk[:, f.W_CHANNEL])
-        faults[f.Y_POS] = walk[:, f.W_POS]
-        head = walk[:, f.W_STATE] == f.HEAD
-        faults[f.Y_VALUE] = np.where(head, 0, walk[:, f.W_SIZE] - walk[:, f.W_GOT] + 1)
+        faults = np.zeros((ly.Y_HEIGHT, len(rows)), np.int64)
+        faults[ly.Y_CODE] = ly.CUT
+        faults[ly.Y_SLOT] = slots
+        faults[ly.Y_SIDE] = rows % 2
+        faults[ly.Y_NO] = -1
+        faults[ly.Y_CHANNEL] = np.where(walk[:, ly.W_STATE] == ly.HEAD, -1, walk[:, ly.W_CHANNEL])
+        faults[ly.Y_POS] = walk[:, ly.W_POS]
+        head = walk[:, ly.W_STATE] == ly.HEAD
+        faults[ly.Y_VALUE] = np.where(head, 0, walk[:, ly.W_SIZE] - walk[:, ly.W_GOT] + 1)
         for to, of in (
-            (f.Y_PACKET, f.W_FIRST_PACKET), (f.Y_TS, f.W_FIRST_TS), (f.Y_CAPTURE, f.W_FIRST_CAPTURE),
-            (f.Y_FIRST_PACKET, f.W_FIRST_PACKET), (f.Y_FIRST_TS, f.W_FIRST_TS),
-            (f.Y_FIRST_CAPTURE, f.W_FIRST_CAPTURE),
+            (ly.Y_PACKET, ly.W_FIRST_PACKET), (ly.Y_TS, ly.W_FIRST_TS), (ly.Y_CAPTURE, ly.W_FIRST_CAPTURE),
+            (ly.Y_FIRST_PACKET, ly.W_FIRST_PACKET), (ly.Y_FIRST_TS, ly.W_FIRST_TS),
+            (ly.Y_FIRST_CAPTURE, ly.W_FIRST_CAPTURE),
         ):  # fmt: skip
             faults[to] = walk[:, of]
         return faults
@@ -296,14 +306,14 @@ class Amqp091:
     def skipped(self, slot: int) -> int:
         """Octets passed over in the search at hand of both directions."""
         rows = self.walk[2 * slot : 2 * slot + 2]
-        return int(rows[rows[:, f.W_STATE] == f.SEARCH, f.W_SKIPPED].sum())
+        return int(rows[rows[:, ly.W_STATE] == ly.SEARCH, ly.W_SKIPPED].sum())
 
 
 def _flags(column: pa.Array) -> Ints:
     """A bool column as int64: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
-    return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
+    return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 Sink = Callable[[Frames | Messages | Faults], None]

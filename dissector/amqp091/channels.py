@@ -1,0 +1,168 @@
+"""AMQP 0-9-1 channels: what is remembered of each between its frames (specification §2.2.5).
+
+A row a channel, found by (connection, number); lists of consumers, and of consumes and gets that wait for their
+answer, share one pool of nodes.
+"""
+
+from dissector.amqp091.layout import (
+    B_WIDTH,
+    N_CHANNEL,
+    N_CONSUMERS,
+    N_CONSUMES,
+    N_CONSUMES_END,
+    N_GETS,
+    N_GETS_END,
+    N_NEXT,
+    N_SLOT,
+    N_USED,
+    N_WIDTH,
+    Q_FREE_CHANNELS,
+    Q_FREE_NODES,
+    Q_TOMBSTONES,
+    Z_KEY,
+    Z_NEXT,
+    Z_VALUE,
+)
+from dissector.arrays import Array
+from dissector.kernel import i64, kernel
+from dissector.reassembly import mix
+
+
+@kernel
+def channel_row(
+    slot: int, number: int, make: int, channels: Array, contents: Array, lanes: Array, table: Array, first: Array,
+    free: Array, control: Array,
+) -> int:  # fmt: skip
+    """The row of this channel, made when it must be; -1 when there is none (or no room)."""
+    mask = len(table) - 1
+    place = mix(mix(7, slot), number) & mask
+    spare = -1
+    while table[place] != 0:
+        if table[place] > 0:
+            row = table[place] - 1
+            if channels[row, N_SLOT] == slot and channels[row, N_CHANNEL] == number:
+                return row
+        elif spare < 0:
+            spare = place
+        place = (place + 1) & mask
+    if make == 0 or control[Q_FREE_CHANNELS] == 0:
+        return -1
+    if spare >= 0:
+        place = spare
+        control[Q_TOMBSTONES] -= 1
+    control[Q_FREE_CHANNELS] -= 1
+    row = free[control[Q_FREE_CHANNELS]]
+    table[place] = row + 1
+    for column in range(N_WIDTH):
+        channels[row, column] = 0
+    channels[row, N_USED] = 1
+    channels[row, N_SLOT] = slot
+    channels[row, N_CHANNEL] = number
+    channels[row, N_NEXT] = first[slot]
+    first[slot] = row
+    channels[row, N_CONSUMERS] = -1
+    channels[row, N_CONSUMES] = -1
+    channels[row, N_CONSUMES_END] = -1
+    channels[row, N_GETS] = -1
+    channels[row, N_GETS_END] = -1
+    for k in range(2 * row, 2 * row + 2):
+        for column in range(B_WIDTH):
+            contents[k, column] = 0
+    return row
+
+
+@kernel
+def push(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array, key: int, value: int) -> None:
+    """Append to the list with columns head and head + 1; without room it is left out."""
+    if control[Q_FREE_NODES] == 0:
+        return
+    control[Q_FREE_NODES] -= 1
+    node = free[control[Q_FREE_NODES]]
+    nodes[node, Z_NEXT] = -1
+    nodes[node, Z_KEY] = key
+    nodes[node, Z_VALUE] = value
+    if channels[row, head] < 0:
+        channels[row, head] = node
+    else:
+        nodes[channels[row, head + 1], Z_NEXT] = node
+    channels[row, head + 1] = node
+
+
+@kernel
+def shift(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array) -> int:
+    """Take the first node of a list (given back at once: its values stay until the next push), or -1."""
+    node = channels[row, head]
+    if node >= 0:
+        channels[row, head] = nodes[node, Z_NEXT]
+        free[control[Q_FREE_NODES]] = node
+        control[Q_FREE_NODES] += 1
+    return node
+
+
+@kernel
+def clear(channels: Array, row: int, nodes: Array, free: Array, control: Array) -> None:
+    """Empty the lists of a channel."""
+    while shift(channels, row, N_CONSUMERS, nodes, free, control) >= 0:
+        pass
+    while shift(channels, row, N_CONSUMES, nodes, free, control) >= 0:
+        pass
+    while shift(channels, row, N_GETS, nodes, free, control) >= 0:
+        pass
+
+
+@kernel
+def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
+    """The node of a consumer, moved to the front of the list; -1 when it is not there."""
+    before = -1
+    node = channels[row, N_CONSUMERS]
+    while node >= 0:
+        if nodes[node, Z_KEY] == key:
+            if before >= 0:
+                nodes[before, Z_NEXT] = nodes[node, Z_NEXT]
+                nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
+                channels[row, N_CONSUMERS] = node
+            return node
+        before = node
+        node = nodes[node, Z_NEXT]
+    return -1
+
+
+@kernel
+def add_consumer(channels: Array, row: int, nodes: Array, free: Array, control: Array, key: int, no_ack: int) -> None:
+    """Remember whether a consumer acknowledges."""
+    node = consumer(channels, row, nodes, key)
+    if node < 0:
+        if control[Q_FREE_NODES] == 0:
+            return
+        control[Q_FREE_NODES] -= 1
+        node = free[control[Q_FREE_NODES]]
+        nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
+        nodes[node, Z_KEY] = key
+        channels[row, N_CONSUMERS] = node
+    nodes[node, Z_VALUE] = no_ack
+
+
+@kernel
+def place_channels(channels: Array, table: Array) -> None:
+    """Fill an empty hash table with the channels in use."""
+    mask = len(table) - 1
+    for row in range(channels.shape[0]):
+        if channels[row, N_USED]:
+            place = mix(mix(7, channels[row, N_SLOT]), channels[row, N_CHANNEL]) & mask
+            while table[place] != 0:
+                place = (place + 1) & mask
+            table[place] = row + 1
+
+
+@kernel
+def tag_hashes(offsets: Array, octets: Array, out: Array) -> None:
+    """Hash each text of a string column: 0 for empty or null ones, never 0 else."""
+    for i in range(len(out)):
+        h = 0
+        if offsets[i + 1] > offsets[i]:
+            h = 1
+            for p in range(offsets[i], offsets[i + 1]):
+                h = mix(h, i64(octets[p]))
+            if h == 0:
+                h = 1
+        out[i] = h
