@@ -127,7 +127,7 @@ async def _orders(stage: Stage) -> None:
         channel = await store.channel()
         store_book.sent(1, "channel.open")
         await channel.set_qos(prefetch_count=5)
-        exchange = await channel.declare_exchange("orders", aio_pika.ExchangeType.TOPIC)
+        exchange = await channel.declare_exchange("shop", aio_pika.ExchangeType.TOPIC)
         eu = await channel.declare_queue("orders-eu", auto_delete=True)
         every = await channel.declare_queue("orders-all", auto_delete=True)
         await eu.bind(exchange, "orders.eu.*")
@@ -152,7 +152,7 @@ async def _orders(stage: Stage) -> None:
         outgoing = await shop.channel(publisher_confirms=True)
         shop_book.sent(1, "channel.open")
         shop_book.sent(1, "confirm.select")
-        topic = await outgoing.get_exchange("orders", ensure=False)
+        topic = await outgoing.get_exchange("shop", ensure=False)
         for number, (key, body, headers) in enumerate(orders, 1):
             message = aio_pika.Message(
                 body, headers=headers, content_type="application/json", content_encoding="utf-8",
@@ -162,7 +162,7 @@ async def _orders(stage: Stage) -> None:
             )  # fmt: skip
             typed = {name: _as_pamqp(item) for name, item in sorted(headers.items())}
             content = Content(body, _aio_properties(message) | {"headers": typed})
-            shop_book.sent(1, "basic.publish", content, exchange="orders", routing_key=key, mandatory=True)
+            shop_book.sent(1, "basic.publish", content, exchange="shop", routing_key=key, mandatory=True)
             told = await topic.publish(message, routing_key=key)
             shop_book.told(1, "basic.ack", delivery_tag=told.delivery_tag, multiple=told.multiple)
         await asyncio.wait_for(finished.wait(), 10)
