@@ -51,29 +51,37 @@ def _ip(octets: bytes) -> dpkt.ip.IP | dpkt.ip6.IP6:
     raise ValueError("a link layer that is not among those recorded")
 
 
+def packets(capture: Path) -> list[bytes]:
+    """All packets of a capture, or of a folder of captures in the order of their names."""
+    found: list[bytes] = []
+    for path in sorted(capture.glob("*.pcap")) if capture.is_dir() else [capture]:
+        with path.open("rb") as file:
+            found += [octets for _, octets in dpkt.pcap.UniversalReader(file)]
+    return found
+
+
 def streams(capture: Path) -> list[Stream]:
     """Both directions of every connection of a capture, each connection's client first."""
     known: dict[tuple[bytes, bytes, int, int], Stream] = {}
     found: list[Stream] = []
-    with capture.open("rb") as file:
-        for _, octets in dpkt.pcap.UniversalReader(file):
-            packet = _ip(octets)
-            tcp = packet.data
-            key = (packet.src, packet.dst, tcp.sport, tcp.dport)
-            back = (packet.dst, packet.src, tcp.dport, tcp.sport)
-            opening = bool(tcp.flags & dpkt.tcp.TH_SYN) and not tcp.flags & dpkt.tcp.TH_ACK
-            again = opening and key in known and known[key].first == tcp.seq + 1
-            if (opening and not again) or key not in known:
-                client = (tcp.sport, tcp.dport) if opening or tcp.sport > tcp.dport else (tcp.dport, tcp.sport)
-                known[key] = Stream(*client, from_client=tcp.sport == client[0])
-                known[back] = Stream(*client, from_client=tcp.sport != client[0])
-                found += [known[key], known[back]]
-            stream = known[key]
-            if stream.first is None:
-                stream.first = tcp.seq + bool(tcp.flags & dpkt.tcp.TH_SYN)
-            if tcp.data:
-                at = (tcp.seq - stream.first) % 2**32
-                stream.segments[at] = max(tcp.data, stream.segments.get(at, b""), key=len)
+    for octets in packets(capture):
+        packet = _ip(octets)
+        tcp = packet.data
+        key = (packet.src, packet.dst, tcp.sport, tcp.dport)
+        back = (packet.dst, packet.src, tcp.dport, tcp.sport)
+        opening = bool(tcp.flags & dpkt.tcp.TH_SYN) and not tcp.flags & dpkt.tcp.TH_ACK
+        again = opening and key in known and known[key].first == tcp.seq + 1
+        if (opening and not again) or key not in known:
+            client = (tcp.sport, tcp.dport) if opening or tcp.sport > tcp.dport else (tcp.dport, tcp.sport)
+            known[key] = Stream(*client, from_client=tcp.sport == client[0])
+            known[back] = Stream(*client, from_client=tcp.sport != client[0])
+            found += [known[key], known[back]]
+        stream = known[key]
+        if stream.first is None:
+            stream.first = tcp.seq + bool(tcp.flags & dpkt.tcp.TH_SYN)
+        if tcp.data:
+            at = (tcp.seq - stream.first) % 2**32
+            stream.segments[at] = max(tcp.data, stream.segments.get(at, b""), key=len)
     return found
 
 

@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import dpkt
 import pytest
 
 from tests.captures import naive
 
 FOLDER = Path(__file__).parent
-CAPTURES = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng")])
+SETS = [path for path in FOLDER.iterdir() if path.is_dir() and any(path.glob("*.pcap"))]  # rotated captures
+CAPTURES = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
 LARGE = {"large_message", "large_message_small_frames", "demo"}  # these may be bigger than the rest
 CUT = {"snapped"}  # these have holes
 COMMON = {"client", "channel", "channel_epoch"}
@@ -53,18 +53,14 @@ def test_nothing_is_an_orphan() -> None:
 
 
 def test_the_set_stays_small() -> None:
-    for capture in CAPTURES:
+    for capture in [*CAPTURES, *FOLDER.glob("*/*.pcap")]:
         assert capture.stat().st_size < (3_000_000 if capture.stem in LARGE else 120_000), capture.name
     assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 6_000_000
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
 def test_a_capture_is_readable_and_holds_its_clients(capture: Path) -> None:
-    with capture.open("rb") as file:
-        reader = dpkt.pcap.UniversalReader(file)
-        packets = [octets for _, octets in reader]
-    assert packets
-    joined = b"".join(packets)
+    joined = b"".join(naive.packets(capture))
     clients = golden_of(capture)["clients"]
     assert isinstance(clients, list) and clients
     for client in clients:

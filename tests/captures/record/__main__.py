@@ -25,7 +25,7 @@ def write_readme() -> None:
     path = FOLDER / "README.md"
     head, rest = path.read_text().split(MARKS[0])
     tail = rest.split(MARKS[1])[1]
-    rows = [f"| `{item.name}.{item.suffix}` | {item.about} |\n" for _, item in sorted(SCENARIOS.items())]
+    rows = [f"| `{item.file}` | {item.about} |\n" for _, item in sorted(SCENARIOS.items())]
     path.write_text(head + MARKS[0] + "| capture | what it holds |\n|---|---|\n" + "".join(rows) + MARKS[1] + tail)
 
 
@@ -64,7 +64,7 @@ def stage_run(stage: Stage, name: str) -> None:
     """Plays one scenario and writes what it left."""
     SCENARIOS[name].run(stage)
     stage.write()
-    print(f"{name}: {stage.path.stat().st_size} octets, {len(stage.events)} events")
+    print(f"{name}: {len(stage.events)} events")
 
 
 if __name__ == "__main__":

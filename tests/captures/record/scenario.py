@@ -28,6 +28,11 @@ class Scenario:
     run: Callable[[Stage], None]
     suffix: str
 
+    @property
+    def file(self) -> str:
+        """The capture's name; without a suffix it is a folder of files that belong together."""
+        return f"{self.name}.{self.suffix}" if self.suffix else self.name
+
 
 SCENARIOS: dict[str, Scenario] = {}
 
@@ -86,7 +91,7 @@ class Stage:
     @property
     def path(self) -> Path:
         """The capture's path."""
-        return FOLDER / f"{self._scenario.name}.{self._scenario.suffix}"
+        return FOLDER / self._scenario.file
 
     @property
     def backstage(self) -> Peer:
@@ -142,9 +147,12 @@ class Stage:
         tool: str = "tcpdump", settle: float = SETTLE,
     ) -> Iterator[Sniffer]:  # fmt: skip
         """Captures while the block runs."""
+        if PORT in ports:
+            _ = self.broker  # its start is not to be in the capture
         if tool == "tcpdump" and interface != "lo" and "-y" not in options:
             options = (*options, "-y", "RAW")
-        with Sniffer(self.path, ports, interface, options, tool) as sniffer:
+        path = self.path if self._scenario.suffix else self.path / "part.pcap"
+        with Sniffer(path, ports, interface, options, tool) as sniffer:
             yield sniffer
             sniffer.stop(settle)
 

@@ -72,6 +72,8 @@ class Sniffer:
         time.sleep(settle)
         self._process.send_signal(signal.SIGINT)
         _, said = self._process.communicate(timeout=15)
+        for path in self.path.parent.glob(f"{self.path.stem}*{self.path.suffix}"):
+            path.chmod(0o644)
         dropped = re.search(rb"(\d+) packets dropped by kernel", said)
         if dropped and int(dropped.group(1)):
             raise RuntimeError(said.decode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 from pamqp import commands
 
@@ -151,3 +152,32 @@ def lossy_link(stage: Stage) -> None:
         link.close()
     stage.keep("confirms", "settlements", "messages")
     stage.golden["counts"] = {"connections": 1, "basic.publish": 120, "basic.deliver": 40, "basic.ack": 41}
+
+
+@scenario("files of one rotated capture: two connections go on from file to file, messages across the borders", "")
+def rotated(stage: Stage) -> None:
+    stage.path.mkdir(exist_ok=True)
+    for old in stage.path.glob("*.pcap"):
+        old.unlink()
+    with stage.sniff(tool="dumpcap", options=("-P", "-b", "packets:40")):
+        producer, consumer = stage.login("producer"), stage.login("consumer")
+        consumer.call(1, commands.Queue.Declare(queue="rotated", auto_delete=True))
+        consumer.call(1, commands.Basic.Consume(queue="rotated", consumer_tag="c"))
+        producer.call(1, commands.Confirm.Select())
+        for number in range(1, 16):
+            # cut into segments by hand, so that some message lies across each border
+            for octets in producer.frames(
+                1, commands.Basic.Publish(routing_key="rotated"), f"rotated {number} ".encode() * 40, {}
+            ):
+                producer.socket.sendall(octets)
+                time.sleep(0.002)
+            producer.until(lambda: producer.book.confirms[-1]["outcome"] == "ack")
+            delivered(consumer, number)
+            if number % 3 == 0:
+                consumer.send(1, Ack(number, number % 2 == 0), *[Ack(number - 1), Ack(number - 2)] * (number % 2))
+        producer.logout()
+        consumer.logout()
+    for number, part in enumerate(sorted(stage.path.glob("*.pcap")), 1):
+        part.rename(stage.path / f"part-{number}.pcap")
+    stage.keep("confirms", "settlements", "messages", "rpcs")
+    stage.golden["counts"] = {"connections": 2, "basic.publish": 15, "basic.deliver": 15}
