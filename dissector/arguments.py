@@ -103,5 +103,5 @@ def progress(sources: list[Source]) -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("dissecting", total=sum(source.size for source in sources) or None)
+        task = bar.add_task("dissecting", total=sum(source.size or 0 for source in sources) or None)
         yield lambda octets: bar.advance(task, octets)

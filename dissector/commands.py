@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 
 class Dissect:
@@ -112,5 +111,5 @@ def _say_when_compiling() -> None:
     """Compiling takes a while, once; say so, or the first large capture seems to hang."""
     from dissector import kernel  # noqa: PLC0415
 
-    if not any(Path(kernel.cache_folder()).glob("**/*.nbi")):
+    if not kernel.is_cached():
         print("amqpscope: compiling the kernels, once for this installation (half a minute)", file=sys.stderr)

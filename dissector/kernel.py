@@ -11,9 +11,11 @@ other kernels by their global name; no slices, no numpy functions, no exceptions
 
 import functools
 import hashlib
+import os
 import sys
 import types
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
 
-COMPILE_ABOVE = 1 << 20
-"""Input of this many octets is worth loading compiled kernels (0.5 to 1 s from the cache)."""
+COMPILE_ABOVE = 1 << 18
+"""Input of this many octets is worth loading compiled kernels, where they are cached (0.5 to 1 s)."""
+COMPILE_COLD_ABOVE = 8 << 20
+"""Input of this many octets is worth compiling kernels for the first time (half a minute)."""
 
 
 def kernel(function: F) -> F:
@@ -55,6 +59,18 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
     if compiled:
         return compile_kernel(function)(*arguments)
     return function(*[a.data if isinstance(a, np.ndarray) else a for a in arguments])
+
+
+def worthwhile(octets: int | None) -> bool:
+    """Whether input of this size (None: nobody knows) is to be read with compiled kernels."""
+    if octets is None or octets >= COMPILE_COLD_ABOVE:
+        return True
+    return octets >= COMPILE_ABOVE and is_cached()
+
+
+def is_cached() -> bool:
+    """Whether kernels were compiled here before."""
+    return any(cache_folder().glob("**/*.nbi"))
 
 
 @functools.cache
@@ -90,15 +106,9 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def cache_folder() -> Path:
     """Where numba keeps what it compiled; another folder whenever a kernel has changed."""
-    import numba  # noqa: PLC0415
-
-    if numba.config.CACHE_DIR:
-        base = Path(numba.config.CACHE_DIR)
-    else:
-        import os  # noqa: PLC0415
-
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "amqpscope"
-    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(home) / "amqpscope")
+    digest = hashlib.sha256(f"{version('numba')} {sys.version}".encode())
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
     return base / digest.hexdigest()[:16]

@@ -44,8 +44,9 @@ class Reading:
         self.options = options or Options()
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
-        total = sum(source.size for source in sources)
-        self.compiled = total >= kernel.COMPILE_ABOVE if compiled is None else compiled
+        sizes = [source.size for source in sources]
+        octets = None if None in sizes else sum(size or 0 for size in sizes)
+        self.compiled = kernel.worthwhile(octets) if compiled is None else compiled
         self.dissector = Dissector(self.options, self.compiled)
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
 
@@ -84,7 +85,7 @@ class Reading:
                         "format": info.format,
                         "link_types": ",".join(map(str, info.link_types)),
                         "packets": info.packets,
-                        "bytes": taken or source.size,
+                        "bytes": taken or source.size or 0,
                         "first_ts_ns": info.first_ts_ns,
                         "last_ts_ns": info.last_ts_ns,
                         "snap_length": info.snap_length or None,

@@ -22,8 +22,8 @@ class Source:
     path: str
     name: str
     """Its path below the common root of the input."""
-    size: int
-    """Octets of the file; 0 where nobody knows."""
+    size: int | None
+    """Octets of the file; None where nobody knows."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
@@ -68,11 +68,11 @@ def _names(paths: list[str]) -> list[str]:
     return [os.path.relpath(p, root) for p in whole]
 
 
-def _size(path: str) -> int:
+def _size(path: str) -> int | None:
     try:
-        return Path(path).stat().st_size if path != STANDARD_INPUT else 0
+        return Path(path).stat().st_size if Path(path).is_file() else None
     except OSError:
-        return 0
+        return None
 
 
 def _first_time(source: Source) -> int:

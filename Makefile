@@ -1,0 +1,40 @@
+# Everything is installed into .venv; the first target that needs it makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := demo-out
+CAPTURE := tests/captures/demo.pcap
+
+.PHONY: demo test lint bench reference clean help
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install -q -e '.[all]' --group test --group lint
+	@touch $@
+
+demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a report
+	$(BIN)/amqpscope dissect $(CAPTURE) -o $(DEMO)/tables
+	$(BIN)/amqpscope analyze $(DEMO)/tables -o $(DEMO)/stats
+	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
+	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
+
+test: $(BIN)/.ready  ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.ready  ## style, types, and whether the reference page is fresh
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m spec.reference --check
+
+bench: $(BIN)/.ready  ## measure against tshark and the floor (needs tshark for the first)
+	$(BIN)/python -m tests.benchmarks
+
+reference: $(BIN)/.ready  ## write docs/reference.md anew
+	$(BIN)/python -m spec.reference
+
+clean:  ## remove what the targets above made
+	rm -rf $(VENV) $(DEMO) build *.egg-info
