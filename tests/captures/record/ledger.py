@@ -360,3 +360,6 @@ class Ledger:
         """What is still open ends here: with the connection, or with the capture."""
         for number in self._channels:
             self._forget(number, why)
+        for row in self.settlements:
+            if row["outcome"] == "unknown":
+                row.pop("ended_by", None)

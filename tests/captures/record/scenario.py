@@ -175,6 +175,13 @@ class Stage:
         _write(FOLDER / f"{self._scenario.name}.log.json", log)
 
 
+def must_hold(stage: Stage, *octets: bytes) -> None:
+    """The capture really holds what the golden states, as octets."""
+    recorded = stage.path.read_bytes()
+    for part in octets:
+        assert part in recorded, part
+
+
 def _write(path: Path, document: dict[str, Any]) -> None:
     """JSON with one row of a table per line, so that a difference can be read."""
     entries = []

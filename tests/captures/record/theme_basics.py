@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pika  # type: ignore[import-untyped]
 from pamqp import commands
 
+from tests.captures.record import wire
 from tests.captures.record.broker import OTHER_PORT, PORT
 from tests.captures.record.ledger import Content, Ledger
-from tests.captures.record.scenario import Stage, scenario
+from tests.captures.record.scenario import Stage, must_hold, scenario
 
 
 def pika_connection(stage: Stage, client: str, **options: Any) -> tuple[pika.BlockingConnection, Ledger]:
@@ -111,3 +114,49 @@ def other_port(stage: Stage) -> None:
         peer.send(1, commands.Basic.Ack(delivery_tag=1))
         peer.logout()
     stage.keep("confirms", "settlements", "messages", "rpcs")
+
+
+@scenario("pika: orders over a topic exchange with headers of all the types it can send, mandatory, some returned")
+def orders_pika(stage: Stage) -> None:
+    stage.backstage.call(1, commands.Exchange.Declare(exchange="pika-orders", exchange_type="topic"))
+    stage.backstage.call(1, commands.Queue.Declare(queue="pika-eu"))
+    stage.backstage.call(1, commands.Queue.Bind(queue="pika-eu", exchange="pika-orders", routing_key="orders.eu.*"))
+    with stage.sniff():
+        connection, book = pika_connection(stage, "shop")
+        channel = connection.channel()
+        book.sent(1, "channel.open")
+        book.sent(1, "confirm.select")
+        channel.confirm_delivery()
+        tables = []
+        for number, key in enumerate(("orders.eu.new", "orders.us.new", "orders.eu.paid", "orders.us.paid"), 1):
+            typed: dict[str, wire.Typed] = {
+                "traceparent": ("S", f"00-{number:032x}-{number:016x}-01"), "seal": ("x", bytes([number, 0xCE])),
+                "express": ("t", number % 2 == 0), "count": ("I", -number), "serial": ("l", 2**40 + number),
+                "total": ("D", (2, 1995 + number)), "at": ("T", 1_700_000_000 + number), "none": ("V", None),
+                "shop": ("F", {"floor": ("I", number), "lines": ("A", [("S", "größe"), ("I", 1), ("F", {})])}),
+            }  # fmt: skip
+            plain = {"content_type": "application/json", "delivery_mode": 2, "message_id": f"pika-{number}"}
+            given: dict[str, Any] = {
+                "traceparent": typed["traceparent"][1], "seal": typed["seal"][1], "express": number % 2 == 0,
+                "count": -number, "serial": 2**40 + number, "total": Decimal(1995 + number) / 100,
+                "at": datetime.fromtimestamp(1_700_000_000 + number, UTC), "none": None,
+                "shop": {"floor": number, "lines": ["größe", 1, {}]},
+            }  # fmt: skip
+            content = Content(f'{{"order": {number}}}'.encode(), plain | {"headers": typed})
+            book.sent(1, "basic.publish", content, exchange="pika-orders", routing_key=key, mandatory=True)
+            properties = pika.BasicProperties(headers=given, **plain)
+            try:
+                channel.basic_publish("pika-orders", key, content.body, properties, mandatory=True)
+            except pika.exceptions.UnroutableError as error:
+                assert len(error.messages) == 1
+                back = error.messages[0].method
+                named = {"exchange": back.exchange, "routing_key": back.routing_key, "reply_code": back.reply_code}
+                book.told(1, "basic.return", Content(content.body, plain), **named)
+            book.told(1, "basic.ack", delivery_tag=number, multiple=False)
+            tables.append(wire.table(typed))
+        connection.close()
+        book.close("connection-close")
+    must_hold(stage, *tables)
+    assert [row["returned"] for row in book.confirms] == [False, True, False, True]
+    stage.keep("confirms", "messages")
+    stage.golden["counts"] = {"basic.publish": 4, "basic.return": 2, "basic.ack": 4}

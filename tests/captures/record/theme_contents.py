@@ -19,7 +19,7 @@ from yarl import URL
 from tests.captures.record import scripted, wire
 from tests.captures.record.broker import PORT
 from tests.captures.record.ledger import Content, Ledger
-from tests.captures.record.scenario import Stage, scenario
+from tests.captures.record.scenario import Stage, must_hold, scenario
 from tests.captures.record.theme_deliveries import Ack, delivered
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -39,13 +39,6 @@ EVERY_PROPERTY: dict[str, Any] = {
     "priority": 9, "correlation_id": "c-1", "reply_to": "answers", "expiration": "60000", "message_id": "m-1",
     "timestamp": 1_700_000_001, "type": "order", "user_id": "guest", "app_id": "shop", "cluster_id": "old",
 }  # fmt: skip
-
-
-def must_hold(stage: Stage, *octets: bytes) -> None:
-    """The capture really holds what the golden states, as octets."""
-    recorded = stage.path.read_bytes()
-    for part in octets:
-        assert part in recorded, part
 
 
 @scenario("every property, each one alone, and headers of every type letter the broker takes, there and back")
