@@ -39,6 +39,10 @@ _COLUMNS = [
     "retransmitted_bytes",
 ]
 _GOOD = "ok"
+_HEADS = (
+    *("client → server", "handshake", "reached", "ended by", "protocol", "vhost", "user"),
+    *("length", "frames", "octets", "lost", "rtt", "timed at"),
+)
 
 
 @dataclass(frozen=True)
@@ -143,19 +147,7 @@ def _outcome(outcome: str | None) -> Cell:
 def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
     return Grid(
         "Connections",
-        [
-            "client → server",
-            "handshake",
-            "reached",
-            "ended by",
-            "protocol",
-            "vhost",
-            "user",
-            "length",
-            "frames",
-            "octets",
-        ]
-        + ["lost", "rtt", "timed at"],
+        _HEADS,
         [
             [
                 Cell(f"{address(r, 'client')} → {address(r, 'server')}", "mono"),

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dashboards import percentiles, theme, units
 from dashboards.section import Figure, Section, missing
-from dashboards.tables import Tables
+from dashboards.tables import Tables, plausible
 
 COLUMNS = 96
 """Steps of time; narrow screens get half."""
@@ -65,7 +65,8 @@ class Map:
 
 def query(tables: Tables, metric: Metric) -> Map | None:
     """Count one metric, in two passes over its table; None when nothing has a latency."""
-    latency = pc.field("latency_ns")
+    known = pc.if_else(plausible("latency_ns"), pc.field("latency_ns"), pc.scalar(None))
+    started_then = plausible(metric.start)
     whole = tables.group(
         metric.table,
         [],
@@ -75,8 +76,8 @@ def query(tables: Tables, metric: Metric) -> Map | None:
             "least": ("known", "min"),
             "most": ("known", "max"),
         },
-        columns={"known": pc.if_else(latency >= 0, latency, pc.scalar(None))},
-        where=pc.field(metric.start).is_valid(),
+        columns={"known": known},
+        where=started_then,
     )
     if not whole.num_rows or whole["most"][0].as_py() is None:
         return None
@@ -89,13 +90,14 @@ def query(tables: Tables, metric: Metric) -> Map | None:
     started = np.zeros(COLUMNS, np.int64)
     failed = np.zeros(COLUMNS, np.int64)
     scale = COLUMNS / (high - low)
-    for batch in tables.scan(metric.table, [metric.start, "latency_ns", "outcome"], pc.field(metric.start).is_valid()):
-        step = ((batch[metric.start].to_numpy() - low) * scale).astype(np.int64).clip(0, COLUMNS - 1)
+    columns = {"start": pc.field(metric.start), "known": known, "outcome": pc.field("outcome")}
+    for batch in tables.scan(metric.table, columns, started_then):
+        step = ((batch["start"].to_numpy() - low) * scale).clip(0, COLUMNS - 1).astype(np.int64)
         started += np.bincount(step, minlength=COLUMNS)
         bad = pc.is_in(batch["outcome"], pa.array(metric.failed)).to_numpy(zero_copy_only=False)
         failed += np.bincount(step[bad], minlength=COLUMNS)
-        has = pc.fill_null(pc.greater_equal(batch["latency_ns"], 0), False).to_numpy(zero_copy_only=False)
-        latency = batch["latency_ns"].filter(has).to_numpy()
+        has = batch["known"].is_valid().to_numpy()
+        latency = batch["known"].drop_null().to_numpy()
         row = (np.floor(np.log2(np.maximum(latency, 1)) * per_octave) - first).astype(np.int64).clip(0, rows - 1)
         counts += np.bincount(row * COLUMNS + step[has], minlength=rows * COLUMNS).reshape(rows, COLUMNS)
     return Map(metric, counts, started, failed, low, high, first / per_octave, per_octave)

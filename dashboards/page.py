@@ -86,6 +86,8 @@ def write(tables: Tables, path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no such folder: {path.parent}")
     text = render(tables)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dashboards import theme, units
 from dashboards.connections import endpoints
 from dashboards.section import Figure, Key, Section, missing
-from dashboards.tables import Tables
+from dashboards.tables import Tables, plausible
 
 STEPS = 480
 """Points of a line, where there are more events than can be drawn one by one."""
@@ -103,7 +103,7 @@ def channels(tables: Tables, most: int = 3) -> list[Channel]:
             "back": _as_number(pc.field("returned")),
             "last": pc.coalesce(pc.field("confirm_ts_ns"), pc.field("publish_ts_ns")),
         },
-        where=pc.field("publish_ts_ns").is_valid(),
+        where=_timed(),
     )
     groups = groups.filter(pc.greater(groups["publishes"], 1))
     if not groups.num_rows:
@@ -139,9 +139,9 @@ def query(tables: Tables, channel: Channel, low_ns: int | None = None, high_ns: 
     events: list[list[np.ndarray]] = [[], []]
     kept, first_number = 0, None
     marks: dict[str, list[np.ndarray]] = {kind: [] for kind in MARKS}
-    for batch in tables.scan("confirms", _COLUMNS, _of(channel) & pc.field("publish_ts_ns").is_valid()):
+    for batch in tables.scan("confirms", _COLUMNS, _of(channel) & _timed()):
         smallest = pc.min(batch["publish_seq"]).as_py()
-        if smallest is not None:
+        if smallest is not None and 0 <= smallest < 1 << 62:
             first_number = smallest if first_number is None else min(first_number, smallest)
         for line, column in enumerate(("publish_ts_ns", "confirm_ts_ns")):
             times = batch[column].drop_null().to_numpy()
@@ -171,7 +171,9 @@ def query(tables: Tables, channel: Channel, low_ns: int | None = None, high_ns: 
 
 def worst_moment(tables: Tables, channel: Channel) -> tuple[int, int] | None:
     """The stretch of time around the slowest confirm of a channel, when it is short beside the whole."""
-    slowest = tables.top("confirms", ["publish_ts_ns", "confirm_ts_ns", "latency_ns"], "latency_ns", 1, _of(channel))
+    slowest = tables.top(
+        "confirms", ["publish_ts_ns", "confirm_ts_ns", "latency_ns"], "latency_ns", 1, _of(channel) & _timed()
+    )
     if not slowest or not slowest[0]["confirm_ts_ns"]:
         return None
     begin, end = slowest[0]["publish_ts_ns"], slowest[0]["confirm_ts_ns"]
@@ -179,6 +181,10 @@ def worst_moment(tables: Tables, channel: Channel) -> tuple[int, int] | None:
     if (end - begin + 2 * margin) * 5 > channel.last_ns - channel.first_ns:
         return None
     return begin - margin, end + margin
+
+
+def _timed() -> pc.Expression:
+    return plausible("publish_ts_ns") & (pc.field("confirm_ts_ns").is_null() | plausible("confirm_ts_ns"))
 
 
 def _of(channel: Channel) -> pc.Expression:

@@ -55,7 +55,7 @@ def totals(rows: list[dict[str, Any]]) -> Grid:
         "Latency of everything",
         ["from … to", *_HEADS],
         [[Cell(percentiles.NAMES.get(r["metric"], str(r["metric"]))), *values(r)] for r in rows],
-        "n: latencies measured. failed: answered in the negative. censored: not answered as far as the capture goes; "
+        "n: answers, good and bad. failed: bad ones. censored: not answered as far as the capture goes; "
         "their latency is not known and they are not in the percentiles. Grey: too few samples for that percentile.",
     )
 
@@ -102,7 +102,7 @@ def _key_cells(grouping: str, row: dict[str, Any], who: connections.Endpoints) -
             cells.append(Cell(who.name(row[key]), "mono"))
         elif key == "channel_epoch":
             epoch = row[key]
-            again = f", opened {epoch} times" if epoch and epoch > 1 else ""
+            again = f", opening {epoch}" if epoch and epoch > 1 else ""
             cells[-1] = Cell(f"{cells[-1].text}{again}")
         else:
             value = "(default)" if row[key] == "" and key == "exchange" else row[key]

@@ -170,6 +170,12 @@ class Tables:
         return result.sort_by([(k, "ascending") for k in keys]) if keys else result
 
 
+def plausible(column: str) -> pc.Expression:
+    """That a time or length of time is from 0 to 2^62 ns (1970 to 2116); broken clocks say other things."""
+    value = pc.field(column)
+    return (value >= 0) & (value < 1 << 62)
+
+
 def locate(paths: Sequence[Path]) -> Tables:
     """The tables that one or two folders belong to.
 

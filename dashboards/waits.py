@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dashboards import captured, theme, units
 from dashboards.connections import endpoints
 from dashboards.section import Cell, Figure, Grid, Key, Section, left_out, missing, number
-from dashboards.tables import Tables
+from dashboards.tables import Tables, plausible
 
 STEPS = 460
 """Steps of time in the picture; an interval fills every step that it touches."""
@@ -75,7 +75,7 @@ def query(tables: Tables, end_ns: int | None = None) -> Lanes | None:
         "flow_control",
         ["cause"],
         {"first": ("start_ts_ns", "min"), "last_start": ("start_ts_ns", "max"), "last": ("end_ts_ns", "max")},
-        where=pc.field("start_ts_ns").is_valid(),
+        where=_timed(),
     )
     if not whole.num_rows:
         return None
@@ -91,16 +91,20 @@ def query(tables: Tables, end_ns: int | None = None) -> Lanes | None:
         "end": pc.coalesce(pc.field("end_ts_ns"), pc.scalar(high)),
     }
     scale = STEPS / (high - low)
-    for batch in tables.scan("flow_control", columns, pc.field("start_ts_ns").is_valid()):
+    for batch in tables.scan("flow_control", columns, _timed()):
         for evidence, into in change.items():
             for row, cause in enumerate(causes):
                 one = batch.filter(pc.and_(pc.equal(batch["cause"], cause), pc.equal(batch["evidence"], evidence)))
-                begin = ((one["start"].to_numpy() - low) * scale).astype(np.int64).clip(0, STEPS - 1)
-                end = ((one["end"].to_numpy() - low) * scale).astype(np.int64).clip(0, STEPS - 1)
+                begin = ((one["start"].to_numpy() - low) * scale).clip(0, STEPS - 1).astype(np.int64)
+                end = ((one["end"].to_numpy() - low) * scale).clip(0, STEPS - 1).astype(np.int64)
                 np.add.at(into[row], begin, 1)
                 np.add.at(into[row], np.maximum(begin, end) + 1, -1)
     filled = {e: np.cumsum(c, axis=1)[:, :STEPS] > 0 for e, c in change.items()}
     return Lanes(causes, filled, low, high)
+
+
+def _timed() -> pc.Expression:
+    return plausible("start_ts_ns") & (pc.field("end_ts_ns").is_null() | plausible("end_ts_ns"))
 
 
 def draw(ax: Any, data: Lanes) -> None:

@@ -207,3 +207,28 @@ def test_publishes_at_one_instant_have_a_staircase(tmp_path: Path) -> None:
     stairs = staircase.query(at, channel)
     assert (stairs.published[-1], stairs.answered[-1]) == (8, 8)
     staircase.section(at)
+
+
+EXTREMES = (-(2**63), 0, 10**18, 2**63 - 1, None)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("low", EXTREMES)
+@pytest.mark.parametrize("high", EXTREMES)
+def test_no_time_is_too_strange(tmp_path: Path, low: int | None, high: int | None) -> None:
+    row = {"connection_id": 1, "channel": 1, "channel_epoch": 1, "start_packet": low, "latency_ns": high}
+    times = [
+        {**row, "publish_ts_ns": a, "confirm_ts_ns": b, "end_ts_ns": b, "publish_seq": a, "outcome": o}
+        for a, b in ((low, high), (high, low), (low, low))
+        for o in ("ack", "nack", "none")
+    ]
+    del row["latency_ns"]
+    synthetic.write(tmp_path, "confirms", [{k: v for k, v in t.items() if k != "start_packet"} for t in times])
+    waited = {"start_ts_ns": low, "end_ts_ns": high, "duration_ns": high, "cause": "prefetch", "evidence": "proven"}
+    synthetic.write(tmp_path, "flow_control", [{**row, **waited}])
+    synthetic.write(
+        tmp_path, "connections", [{"connection_id": 1, "first_ts_ns": low, "last_ts_ns": high, "bytes": low}]
+    )
+    at = Tables(tmp_path, tmp_path)
+    for view in (captured, connections, summary, heatmap, staircase, waits, slowest, rpcs):
+        view.section(at)
