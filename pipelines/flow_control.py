@@ -1,0 +1,122 @@
+"""Flow control: the intervals in which one side made the other wait.
+
+Every cause is brought into the same form: events along the frames of a scope (a connection, a channel, a consumer),
+each of which says whether the scope is held from then on. An interval begins with the first event that holds, and ends
+with the first after it that does not.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from pipelines import endings
+from pipelines.buckets import CHANNEL, bucket, running
+from pipelines.prefetch import windows
+from pipelines.schemas import conform
+
+_SCOPE = (*CHANNEL, "cause", "side", "consumer")
+_POINT = ("frame_no", "ts_ns", "capture", "packet")
+
+
+def flow_control(frames: DataFrame, settlements: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row per interval of waiting, for connection.blocked, channel.flow and full prefetch windows.
+
+    A wait for connection.blocked or channel.flow is `proven`: it was asked for. A full window is `proven` when a
+    delivery follows the acknowledgement that opened it within two round trips, and `possible` otherwise: there may have
+    been nothing to deliver.
+
+    Args:
+        frames: `amqp091_frames`.
+        settlements: the table `settlements`.
+        connections: `connections`.
+
+    Returns:
+        The table `flow_control`.
+    """
+    union = partial(DataFrame.unionByName, allowMissingColumns=True)
+    events = reduce(union, (_blocked(frames), _flow(frames), _prefetch(frames, settlements)))
+    point = sf.struct(*_POINT, "acknowledges")
+    rows = events.withColumn("released", sf.when(~sf.col("held"), point)).withColumn(
+        "delivered", sf.when(sf.col("delivers"), sf.struct("frame_no", "ts_ns"))
+    )
+    rows = running(
+        rows.select(*_SCOPE, *_POINT, "held", "released", "delivered"),
+        _SCOPE,
+        "frame_no",
+        {"end_event": ("min", "released"), "next_delivery": ("min", "delivered")},
+        descending=True,
+        before=True,
+    )
+    # All events that hold and have the same release behind them are one interval. Nothing is delivered while a window
+    # is full, so what comes next behind the last of them is what comes next behind the release.
+    intervals = (
+        rows.where("held")
+        .groupBy(*_SCOPE, "end_event")
+        .agg(sf.min(sf.struct(*_POINT)).alias("start"), sf.max("next_delivery").alias("next_delivery"))
+        .withColumn("bucket", bucket(sf.col("start.frame_no")))
+    )
+    places = events.select(*CHANNEL, bucket("frame_no").alias("bucket")).distinct()
+    intervals = intervals.join(endings.attach(places, frames, connections), [*CHANNEL, "bucket"], "left")
+    intervals = intervals.join(connections.select("connection_id", "rtt_ns"), "connection_id", "left")
+    return conform(_result(intervals), "flow_control")
+
+
+def _result(intervals: DataFrame) -> DataFrame:
+    released = sf.col("end_event").isNotNull()
+    names = sf.struct(*(f"end.{name}" for name in _POINT))
+    end = sf.when(released, sf.struct(*(f"end_event.{name}" for name in _POINT))).otherwise(names)
+    seen = released | sf.col("end.frame_no").isNotNull() | (sf.col("end.by") == "connection-close")
+    soon = (sf.col("next_delivery.ts_ns") - sf.col("end_event.ts_ns")) <= 2 * sf.col("rtt_ns")
+    proven = (sf.col("cause") != "prefetch") | (sf.col("end_event.acknowledges") & soon)
+    whole_connection = sf.col("cause") == "connection-blocked"
+    rows = intervals.withColumn("finish", end).withColumn("seen", sf.coalesce(seen, sf.lit(False)))
+    return rows.select(
+        "connection_id",
+        *(sf.when(~whole_connection, sf.col(name)).alias(name) for name in ("channel", "channel_epoch")),
+        sf.nullif("consumer", sf.lit("")).alias("consumer_tag"),
+        "cause",
+        *(sf.col(f"start.{name}").alias(f"start_{name}") for name in _POINT),
+        *(sf.when(sf.col("seen"), sf.col(f"finish.{name}")).alias(f"end_{name}") for name in _POINT),
+        (sf.col("finish.ts_ns") - sf.col("start.ts_ns")).alias("duration_ns"),
+        "side",
+        sf.when(proven, "proven").otherwise("possible").alias("evidence"),
+    )
+
+
+def _event(rows: DataFrame, cause: str, side: Column, held: Column) -> DataFrame:
+    return rows.select(
+        *CHANNEL,
+        sf.lit(cause).alias("cause"),
+        side.alias("side"),
+        sf.lit("").alias("consumer"),
+        *_POINT,
+        held.alias("held"),
+        sf.lit(False).alias("delivers"),
+        sf.lit(False).alias("acknowledges"),
+    )
+
+
+def _blocked(frames: DataFrame) -> DataFrame:
+    rows = frames.where(sf.col("method").isin("connection.blocked", "connection.unblocked") & ~sf.col("from_client"))
+    return _event(rows, "connection-blocked", sf.lit("server"), sf.col("method") == "connection.blocked")
+
+
+def _flow(frames: DataFrame) -> DataFrame:
+    rows = frames.where((sf.col("method") == "channel.flow") & sf.col("active").isNotNull())
+    return _event(rows, "channel-flow", sf.when(sf.col("from_client"), "client").otherwise("server"), ~sf.col("active"))
+
+
+def _prefetch(frames: DataFrame, settlements: DataFrame) -> DataFrame:
+    return windows(frames, settlements).select(
+        *CHANNEL,
+        sf.lit("prefetch").alias("cause"),
+        sf.lit("client").alias("side"),
+        "consumer",
+        *_POINT,
+        ((sf.col("limit") > 0) & (sf.col("outstanding") >= sf.col("limit"))).alias("held"),
+        "delivers",
+        "acknowledges",
+    )
