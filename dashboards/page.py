@@ -93,10 +93,9 @@ def write(tables: Tables, path: Path) -> None:
     try:
         unfinished.write_text(text, encoding="utf-8")
         os.replace(unfinished, path)  # noqa: PTH105 - the same, and says what it does
-    except OSError:
+    finally:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
-        raise
 
 
 def _colours() -> str:
