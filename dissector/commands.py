@@ -45,10 +45,10 @@ class Dissect:
             output: Output | None = None
             try:
                 # The first rows come before the folder is touched: what is no capture leaves no trace.
-                for table, batch in reading:
+                for work in reading.work():
                     if output is None:
                         output = self._open(arguments, Output, {n: schema_of(n, options) for n in NAMES})
-                    output.add(table, batch)
+                    output.add(work)
                 if output is None:
                     output = self._open(arguments, Output, {n: schema_of(n, options) for n in NAMES})
                 output.finish()

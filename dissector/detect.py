@@ -5,6 +5,7 @@ enough. One that was under way when the capture began is judged by frames that f
 not look like any is passed over and counted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,15 +76,14 @@ class Detector:
 
     def sort(self, pieces: Ints, buffer: Buffer, conn: Ints) -> Ints:
         """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
-        waiting = np.flatnonzero(conn[pieces[S_SLOT], C_PROTOCOL] == 0)
+        slots = pieces[S_SLOT]
+        waiting = np.flatnonzero(conn[:, C_PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
             return pieces
         keep = np.ones(pieces.shape[1], np.bool_)
         released: list[Ints] = []
-        for i in waiting.tolist():
-            slot = int(pieces[S_SLOT, i])
-            if conn[slot, C_PROTOCOL]:
-                continue  # decided by a piece before it
+        for i in self._undecided(waiting, slots, conn):
+            slot = int(slots[i])
             probe = self.probes.get(slot)
             if probe is None:
                 probe = self.probes[slot] = Probe()
@@ -102,6 +102,16 @@ class Detector:
             return pieces
         rest = pieces[:, keep]
         return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
+
+    @staticmethod
+    def _undecided(waiting: Ints, slots: Ints, conn: Ints) -> Iterator[int]:
+        """Indexes of pieces whose connection is undecided when its turn comes; mostly the first of each decides."""
+        _, first = np.unique(slots[waiting], return_index=True)
+        yield from waiting[np.sort(first)].tolist()
+        rest = np.delete(waiting, first)
+        for i in rest[conn[slots[rest], C_PROTOCOL] == 0].tolist():
+            if conn[slots[i], C_PROTOCOL] == 0:
+                yield i
 
     def forget(self, slots: Ints) -> dict[int, Probe]:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""

@@ -3,8 +3,9 @@
 `feed` and `finish` are what everybody uses: the command line, the Spark source and the tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +21,14 @@ from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Connections
 from dissector.packets import PacketDecoder, PacketReport
 from dissector.reassembly import C_PROTOCOL, C_SYN, S_SLOT
-from dissector.tables import Tables
+from dissector.tables import Ends, Tables
 from dissector.tcp import Reassembler
 from spec.model import Protocol
 
 Row = tuple[str, pa.RecordBatch]
 """A table's name and some rows of it."""
+Work = Callable[[], list[Row]]
+"""Rows still to be made. It touches no state but its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,16 @@ class Dissector:
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture; captures one after the other, each in its own order."""
+        for work in self.work(batch):
+            yield from work()
+
+    def finish(self) -> Iterator[Row]:
+        """End all connections."""
+        for work in self.last_work():
+            yield from work()
+
+    def work(self, batch: PacketBatch) -> Iterator[Work]:
+        """As `feed`, with the rows still to be made: each piece of work may be done later, by any thread."""
         segments, report = self.packets.segments(batch, self.compiled)
         self.reports.append(report)
         buffer = self._resume(Buffer(batch.data, batch.used))
@@ -81,28 +94,27 @@ class Dissector:
             yield from self._pieces(pieces, ended, buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
-    def finish(self) -> Iterator[Row]:
-        """End all connections."""
+    def last_work(self) -> Iterator[Work]:
+        """As `finish`, with the rows still to be made."""
         buffer = self._resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         for pieces, ended in self.tcp.finish():
             yield from self._pieces(pieces, ended, buffer)
         self.carried = np.zeros(0, np.uint8)
 
     def _resume(self, buffer: Buffer) -> Buffer:
-        used = buffer.top
-        buffer.reserve(len(self.carried) + used + (1 << 16))
+        buffer.reserve(len(self.carried) + (1 << 16))
         move(self._ranges, buffer.append(self.carried))
         return buffer
 
-    def _pieces(self, pieces: Ints, ended: Ints, buffer: Buffer) -> Iterator[Row]:
+    def _pieces(self, pieces: Ints, ended: Ints, buffer: Buffer) -> Iterator[Work]:
         conn = self.tcp.conn
         pieces = self.detector.sort(np.ascontiguousarray(pieces), buffer, conn)
         self._begin(conn)
-        mine = conn[pieces[S_SLOT], C_PROTOCOL] == detect.AMQP_0_9_1
+        mine = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]] == detect.AMQP_0_9_1
         if not mine.all():
             pieces = np.ascontiguousarray(pieces[:, mine])
         for out in self.amqp091.feed(pieces, pieces.shape[1], buffer, conn):
-            yield from self._rows(out, buffer, conn)
+            yield self._work(out, buffer, conn)
         if len(ended):
             yield from self._end(ended, buffer, conn)
 
@@ -113,47 +125,58 @@ class Dissector:
         if len(slots):
             self.amqp091.begin(slots, np.where(conn[slots, C_SYN] != 0, ly.HEAD, ly.SEARCH), len(conn))
 
-    def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Row]:
+    def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
         slots = ended[conn[ended, C_PROTOCOL] == detect.AMQP_0_9_1]
         for out in self.amqp091.end(slots, conn, buffer):
-            yield from self._rows(out, buffer, conn)
+            yield self._work(out, buffer, conn)
         for slot, probe in self.detector.forget(ended).items():
             self.connections.story(slot).skipped += probe.skipped
         for slot in slots.tolist():
             skipped = self.amqp091.skipped(slot)
             if skipped:
                 self.connections.story(slot).skipped += skipped
-        yield from self._cut("connections", self.connections.rows(ended, conn, self.tcp.half, self.captures))
+        rows = self.connections.rows(ended, conn, self.tcp.half, self.captures)
+        yield partial(self._cut, "connections", rows)
         self.tcp.free(ended)
 
-    def _rows(self, out: Frames | Messages | Faults, buffer: Buffer, conn: Ints) -> Iterator[Row]:
+    def _work(self, out: Frames | Messages | Faults, buffer: Buffer, conn: Ints) -> Work:
+        """Note what state must know of these rows now; what is left is to make them."""
+        rows = out.rows
         if isinstance(out, Frames):
             self.connections.take(out, buffer.data, conn)
-            rows = self.tables.frames(out, conn)
-            yield from self._cut("amqp091_frames", rows)
-            yield from self._cut("anomalies", self.tables.problems(rows, out.fields))
-        elif isinstance(out, Messages):
-            slots, counts = np.unique(out.rows[ly.G_SLOT], return_counts=True)
-            for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
-                self.connections.story(slot).messages += count
-            rows = self.tables.messages(out, conn)
-            yield from self._cut("messages", rows)
-            yield from self._cut("anomalies", self.tables.problems(rows, out.properties))
-        else:
-            skips = out.rows[:, out.rows[ly.Y_CODE] == ly.SKIPPED]
-            for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
-                self.connections.story(slot).skipped += octets
-            yield from self._cut("anomalies", self.tables.faults(out, conn))
+            return partial(self._frames, out, Ends.of(conn, rows[ly.R_SLOT], rows[ly.R_SIDE]))
+        if isinstance(out, Messages):
+            self._count(rows[ly.G_SLOT])
+            return partial(self._messages, out, Ends.of(conn, rows[ly.G_SLOT], rows[ly.G_SIDE]))
+        skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
+        for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
+            self.connections.story(slot).skipped += octets
+        return partial(self._faults, out, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
 
-    def _cut(self, table: str, rows: pa.RecordBatch | None) -> Iterator[Row]:
+    def _count(self, slots: Ints) -> None:
+        for slot, count in zip(*(a.tolist() for a in np.unique(slots, return_counts=True)), strict=True):
+            self.connections.story(slot).messages += count
+
+    def _frames(self, frames: Frames, ends: Ends) -> list[Row]:
+        rows = self.tables.frames(frames, ends)
+        return self._cut("amqp091_frames", rows) + self._cut("anomalies", self.tables.problems(rows, frames.fields))
+
+    def _messages(self, messages: Messages, ends: Ends) -> list[Row]:
+        arguments, properties = self.amqp091.decode(messages)
+        rows = self.tables.messages(messages, arguments, properties, ends)
+        return self._cut("messages", rows) + self._cut("anomalies", self.tables.problems(rows, properties))
+
+    def _faults(self, faults: Faults, ends: Ends) -> list[Row]:
+        return self._cut("anomalies", self.tables.faults(faults, ends))
+
+    def _cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
         """Leave out what lies outside of the time range asked for."""
-        if rows is None or not rows.num_rows:
-            return
+        if rows is None:
+            return []
         start, end = self.options.from_ns, self.options.to_ns
         first, last = ("first_ts_ns", "last_ts_ns") if table == "connections" else ("ts_ns", "ts_ns")
         if start is not None:
             rows = rows.filter(pc.greater_equal(rows.column(last), start))
         if end is not None:
             rows = rows.filter(pc.less(rows.column(first), end))
-        if rows.num_rows:
-            yield table, rows
+        return [(table, rows)] if rows.num_rows else []

@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
+_compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+_compiling = RLock()
 
 COMPILE_ABOVE = 1 << 18
 """Input of this many octets is worth loading compiled kernels, where they are cached (0.5 to 1 s)."""
@@ -73,12 +76,20 @@ def is_cached() -> bool:
     return any(cache_folder().glob("**/*.nbi"))
 
 
-@functools.cache
 def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be.
 
     Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
     """
+    ready = _compiled.get(function)
+    if ready is None:
+        with _compiling:
+            ready = _compiled.get(function) or _compile(function)
+            _compiled[function] = ready
+    return ready
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     import numba  # noqa: PLC0415 - half a second that small inputs do not pay
 
     namespace = dict(function.__globals__)

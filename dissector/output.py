@@ -1,18 +1,20 @@
 """Record batches to part files: a folder per table, complete parts only.
 
-A part is written under another name and renamed when it is complete. Writing goes on in a thread of its own,
-for pyarrow encodes and compresses without Python's lock.
+A part is written under another name and renamed when it is complete. Making rows and writing them goes on in
+threads beside the dissection, for kernels and pyarrow run without Python's lock.
 """
 
 import json
 import shutil
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Semaphore
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from dissector.dissector import Row, Work
 
 NOTE = "_amqpscope.json"
 """Marks a folder as ours; says whether it is complete."""
@@ -22,8 +24,12 @@ GROUP_ROWS = 1 << 17
 GROUP_OCTETS = 32 << 20
 PART_ROWS = 1 << 22
 """Rows of a part file at most: what is lost when a run is killed."""
+WORKERS = 2
+"""Threads that make rows and write them, besides the one that dissects."""
+WAITING_WORK = 12
+"""Batches of rows that may wait to be made."""
 WAITING_GROUPS = 4
-"""Row groups that may wait for the writing thread."""
+"""Row groups that may wait to be written."""
 
 
 class OutputError(Exception):
@@ -57,36 +63,36 @@ class Output:
         self.rows = dict.fromkeys(schemas, 0)
         _claim(self.folder, schemas)
         self._write_note(complete=False)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="amqpscope-write")
-        self._slots = Semaphore(WAITING_GROUPS)
-        self._pending: list[Future[None]] = []
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="amqpscope-write")
+        self._work: deque[Future[list[Row]]] = deque()
+        self._writes: deque[Future[None]] = deque()
         self._tables = {name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()}
 
-    def add(self, name: str, batch: pa.RecordBatch) -> None:
-        """Add rows to a table.
+    def add(self, work: Work) -> None:
+        """Have these rows made and written in the background; those of a table stay in order.
 
         Raises:
-            OutputError: writing failed (now or, in the background, before).
+            OutputError: writing failed, now or before.
         """
-        self.rows[name] += batch.num_rows
-        table = self._tables[name]
-        table.waiting.append(batch)
-        table.rows += batch.num_rows
-        table.octets += batch.nbytes if table.rows < GROUP_ROWS else 0
-        if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
-            self._submit(table, table.take())
+        self._work.append(self._pool.submit(work))
+        while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
+            self._place(self._work.popleft().result())
 
-    def _submit(self, table: "_Table", group: pa.Table) -> None:
-        self._slots.acquire()
-        self._pending.append(self._pool.submit(self._write, table, group))
-        while self._pending and self._pending[0].done():
-            self._check(self._pending.pop(0))
+    def _place(self, rows: list[Row]) -> None:
+        for name, batch in rows:
+            self.rows[name] += batch.num_rows
+            table = self._tables[name]
+            table.waiting.append(batch)
+            table.rows += batch.num_rows
+            table.octets += batch.nbytes
+            if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
+                self._submit(table)
 
-    def _write(self, table: "_Table", group: pa.Table) -> None:
-        try:
-            table.write(group)
-        finally:
-            self._slots.release()
+    def _submit(self, table: "_Table") -> None:
+        table.last = self._pool.submit(table.write, table.take(), table.last)
+        self._writes.append(table.last)
+        while self._writes and (len(self._writes) > WAITING_GROUPS or self._writes[0].done()):
+            self._check(self._writes.popleft())
 
     def _check(self, future: Future[None]) -> None:
         try:
@@ -100,10 +106,12 @@ class Output:
         Raises:
             OutputError: writing failed.
         """
+        while self._work:
+            self._place(self._work.popleft().result())
         for table in self._tables.values():
-            self._submit(table, table.take())
-        for future in self._pending:
-            self._check(future)
+            self._submit(table)
+        while self._writes:
+            self._check(self._writes.popleft())
         self._pool.shutdown()
         try:
             for table in self._tables.values():
@@ -136,6 +144,7 @@ class _Table:
         self.parts = self.written = 0
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
         self._temporary = Path()
+        self.last: Future[None] | None = None
 
     def take(self) -> pa.Table:
         """The rows that wait, as one table."""
@@ -144,8 +153,10 @@ class _Table:
         self.rows = self.octets = 0
         return group
 
-    def write(self, group: pa.Table) -> None:
-        """Write one row group, and complete the part when it is large enough."""
+    def write(self, group: pa.Table, before: Future[None] | None) -> None:
+        """Write one row group behind the one before it, and complete the part when it is large enough."""
+        if before is not None:
+            before.result()
         if self._writer is None:
             self._temporary = self.folder / f".part-{self.parts:05d}.{self.form}.writing"
             if self.form == "parquet":

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import spec
 from dissector import kernel
 from dissector.capture import CaptureFile, PacketBatch, Problem
-from dissector.dissector import Dissector, Options, Row
+from dissector.dissector import Dissector, Options, Row, Work
 from dissector.sources import Source, find
 from dissector.tables import NAMES, TYPES, record_batch, schema
 from spec.model import Protocol
@@ -51,17 +52,22 @@ class Reading:
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
 
     def __iter__(self) -> Iterator[Row]:
+        for work in self.work():
+            yield from work()
+
+    def work(self) -> Iterator[Work]:
+        """As iterating, with the rows still to be made: work may be done later, by any thread, in any order."""
         for index, source in enumerate(self.sources):
             yield from self._capture(index, source)
-        yield from self.dissector.finish()
+        yield from self.dissector.last_work()
 
-    def _capture(self, index: int, source: Source) -> Iterator[Row]:
+    def _capture(self, index: int, source: Source) -> Iterator[Work]:
         self.dissector.captures.append(source.name)
         file = CaptureFile(source.path, source.name, index, batch_bytes=self.batch_bytes, compiled=self.compiled)
         taken, steps, last = 0, 0, None
         segments = others = 0
         for batch in file:
-            yield from self.dissector.feed(batch)
+            yield from self.dissector.work(batch)
             problems: list[Problem] = []
             for report in self.dissector.reports:
                 segments += report.tcp
@@ -71,34 +77,27 @@ class Reading:
             back = self._clock_steps(batch, last)[: MAX_CLOCK_STEPS - steps]
             steps += len(back)
             last = int(batch.ts_ns[-1])
-            yield from self._problems(source.name, problems + back, batch)
+            yield partial(self._problems, source.name, problems + back, batch)
             self.progress(batch.consumed - taken)
             taken = batch.consumed
         info = file.info
-        yield from self._problems(source.name, info.problems, None)
-        yield (
-            "captures",
-            pa.RecordBatch.from_pylist(
-                [
-                    {
-                        "capture": source.name,
-                        "format": info.format,
-                        "link_types": ",".join(map(str, info.link_types)),
-                        "packets": info.packets,
-                        "bytes": taken or source.size or 0,
-                        "first_ts_ns": info.first_ts_ns,
-                        "last_ts_ns": info.last_ts_ns,
-                        "snap_length": info.snap_length or None,
-                        "interfaces": len(info.interfaces),
-                        "dropped": info.dropped,
-                        "truncated": info.truncated,
-                        "tcp_segments": segments,
-                        "other_packets": others,
-                    }
-                ],
-                schema("captures"),
-            ),
-        )
+        yield partial(self._problems, source.name, info.problems, None)
+        row = {
+            "capture": source.name,
+            "format": info.format,
+            "link_types": ",".join(map(str, info.link_types)),
+            "packets": info.packets,
+            "bytes": taken or source.size or 0,
+            "first_ts_ns": info.first_ts_ns,
+            "last_ts_ns": info.last_ts_ns,
+            "snap_length": info.snap_length or None,
+            "interfaces": len(info.interfaces),
+            "dropped": info.dropped,
+            "truncated": info.truncated,
+            "tcp_segments": segments,
+            "other_packets": others,
+        }
+        yield partial(list, [("captures", pa.RecordBatch.from_pylist([row], schema("captures")))])
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
         times = batch.ts_ns
@@ -114,9 +113,9 @@ class Reading:
             for i in rows.tolist()
         ]
 
-    def _problems(self, capture: str, problems: list[Problem], batch: PacketBatch | None) -> Iterator[Row]:
+    def _problems(self, capture: str, problems: list[Problem], batch: PacketBatch | None) -> list[Row]:
         if not problems:
-            return
+            return []
         numbers = [p.packet or None for p in problems]
         times: list[int | None] = [None] * len(problems)
         if batch is not None:
@@ -132,7 +131,7 @@ class Reading:
             "offset": pa.array([p.offset for p in problems], pa.int64()),
             "detail": pa.array([p.detail for p in problems], pa.string()),
         }
-        yield "anomalies", record_batch(schema("anomalies"), columns)
+        return [("anomalies", record_batch(schema("anomalies"), columns))]
 
 
 def read(

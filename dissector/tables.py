@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 import spec
 from dissector.amqp091 import layout as ly
@@ -52,6 +54,18 @@ def schema(name: str, protocol: Protocol | None = None) -> pa.Schema:
     return pa.schema([(column.name, TYPES[column.type]) for column in table.columns])
 
 
+class Ends(NamedTuple):
+    """Whose rows they are: taken from the connections' state while it is there."""
+
+    connection_id: Ints
+    from_client: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, conn: Ints, slot: Ints, side: Ints) -> "Ends":
+        """Look it up for rows of these slots and sides."""
+        return cls(conn[:, C_ID].copy()[slot], side == conn[:, C_CLIENT].copy()[slot])
+
+
 class Tables:
     """Makes record batches. `captures` names the captures by their index and may grow."""
 
@@ -64,11 +78,11 @@ class Tables:
         self.frame_types = pa.array([FRAME_TYPES.get(k) for k in range(max(FRAME_TYPES) + 1)], pa.string())
         self.kinds = pa.array([ly.KINDS.get(k) for k in range(max(ly.KINDS) + 1)], pa.string())
 
-    def frames(self, frames: Frames, conn: Ints) -> pa.RecordBatch:
+    def frames(self, frames: Frames, ends: Ends) -> pa.RecordBatch:
         """Rows of `amqp091_frames`."""
         rows = frames.rows
         columns = self._leading(
-            conn, rows[ly.R_SLOT], rows[ly.R_SIDE], rows[ly.R_NO], rows[ly.R_CAPTURE], rows[ly.R_PACKET], rows[ly.R_TS],
+            ends, rows[ly.R_NO], rows[ly.R_CAPTURE], rows[ly.R_PACKET], rows[ly.R_TS],
             rows[ly.R_FIRST_CAPTURE], rows[ly.R_FIRST_PACKET], rows[ly.R_FIRST_TS],
         )  # fmt: skip
         columns |= {
@@ -82,12 +96,12 @@ class Tables:
         }
         return record_batch(schema("amqp091_frames", self.protocol), columns | frames.fields.columns)
 
-    def messages(self, messages: Messages, conn: Ints) -> pa.RecordBatch:
+    def messages(self, messages: Messages, arguments: Decoded, properties: Decoded, ends: Ends) -> pa.RecordBatch:
         """Rows of `messages`."""
         rows = messages.rows
         n = rows.shape[1]
         columns = self._leading(
-            conn, rows[ly.G_SLOT], rows[ly.G_SIDE], rows[ly.G_NO], rows[ly.G_CAPTURE], rows[ly.G_PACKET], rows[ly.G_TS],
+            ends, rows[ly.G_NO], rows[ly.G_CAPTURE], rows[ly.G_PACKET], rows[ly.G_TS],
             rows[ly.G_FIRST_CAPTURE], rows[ly.G_FIRST_PACKET], rows[ly.G_FIRST_TS],
         )  # fmt: skip
         columns |= {
@@ -105,16 +119,16 @@ class Tables:
         }
         if messages.bodies is not None:
             columns["body"] = pa.array(messages.bodies, pa.binary())
-        columns |= messages.arguments.columns | messages.properties.columns
+        columns |= arguments.columns | properties.columns
         return record_batch(schema("messages"), columns)
 
-    def faults(self, faults: Faults, conn: Ints) -> pa.RecordBatch:
+    def faults(self, faults: Faults, ends: Ends) -> pa.RecordBatch:
         """Rows of `anomalies` for what framing and contents had."""
         rows = faults.rows
         codes = [ly.FAULTS[code] for code in rows[ly.Y_CODE].tolist()]
         details = [self._detail(code, value) for code, value in zip(codes, rows[ly.Y_VALUE].tolist(), strict=True)]
         leading = self._leading(
-            conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE], rows[ly.Y_NO], rows[ly.Y_CAPTURE], rows[ly.Y_PACKET],
+            ends, rows[ly.Y_NO], rows[ly.Y_CAPTURE], rows[ly.Y_PACKET],
             rows[ly.Y_TS], rows[ly.Y_FIRST_CAPTURE], rows[ly.Y_FIRST_PACKET], rows[ly.Y_FIRST_TS],
         )  # fmt: skip
         channel = pa.array(rows[ly.Y_CHANNEL], pa.int32(), mask=rows[ly.Y_CHANNEL] < 0)
@@ -152,11 +166,11 @@ class Tables:
         return record_batch(schema("anomalies"), columns)
 
     def _leading(
-        self, conn: Ints, slot: Ints, side: Ints, number: Ints, capture: Ints, packet: Ints, ts: Ints,
+        self, ends: Ends, number: Ints, capture: Ints, packet: Ints, ts: Ints,
         first_capture: Ints, first_packet: Ints, first_ts: Ints,
     ) -> dict[str, pa.Array]:  # fmt: skip
         return {
-            "connection_id": pa.array(conn[slot, C_ID]),
+            "connection_id": pa.array(ends.connection_id),
             "frame_no": pa.array(number, mask=number < 0),
             "capture": self._capture(capture),
             "packet": pa.array(packet),
@@ -165,7 +179,7 @@ class Tables:
             "first_capture": self._capture(first_capture),
             "first_packet": pa.array(first_packet),
             "first_ts_ns": pa.array(first_ts),
-            "from_client": pa.array(side == conn[slot, C_CLIENT]),
+            "from_client": pa.array(ends.from_client),
         }
 
     def _capture(self, index: Ints) -> pa.Array:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dissector import limits
 from dissector.amqp091 import channels, content, frames
@@ -38,12 +39,11 @@ class Frames(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Some messages: `rows` is (ly.G_HEIGHT, n), `hashes` (n,) uint64."""
+    """Some messages: `rows` is (ly.G_HEIGHT, n), `hashes` (n,) uint64. Their fields still lie in `data`."""
 
     rows: Ints
-    hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
-    arguments: Decoded
-    properties: Decoded
+    hashes: NDArray[np.uint64]
+    data: Octets
     bodies: list[bytes | None] | None
 
 
@@ -187,8 +187,8 @@ class Amqp091:
             call(
                 content.assemble, self.compiled, self.frames, n, self.spans, int(m[ly.M_SPANS]), buffer.data, conn,
                 self.roles, tags, no_ack, no_wait, self.channels, self.contents, self.lanes, self.waiting,
-                self.table, self.first,
-                self.free_channels, self.nodes, self.free_nodes, self.messages, self.hashes, self.content_faults,
+                self.table, self.first, self.free_channels, self.nodes, self.free_nodes, self.messages, self.hashes,
+                self.content_faults,
                 self.kept, q, self.keep,
             )  # fmt: skip
             messages += self._finished(buffer.data)
@@ -214,12 +214,19 @@ class Amqp091:
             yield Faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
         if n:
             rows = self.messages[:, :n].copy()
-            yield self._decoded(rows, self.hashes[:n].copy(), data)
+            bodies = None
+            if self.keep:
+                bodies = []
+                for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
+                    parts = self.bodies.pop(body, [])
+                    bodies.append(b"".join(parts)[: limits.BODY] if whole else None)
+            yield Messages(rows, self.hashes[:n].copy(), data, bodies)
 
-    def _decoded(self, rows: Ints, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", data: Octets) -> Messages:
-        partial = rows[ly.G_PARTIAL] > 0
+    def decode(self, messages: Messages) -> tuple[Decoded, Decoded]:
+        """The arguments that message rows repeat, and the properties. Touches no state: any thread may do it."""
+        rows, data = messages.rows, messages.data
         arguments = self._arguments(
-            self.some_arguments, data, rows, ly.G_METHOD_OFFSET, ly.G_METHOD_LENGTH, partial, ly.G_METHOD
+            self.some_arguments, data, rows, ly.G_METHOD_OFFSET, ly.G_METHOD_LENGTH, rows[ly.G_PARTIAL] > 0, ly.G_METHOD
         )
         offset, length = rows[ly.G_HEADER_OFFSET], rows[ly.G_HEADER_LENGTH]
         there = (offset >= 0) & (length >= HEADER_OCTETS)
@@ -228,13 +235,7 @@ class Amqp091:
             np.where(there, length - HEADER_OCTETS, 0), np.where(there, 0, -1),
             (rows[ly.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
-        bodies = None
-        if self.keep:
-            bodies = []
-            for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
-                parts = self.bodies.pop(body, [])
-                bodies.append(b"".join(parts)[: limits.BODY] if whole else None)
-        return Messages(rows, hashes, arguments, properties, bodies)
+        return arguments, properties
 
     def _arguments(
         self, plan: Plan, data: Octets, rows: Ints, offset: int, length: int, cut: Ints, method: int = ly.R_METHOD
