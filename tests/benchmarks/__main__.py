@@ -1,0 +1,172 @@
+"""`make bench`: how fast, with how much memory, and what the time goes into. No time is asserted.
+
+All runs are of one machine, one after the other and in turns, so that what else the machine does falls on both
+sides; ratios are of medians. Processor time is told beside time on the wall, for it is the steadier of the two.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.benchmarks import captures, stages
+from tests.benchmarks.running import AMQPSCOPE, ROOT, Run, middle, run
+
+MB = 1_000_000
+FIELDS = (
+    "frame.time_epoch", "tcp.stream", "amqp.channel", "amqp.method.class", "amqp.method.method",
+    "amqp.method.arguments.delivery_tag", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
+)  # fmt: skip
+SMALL = ROOT / "tests/captures/pika_confirms.pcap"
+MEASUREMENTS = ("speed", "floor", "stages", "small", "memory")
+
+
+def dissect(capture: Path, output: Path) -> list[str]:
+    """The command that is measured: all tables, everything as it is by default."""
+    return [*AMQPSCOPE, "dissect", str(capture), "-o", str(output)]
+
+
+def tshark(capture: Path) -> list[str]:
+    """What it is compared with."""
+    fields = [word for name in FIELDS for word in ("-e", name)]
+    return ["tshark", "-n", "-r", str(capture), "-d", "tcp.port==5672,amqp", "-T", "fields", *fields]
+
+
+def speed(capture: Path, output: Path, pairs: int) -> dict[str, Any]:
+    """Dissect against tshark, in turns."""
+    ours, theirs = [], []
+    for _ in range(pairs):
+        ours.append(run(dissect(capture, output)))
+        if shutil.which("tshark"):
+            theirs.append(run(tshark(capture)))
+    if pairs == 1:  # one of theirs takes minutes; ours before and after it
+        ours.append(run(dissect(capture, output)))
+    rows = {t.name: sum(pq.read_metadata(p).num_rows for p in t.glob("*.parquet")) for t in output.iterdir()}
+    frames, octets = rows["amqp091_frames"], capture.stat().st_size
+    found: dict[str, Any] = {"octets": octets, "rows": rows, "frames_per_kb": frames / octets * 1000}
+    found |= {"dissect": middle(ours), "written": sum(p.stat().st_size for p in output.rglob("*.parquet"))}
+    say(
+        f"{octets / MB:,.0f} MB, {frames:,} frames ({found['frames_per_kb']:.1f} per kB), "
+        f"{rows['messages']:,} messages; {found['written'] / MB:,.0f} MB of Parquet"
+    )
+    tell("dissect", found["dissect"], frames, octets)
+    if theirs:
+        found["tshark"] = middle(theirs)
+        tell("tshark -T fields", found["tshark"], frames, octets)
+        found["ratio"] = compare("tshark / dissect", found["tshark"], found["dissect"])
+    return found
+
+
+def floor(capture: Path, output: Path, measured: dict[str, float], pairs: int) -> dict[str, Any]:
+    """Dissect against reading the capture and writing the same tables."""
+    command = [sys.executable, "-m", "tests.benchmarks.floor", str(capture), str(output)]
+    tries = []
+    for _ in range(pairs):
+        said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        tries.append(json.loads(said))
+    found: dict[str, Any] = min(tries, key=lambda t: t["wall_s"])
+    say(f"{'floor (' + found['way'] + ')':<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}")
+    found["ratio"] = compare("dissect / floor", measured, found)
+    return found
+
+
+def profile(capture: Path, frames: int) -> dict[str, Any]:
+    """Processor time of the stages."""
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.stages", str(capture)],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    found: dict[str, Any] = json.loads(said)
+    say(stages.report(found, capture.stat().st_size, frames))
+    return found
+
+
+def small(output: Path, runs: int = 5) -> dict[str, Any]:
+    """A capture of a few kilobytes: nothing is compiled, and start-up is nearly all."""
+    found: dict[str, Any] = {"octets": SMALL.stat().st_size}
+    for name, command in {
+        "frames": [*AMQPSCOPE, "frames", str(SMALL)],
+        "dissect": dissect(SMALL, output),
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "import numpy, pyarrow": [sys.executable, "-c", "import numpy, pyarrow"],
+    }.items():
+        found[name] = middle([run(command) for _ in range(runs)])
+        tell(f"{name}, {found['octets']:,} octets" if name in ("frames", "dissect") else name, found[name])
+    return found
+
+
+def memory(sizes: tuple[int, ...], output: Path) -> dict[str, Any]:
+    """Peak over all processes, for small and large captures."""
+    found = {}
+    for size in sizes:
+        with captures.made(size) as capture:
+            taken: Run = run(dissect(capture, output), memory=True)
+        found[str(size)] = {"peak": taken.peak, "wall_s": taken.wall, "cpu_s": taken.cpu}
+        say(f"{f'dissect, {size // MB:,} MB':<46}{taken.wall:>9.2f}{taken.cpu:>9.2f}{taken.peak / MB:>9.0f} MB at most")
+    return found
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def tell(name: str, found: dict[str, float], frames: int = 0, octets: int = 0) -> None:
+    """A line of the table."""
+    line = f"{name:<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}"
+    if frames:
+        line += f"{octets / found['wall_s'] / MB:>9.0f}{frames / found['wall_s'] / 1000:>11,.0f}"
+    say(f"{line}   {found['runs']} runs, {found['wall_least_s']:.2f} to {found['wall_most_s']:.2f}")
+
+
+def compare(name: str, one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """How many times as long `one` took as the other."""
+    ratio = {key: one[f"{key}_s"] / other[f"{key}_s"] for key in ("wall", "cpu")}
+    say(f"{name:<46}{ratio['wall']:>8.1f}x{ratio['cpu']:>8.1f}x")
+    return ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--size", type=int, default=1000, metavar="MB", help="of the capture (default: 1000)")
+    parser.add_argument("--quick", action="store_true", help="100 MB for all, memory at 50 and 200 MB")
+    parser.add_argument("--pairs", type=int, metavar="N", help="turns of each (default: 1; quick: 3)")
+    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=MEASUREMENTS, help="what to measure")
+    parser.add_argument("--json", type=Path, default=ROOT / "build/bench.json", help="default: build/bench.json")
+    arguments = parser.parse_args()
+    size = (100 if arguments.quick else arguments.size) * MB
+    pairs = arguments.pairs or (3 if arguments.quick else 1)
+    only = set(arguments.only)
+    found: dict[str, Any] = {"processors": os.cpu_count(), "load": os.getloadavg(), "size": size}
+    folder = captures.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        output = Path(name) / "tables"
+        with captures.made(20 * MB) as capture:
+            run(dissect(capture, output))  # compiles what is not compiled yet
+        say(f"{'':<46}{'wall s':>9}{'cpu s':>9}{'MB/s':>9}{'kframes/s':>11}")
+        if only & {"speed", "floor", "stages"}:
+            with captures.made(size) as capture:
+                found["speed"] = speed(capture, output, pairs)
+                if "floor" in only:
+                    found["floor"] = floor(capture, output, found["speed"]["dissect"], pairs)
+                if "stages" in only:
+                    found["stages"] = profile(capture, found["speed"]["rows"]["amqp091_frames"])
+        if "small" in only:
+            found["small"] = small(output)
+        if "memory" in only:
+            found["memory"] = memory((50 * MB, 200 * MB) if arguments.quick else (250 * MB, 2000 * MB), output)
+    found["load_after"] = os.getloadavg()
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    say(f"written: {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()
