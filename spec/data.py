@@ -17,11 +17,12 @@ from spec.model import (
     Method,
     Protocol,
     SpecError,
+    Struct,
     Table,
 )
 
 _FOLDER = Path(__file__).parent
-_PROTOCOLS = ("amqp-0-9-1",)
+_PROTOCOLS = ("amqp-0-9-1", "rabbitmq-stream")
 
 
 def names() -> list[str]:
@@ -50,7 +51,8 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
         headers=tuple(Header(bytes.fromhex(h["octets"]), h["version"], h["doc"]) for h in document["headers"]),
         constants=tuple(Constant(**{"kind": None, **entry}) for entry in document["constants"]),
         domains=domains,
-        classes=tuple(_class(entry, types) for entry in document["class"]),
+        classes=tuple(_class(entry, types) for entry in document.get("class", ())) + _commands(document, domains),
+        structs=tuple(_struct(entry) for entry in document.get("struct", ())),
     )
     return columns.assign(protocol)
 
@@ -65,7 +67,7 @@ def anomalies() -> dict[str, Anomaly]:
 def tables() -> dict[str, Table]:
     """All tables of `dissect` and `analyze` with their fixed columns, in the order of the document.
 
-    `amqp091_frames` goes on with one column for each method argument: see `Table.with_methods`.
+    Tables of frames go on with one column for each method argument: see `Table.with_methods`.
     """
     document = _read("tables.toml")
     shared = {name: group["columns"] for name, group in document["shared"].items()}
@@ -116,6 +118,70 @@ def _method(cls: dict[str, Any], entry: dict[str, Any], types: dict[str, str]) -
         doc=entry["doc"],
         extension_senders=tuple(entry.get("extension_senders", ())),
     )
+
+
+def _commands(document: dict[str, Any], domains: tuple[Domain, ...]) -> tuple[Class, ...]:
+    """The commands of a protocol without classes, each layout a method; of two classes, requests and responses."""
+    if "command" not in document:
+        return ()
+    known = {domain.name: domain for domain in domains}
+    layouts: dict[bool, list[Method]] = {False: [], True: []}
+    for command in document["command"]:
+        answer = [{"response": True, "fields": command["response"], "doc": ""}] if "response" in command else []
+        for layout in [command | {"response": False}, *answer, *command.get("layouts", ())]:
+            layouts[layout.get("response", False)].append(_layout(command, layout, known))
+    return (
+        Class("request", 0, tuple(layouts[False]), doc="What a side sends of its own accord; bit 15 of the key is 0."),
+        Class("response", 1, tuple(layouts[True]), doc="Answers; bit 15 of the key is 1, with exceptions."),
+    )
+
+
+def _layout(command: dict[str, Any], layout: dict[str, Any], domains: dict[str, Domain]) -> Method:
+    answers = layout.get("response", False)
+    version, variant, name = layout.get("version", 1), layout.get("variant"), command["name"]
+    parts = [name, "response" if answers else "", str(version) if version > 1 else "", variant or ""]
+    return Method(
+        class_name="response" if answers else "request",
+        class_id=int(answers),
+        name=name,
+        id=command["key"],
+        full_name="-".join(part for part in parts if part),
+        fields=tuple(_domain_field(field, domains) for field in layout["fields"]),
+        synchronous=answers or "response" in command,
+        responses=() if answers or "response" not in command else (f"{name}-response",),
+        content=False,
+        from_client=("client" in command["from"]) != (answers and len(command["from"]) == 1),
+        from_server=("server" in command["from"]) != (answers and len(command["from"]) == 1),
+        doc=layout.get("doc") or f"Answers {name}.",
+        kind="command",
+        version=version,
+        variant=variant,
+        since=layout.get("since") or command["since"],
+    )
+
+
+def _domain_field(entry: dict[str, Any], domains: dict[str, Domain]) -> Field:
+    """A field that may take its name, type and words from its domain."""
+    domain = domains.get(entry.get("domain", ""))
+    name = entry.get("name") or entry["domain"]
+    return Field(
+        name=columns.field_name(name),
+        wire_name=name,
+        domain=domain.name if domain else entry["type"],
+        type=domain.type if domain else entry["type"],
+        reserved=entry.get("reserved", False),
+        secret=entry.get("secret", False),
+        doc=entry.get("doc") or (domain.doc if domain else ""),
+        optional=entry.get("optional", False),
+        when=entry.get("when"),
+    )
+
+
+def _struct(entry: dict[str, Any]) -> Struct:
+    fields = tuple(
+        Field(columns.field_name(item["name"]), item["name"], item["type"], item["type"]) for item in entry["fields"]
+    )
+    return Struct(entry["name"], 0, None, 0, 0, fields)
 
 
 def _field(entry: dict[str, Any], types: dict[str, str]) -> Field:

@@ -31,14 +31,16 @@ def describe(name: str, protocol: Protocol) -> list[str]:
 
 def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
     name, column = name.replace("_", "-"), name.replace("-", "_")
-    if name == protocol.name:
-        yield of_protocol(protocol)
-    for cls in protocol.classes:
-        if name in (cls.name, str(cls.id)):
-            yield of_class(cls, protocol)
-    for method in protocol.methods:
-        if name in (method.full_name, method.name, f"{method.class_id}.{method.id}"):
-            yield of_method(method)
+    known = _known(protocol)
+    for each in known:
+        if name == each.name:
+            yield of_protocol(each)
+        for cls in each.classes:
+            if name in (cls.name, str(cls.id)):
+                yield of_class(cls, each)
+        for method in each.methods:
+            if name in (method.full_name, method.name, f"{method.class_id}.{method.id}"):
+                yield of_method(method)
     if column in data.tables():
         yield of_table(data.tables()[column], protocol)
     lines = of_column(column, protocol)
@@ -48,20 +50,36 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         yield of_anomalies()
     if name in data.anomalies():
         yield of_anomaly(data.anomalies()[name])
-    for constant in protocol.constants:
-        if name in (constant.name, str(constant.value)):
-            yield of_constant(constant)
-    for domain in protocol.domains:
-        if name == domain.name:
-            yield of_domain(domain, protocol)
+    for each in known:
+        for constant in each.constants:
+            if name in (constant.name, str(constant.value)):
+                yield of_constant(constant)
+        for domain in each.domains:
+            if name == domain.name:
+                yield of_domain(domain, each)
+
+
+def _known(protocol: Protocol) -> list[Protocol]:
+    """The protocol at hand, and those that we hold as data beside it; a document of another framing stands alone."""
+    held = data.names()
+    return [protocol, *(data.load(n) for n in held if n != protocol.name)] if protocol.name in held else [protocol]
+
+
+def _whole(table: Table, protocol: Protocol) -> Table:
+    """The table with the columns of its protocol's fields."""
+    for each in _known(protocol):
+        if table.methods_of == each.name:
+            return table.with_methods(each)
+    return table
 
 
 def names(protocol: Protocol) -> set[str]:
     """Every name that `describe` knows, numbers left out."""
-    known = {protocol.name, *data.tables(), *data.anomalies()}
-    known |= {c.name for c in protocol.classes} | {m.full_name for m in protocol.methods}
-    known |= {c.name for c in protocol.constants} | {d.name for d in protocol.domains}
-    return known | {c.name for t in data.tables().values() for c in t.with_methods(protocol).columns}
+    known = {*data.tables(), *data.anomalies()}
+    for each in _known(protocol):
+        known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
+        known |= {c.name for c in each.constants} | {d.name for d in each.domains}
+    return known | {c.name for t in data.tables().values() for c in _whole(t, protocol).columns}
 
 
 def _near(name: str, protocol: Protocol) -> str:
@@ -82,9 +100,10 @@ def _printable(text: str) -> str:
 def overview(protocol: Protocol) -> list[str]:
     """What there is: protocols, classes with their methods, tables, and what else can be asked for."""
     lines = ["Protocols", ""]
-    known = [protocol] if protocol.name not in data.names() else [data.load(name) for name in data.names()]
+    known = _known(protocol)
     lines += aligned([p.name, f"{len(p.classes)} classes, {len(p.methods)} methods", p.title] for p in known)
-    lines += ["", *class_list(protocol)]
+    for each in known:
+        lines += ["", *class_list(each)]
     for command in dict.fromkeys(t.written_by for t in data.tables().values()):
         tables = [t for t in data.tables().values() if t.written_by == command]
         lines += ["", f"Tables written by {command}", ""]
@@ -153,6 +172,8 @@ def of_method(method: Method) -> list[str]:
         facts.append(["Answered by", " or ".join(method.responses)])
     if method.content:
         facts.append(["Followed by", "content header and body"])
+    if method.since:
+        facts.append(["Since", f"{method.since}{f', version {method.version}' if method.version > 1 else ''}"])
     lines += aligned(facts)
     return [*lines, "", *(_field_rows(method.fields, method.extension) or ["  No fields."])]
 
@@ -177,8 +198,16 @@ def _field_rows(fields: tuple[Field, ...], extension: str | None) -> list[str]:
     for item in fields:
         column = [item.column, item.column_type] if item.column else ["-", ""]
         mark = _OWNERS.get(item.extension, item.extension) if item.extension and not extension else ""
-        rows.append([item.wire_name, item.type, *column, mark, "reserved" if item.reserved else item.doc])
+        rows.append([item.wire_name, item.type, *column, mark, words(item)])
     return aligned(rows)
+
+
+def words(field: Field) -> str:
+    """What to say of a field."""
+    if field.reserved:
+        return field.doc or "reserved"
+    when = f" Only where the field before has the value {field.when}." if field.when is not None else ""
+    return field.doc + when + (" May be absent." if field.optional else "")
 
 
 def _addition(extension: str | None) -> str:
@@ -190,7 +219,7 @@ def _addition(extension: str | None) -> str:
 
 def of_table(table: Table, protocol: Protocol) -> list[str]:
     """A table: its columns."""
-    whole = table.with_methods(protocol) if table.methods_of == protocol.name else table
+    whole = _whole(table, protocol)
     lines = title(table.name, f"table written by {table.written_by}, {len(whole.columns)} columns")
     lines += [*paragraph(table.doc), ""]
     return lines + aligned([c.name, c.type, c.unit or "", c.doc] for c in whole.columns)
@@ -200,12 +229,12 @@ def of_column(name: str, protocol: Protocol) -> list[str]:
     """A column: the tables that have it, and the fields that it holds; no lines when there is none."""
     rows = []
     for table in data.tables().values():
-        whole = table.with_methods(protocol) if table.methods_of == protocol.name else table
+        whole = _whole(table, protocol)
         rows += [[table.name, c.type, c.unit or "", c.doc] for c in whole.columns if c.name == name]
     if not rows:
         return []
     lines = title(name, "column") + aligned(rows)
-    methods = [m.full_name for m in protocol.methods for f in m.fields if f.column == name]
+    methods = [m.full_name for p in _known(protocol) for m in p.methods for f in m.fields if f.column == name]
     if methods:
         lines += ["", "  Argument of", *aligned(([text] for text in [", ".join(methods)]), 4)]
     properties = [c.name for c in protocol.classes for f in c.fields if f.column == name]
@@ -242,7 +271,7 @@ def is_reply(constant: Constant) -> bool:
 
 def closes(constant: Constant) -> str:
     """What a reply code closes."""
-    return {"soft": "closes the channel", "hard": "closes the connection", None: ""}[constant.kind]
+    return {"soft": "closes the channel", "hard": "closes the connection"}.get(constant.kind or "", "")
 
 
 def of_domain(domain: Domain, protocol: Protocol) -> list[str]:
@@ -250,7 +279,7 @@ def of_domain(domain: Domain, protocol: Protocol) -> list[str]:
     lines = title(domain.name, "type" if domain.name == domain.type else f"domain of type {domain.type}")
     lines += paragraph(domain.doc)
     choices = [[str(value), name] for name, value in domain.choices]
-    if domain.name == "reply-code":
+    if domain.name in ("reply-code", "response-code"):
         choices = [[str(c.value), c.name, closes(c), c.doc] for c in protocol.constants if is_reply(c)]
     lines += ["", *aligned(choices)] if choices else []
     used = [f"{m.full_name} ({f.name})" for m in protocol.methods for f in m.fields if f.domain == domain.name]

@@ -1,7 +1,8 @@
 """The model of a protocol: classes, methods and fields as frozen records, whatever document they came from.
 
 Terms are those of AMQP 0-9-1. What AMQP 0-10 calls controls and commands are methods here (`Method.kind` says which),
-its structs and wire types have records of their own that stay empty for the older protocols.
+its structs and wire types have records of their own that stay empty for the older protocols. Of the stream protocol
+each layout of a command is a method: class 0 has the requests, class 1 the responses, as the key's highest bit says.
 """
 
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ class Constant:
 
     name: str
     value: int
-    kind: Literal["soft", "hard"] | None
-    """Of a reply code: `soft` closes the channel, `hard` the connection; else None."""
+    kind: Literal["soft", "hard", "response"] | None
+    """Of a reply code: `soft` closes the channel, `hard` the connection, `response` is one of streams; else None."""
     doc: str
     extension: str | None = None
     """Whose addition to the published protocol it is: `rabbitmq` or None."""
@@ -75,6 +76,10 @@ class Field:
     extension: str | None = None
     """Whose addition to the published protocol it is: `rabbitmq` or None."""
     doc: str = ""
+    optional: bool = False
+    """The record may end in front of it (streams)."""
+    when: int | None = None
+    """It is there only where the nearest field before it that has no `when` has this value (streams)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,12 @@ class Method:
     extension_senders: tuple[str, ...] = ()
     """Of `client` and `server`, the senders that only an extension allows (`server` for basic.ack)."""
     kind: Literal["method", "control", "command"] = "method"
+    version: int = 1
+    """Of the layout (streams)."""
+    variant: str | None = None
+    """What tells it from other layouts of the same ids and version, of which the first that fits is right (streams)."""
+    since: str | None = None
+    """First release that speaks it, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class Struct:
     """A struct of AMQP 0-10."""
 
     name: str
-    """`class.struct`"""
+    """`class.struct`; without a class, `struct`."""
     class_id: int
     code: int | None
     """Within its class; None for a struct that never stands on its own."""
@@ -169,7 +180,7 @@ class Protocol:
         methods = sorted((m for c in self.classes for m in c.methods), key=lambda m: (m.class_id, m.id))
         object.__setattr__(self, "_methods", tuple(methods))
         object.__setattr__(self, "_by_name", {m.full_name: m for m in reversed(methods)})
-        object.__setattr__(self, "_by_id", {(m.class_id, m.id): m for m in methods})
+        object.__setattr__(self, "_by_id", {(m.class_id, m.id): m for m in reversed(methods)})
 
     @property
     def methods(self) -> tuple[Method, ...]:
@@ -185,7 +196,7 @@ class Protocol:
         return self._by_name[full_name]
 
     def by_id(self, class_id: int, method_id: int) -> Method:
-        """The method with these ids.
+        """The method with these ids; of several layouts the first.
 
         Raises:
             KeyError: there is none.
@@ -236,7 +247,7 @@ class Table:
     """A table that some command writes.
 
     `columns` are those that no protocol changes. Where `methods_of` names a protocol, the columns of its methods
-    follow: `with_methods` appends them, or take them from `Protocol.method_columns`.
+    follow, less those that are among them: `with_methods` appends them.
     """
 
     name: str
@@ -254,8 +265,11 @@ class Table:
                 if item.column is not None:
                     fields.setdefault(item.column, []).append(item)
         domains = {d.name: d.doc for d in protocol.domains if d.name != d.type}
+        known = {column.name for column in self.columns}
         more = tuple(
-            Column(name, kind, _shared_doc(fields[name], domains)) for name, kind in protocol.method_columns().items()
+            Column(name, kind, _shared_doc(fields[name], domains))
+            for name, kind in protocol.method_columns().items()
+            if name not in known
         )
         return Table(self.name, self.doc, self.columns + more, self.written_by)
 

@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _protocol(protocol: Protocol) -> list[str]:
     lines = [f"## {protocol.name}", "", f"{protocol.title}. Sources:", ""]
     lines += [f"- {source}" for source in protocol.provenance]
-    lines += ["", "**+** marks additions of RabbitMQ's to the published protocol. Ids are class.method.", ""]
+    marked = any(m.extension for m in protocol.methods)
+    words = "**+** marks additions of RabbitMQ's to the published protocol. " if marked else ""
+    lines += ["", f"{words}Ids are class.method.", ""]
     for cls in sorted(protocol.classes, key=lambda c: c.id):
         lines += _class(cls)
     lines += ["### Reply codes", ""]
@@ -67,6 +69,8 @@ def _protocol(protocol: Protocol) -> list[str]:
     lines += ["### Other constants", ""]
     others = [c for c in protocol.constants if c not in replies]
     lines += _grid(["value", "name", ""], [[str(c.value), c.name, c.doc] for c in others])
+    if not protocol.headers:
+        return lines
     lines += ["### Protocol headers", ""]
     rows = [[f"`{describe.spelling(h.octets)}`", h.version, h.doc] for h in protocol.headers]
     return lines + _grid(["octets", "version", ""], rows)
@@ -78,6 +82,8 @@ def _class(cls: Class) -> list[str]:
         facts = [f"{cls.id}.{method.id}", f"sent by {describe.senders(method)}"]
         facts += [f"answered by {' or '.join(method.responses)}"] if method.responses else []
         facts += ["followed by content"] if method.content else []
+        facts += [f"version {method.version}"] if method.version > 1 else []
+        facts += [f"since {method.since}"] if method.since and not method.variant else []
         lines += [f"#### {method.full_name}{_mark(method.extension)}", "", f"{'; '.join(facts)}. {method.doc}", ""]
         lines += _fields(method.fields, method.extension)
     if cls.fields:
@@ -91,7 +97,7 @@ def _fields(fields: tuple[Field, ...], extension: str | None) -> list[str]:
     for item in fields:
         column = f"`{item.column}` {item.column_type}" if item.column else ""
         mark = "" if extension else _mark(item.extension)
-        rows.append([item.wire_name + mark, item.type, column, "reserved" if item.reserved else item.doc])
+        rows.append([item.wire_name + mark, item.type, column, describe.words(item)])
     return _grid(["field", "type", "column", ""], rows) if rows else []
 
 

@@ -167,7 +167,7 @@ def test_every_document_says_where_it_is_from_and_has_no_keys_that_nobody_reads(
 
 
 def test_unknown_names():
-    assert spec.names() == ["amqp-0-9-1"]
+    assert spec.names() == ["amqp-0-9-1", "rabbitmq-stream"]
     with pytest.raises(spec.SpecError, match="no such protocol; known are amqp-0-9-1"):
         spec.load("amqp-2-0")
     for lookup in (lambda: spec.load().method("no.such"), lambda: spec.load().by_id(1, 1)):
