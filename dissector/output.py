@@ -26,9 +26,9 @@ PART_ROWS = 1 << 22
 """Rows of a part file at most: what is lost when a run is killed."""
 WORKERS = 2
 """Threads that make rows and write them, besides the one that dissects."""
-WAITING_WORK = 12
+WAITING_WORK = 6
 """Batches of rows that may wait to be made."""
-WAITING_GROUPS = 4
+WAITING_GROUPS = 2
 """Row groups that may wait to be written."""
 
 

@@ -68,7 +68,7 @@ class Amqp091:
         self.properties = Plan.of_properties(basic)
         self.bodies: dict[int, list[bytes]] = {}
 
-        room = 131_072 if compiled else 2_048
+        room = 65_536 if compiled else 2_048
         self.pieces_control = np.zeros(ly.M_WIDTH, np.int64)
         self.walk = np.zeros((0, ly.W_WIDTH), np.int64)
         self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
