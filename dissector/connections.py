@@ -85,9 +85,7 @@ class Connections:
         self.is_connection = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
         self.start_ok = self.names.index("connection.start-ok")
         # The user's name stands in a secret; the plan that reads it leaves nothing but that name behind.
-        method = protocol.method("connection.start-ok")
-        open_fields = tuple(replace(a, secret=False) for a in method.fields)
-        self.login = Plan.of_methods(_with_fields(protocol, method.full_name, open_fields), only=("response",))
+        self.login = Plan.of_methods(_opened(protocol, "connection.start-ok"), only=("response",))
         self.stories: dict[int, Story] = {}
 
     def story(self, slot: int) -> Story:
@@ -214,21 +212,32 @@ def ends(identity: int, conn: Ints) -> tuple[str, str]:
 
 
 def user_name(mechanism: str | None, response: str) -> str | None:
-    """The user's name in a SASL response, and nothing else of it (RFC 4616 for PLAIN; AMQPLAIN is a field table)."""
+    """The user's name in a first SASL response, and nothing else of it.
+
+    RFC 4616 for PLAIN; AMQPLAIN is a field table; RabbitMQ's RABBIT-CR-DEMO has the password in its second response.
+    """
     if mechanism == "PLAIN":
         parts = response.split("\0")
         return parts[1] if len(parts) == 3 else None
     if mechanism == "AMQPLAIN":
-        found = re.search(r"\x05LOGINS\0\0\0(.)", response, re.DOTALL)
-        return response[found.end() : found.end() + ord(found[1])] if found else None
-    if mechanism == "ANONYMOUS":
+        octets = response.encode()  # its lengths count octets, and behind the name may stand the password
+        found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", octets)
+        return octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
+    if mechanism in ("ANONYMOUS", "RABBIT-CR-DEMO"):
         return response or None
     return None
 
 
-def _with_fields(protocol: Protocol, full_name: str, fields: tuple[Any, ...]) -> Protocol:
+def _opened(protocol: Protocol, full_name: str) -> Protocol:
+    """The protocol with no fields but those of one method, none of them secret."""
     classes = tuple(
-        replace(k, methods=tuple(replace(m, fields=fields) if m.full_name == full_name else m for m in k.methods))
+        replace(
+            k,
+            methods=tuple(
+                replace(m, fields=tuple(replace(a, secret=False) for a in m.fields if m.full_name == full_name))
+                for m in k.methods
+            ),
+        )
         for k in protocol.classes
     )
     return replace(protocol, classes=classes)

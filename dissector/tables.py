@@ -132,7 +132,8 @@ class Tables:
             rows[ly.Y_TS], rows[ly.Y_FIRST_CAPTURE], rows[ly.Y_FIRST_PACKET], rows[ly.Y_FIRST_TS],
         )  # fmt: skip
         channel = pa.array(rows[ly.Y_CHANNEL], pa.int32(), mask=rows[ly.Y_CHANNEL] < 0)
-        return self._anomalies(codes, details, channel, pa.array(rows[ly.Y_POS]), leading)
+        offset = pa.array(rows[ly.Y_POS], mask=rows[ly.Y_POS] < 0)
+        return self._anomalies(codes, details, channel, offset, leading)
 
     def problems(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch | None:
         """Rows of `anomalies` for the fields of the rows of another batch; None when there were none."""

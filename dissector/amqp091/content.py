@@ -241,7 +241,7 @@ def finish_message(
     short = contents[k, B_SIZE] - contents[k, B_GOT] if contents[k, B_STATE] == 2 else 0
     messages[G_MISSING, n] = lost + short
     messages[G_PARTIAL, n] = 1 if lost + short > 0 or contents[k, B_STATE] == 1 else 0
-    if contents[k, B_MISSING] == 0 and short == 0 and contents[k, B_STATE] == 2:
+    if contents[k, B_MISSING] == 0 and short == 0 and contents[k, B_STATE] == 2 and contents[k, B_OVER] == 0:
         hashes[n] = hash_end(lanes, waiting, k)
         messages[G_HASH, n] = 1
     else:
@@ -439,7 +439,6 @@ def assemble(
                     )  # fmt: skip
                 if contents[k, B_OVER] > 0:
                     content_fault(faults, control, frames, i, BODY_TOO_LARGE, contents[k, B_OVER])
-                    contents[k, B_OVER] = 0
                 if contents[k, B_GOT] >= contents[k, B_SIZE]:
                     finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
         frames[R_EPOCH, i] = channels[row, N_EPOCH]
@@ -449,23 +448,45 @@ def assemble(
 
 
 @kernel
+def end_fault(faults: Array, control: Array, channels: Array, row: int, contents: Array, k: int, side: int) -> None:
+    """Note that a content was under way when its connection ended, at the last frame it had."""
+    n = control[Q_FAULTS]
+    faults[Y_CODE, n] = ABANDONED
+    faults[Y_SLOT, n] = channels[row, N_SLOT]
+    faults[Y_SIDE, n] = side
+    faults[Y_NO, n] = contents[k, B_NO]
+    faults[Y_CHANNEL, n] = channels[row, N_CHANNEL]
+    faults[Y_POS, n] = -1
+    faults[Y_VALUE, n] = contents[k, B_FIRST_NO]
+    faults[Y_PACKET, n] = contents[k, B_PACKET]
+    faults[Y_TS, n] = contents[k, B_TS]
+    faults[Y_CAPTURE, n] = contents[k, B_CAPTURE]
+    faults[Y_FIRST_PACKET, n] = contents[k, B_FIRST_PACKET]
+    faults[Y_FIRST_TS, n] = contents[k, B_FIRST_TS]
+    faults[Y_FIRST_CAPTURE, n] = contents[k, B_FIRST_CAPTURE]
+    control[Q_FAULTS] = n + 1
+
+
+@kernel
 def end_channels(
     slots: Array, begin: int, conn: Array, channels: Array, contents: Array, lanes: Array, waiting: Array, table: Array,
-    first: Array, free_channels: Array, nodes: Array, free_nodes: Array, messages: Array, hashes: Array, control: Array,
+    first: Array, free_channels: Array, nodes: Array, free_nodes: Array, messages: Array, hashes: Array, faults: Array,
+    control: Array,
 ) -> int:  # fmt: skip
-    """Forget the channels of connections that are over; contents under way become partial messages.
+    """Forget the channels of connections that are over; contents under way become partial messages and faults.
 
-    Returns the index of the first slot not done for lack of room in `messages`.
+    Returns the index of the first slot not done for lack of room in `messages` or `faults`.
     """
     for i in range(begin, len(slots)):
         slot = slots[i]
         while first[slot] >= 0:
-            if control[Q_MESSAGES] + 2 > messages.shape[1]:
+            if control[Q_MESSAGES] + 2 > messages.shape[1] or control[Q_FAULTS] + 2 > faults.shape[1]:
                 return i
             row = first[slot]
             for k in range(2 * row, 2 * row + 2):
                 if contents[k, B_STATE] != 0:
                     side = conn[slot, C_CLIENT] if k & 1 == 0 else 1 - conn[slot, C_CLIENT]
+                    end_fault(faults, control, channels, row, contents, k, side)
                     finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             clear(channels, row, nodes, free_nodes, control)
             mask = len(table) - 1

@@ -279,7 +279,7 @@ class Amqp091:
             at = call(
                 content.end_channels, self.compiled, slots, at, conn, self.channels, self.contents, self.lanes,
                 self.waiting, self.table, self.first, self.free_channels, self.nodes, self.free_nodes, self.messages,
-                self.hashes, q,
+                self.hashes, self.content_faults, q,
             )  # fmt: skip
             yield from self._finished(buffer.data)
         q[ly.Q_FULL] = 0

@@ -1,0 +1,79 @@
+"""Runs of the dissector over captures that lie in memory or beside the tests, and their rows."""
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dissector.capture import CaptureFile
+from dissector.dissector import Dissector, Options
+from dissector.reading import Reading, schema_of
+from dissector.sources import find
+from dissector.tables import NAMES
+from tests.dissector.builders import Packet, pcap
+from tests.reference.packets import read_packets
+
+FOLDER = Path(__file__).parents[1] / "captures"
+SETS = [path for path in FOLDER.iterdir() if path.is_dir() and any(path.glob("*.pcap"))]
+CAPTURES = sorted(
+    path
+    for path in [*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS]
+    if (FOLDER / f"{path.stem}.golden.json").exists()
+)
+
+Row = dict[str, Any]
+Batches = Iterable[tuple[str, pa.RecordBatch]]
+
+
+def tables(batches: Batches, options: Options | None = None, check: bool = False) -> dict[str, pa.Table]:
+    """All tables; with `check` every batch is held to Arrow's rules in full."""
+    schemas = {name: schema_of(name, options or Options()) for name in NAMES}
+    found: dict[str, list[pa.RecordBatch]] = {name: [] for name in NAMES}
+    for name, batch in batches:
+        if check:
+            batch.validate(full=True)
+        found[name].append(batch)
+    return {name: pa.Table.from_batches(found[name], schemas[name]) for name in NAMES}
+
+
+def dissect(*paths: Path | str, check: bool = False, **how: Any) -> dict[str, pa.Table]:
+    """The tables of capture files; `how` goes to `Reading`, which is interpreted if not told otherwise."""
+    reading = Reading(find([str(path) for path in paths]), **({"compiled": False} | how))
+    return tables(reading, how.get("options"), check)
+
+
+def dissect_packets(
+    packets: list[Packet], link: int = 1, compiled: bool = False, batch_bytes: int = 1 << 20, check: bool = False,
+    options: Options | None = None,
+) -> dict[str, pa.Table]:  # fmt: skip
+    """The tables of packets (without that of captures)."""
+    dissector = Dissector(options, compiled)
+    dissector.captures.append("memory.pcap")
+    octets = io.BytesIO(pcap(packets, ns=True, link=link))
+
+    def batches() -> Batches:
+        for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
+            yield from dissector.feed(batch)
+        yield from dissector.finish()
+
+    return tables(batches(), options, check)
+
+
+def recorded(name: str) -> tuple[list[Packet], int]:
+    """The packets of a recorded pcap file, and its link type."""
+    found = read_packets(FOLDER / name)
+    return [Packet(packet.ts_ns, packet.octets) for packet in found], found[0].link_type
+
+
+def rows(table: pa.Table, *left_out: str) -> list[Row]:
+    """The rows, by connection and frame number, then as they came."""
+    names = [name for name in table.schema.names if name not in left_out]
+    found: list[Row] = table.select(names).to_pylist()
+    if "frame_no" in table.schema.names:
+        order = table.select(["connection_id", "frame_no"]).to_pylist()
+        last = 1 << 62
+        keys = [(o["connection_id"] or 0, o["frame_no"] if o["frame_no"] is not None else last) for o in order]
+        found = [found[i] for i in sorted(range(len(found)), key=lambda i: keys[i])]
+    return found
