@@ -18,6 +18,11 @@ from spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
+LINK_NAMES = {
+    0: "null", 1: "ethernet", 9: "ppp", 12: "raw", 14: "raw", 101: "raw", 105: "802.11", 108: "loop", 113: "linux-sll",
+    127: "radiotap", 228: "ipv4", 229: "ipv6", 276: "linux-sll2",
+}  # fmt: skip
+"""Link types by their number in capture files (https://www.tcpdump.org/linktypes.html)."""
 MAX_CLOCK_STEPS = 1000
 """Anomalies `clock-step` listed per capture."""
 
@@ -85,7 +90,7 @@ class Reading:
         row = {
             "capture": source.name,
             "format": info.format,
-            "link_types": ",".join(map(str, info.link_types)),
+            "link_types": ",".join(LINK_NAMES.get(link, str(link)) for link in info.link_types),
             "packets": info.packets,
             "bytes": taken or source.size or 0,
             "first_ts_ns": info.first_ts_ns,
