@@ -1,7 +1,8 @@
-"""Tables as DataFrames: from a folder of Parquet or Arrow parts."""
+"""Tables as DataFrames: from a folder of Parquet or Arrow parts, or from captures."""
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -9,12 +10,28 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+import dissector
 import spec
 from pipelines.schemas import schema
 
 
 class ReadError(Exception):
     """There is nothing to read; the message is one line that says what and where."""
+
+
+def dissected(folder: Path) -> Path:
+    """The folder, when it holds tables of `dissect`.
+
+    Raises:
+        ReadError: it does not.
+    """
+    if not folder.is_dir():
+        raise ReadError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
+    wanted = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
+    missing = [name for name in wanted if not (folder / name).is_dir()]
+    if missing:
+        raise ReadError(f"{folder}: no table {missing[0]} here; name a folder that amqpscope dissect wrote")
+    return folder
 
 
 def read_table(
@@ -24,15 +41,32 @@ def read_table(
     if table not in spec.tables():
         raise ReadError(f"{table}: no such table; there are {', '.join(spec.tables())}")
     given = [fspath(paths)] if isinstance(paths, str | PathLike) else [fspath(path) for path in paths]
-    if len(given) != 1:
-        raise ReadError("one folder with tables is needed")
-    folder = Path(given[0], table)
-    if not folder.is_dir():
-        raise ReadError(f"{folder}: no such folder; was it written by amqpscope?")
-    parts = sorted(str(path) for path in folder.glob("*.arrow"))
+    folder = Path(given[0], table) if len(given) == 1 else Path()
+    if len(given) != 1 or not folder.is_dir():
+        return _captures(spark, given, table)
+    parts = sorted(str(path.absolute()) for path in folder.glob("[!._]*.arrow"))
     if parts:
         return _arrow(spark, parts, table)
-    return spark.read.schema(schema(table)).parquet(str(folder))
+    return spark.read.schema(schema(table)).parquet(str(folder.absolute()))
+
+
+def _captures(spark: SparkSession, paths: Sequence[str], table: str) -> DataFrame:
+    """Dissects inside Spark: one task for the set, for its files are one sequence."""
+    if spec.tables()[table].written_by != "dissect":
+        raise ReadError(f"{paths[0]}: no table {table} here")
+    missing = [path for path in paths if not Path(path).exists() and not glob.glob(path)]  # noqa: PTH207 - as the dissector
+    if missing:
+        raise ReadError(f"{missing[0]}: no such file or folder")
+    absolute = [str(Path(path).absolute()) for path in paths]
+    names = schema(table).names
+
+    def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in given:
+            pass
+        for batch in dissector.read(absolute)[table]:
+            yield batch.select(names)
+
+    return spark.range(1, numPartitions=1).mapInArrow(batches, schema(table))
 
 
 def _arrow(spark: SparkSession, parts: Sequence[str], table: str) -> DataFrame:

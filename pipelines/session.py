@@ -40,6 +40,7 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
     if master is not None:

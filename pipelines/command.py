@@ -1,0 +1,73 @@
+"""The command `amqpscope analyze`."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+class Analyze:
+    """`amqpscope analyze DIR -o STATS`."""
+
+    name = "analyze"
+    help = "statistics from the tables of dissect: confirms, settlements, requests, waits, latencies"
+    requires = ("pyspark", "pandas")
+    extra = "spark"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        parser.add_argument("tables", metavar="DIR", type=Path, help="folder that `dissect` wrote")
+        parser.add_argument(
+            "-o", "--output", metavar="STATS", required=True, type=Path, help="folder for the statistics"
+        )
+        parser.add_argument(
+            "--master", metavar="URL", default="local[*]", help="where Spark runs (default: local[*], this machine)"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Analyze.
+
+        Raises:
+            pipelines.reader.ReadError: the folder has no tables.
+            pipelines.output.OutputError: the output cannot be written.
+            pipelines.session.SessionError: Spark does not start.
+        """
+        from pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
+        from pipelines.output import Output  # noqa: PLC0415
+        from pipelines.reader import dissected  # noqa: PLC0415
+        from pipelines.session import session  # noqa: PLC0415
+
+        folder = dissected(arguments.tables)
+        output = Output(arguments.output, {"tables": str(folder.absolute())})
+        with _progress(len(jobs())) as tell:
+            tell("starting Spark")
+            spark = session(arguments.master)
+            try:
+                analyze(spark, folder, output, tell)
+            finally:
+                spark.stop()
+        print(f"{arguments.output}: {', '.join(jobs())}", file=sys.stderr)
+        return 0
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Says on standard error what is being made; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        said = -1
+
+        def tell(what: str) -> None:
+            nonlocal said
+            said += 1
+            bar.update(task, description=what, completed=max(said - 1, 0))
+
+        yield tell
