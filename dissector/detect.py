@@ -142,6 +142,9 @@ class Detector:
             if verdict:
                 conn[slot, C_PROTOCOL] = verdict
                 return
+            if verdict == 0 and conn[slot, C_SYN] & 1 and foreign(bytes(probe.octets[conn[slot, C_CLIENT]][:16])):
+                conn[slot, C_PROTOCOL] = UNKNOWN
+                return
             if verdict is None and sum(len(o) for _, o in probe.held) + length <= limits.HELD:
                 probe.held.append((piece.copy(), buffer.data[offset : offset + length].tobytes()))
                 return
@@ -175,6 +178,14 @@ class Detector:
         ids = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:], "big")
         if ids in self.senders:
             conn[slot, C_CLIENT] = side if self.senders[ids][0] else 1 - side
+
+
+def foreign(client: bytes) -> bool:
+    """Whether a client that begins so will never speak a protocol of ours: frames in it would be somebody's files.
+
+    A proxy's line in front (PROXY protocol, versions 1 and 2) may have one behind it.
+    """
+    return bool(client) and not client.startswith((b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n", b"\0\0"))
 
 
 def judge_start(client: bytes, server: bytes) -> int | None:

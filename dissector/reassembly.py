@@ -308,7 +308,7 @@ def reassemble(
 ) -> int:  # fmt: skip
     """Take segments from `begin` on; return the index of the first not taken.
 
-    It stops early when a slot is needed and none is free, or when `pieces` or `ended` is nearly full.
+    It stops early when a slot or parts are needed and not free, or when `pieces` or `ended` is nearly full.
     """
     room = pieces.shape[1]
     for i in range(begin, len(ts)):
@@ -362,6 +362,8 @@ def reassemble(
         other = 2 * slot + 1 - side
         if control[K_PIECES] + half[row, H_COUNT] * 2 + half[other, H_COUNT] * 2 + 8 > room:
             return i
+        if control[K_FREE_PARTS] < half[row, H_COUNT] + 4 and parts.shape[0] < limits.WAITING_PARTS:
+            return i
         conn[slot, C_LAST_TS] = max(conn[slot, C_LAST_TS], now)
         conn[slot, C_LAST_PACKET] = packet[i]
         conn[slot, C_PACKETS] += 1
@@ -400,7 +402,7 @@ def reassemble(
         start = seq[i]
         if flags[i] & SYN:
             start = (start + 1) & 0xFFFFFFFF
-        if length[i] > 0:
+        if length[i] > 0 and flags[i] & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             if half[row, H_STARTED] == 0:
                 half[row, H_STARTED] = 1
                 half[row, H_NEXT] = start

@@ -55,11 +55,9 @@ class Reassembler:
         self.table = np.zeros(64, np.int64)
         self.free_slots = np.zeros(0, np.int64)
         self.control = np.zeros(K_WIDTH, np.int64)
-        room = limits.WAITING_PARTS if compiled else 4096
-        self.parts = np.zeros((room, P_WIDTH), np.int64)
-        self.free_parts = np.arange(room, dtype=np.int64)[::-1].copy()
-        self.control[K_FREE_PARTS] = room
-        self.pieces = np.empty((S_HEIGHT, 4 * room), np.int64)
+        self.parts = np.zeros((0, P_WIDTH), np.int64)
+        self.free_parts = np.zeros(0, np.int64)
+        self._grow_parts(limits.WAITING_PARTS if compiled else 4096)
         self.ended = np.empty(4096, np.int64)
         self.given_up = 0
         """Connections ended because too many were open."""
@@ -74,6 +72,14 @@ class Reassembler:
         self.control[K_FREE_SLOTS] += capacity - old
         self._rebuild(4 * capacity, self.conn[:, C_USED])
 
+    def _grow_parts(self, capacity: int) -> None:
+        old = len(self.parts)
+        self.parts = np.concatenate([self.parts, np.zeros((capacity - old, P_WIDTH), np.int64)])
+        free = self.free_parts[: self.control[K_FREE_PARTS]]
+        self.free_parts = np.concatenate([np.arange(old, capacity)[::-1], free, np.zeros(old - len(free), np.int64)])
+        self.control[K_FREE_PARTS] += capacity - old
+        self.pieces = np.empty((S_HEIGHT, 4 * capacity), np.int64)
+
     def _rebuild(self, size: int, live: Ints) -> None:
         self.table = np.zeros(size, np.int64)
         self.control[K_TOMBSTONES] = 0
@@ -83,6 +89,7 @@ class Reassembler:
         """Take one batch of segments (rows of one capture file, in its order)."""
         at = 0
         while at < len(segments.ts_ns):
+            before = at
             at = call(
                 reassemble, self.compiled, segments.ts_ns, segments.packet, segments.src_hi, segments.src_lo,
                 segments.dst_hi, segments.dst_lo, segments.sport, segments.dport, segments.seq, segments.ack,
@@ -93,6 +100,8 @@ class Reassembler:
             yield from self._drain(self.ended[: self.control[K_ENDED]].copy())
             if at < len(segments.ts_ns) and self.control[K_FREE_SLOTS] == 0:
                 yield from self._make_room()
+            elif at == before and len(self.parts) < limits.WAITING_PARTS:
+                self._grow_parts(2 * len(self.parts))
         if self.control[K_TOMBSTONES] > len(self.table) // 4:
             live = np.zeros(len(self.conn), np.int64)
             live[self.table[self.table > 0] - 1] = 1

@@ -112,6 +112,9 @@ from dissector.reassembly import (
     S_TS,
 )
 
+PROTOCOL = 0x414D5150
+"""`AMQP`, with which a protocol header begins (§4.2.2)."""
+
 
 @kernel
 def u16(data: Array, p: int) -> int:
@@ -396,6 +399,7 @@ def walk_pieces(
                 control[M_FRAMES] + 1 > frames.shape[1]
                 or control[M_SPANS] + 1 > spans.shape[1]
                 or control[M_FAULTS] + 4 > faults.shape[1]
+                or (control[M_FREE] == 0 and fragments.shape[0] < limits.FRAGMENTS)
                 or control[M_ARENA] + walk[row, W_CHAINED] + length + 8 > len(data)
             ):
                 control[M_PIECE] = i
@@ -443,7 +447,7 @@ def walk_pieces(
                 if wanted == 8:
                     walk[row, W_CHANNEL] = 0
                     walk[row, W_SIZE] = 8
-                    if head >> 32 != 0x414D5150:
+                    if head >> 32 != PROTOCOL:
                         fault(
                             faults, control, pieces, i, HEADER_UNKNOWN, -1, -1, walk[row, W_POS], head >> 32, walk, row
                         )  # fmt: skip
@@ -504,7 +508,10 @@ def walk_pieces(
                 if not right:
                     lose(walk, row, fragments, free, control)
             elif state == SEARCH:
-                found = boundary(data, p, end, walk[row, W_LAST], methods)
+                if pieces[S_POS, i] + at == 0 and end - p >= 8 and u32(data, p) == PROTOCOL:
+                    found = p  # the beginning of a connection whose SYN was not captured
+                else:
+                    found = boundary(data, p, end, walk[row, W_LAST], methods)
                 if found < 0:
                     walk[row, W_SKIPPED] += end - p
                     walk[row, W_LAST] = i64(data[end - 1])

@@ -74,9 +74,9 @@ class Amqp091:
         self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
         self.spans = np.empty((ly.X_HEIGHT, room), np.int64)
         self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
-        self.fragments = np.zeros((room, ly.F_WIDTH), np.int64)
-        self.free_fragments = np.arange(room, dtype=np.int64)[::-1].copy()
-        self.pieces_control[ly.M_FREE] = room
+        self.fragments = np.zeros((0, ly.F_WIDTH), np.int64)
+        self.free_fragments = np.zeros(0, np.int64)
+        self._grow_fragments(room)
 
         self.control = np.zeros(ly.Q_WIDTH, np.int64)
         self.first = np.zeros(0, np.int64)
@@ -137,6 +137,14 @@ class Amqp091:
         self.control[ly.Q_TOMBSTONES] = 0
         call(channels.place_channels, self.compiled, self.channels, self.table)
 
+    def _grow_fragments(self, capacity: int) -> None:
+        old = len(self.fragments)
+        self.fragments = np.concatenate([self.fragments, np.zeros((capacity - old, ly.F_WIDTH), np.int64)])
+        free = self.free_fragments[: self.pieces_control[ly.M_FREE]]
+        new = np.arange(old, capacity, dtype=np.int64)[::-1]
+        self.free_fragments = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
+        self.pieces_control[ly.M_FREE] += capacity - old
+
     def _grow_nodes(self, capacity: int) -> None:
         old = len(self.nodes)
         self.nodes = np.concatenate([self.nodes, np.zeros((capacity - old, ly.Z_WIDTH), np.int64)])
@@ -161,6 +169,8 @@ class Amqp091:
             )  # fmt: skip
             buffer.top = int(m[ly.M_ARENA])
             yield from self._take(buffer, conn)
+            if m[ly.M_FREE] == 0 and len(self.fragments) < limits.FRAGMENTS:
+                self._grow_fragments(2 * len(self.fragments))
             if m[ly.M_PIECE] < count:
                 buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
 

@@ -3,6 +3,85 @@
 import pytest
 
 from dissector.connections import user_name
+from dissector.dissector import Options
+from tests.dissector.builders import Packet
+from tests.dissector.runs import Row, dissect_packets, rows
+from tests.dissector.wire import CLIENT, HEADER, SERVER, Tape, Turn, handshake, opening, publish
+
+BEGIN = handshake() + opening(1)
+
+
+def connection(packets: list[Packet], ports: dict[int, str] | None = None) -> Row:
+    tables = dissect_packets(packets, options=Options(ports or {}), check=True)
+    (row,) = rows(tables["connections"])
+    assert row["frames"] == tables["amqp091_frames"].num_rows
+    return row
+
+
+def play(*turns: Turn, port: int = 40000, server_port: int = 5672) -> list[Packet]:
+    return Tape(port=port, server_port=server_port).play(turns).packets
+
+
+@pytest.mark.parametrize("port", [5672, 25999, 80, 5552, 50000])
+def test_content_tells_the_protocol_on_any_port(port: int) -> None:
+    row = connection(play(*BEGIN, server_port=port))
+    assert (row["protocol"], row["server_port"], row["frames"]) == ("amqp-0-9-1", port, 9)
+    row = connection(play(*BEGIN, server_port=port)[3:])
+    assert (row["protocol"], row["server_port"], row["frames"]) == ("amqp-0-9-1", port, 9)
+
+
+@pytest.mark.parametrize(
+    ("first", "protocol"),
+    [
+        (HEADER, "amqp-0-9-1"),
+        (b"AMQP\1\1\0\x09", "amqp-0-9-1"),
+        (b"AMQP\1\1\x08\0", "amqp-0-9-1"),
+        (b"AMQP\1\1\0\x0a", "amqp-0-10"),
+        (b"AMQP\0\1\0\0", "amqp-1.0"),
+        (b"AMQP\3\1\0\0", "amqp-1.0"),
+        (b"\x16\3\1\2\0\1\0\1\xfc\3\3", "tls"),
+        (b"GET / HTTP/1.1\r\n\r\n", "unknown"),
+        (b"\xff" * 20, "unknown"),
+        (b"A", "unknown"),
+        (b"", "unknown"),
+    ],
+)
+def test_first_octets_tell_the_protocol(first: bytes, protocol: str) -> None:
+    """In one piece or octet by octet."""
+    assert connection(play((CLIENT, first)))["protocol"] == protocol
+    tape = Tape()
+    tape.say(CLIENT, first, range(len(first)))
+    assert connection(tape.packets)["protocol"] == protocol
+
+
+def test_frames_in_a_file_that_is_fetched_are_none() -> None:
+    capture = b"".join(octets for _, octets in BEGIN) + b"".join(publish()) * 10
+    fetched = play((CLIENT, b"GET /a.pcap HTTP/1.1\r\n\r\n"), (SERVER, b"HTTP/1.1 200 OK\r\n\r\n"), (SERVER, capture))
+    row = connection(fetched)
+    assert (row["protocol"], row["frames"]) == ("unknown", 0)
+
+
+def test_behind_a_proxys_line_there_is_a_connection() -> None:
+    line = b"PROXY TCP4 10.0.0.9 10.0.0.2 4000 5672\r\n"
+    row = connection(play((CLIENT, line + HEADER), *BEGIN[1:], (CLIENT, b"".join(publish()))))
+    assert (row["protocol"], row["frames"]) == ("amqp-0-9-1", 11)
+
+
+def test_a_port_that_was_named_is_believed() -> None:
+    assert connection(play(*BEGIN), {5672: "unknown"})["frames"] == 0
+    assert connection(play(*BEGIN), {5672: "tls"})["protocol"] == "tls"
+    assert connection(play((CLIENT, b"\xff" * 20)), {5672: "amqp-0-9-1"})["protocol"] == "amqp-0-9-1"
+    assert connection(play(*BEGIN, port=5672, server_port=40000), {40000: "amqp-0-9-1"})["server_port"] == 40000
+
+
+def test_who_is_the_client_is_told_by_methods_rather_than_ports() -> None:
+    packets = play(*BEGIN, (CLIENT, b"".join(publish())), port=5672, server_port=40000)
+    assert connection(packets)["client_port"] == 5672
+    assert connection(packets[3:])["client_port"] == 5672  # its header
+    assert connection(packets[4:])["client_port"] == 5672  # connection.start
+
+
+# logins
 
 
 def amqplain(*entries: tuple[str, bytes]) -> str:

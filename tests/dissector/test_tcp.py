@@ -1,0 +1,239 @@
+"""TCP as captures have it: connections begun and ended in all ways, holes, copies that differ."""
+
+from typing import Any
+
+import pytest
+
+from tests.dissector.builders import Packet
+from tests.dissector.runs import Row, dissect_packets, rows
+from tests.dissector.wire import (
+    ACK,
+    CLIENT,
+    HEADER,
+    RST,
+    SERVER,
+    STEP,
+    SYN,
+    Tape,
+    deliver,
+    handshake,
+    opening,
+    publish,
+    raw,
+)
+
+BEGIN = handshake() + opening(1)
+SECOND = 1_000_000_000
+
+
+def published(body: bytes = b"x", **how: Any) -> bytes:
+    return b"".join(publish(body, **how))
+
+
+def frames(packets: list[Packet], **how: Any) -> list[Row]:
+    return rows(dissect_packets(packets, check=True, **how)["amqp091_frames"])
+
+
+def codes(packets: list[Packet]) -> list[str]:
+    return sorted(row["code"] for row in rows(dissect_packets(packets)["anomalies"]))
+
+
+def connections(packets: list[Packet]) -> list[Row]:
+    return rows(dissect_packets(packets)["connections"])
+
+
+def later(tape: Tape, ns: int = STEP) -> int:
+    return tape.packets[-1].ts_ns + ns
+
+
+# connections
+
+
+def test_a_port_used_again_is_a_new_connection() -> None:
+    first = Tape().play(BEGIN)
+    second = Tape(isn=(77, 88), start_ns=later(first)).play([*BEGIN, (CLIENT, published())]).end()
+    found = connections(first.packets + second.packets)
+    assert sorted((row["frames"], row["messages"], row["closed_by"]) for row in found) == [
+        (9, 0, None), (12, 1, "client-fin"),
+    ]  # fmt: skip
+    assert len({row["connection_id"] for row in found}) == 2
+
+
+def test_a_port_used_again_long_after_without_a_syn_is_a_new_connection() -> None:
+    first = Tape().play(BEGIN).end(RST)
+    second = Tape(isn=(77, 88), syn=False, start_ns=later(first, 121 * SECOND)).play([(CLIENT, published())])
+    assert [row["frames"] for row in connections(first.packets + second.packets)] in ([9, 3], [3, 9])
+
+
+def test_a_syn_sent_again_is_no_new_connection() -> None:
+    tape = Tape().play(BEGIN)
+    packets = [tape.packets[0], tape.packets[0], *tape.packets[1:]]
+    (row,) = connections(packets)
+    assert (row["frames"], row["packets"], row["rtt_ns"]) == (9, 12, None)
+
+
+def test_the_round_trip_is_from_the_syn_to_the_clients_acknowledgement() -> None:
+    assert connections(Tape().play(BEGIN).packets)[0]["rtt_ns"] == 2 * STEP
+
+
+def test_octets_in_a_syn_are_the_first_ones() -> None:
+    tape = Tape(syn=False)
+    tape.segment(CLIENT, HEADER, seq=1000, flags=SYN, ack=0)
+    tape.segment(SERVER, seq=2000, flags=SYN | ACK)
+    tape.next[CLIENT] += 8
+    assert [row["method"] or row["frame_type"] for row in frames(tape.play(BEGIN[1:]).packets)][:2] == [
+        "protocol-header", "connection.start",
+    ]  # fmt: skip
+
+
+def test_the_text_of_a_reset_is_no_data() -> None:
+    tape = Tape().play(BEGIN)
+    tape.segment(SERVER, published(), flags=RST | ACK)
+    (row,) = connections(tape.packets)
+    assert (row["frames"], row["closed_by"], row["bytes"]) == (9, "server-rst", sum(len(o) for _, o in BEGIN))
+
+
+@pytest.mark.parametrize("unseen", [1, 2, 3])
+def test_without_the_packets_of_the_beginning(unseen: int) -> None:
+    """The frames are the same, the protocol header included; only the identity is another."""
+    packets = Tape().play([*BEGIN, (CLIENT, published())]).packets
+    names = ("frame_no", "from_client", "method", "frame_type", "size")
+    assert [[row[n] for n in names] for row in frames(packets[unseen:])] == [
+        [row[n] for n in names] for row in frames(packets)
+    ]
+    assert not codes(packets[unseen:])
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_one_direction_is_enough(side: int) -> None:
+    packets = Tape().play([*BEGIN, (CLIENT, published()), (SERVER, b"".join(deliver(1)))]).packets
+    from_client = [packet.octets[34:36] == (40000).to_bytes(2, "big") for packet in packets]
+    one = [p for p, mine in zip(packets, from_client, strict=True) if mine == (side == CLIENT)]
+    found = frames(one)
+    assert {row["from_client"] for row in found} == {side == CLIENT}
+    assert len(found) == sum(row["from_client"] == (side == CLIENT) for row in frames(packets))
+
+
+def test_a_keep_alive_is_no_data_and_no_retransmission() -> None:
+    tape = Tape().play(BEGIN)
+    for _ in range(3):
+        tape.segment(CLIENT, b"\0", seq=tape.next[CLIENT] - 1)
+    tape.play([(CLIENT, published())])
+    (row,) = connections(tape.packets)
+    assert (row["frames"], row["retransmitted_bytes"]) == (12, 0)
+
+
+# octets
+
+
+def test_the_first_copy_of_an_octet_wins() -> None:
+    tape = Tape().play(BEGIN)
+    octets = published(b"right")
+    at = tape.next[CLIENT]
+    tape.segment(CLIENT, octets[:10], seq=at)
+    tape.segment(CLIENT, octets[20:], seq=at + 20)
+    tape.segment(CLIENT, bytes(5) + octets[10:20] + bytes(len(octets) - 20), seq=at + 5)
+    whole = dissect_packets(Tape().play([*BEGIN, (CLIENT, octets)]).packets)
+    (message,) = rows(dissect_packets(tape.packets)["messages"])
+    assert message["body_hash"] == rows(whole["messages"])[0]["body_hash"]
+
+
+def test_a_frame_is_timed_by_its_last_missing_octet() -> None:
+    tape = Tape().play(BEGIN)
+    octets = raw(8, 0, b"")
+    at = tape.next[CLIENT]
+    tape.segment(CLIENT, octets[4:], seq=at + 4)  # packet 12
+    tape.segment(SERVER)
+    tape.segment(CLIENT, octets[:2], seq=at)
+    tape.segment(CLIENT, octets[2:4], seq=at + 2)  # packet 15
+    assert [(row["first_packet"], row["packet"]) for row in frames(tape.packets)][-1] == (14, 15)
+
+
+# holes
+
+
+def lossy(body: int = 3000, segment: int = 1000) -> Tape:
+    tape = Tape().play(BEGIN)
+    octets = published(b"b" * body, largest=body)
+    tape.say(CLIENT, octets, range(segment, len(octets), segment))
+    return tape.play([(CLIENT, published(b"after"))])
+
+
+def test_a_hole_in_a_body_costs_no_frame() -> None:
+    tape = lossy()
+    packets = tape.packets[:12] + tape.packets[13:]
+    found = frames(packets)
+    assert [(row["frame_type"], row["is_partial"], row["missing"]) for row in found[-6:]] == [
+        ("method", False, 0), ("header", False, 0), ("body", True, 1000), ("method", False, 0), ("header", False, 0),
+        ("body", False, 0),
+    ]  # fmt: skip
+    messages = rows(dissect_packets(packets)["messages"])
+    assert [(row["body_size"], row["body_hash"] is None, row["is_partial"], row["missing"]) for row in messages] == [
+        (3000, True, True, 1000), (5, False, False, 0),
+    ]  # fmt: skip
+    (row,) = connections(packets)
+    assert (row["lost_bytes"], row["skipped_bytes"]) == (1000, 0)
+
+
+def test_an_acknowledged_hole_is_given_up_after_a_second() -> None:
+    tape = lossy()
+    tape.segment(SERVER)
+    late = later(tape, 2 * SECOND)
+    packets = [*tape.packets[:12], *tape.packets[13:], Packet(late, tape.packets[-1].octets)]
+    found = frames(packets)
+    assert [row["ts_ns"] for row in found if row["method"] == "basic.publish"][1] == late
+    assert found[-1]["first_ts_ns"] < late
+
+
+def test_a_lost_head_is_searched_for_and_counted() -> None:
+    tape = Tape().play(BEGIN)
+    tape.say(CLIENT, published(b"lost" * 100, largest=400), [50])
+    tape.play([(CLIENT, published(b"after")), (CLIENT, published(b"more"))])
+    packets = tape.packets[:11] + tape.packets[12:]  # without the method, the header and the body's head
+    assert [row["method"] for row in frames(packets) if row["from_client"]][-6::3] == ["basic.publish"] * 2
+    assert codes(packets) == ["octets-skipped", "tcp-hole"]
+    (row,) = connections(packets)
+    assert row["lost_bytes"] == 50
+    assert 0 < row["skipped_bytes"] <= 400
+
+
+@pytest.mark.parametrize("kept", [60, 80, 120, 200, 400, 900])
+def test_behind_the_snap_length_every_visible_head_has_its_row(kept: int) -> None:
+    tape = lossy(2000, 500)
+    whole = dissect_packets(tape.packets)
+    cut = [Packet(p.ts_ns, p.octets[:kept], len(p.octets)) for p in tape.packets]
+    found = frames(cut)
+    names = ("from_client", "first_packet", "frame_type", "size")
+    seen = [tuple(row[n] for n in names) for row in rows(whole["amqp091_frames"])]
+    assert all(tuple(row[n] for n in names) in seen for row in found)
+    if kept >= 200:  # then no head is cut off
+        assert len(found) == len(seen)
+        assert all(row["is_partial"] == (row["missing"] > 0) for row in found)
+        lost = sum(len(p.octets) - kept for p in tape.packets if len(p.octets) > kept)
+        assert sum(row["missing"] for row in found) == lost
+
+
+def test_without_acknowledgements_all_waits_until_the_end() -> None:
+    """One direction only, and a hole: nobody says that it was received."""
+    tape = Tape().play(BEGIN)
+    beats = raw(8, 0, b"") * 4500
+    tape.say(CLIENT, beats, range(8, len(beats), 8))
+    packets = [p for p in tape.packets if p.octets[34:36] == (40000).to_bytes(2, "big")]
+    packets = packets[:8] + packets[9:]
+    interpreted, compiled = (dissect_packets(packets, compiled=how) for how in (False, True))
+    assert rows(interpreted["amqp091_frames"]) == rows(compiled["amqp091_frames"])
+    assert interpreted["connections"].to_pylist() == compiled["connections"].to_pylist()
+    assert rows(compiled["amqp091_frames"])[-1]["packet"] == len(packets)
+    assert rows(compiled["amqp091_frames"])[100]["packet"] == len(packets)
+
+
+def test_fragments_of_a_header_are_put_together_however_many() -> None:
+    """A header frame in more pieces than any table has room for at first, whichever way kernels run."""
+    tape = Tape().play(BEGIN)
+    octets = published(headers={"h": "z" * 3000})
+    tape.say(CLIENT, octets, range(len(octets)))
+    for compiled in (False, True):
+        tables = dissect_packets(tape.packets, compiled=compiled)
+        (row,) = rows(tables["messages"])
+        assert row["headers"] == '{"h":"' + "z" * 3000 + '"}'
+        assert not rows(tables["anomalies"])
