@@ -27,6 +27,8 @@ from dissector.reassembly import (
     S_SIDE,
     S_SLOT,
 )
+from dissector.stream import frames as stream_frames
+from dissector.stream import layout as sl
 from spec.model import Protocol
 
 PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
@@ -59,9 +61,15 @@ class Probe:
 
 
 class Detector:
-    """Sorts pieces by protocol; forced ports and the methods' directions come from the caller."""
+    """Sorts pieces by protocol; forced ports and the methods' directions come from the caller.
 
-    def __init__(self, protocol: Protocol, ports: dict[int, str], compiled: bool) -> None:
+    `layouts` is the table of the stream protocol's layouts, `stream_senders` who may send its requests.
+    """
+
+    def __init__(
+        self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints, stream_senders: Ints
+    ) -> None:
+        self.layouts, self.stream_senders = layouts, stream_senders
         self.compiled = compiled
         self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
@@ -159,6 +167,11 @@ class Detector:
                 conn[slot, C_PROTOCOL] = AMQP_0_9_1
                 self._orient_by_method(conn, slot, side, buffer, start)
                 return
+            start = call(stream_frames.boundary, self.compiled, buffer.data, offset, offset + length, self.layouts)
+            if start >= 0:
+                conn[slot, C_PROTOCOL] = STREAM
+                self._orient_by_command(conn, slot, side, buffer, start)
+                return
         for _, octets in probe.held:
             probe.skipped += len(octets)
         probe.held.clear()
@@ -201,7 +214,7 @@ def judge_start(client: bytes, server: bytes) -> int | None:
     if b"AMQP".startswith(client[:4]):
         return None
     if len(client) < 8:
-        return None if client[:2] == b"\x00\x00" else 0
+        return None if b"\x00\x00".startswith(client[:2]) else 0
     if client[4:8] == b"\x00\x11\x00\x01" and client[:2] == b"\x00\x00":
         return STREAM
     return 0

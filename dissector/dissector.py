@@ -21,6 +21,8 @@ from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Connections
 from dissector.packets import PacketDecoder, PacketReport
 from dissector.reassembly import C_PROTOCOL, C_SYN, S_SLOT
+from dissector.stream import layout as sl
+from dissector.stream.protocol import Stream, StreamFaults, StreamFrames
 from dissector.tables import Ends, Tables
 from dissector.tcp import Reassembler
 from spec.model import Protocol
@@ -63,7 +65,10 @@ class Dissector:
         self.reports: list[PacketReport] = []
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
-        self.detector = detect.Detector(self.protocol, self.options.ports, compiled)
+        self.stream = Stream(compiled)
+        self.detector = detect.Detector(
+            self.protocol, self.options.ports, compiled, self.stream.layouts, self.stream.senders
+        )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
         self.connections = Connections(self.protocol, compiled)
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none")
@@ -71,7 +76,7 @@ class Dissector:
 
     @property
     def _ranges(self) -> list[Ranges]:
-        return self.tcp.ranges + self.amqp091.ranges
+        return self.tcp.ranges + self.amqp091.ranges + self.stream.ranges
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture; captures one after the other, each in its own order."""
@@ -110,11 +115,15 @@ class Dissector:
         conn = self.tcp.conn
         pieces = self.detector.sort(np.ascontiguousarray(pieces), buffer, conn)
         self._begin(conn)
-        mine = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]] == detect.AMQP_0_9_1
+        protocol = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
+        mine = protocol == detect.AMQP_0_9_1
+        streams = np.ascontiguousarray(pieces[:, protocol == detect.STREAM])
         if not mine.all():
             pieces = np.ascontiguousarray(pieces[:, mine])
         for out in self.amqp091.feed(pieces, pieces.shape[1], buffer, conn):
             yield self._work(out, buffer, conn)
+        for made in self.stream.feed(streams, streams.shape[1], buffer, conn):
+            yield self._stream_work(made, conn)
         if len(ended):
             yield from self._end(ended, buffer, conn)
 
@@ -124,11 +133,21 @@ class Dissector:
         slots = decided[conn[decided, C_PROTOCOL] == detect.AMQP_0_9_1]
         if len(slots):
             self.amqp091.begin(slots, np.where(conn[slots, C_SYN] != 0, ly.HEAD, ly.SEARCH), len(conn))
+        slots = decided[conn[decided, C_PROTOCOL] == detect.STREAM]
+        if len(slots):
+            self.stream.begin(slots, np.where(conn[slots, C_SYN] != 0, ly.HEAD, ly.SEARCH), len(conn))
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
         slots = ended[conn[ended, C_PROTOCOL] == detect.AMQP_0_9_1]
         for out in self.amqp091.end(slots, conn, buffer):
             yield self._work(out, buffer, conn)
+        streams = ended[conn[ended, C_PROTOCOL] == detect.STREAM]
+        for made in self.stream.end(streams, conn):
+            yield self._stream_work(made, conn)
+        for slot in streams.tolist():
+            skipped = self.stream.skipped(slot)
+            if skipped:
+                self.connections.story(slot).skipped += skipped
         for slot, probe in self.detector.forget(ended).items():
             self.connections.story(slot).skipped += probe.skipped
         for slot in slots.tolist():
@@ -153,6 +172,16 @@ class Dissector:
             self.connections.story(slot).skipped += octets
         return partial(self._faults, out, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
 
+    def _stream_work(self, out: StreamFrames | StreamFaults, conn: Ints) -> Work:
+        """As `_work`, for streams."""
+        rows = out.rows
+        if isinstance(out, StreamFrames):
+            return partial(self._stream_frames, out, Ends.of(conn, rows[sl.R_SLOT], rows[sl.R_SIDE]))
+        skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
+        for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
+            self.connections.story(slot).skipped += octets
+        return partial(self._faults, out, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
+
     def _count(self, slots: Ints) -> None:
         for slot, count in zip(*(a.tolist() for a in np.unique(slots, return_counts=True)), strict=True):
             self.connections.story(slot).messages += count
@@ -166,7 +195,11 @@ class Dissector:
         rows = self.tables.messages(messages, arguments, properties, ends)
         return self._cut("messages", rows) + self._cut("anomalies", self.tables.problems(rows, properties))
 
-    def _faults(self, faults: Faults, ends: Ends) -> list[Row]:
+    def _stream_frames(self, frames: StreamFrames, ends: Ends) -> list[Row]:
+        rows = self.tables.stream_frames(frames, ends)
+        return self._cut("stream_frames", rows) + self._cut("anomalies", self.tables.problems(rows, frames.fields))
+
+    def _faults(self, faults: Faults | StreamFaults, ends: Ends) -> list[Row]:
         return self._cut("anomalies", self.tables.faults(faults, ends))
 
     def _cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:

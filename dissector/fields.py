@@ -1,9 +1,9 @@
 """The fields of many records at once: octets to Arrow columns, as the specification says.
 
-A record is what stands behind a method's ids, or a content header's property flags. Each kind of record has a program:
-one op per field, in wire order (AMQP 0-9-1, section 4.2.5). One kernel walks all records and puts an entry, row and
-value or row and place of the text, into the slot of the field's column; columns are made from the entries, so that
-a column costs what it has entries. A further protocol adds programs, and where it must, ops.
+A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
+of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). One kernel walks all records and
+puts an entry, row and value or row and place of the text, into the slot of the field's column; columns are made from
+the entries, so that a column costs what it has entries. A further protocol adds programs, and where it must, ops.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dissector import columns, fieldtable, text
+from dissector import columns, fieldtable, lists, text
+from dissector.fieldtable import unsigned
 from dissector.kernel import call, kernel
+from dissector.lists import list_end
 from dissector.problems import (
     FIELD_OVERRUN,
     INTEGER_TOO_LARGE,
@@ -24,19 +26,34 @@ from dissector.problems import (
     TRACEPARENT_MALFORMED,
 )
 from dissector.text import Integers, Octets
-from spec.model import Class, Field, Protocol
+from spec.model import Class, Field, Protocol, Struct
 
 __all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
 
 REDACTED = "<redacted>"
 """What stands in the column of a secret, whatever it was."""
 
-UNSIGNED, SIGNED, BIT, TEXT, TABLE, FLAGS, FLAG_BIT = range(7)
+(
+    UNSIGNED, SIGNED, BIT, TEXT, TABLE, FLAGS, FLAG_BIT,
+    SELECT,  # as UNSIGNED; ops with a flag are run where its value is the flag
+    LIST,
+    NULLABLE,  # as TEXT; a length of all ones means null
+    TAIL,  # the record may end here
+    REST,  # all octets to the end
+) = range(12)  # fmt: skip
 AMQP_TYPES = {
     "bit": (BIT, 0), "octet": (UNSIGNED, 1), "short": (UNSIGNED, 2), "long": (UNSIGNED, 4), "longlong": (UNSIGNED, 8),
     "timestamp": (UNSIGNED, 8), "shortstr": (TEXT, 1), "longstr": (TEXT, 4), "table": (TABLE, 4),
 }  # fmt: skip
 """Op and width of each type of AMQP 0-9-1; the width of text and tables is that of the length in front."""
+
+STREAM_TYPES = {
+    "uint8": (UNSIGNED, 1), "uint16": (UNSIGNED, 2), "uint32": (UNSIGNED, 4), "uint64": (UNSIGNED, 8),
+    "int16": (SIGNED, 2), "int64": (SIGNED, 8), "boolean": (UNSIGNED, 1), "string": (TEXT, 2), "short-bytes": (TEXT, 2),
+    "bytes": (NULLABLE, 4), "rest": (REST, 0),
+}  # fmt: skip
+"""The same for the stream protocol; what is not here is a list."""
+TYPES = AMQP_TYPES | STREAM_TYPES
 
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 FLAG_WORD = 15
@@ -59,19 +76,26 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """Programs for records, as tables for the kernels. Made by `of_methods` and `of_properties`."""
+    """Programs for records, as tables for the kernels. Made by `of_methods` and `of_properties`.
+
+    `shapes`: (programs, slots), of a column of lists the shape that the program gives it.
+    """
 
     columns: dict[str, str]
     """Name and type (`bool`, `int32`, `int64`, `string`) of all columns that `decode` gives, in order."""
     slots: tuple[Slot, ...]
     ops: dict[str, Integers]
-    """Per op: `kind`, `width`, `slot` (-1: read and forgotten) and `flag` (-1: always there)."""
+    """Per op: `kind`, `width`, `slot` (-1: read and forgotten), `flag` (-1: always there) and `shape` of a list."""
     starts: Integers
     """First op of each program, and the end of the last."""
     uses: Integers
     """(programs, slots): 1 where the program has the column."""
     limits: Integers
     """Largest number of each slot."""
+    shapes: Integers
+    lists: tuple[Integers, Integers, Octets]
+    """Tables of the shapes of lists."""
+    growth: Integers
 
     @classmethod
     def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
@@ -84,11 +108,12 @@ class Plan:
         Raises:
             ValueError: a field's type is unknown, or fields of one column do not agree on its type.
         """
-        maker = _Maker(only)
+        maker = _Maker(only, structs=protocol.structs)
         for method in protocol.methods:
             maker.begin()
-            for argument in method.fields:
-                maker.add(argument)
+            fields = method.fields
+            for argument, following in zip(fields, [*fields[1:], None], strict=False):
+                maker.add_argument(argument, following)
         return maker.plan(maker.columns())
 
     @classmethod
@@ -123,19 +148,34 @@ class _Maker:
 
     only: Collection[str] | None
     also: Collection[str] = ()
+    structs: tuple[Struct, ...] = ()
+    shapes: lists.Shapes = field(default_factory=lists.Shapes)
     slots: dict[str, Slot] = field(default_factory=dict)
     ops: list[tuple[int, int, int, int]] = field(default_factory=list)
+    list_ops: dict[int, int] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
         """Begin the next program."""
         self.starts.append(len(self.ops))
 
+    def add_argument(self, field: Field, following: Field | None) -> None:
+        """Add the ops for an argument; the one behind it may depend on it."""
+        if field.optional:
+            self.add_op(TAIL, 0, -1, -1)
+        self.add(field, -1 if field.when is None else field.when)
+        if field.when is None and following is not None and following.when is not None:
+            _, width, slot, flag = self.ops.pop()
+            self.add_op(SELECT, width, slot, flag)
+
     def add(self, field: Field, flag: int = -1) -> None:
         """Add the op for a field; with a flag, of a property."""
-        if field.type not in AMQP_TYPES:
+        shape = self.shapes.number(field.type, self.structs)
+        if field.type not in TYPES and shape is None:
             raise ValueError(f"field {field.name} has the unknown type {field.type}")
-        kind, width = AMQP_TYPES[field.type]
+        if shape is not None:
+            self.list_ops[len(self.ops)] = shape
+        kind, width = TYPES[field.type] if shape is None else (LIST, lists.COUNT)
         if kind == BIT and flag >= 0:
             kind = FLAG_BIT
         self.add_op(kind, width, self._slot(field, kind), flag)
@@ -150,7 +190,7 @@ class _Maker:
             return -1
         new = Slot(name, field.column_type, kind, field.secret)
         old = self.slots.setdefault(name, new)
-        if old.type != new.type or (old.op != new.op and TABLE in (old.op, new.op)):
+        if old.type != new.type or (old.op != new.op and {TABLE, LIST} & {old.op, new.op}):
             raise ValueError(f"column {name} has fields of different types")
         if new.secret:  # once secret, always secret
             self.slots[name] = new
@@ -171,10 +211,18 @@ class _Maker:
                     if uses[program, slot]:
                         raise ValueError(f"column {slots[slot].name} has two fields in one record")
                     uses[program, slot] = 1
+        shapes = np.full_like(uses, -1)
+        of_ops = np.full(len(self.ops), -1, np.int64)
+        for op, shape in self.list_ops.items():
+            of_ops[op] = shape
+            program = int(np.searchsorted(starts, op, "right")) - 1
+            shapes[program, self.ops[op][2]] = shape
         table = np.array(self.ops, np.int64).reshape(-1, 4)
         ops = {name: table[:, k].copy() for k, name in enumerate(("kind", "width", "slot", "flag"))}
+        ops["shape"] = of_ops
         limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
-        return Plan(names, slots, ops, starts, uses, limits)
+        growth = np.array(self.shapes.growth, np.int64)
+        return Plan(names, slots, ops, starts, uses, limits, shapes, self.shapes.tables(), growth)
 
 
 @dataclass(frozen=True)
@@ -217,12 +265,17 @@ def decode(
     used = call(
         walk, compiled, data, offset, length, program, cut, plan.starts,
         ops["kind"], ops["width"], ops["slot"], ops["flag"], plan.limits, fill, row, value, size, problems,
+        ops["shape"], plan.lists[0], plan.lists[1],
     )  # fmt: skip
     arrays: dict[str, pa.Array] = {}
     found = [problems[:used]]
-    for slot, begin, end in zip(plan.slots, begins, fill.tolist(), strict=True):
+    for k, (slot, begin, end) in enumerate(zip(plan.slots, begins, fill.tolist(), strict=True)):
         part = slice(begin, end)
-        made, more = _column(plan, slot, n, data, row[part], value[part], size[part], compiled)
+        if slot.op == LIST and end > begin and not slot.secret:
+            shapes = plan.shapes[program[row[part]], k]
+            made, more = _lists(plan, slot, n, data, row[part], value[part], size[part], shapes, compiled)
+        else:
+            made, more = _column(plan, slot, n, data, row[part], value[part], size[part], compiled)
         arrays |= made
         found += more
     for name, kind in plan.columns.items():
@@ -241,7 +294,7 @@ def _column(
         return {}, ()
     if slot.secret:
         return {slot.name: columns.constant(n, row, REDACTED)}, ()
-    if slot.op == TEXT:
+    if slot.op in (TEXT, NULLABLE):
         texts = text.gather(data, value, size, compiled)
         array = columns.texts(n, row, texts.sizes, texts.octets)
         return {slot.name: array}, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
@@ -259,6 +312,17 @@ def _column(
             return made | traced, (found, wrong)
         return made, (found,)
     return {slot.name: columns.numbers(n, slot.type, row, value)}, ()
+
+
+def _lists(
+    plan: Plan, slot: Slot, n: int, data: Octets, row: Integers, value: Integers, size: Integers, shapes: Integers,
+    compiled: bool,
+) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
+    """The column of a slot with lists, and the problems in them."""
+    size = np.where(size < 0, ~size, size)
+    found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
+    found.problems[:, 0] = row[found.problems[:, 0]]
+    return {slot.name: columns.texts(n, row, found.sizes, found.octets)}, (found.problems,)
 
 
 def _trace(
@@ -290,11 +354,12 @@ def walk(
     data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, starts: Integers,
     kind: Integers, width: Integers, slot: Integers, flag: Integers, limits: Integers,
     fill: Integers, row: Integers, value: Integers, size: Integers, problems: Integers,
+    shape: Integers, members: Integers, shapes: Integers,
 ) -> int:  # fmt: skip
     """Run the programs of all records; returns how many problems there are.
 
-    `fill[s]` is where the next entry of slot s goes in `row`, `value` and `size`. For text and tables `value` is the
-    place and `size` the octets, of a table that is cut the complement of those that are there.
+    `fill[s]` is where the next entry of slot s goes in `row`, `value` and `size`. For text, tables and lists `value` is
+    the place and `size` the octets, of a table or list that is cut the complement of those that are there.
     """
     n_problems = 0
     for r in range(len(program)):
@@ -341,6 +406,13 @@ def walk(
                     break
             elif flag[op] >= 0 and (flags >> flag[op]) & 1 == 0:
                 continue
+            elif what == TAIL:
+                if at >= end:
+                    break
+                continue
+            elif what == REST:
+                at = end
+                continue
             else:
                 bit = 8
                 w = width[op]
@@ -370,6 +442,28 @@ def walk(
                         at = end
                     else:
                         at += n
+                elif what == LIST:
+                    v = at - w
+                    at = list_end(data, v, end, shape[op], members, shapes)
+                    n = at - v
+                    if at < 0:
+                        whole = False
+                        n = ~(end - v)
+                        at = v
+                elif what == SELECT:
+                    flags = 0
+                    if v < 62:
+                        flags = 1 << v
+                elif what == NULLABLE:
+                    n = v
+                    v = at
+                    if n == (1 << (8 * w)) - 1:
+                        continue
+                    if at + n > end:
+                        whole = False
+                        at -= w
+                        break
+                    at += n
                 elif s >= 0 and (large or v > limits[s] or v < -limits[s] - 1):
                     problems[n_problems, 0] = r
                     problems[n_problems, 1] = INTEGER_TOO_LARGE
@@ -395,6 +489,38 @@ def walk(
             problems[n_problems, 2] = at
             n_problems += 1
     return n_problems
+
+
+@kernel
+def fits(
+    data: Octets, at: int, end: int, begin: int, stop: int, kind: Integers, width: Integers, flag: Integers,
+    shape: Integers, members: Integers, shapes: Integers,
+) -> bool:  # fmt: skip
+    """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
+    flags = 0
+    for op in range(begin, stop):
+        what = kind[op]
+        if flag[op] >= 0 and (flags >> flag[op]) & 1 == 0:
+            continue
+        if what == REST or (what == TAIL and at == end):
+            return True
+        w = width[op]
+        if at + w > end:
+            return False
+        if what == LIST:
+            at = list_end(data, at, end, shape[op], members, shapes)
+            if at < 0:
+                return False
+            continue
+        v = 0
+        if w <= 4:
+            v = unsigned(data, at, w)
+        at += w
+        if what == SELECT and v < 62:
+            flags = 1 << v
+        elif what == TEXT or (what == NULLABLE and v != (1 << (8 * w)) - 1):
+            at += v
+    return at == end
 
 
 @kernel

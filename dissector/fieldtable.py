@@ -87,7 +87,7 @@ def render(data: Octets, at: Integers, size: Integers, compiled: bool) -> Tables
     used = np.empty(3, np.int64)
     stack = np.empty((DEPTH, 2), np.int64)
     call(
-        render_tables, compiled, data, at, size, _KINDS, _WIDTHS, _ESCAPES, _LITERALS,
+        render_tables, compiled, data, at, size, _KINDS, _WIDTHS, ESCAPES, _LITERALS,
         stack, octets, sizes, trace, floats, problems, used,
     )  # fmt: skip
     length, n_floats, n_problems = used.tolist()
@@ -136,7 +136,7 @@ def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Octets, Oct
     return kinds, widths, escapes, literals
 
 
-_KINDS, _WIDTHS, _ESCAPES, _LITERALS = _tables()
+_KINDS, _WIDTHS, ESCAPES, _LITERALS = _tables()
 
 
 @kernel

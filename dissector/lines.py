@@ -13,6 +13,7 @@ from dissector.dissector import Dissector
 LEADING = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
     "from_client", "channel", "channel_epoch", "frame_type", "method", "size", "is_partial", "missing",
+    "command", "version", "is_response",
 }  # fmt: skip
 LONGEST = 60
 """Characters shown of a text value."""
@@ -70,13 +71,19 @@ class Text:
         sender, receiver = (client, server) if row["from_client"] else (server, client)
         seconds, ns = divmod(row["ts_ns"], 1_000_000_000)
         time = f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}.{ns // 1000:06d}"
-        what = row.get("method") or row.get("frame_type") or "?"
+        what = row.get("method") or row.get("frame_type") or self._command(row)
         told = " ".join(f"{k}={_value(v)}" for k, v in row.items() if k not in LEADING)
         if row.get("is_partial"):
             told += f" [{row['missing']} octets missing]"
-        channel = f"{row['channel']}.{row['channel_epoch']}"
+        channel = f"{row['channel']}.{row['channel_epoch']}" if "channel" in row else "-"
         told = told or f"{row['size']} octets"
         return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}"
+
+    @staticmethod
+    def _command(row: dict[str, Any]) -> str:
+        """Command of a stream frame; answers are marked as AMQP marks its own."""
+        version = f".v{row['version']}" if row.get("version", 1) > 1 else ""
+        return f"{row.get('command', '?')}{'-response' if row.get('is_response') else ''}{version}"
 
 
 PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}

@@ -15,6 +15,9 @@ from dissector.arrays import Ints
 from dissector.columns import nulls
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.reassembly import C_CLIENT, C_ID
+from dissector.stream import layout as sl
+from dissector.stream.protocol import PROTOCOL as STREAM
+from dissector.stream.protocol import StreamFaults, StreamFrames
 from spec.model import Protocol
 
 TYPES = {
@@ -77,6 +80,9 @@ class Tables:
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
         self.frame_types = pa.array([FRAME_TYPES.get(k) for k in range(max(FRAME_TYPES) + 1)], pa.string())
         self.kinds = pa.array([ly.KINDS.get(k) for k in range(max(ly.KINDS) + 1)], pa.string())
+        layouts = spec.load(STREAM).methods
+        self.commands = pa.array([m.name for m in layouts], pa.string())
+        self.answers = np.array([m.class_id == 1 for m in layouts], np.bool_)
 
     def frames(self, frames: Frames, ends: Ends) -> pa.RecordBatch:
         """Rows of `amqp091_frames`."""
@@ -95,6 +101,25 @@ class Tables:
             "missing": pa.array(rows[ly.R_MISSING]),
         }
         return record_batch(schema("amqp091_frames", self.protocol), columns | frames.fields.columns)
+
+    def stream_frames(self, frames: StreamFrames, ends: Ends) -> pa.RecordBatch:
+        """Rows of `stream_frames`."""
+        rows = frames.rows
+        columns = self._leading(
+            ends, rows[sl.R_NO], rows[sl.R_CAPTURE], rows[sl.R_PACKET], rows[sl.R_TS],
+            rows[sl.R_FIRST_CAPTURE], rows[sl.R_FIRST_PACKET], rows[sl.R_FIRST_TS],
+        )  # fmt: skip
+        layout = rows[sl.R_LAYOUT]
+        answers = np.where(layout >= 0, self.answers[layout], rows[sl.R_KEY] & sl.RESPONSE != 0)
+        columns |= {
+            "command": self.commands.take(pa.array(layout, mask=layout < 0)),
+            "version": _int32(rows[sl.R_VERSION]),
+            "is_response": pa.array(answers),
+            "size": _int32(rows[sl.R_SIZE]),
+            "is_partial": pa.array(rows[sl.R_MISSING] > 0),
+            "missing": pa.array(rows[sl.R_MISSING]),
+        }
+        return record_batch(schema("stream_frames"), columns | frames.fields.columns)
 
     def messages(self, messages: Messages, arguments: Decoded, properties: Decoded, ends: Ends) -> pa.RecordBatch:
         """Rows of `messages`."""
@@ -122,10 +147,11 @@ class Tables:
         columns |= arguments.columns | properties.columns
         return record_batch(schema("messages"), columns)
 
-    def faults(self, faults: Faults, ends: Ends) -> pa.RecordBatch:
+    def faults(self, faults: Faults | StreamFaults, ends: Ends) -> pa.RecordBatch:
         """Rows of `anomalies` for what framing and contents had."""
         rows = faults.rows
-        codes = [ly.FAULTS[code] for code in rows[ly.Y_CODE].tolist()]
+        names = sl.FAULTS if isinstance(faults, StreamFaults) else ly.FAULTS
+        codes = [names[code] for code in rows[ly.Y_CODE].tolist()]
         details = [self._detail(code, value) for code, value in zip(codes, rows[ly.Y_VALUE].tolist(), strict=True)]
         leading = self._leading(
             ends, rows[ly.Y_NO], rows[ly.Y_CAPTURE], rows[ly.Y_PACKET],
@@ -143,15 +169,18 @@ class Tables:
         codes = [PROBLEM_CODES[code] for code in decoded.problem_code.tolist()]
         names = [name for name in schema("anomalies").names if name in batch.schema.names]
         leading = {name: batch.column(name).take(index) for name in names}
-        channel = leading.pop("channel")
+        channel = leading.pop("channel", nulls(len(codes), "int32"))
         leading.pop("offset", None)
-        method = batch.column("method" if "method" in batch.schema.names else "kind").take(index).to_pylist()
+        what = next(name for name in ("method", "command", "kind") if name in batch.schema.names)
+        method = batch.column(what).take(index).to_pylist()
         details = [f"in {name}" if name else "in a frame" for name in method]
         return self._anomalies(codes, details, channel, nulls(len(codes), "int64"), leading)
 
     def _detail(self, code: str, value: int) -> str:
         if code == "method-unknown":
             return f"class {value >> 16}, method {value & 0xFFFF}"
+        if code == "command-unknown":
+            return f"key 0x{value >> 16:04x}, version {value & 0xFFFF}"
         return DETAILS[code].format(value=value)
 
     def _anomalies(

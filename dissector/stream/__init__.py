@@ -1,0 +1,1 @@
+"""The RabbitMQ stream protocol: framing, and the fields of its commands."""

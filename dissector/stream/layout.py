@@ -1,0 +1,85 @@
+"""RabbitMQ streams: the rows and columns of the matrices that the kernels share.
+
+The walk's state, its fragments and its faults are those of `amqp091.layout`: the keeping of unfinished frames is the
+same. `W_TYPE` holds the key here, `W_CHANNEL` the version, `W_SIZE` the octets behind the version.
+"""
+
+import numpy as np
+
+from dissector.amqp091 import layout as ly
+from dissector.arrays import Ints
+from dissector.fields import Plan
+from spec.model import Protocol
+
+# A further column of `walk`.
+W_KEEP = ly.W_WIDTH  # octets of the frame at hand that are put together when it does not lie in one piece
+W_WIDTH = ly.W_WIDTH + 1
+
+# Rows of `frames`, one column a frame.
+(
+    R_SLOT, R_SIDE, R_NO, R_LAYOUT, R_KEY, R_VERSION, R_SIZE,  # R_LAYOUT: index of the layout, -1: unknown
+    R_OFFSET, R_LENGTH,  # the body's octets that are there, up to the first hole or as many as are kept
+    R_CUT, R_MISSING,  # 1: fields lie in a hole or beyond a limit; octets in holes
+    R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
+    R_POS, R_HEIGHT,
+) = range(19)  # fmt: skip
+
+FAULTS = (*ly.FAULTS, "command-unknown")
+"""Value of the last: key << 16 | version."""
+COMMAND_UNKNOWN = len(ly.FAULTS)
+
+HEAD_OCTETS = 8
+"""Length, key and version."""
+LENGTH_OCTETS = 4
+RESPONSE = 0x8000
+UNMARKED = (20, 24, 25)
+"""Commands whose answers lack the response bit with some peers: tune, route, partitions."""
+COMMANDS, VERSIONS = 64, 4
+"""Commands and versions below these are looked up in a table."""
+UNKNOWN_FRAME = 1 << 20
+"""A longer frame of an unknown command is taken for a lost boundary: it is the size that brokers propose."""
+
+# Chunk: key of the frame that brings it, and its header (osiris).
+DELIVER = 8
+CHUNK_MAGIC = 5
+CHUNK_HEADER, CHUNK_HEADER_2021 = 48, 44
+CHUNK_DATA_LENGTH, CHUNK_TRAILER_LENGTH = 36, 40
+"""Where in the header these are."""
+
+# Columns of the table of layouts, one row for (is response, command, version): see `layout_table`.
+L_INDEX, L_KEEP, L_WIDTH = range(3)
+
+
+def layout_table(protocol: Protocol, plan: Plan) -> Ints:
+    """What is behind a frame's head: index of the first layout in `protocol.methods` (-1: none), octets to keep of it.
+
+    Of most layouts all octets are kept; of those that end in `rest`, the octets before that.
+    """
+    table = np.full((2 * COMMANDS * VERSIONS, L_WIDTH), -1, np.int64)
+    for index, method in reversed(list(enumerate(protocol.methods))):
+        place = (method.class_id * COMMANDS + method.id) * VERSIONS + method.version
+        rest = bool(method.fields) and method.fields[-1].type == "rest"
+        begin, end = plan.starts[index], plan.starts[index + 1]
+        table[place] = index, int(plan.ops["width"][begin:end].sum()) if rest else -1
+    return table
+
+
+def variant_table(protocol: Protocol) -> Ints:
+    """For each layout the next that may be meant when it does not fit, or -1."""
+    table = np.full(len(protocol.methods), -1, np.int64)
+    last: dict[tuple[int, int, int], int] = {}
+    for index, method in enumerate(protocol.methods):
+        key = method.class_id, method.id, method.version
+        if method.variant:
+            table[last[key]] = index
+        last[key] = index
+    return table
+
+
+def sender_table(protocol: Protocol) -> Ints:
+    """Who may send requests of each command: 1 the client, 2 the server, 3 both; 0 for unknown commands."""
+    table = np.zeros(COMMANDS, np.int64)
+    for method in protocol.methods:
+        if method.class_id == 0:
+            table[method.id] |= method.from_client | method.from_server << 1
+    return table

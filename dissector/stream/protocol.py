@@ -1,0 +1,139 @@
+"""RabbitMQ streams of all connections: pieces in, columns of frames out.
+
+Holds the state that the kernels of `frames` work on, makes room for it, and has the fields decoded as `spec` says.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+import spec
+from dissector import limits
+from dissector.amqp091 import layout as ly
+from dissector.amqp091.frames import drop_chain
+from dissector.arrays import Ints
+from dissector.carry import Buffer, Ranges
+from dissector.fields import Decoded, Plan, decode
+from dissector.kernel import call
+from dissector.reassembly import S_LENGTH
+from dissector.stream import frames
+from dissector.stream import layout as sl
+
+PROTOCOL = "rabbitmq-stream"
+
+
+class StreamFrames(NamedTuple):
+    """Some frames: `rows` is (sl.R_HEIGHT, n), `fields` those of the commands."""
+
+    rows: Ints
+    fields: Decoded
+
+
+class StreamFaults(NamedTuple):
+    """Some faults: (ly.Y_HEIGHT, n), their codes indexes into sl.FAULTS."""
+
+    rows: Ints
+
+
+class Stream:
+    """The walk of all connections that speak the stream protocol."""
+
+    def __init__(self, compiled: bool) -> None:
+        self.compiled = compiled
+        protocol = spec.load(PROTOCOL)
+        self.plan = Plan.of_methods(protocol)
+        self.layouts = sl.layout_table(protocol, self.plan)
+        self.variants = sl.variant_table(protocol)
+        self.senders = sl.sender_table(protocol)
+        room = 131_072 if compiled else 2_048
+        self.control = np.zeros(ly.M_WIDTH, np.int64)
+        self.walk = np.zeros((0, sl.W_WIDTH), np.int64)
+        self.frames = np.empty((sl.R_HEIGHT, room), np.int64)
+        self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
+        self.fragments = np.zeros((room, ly.F_WIDTH), np.int64)
+        self.free = np.arange(room, dtype=np.int64)[::-1].copy()
+        self.control[ly.M_FREE] = room
+
+    @property
+    def ranges(self) -> list[Ranges]:
+        """Octets of unfinished frames, which must outlive their batch."""
+        return [Ranges(self.fragments, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH)]
+
+    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
+        """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
+        if len(self.walk) < 2 * capacity:
+            more = 2 * capacity - len(self.walk)
+            self.walk = np.concatenate([self.walk, np.zeros((more, sl.W_WIDTH), np.int64)])
+        for side in range(2):
+            rows = 2 * slots + side
+            self.walk[rows] = 0
+            self.walk[rows, ly.W_STATE] = states
+            self.walk[rows, ly.W_CHAIN] = -1
+            self.walk[rows, ly.W_CHAIN_END] = -1
+            self.walk[rows, ly.W_LAST] = -1
+
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[StreamFrames | StreamFaults]:
+        """Walk the first `count` pieces."""
+        m = self.control
+        m[ly.M_PIECE] = m[ly.M_AT] = 0
+        m[ly.M_COUNT] = count
+        while m[ly.M_PIECE] < count:
+            m[ly.M_FRAMES] = m[ly.M_FAULTS] = 0
+            m[ly.M_ARENA] = buffer.top
+            call(
+                frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.faults,
+                self.fragments, self.free, m, self.layouts, self.senders,
+            )  # fmt: skip
+            buffer.top = int(m[ly.M_ARENA])
+            if m[ly.M_FAULTS]:
+                yield StreamFaults(self.faults[:, : m[ly.M_FAULTS]].copy())
+            if m[ly.M_FRAMES]:
+                yield self._decoded(int(m[ly.M_FRAMES]), buffer)
+            if m[ly.M_PIECE] < count:
+                buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
+
+    def _decoded(self, n: int, buffer: Buffer) -> StreamFrames:
+        plan, ops = self.plan, self.plan.ops
+        call(
+            frames.choose, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, ops["kind"],
+            ops["width"], ops["flag"], ops["shape"], plan.lists[0], plan.lists[1],
+        )  # fmt: skip
+        rows = self.frames[:, :n].copy()
+        fields = decode(
+            plan, buffer.data, rows[sl.R_OFFSET], rows[sl.R_LENGTH], rows[sl.R_LAYOUT],
+            rows[sl.R_CUT].astype(np.uint8), self.compiled,
+        )  # fmt: skip
+        return StreamFrames(rows, fields)
+
+    def end(self, slots: Ints, conn: Ints) -> Iterator[StreamFaults]:
+        """Forget connections that are over."""
+        rows = (2 * slots[:, None] + np.arange(2)).ravel()
+        walk = self.walk[rows]
+        head = walk[:, ly.W_STATE] == ly.HEAD
+        inside = (walk[:, ly.W_STATE] == ly.PAYLOAD) | (head & (walk[:, ly.W_HEADS] > 0))
+        if inside.any():
+            yield StreamFaults(self._cuts(rows[inside], walk[inside]))
+        for row in rows[walk[:, ly.W_CHAIN] >= 0].tolist():
+            call(drop_chain, self.compiled, self.walk, row, self.fragments, self.free, self.control)
+
+    def _cuts(self, rows: Ints, walk: Ints) -> Ints:
+        faults = np.zeros((ly.Y_HEIGHT, len(rows)), np.int64)
+        head = walk[:, ly.W_STATE] == ly.HEAD
+        faults[ly.Y_CODE] = ly.CUT
+        faults[ly.Y_SLOT], faults[ly.Y_SIDE] = rows // 2, rows % 2
+        faults[ly.Y_NO] = faults[ly.Y_CHANNEL] = -1
+        faults[ly.Y_POS] = walk[:, ly.W_POS]
+        missing = np.where(head, sl.HEAD_OCTETS - walk[:, ly.W_HEADS], walk[:, ly.W_SIZE] - walk[:, ly.W_GOT])
+        faults[ly.Y_VALUE] = missing
+        for first, last, of in (
+            (ly.Y_FIRST_PACKET, ly.Y_PACKET, ly.W_FIRST_PACKET), (ly.Y_FIRST_TS, ly.Y_TS, ly.W_FIRST_TS),
+            (ly.Y_FIRST_CAPTURE, ly.Y_CAPTURE, ly.W_FIRST_CAPTURE),
+        ):  # fmt: skip
+            faults[first] = faults[last] = walk[:, of]
+        return faults
+
+    def skipped(self, slot: int) -> int:
+        """Octets passed over in the search at hand of both directions."""
+        rows = self.walk[2 * slot : 2 * slot + 2]
+        return int(rows[rows[:, ly.W_STATE] == ly.SEARCH, ly.W_SKIPPED].sum())
