@@ -15,6 +15,9 @@ WAITING_OCTETS_PER_STREAM = 4 << 20
 PAYLOAD = 16 << 20
 """Octets of a method or header frame that are put together; a longer one keeps its row, without fields."""
 
+FRAGMENTS = 1 << 20
+"""Pieces of unfinished method and header frames, over all connections; beyond, as for a payload that is too long."""
+
 FRAME = 1 << 30
 """A longer frame is taken for a lost boundary."""
 
