@@ -1,9 +1,11 @@
 """Large captures for measuring: the recorded ones, repeated with other addresses and times.
 
 A block holds several repetitions that run at the same time, each of them a few of the recorded captures with a client
-address of their own. Blocks follow each other; every block has new addresses, so all its connections are new. What
-the frames hold is as recorded: 5.9 frames, 4.5 of them methods, per 1000 octets, half of the contents with a table of
-headers.
+address of their own. Blocks follow each other; every block has new addresses, so all its connections are new.
+
+What the frames hold is as recorded: 7.4 frames and 1.9 messages per 1000 octets of capture, 70 % of the messages with
+a table of headers; 20 connections per million octets. What is repeated thousands of times is easy for a Parquet
+writer's dictionaries, for ours and the floor's alike.
 """
 
 import os

@@ -33,7 +33,7 @@ STAGES = (
     ("assemble", protocol.Amqp091, "_take"),
     ("assemble", protocol.Amqp091, "end"),
     ("decode frames", protocol.Amqp091, "_arguments"),
-    ("decode messages", protocol.Amqp091, "_decoded"),
+    ("decode messages", protocol.Amqp091, "decode"),
     ("connections", connections.Connections, "take"),
     ("connections", connections.Connections, "rows"),
     ("tables", tables.Tables, "frames"),
@@ -43,6 +43,7 @@ STAGES = (
     ("carry", whole, "gather"),
     ("carry", whole, "move"),
     ("hand over", output.Output, "add"),
+    ("hand over", output.Output, "finish"),
     ("write", getattr(output, "_Table"), "write"),  # noqa: B009 - not public
     ("write", getattr(output, "_Table"), "complete"),  # noqa: B009
 )
