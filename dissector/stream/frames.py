@@ -19,6 +19,7 @@ from dissector.amqp091.layout import (
     M_COUNT,
     M_FAULTS,
     M_FRAMES,
+    M_FREE,
     M_PIECE,
     PAYLOAD,
     SEARCH,
@@ -356,6 +357,7 @@ def walk_pieces(
             if (
                 control[M_FRAMES] + 1 > frames.shape[1]
                 or control[M_FAULTS] + 4 > faults.shape[1]
+                or (control[M_FREE] == 0 and fragments.shape[0] < limits.FRAGMENTS)
                 or control[M_ARENA] + walk[row, W_CHAINED] + length + 8 > len(data)
             ):
                 control[M_PIECE] = i

@@ -51,9 +51,9 @@ class Stream:
         self.walk = np.zeros((0, sl.W_WIDTH), np.int64)
         self.frames = np.empty((sl.R_HEIGHT, room), np.int64)
         self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
-        self.fragments = np.zeros((room, ly.F_WIDTH), np.int64)
-        self.free = np.arange(room, dtype=np.int64)[::-1].copy()
-        self.control[ly.M_FREE] = room
+        self.fragments = np.zeros((0, ly.F_WIDTH), np.int64)
+        self.free = np.zeros(0, np.int64)
+        self._grow_fragments(room)
 
     @property
     def ranges(self) -> list[Ranges]:
@@ -73,6 +73,14 @@ class Stream:
             self.walk[rows, ly.W_CHAIN_END] = -1
             self.walk[rows, ly.W_LAST] = -1
 
+    def _grow_fragments(self, capacity: int) -> None:
+        old = len(self.fragments)
+        self.fragments = np.concatenate([self.fragments, np.zeros((capacity - old, ly.F_WIDTH), np.int64)])
+        free = self.free[: self.control[ly.M_FREE]]
+        new = np.arange(old, capacity, dtype=np.int64)[::-1]
+        self.free = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
+        self.control[ly.M_FREE] += capacity - old
+
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[StreamFrames | StreamFaults]:
         """Walk the first `count` pieces."""
         m = self.control
@@ -90,6 +98,8 @@ class Stream:
                 yield StreamFaults(self.faults[:, : m[ly.M_FAULTS]].copy())
             if m[ly.M_FRAMES]:
                 yield self._decoded(int(m[ly.M_FRAMES]), buffer)
+            if m[ly.M_FREE] == 0 and len(self.fragments) < limits.FRAGMENTS:
+                self._grow_fragments(2 * len(self.fragments))
             if m[ly.M_PIECE] < count:
                 buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
 
