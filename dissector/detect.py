@@ -192,6 +192,17 @@ class Detector:
         if ids in self.senders:
             conn[slot, C_CLIENT] = side if self.senders[ids][0] else 1 - side
 
+    def _orient_by_command(self, conn: Ints, slot: int, side: int, buffer: Buffer, start: int) -> None:
+        """The same by the command of a stream frame."""
+        if conn[slot, C_SYN]:
+            return
+        key = int.from_bytes(buffer.data[start + 4 : start + 6].tobytes(), "big")
+        senders = int(self.stream_senders[key & ~sl.RESPONSE])
+        # of route and partitions the answers may lack the response bit
+        if senders in (1, 2) and key not in sl.UNMARKED:
+            from_client = (senders == 1) != bool(key & sl.RESPONSE)
+            conn[slot, C_CLIENT] = side if from_client else 1 - side
+
 
 def foreign(client: bytes) -> bool:
     """Whether a client that begins so will never speak a protocol of ours: frames in it would be somebody's files.
