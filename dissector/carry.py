@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dissector.arrays import Array, Ints, Octets
 from dissector.kernel import call, kernel
@@ -17,10 +16,6 @@ class Ranges(NamedTuple):
     used: int
     offset: int
     length: int
-
-    def live(self) -> NDArray[np.bool_]:
-        """Which rows do."""
-        return (self.matrix[:, self.used] != 0) & (self.matrix[:, self.offset] >= 0)
 
 
 class Buffer:
@@ -59,9 +54,27 @@ def gather_ranges(matrix: Array, used: int, offset: int, length: int, data: Arra
     return at
 
 
+@kernel
+def count_ranges(matrix: Array, used: int, offset: int, length: int) -> int:
+    """Octets that all live rows point at."""
+    total = 0
+    for row in range(matrix.shape[0]):
+        if matrix[row, used] != 0 and matrix[row, offset] >= 0:
+            total += matrix[row, length]
+    return total
+
+
+@kernel
+def move_ranges(matrix: Array, used: int, offset: int, by: int) -> None:
+    """Shift what all live rows point at."""
+    for row in range(matrix.shape[0]):
+        if matrix[row, used] != 0 and matrix[row, offset] >= 0:
+            matrix[row, offset] += by
+
+
 def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Octets:
     """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
-    total = sum(int(r.matrix[r.live(), r.length].sum()) for r in ranges)
+    total = sum(call(count_ranges, compiled, r.matrix, r.used, r.offset, r.length) for r in ranges)
     out = np.empty(total, np.uint8)
     at = 0
     for r in ranges:
@@ -69,7 +82,7 @@ def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Octets:
     return out
 
 
-def move(ranges: Sequence[Ranges], by: int) -> None:
+def move(ranges: Sequence[Ranges], by: int, compiled: bool) -> None:
     """Shift what these ranges point at, after the octets were placed in another buffer."""
     for r in ranges:
-        r.matrix[r.live(), r.offset] += by
+        call(move_ranges, compiled, r.matrix, r.used, r.offset, by)

@@ -108,7 +108,7 @@ class Dissector:
 
     def _resume(self, buffer: Buffer) -> Buffer:
         buffer.reserve(len(self.carried) + (1 << 16))
-        move(self._ranges, buffer.append(self.carried))
+        move(self._ranges, buffer.append(self.carried), self.compiled)
         return buffer
 
     def _pieces(self, pieces: Ints, ended: Ints, buffer: Buffer) -> Iterator[Work]:

@@ -55,7 +55,7 @@ class Output:
         folder: str,
         schemas: Mapping[str, pa.Schema],
         form: str = "parquet",
-        compression: str = "zstd",
+        compression: str = "snappy",
         note: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = Path(folder)

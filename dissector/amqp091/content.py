@@ -345,6 +345,7 @@ def assemble(
     """
     i = control[Q_FRAME]
     s = control[Q_SPAN]
+    row = -1
     while i < count or s < span_count:
         if (
             control[Q_MESSAGES] + 3 > messages.shape[1]
@@ -379,7 +380,9 @@ def assemble(
                 content_fault(faults, control, frames, i, CHANNEL_WRONG, 0)
             i += 1
             continue
-        row = channel_row(slot, number, 1, channels, contents, lanes, table, first, free_channels, control)
+        # Frames of one channel mostly follow each other.
+        if row < 0 or channels[row, N_SLOT] != slot or channels[row, N_CHANNEL] != number:
+            row = channel_row(slot, number, 1, channels, contents, lanes, table, first, free_channels, control)
         if row < 0:
             frames[R_EPOCH, i] = 0
             content_fault(faults, control, frames, i, LIMIT, 0)
