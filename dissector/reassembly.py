@@ -313,6 +313,8 @@ def reassemble(
     room = pieces.shape[1]
     for i in range(begin, len(ts)):
         now = ts[i]
+        if now < control[K_CLOCK] - LINGER_NS:
+            control[K_CLOCK] = now  # the clock stepped back, or another capture begins
         control[K_CLOCK] = max(control[K_CLOCK], now)
         clock = control[K_CLOCK]
         # The lower endpoint is side 0.

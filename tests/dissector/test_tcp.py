@@ -14,6 +14,7 @@ from tests.dissector.wire import (
     SERVER,
     STEP,
     SYN,
+    T0,
     Tape,
     deliver,
     handshake,
@@ -237,3 +238,18 @@ def test_fragments_of_a_header_are_put_together_however_many() -> None:
         (row,) = rows(tables["messages"])
         assert row["headers"] == '{"h":"' + "z" * 3000 + '"}'
         assert not rows(tables["anomalies"])
+
+
+def test_a_clock_that_steps_back_ends_no_connection() -> None:
+    """Captures one behind the other, the later one first: what follows a close still belongs to it."""
+    later_one = Tape(start_ns=T0 + 3600 * SECOND).play(BEGIN).end()
+    earlier = Tape(port=40001).play(BEGIN).end()
+    assert [row["packets"] for row in connections(later_one.packets + earlier.packets)] == [14, 14]
+
+
+def test_one_wrong_time_ends_no_connection() -> None:
+    tape = Tape().play(BEGIN).end()
+    other = Tape(port=40001, start_ns=T0 + 3600 * SECOND)
+    assert sorted(row["packets"] for row in connections([*tape.packets[:13], *other.packets, tape.packets[13]])) == [
+        3, 14,
+    ]  # fmt: skip
