@@ -60,8 +60,8 @@ K_PIECES, K_CLOCK, K_FREE_SLOTS, K_FREE_PARTS, K_WAITING, K_ENDED, K_TOMBSTONES,
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 
-LINGER_NS = 120_000_000_000
-"""A closed connection is over when no packet of it came for this long (2 minutes, as TIME-WAIT)."""
+LINGER_NS = 30_000_000_000
+"""A closed connection is over when no packet of it came for this long."""
 HOLE_NS = 1_000_000_000
 """An acknowledged octet that is still missing after this long was lost by the capture."""
 
