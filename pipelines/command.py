@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+SMALL = 64 << 20
+"""Octets of tables below which Spark is started for little work."""
+
 
 class Analyze:
     """`amqpscope analyze DIR -o STATS`."""
@@ -42,7 +45,8 @@ class Analyze:
         output = Output(arguments.output, {"tables": str(folder.absolute())})
         with _progress(len(jobs())) as tell:
             tell("starting Spark")
-            spark = session(arguments.master)
+            octets = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            spark = session(arguments.master, small=octets < SMALL)
             try:
                 analyze(spark, folder, output, tell)
             finally:

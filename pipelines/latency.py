@@ -144,7 +144,9 @@ def _samples(
 def _sample(metric: str, table: DataFrame) -> DataFrame:
     used = {name for grouping in _USED[metric] for name in GROUPINGS[grouping]}
     no = sf.lit(False)
-    censored = sf.coalesce(sf.col("ended_by").isin(*_CENSORED), no) if "ended_by" in table.columns else no
+    censored = no
+    if "ended_by" in table.columns:  # `unknown` ones may not have asked for an answer
+        censored = sf.coalesce(sf.col("ended_by").isin(*_CENSORED) & (sf.col("outcome") == "none"), no)
     failed = sf.coalesce(sf.col("outcome").isin("nack", "reject", "error"), no) if "outcome" in table.columns else no
     types = {"connection_id": "bigint", "channel": "int", "channel_epoch": "int"}
     return table.select(

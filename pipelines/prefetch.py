@@ -81,7 +81,7 @@ def _settled(frames: DataFrame, settlements: DataFrame) -> DataFrame:
         *(sf.col(f"settle_{name}").alias(name) for name in _POINT),
         sf.lit(True).alias("acknowledges"),
     )
-    recovers = frames.where(sf.col("method").isin("basic.recover", "basic.recover-async", "basic.recover-ok"))
+    recovers = frames.where(sf.col("method").isin("basic.recover-async", "basic.recover-ok"))
     voided = (
         pushed.where(sf.col("ended_by") == "recover")
         .select(*CHANNEL, sf.col("consumer_tag").alias("consumer"), sf.col("end_ts_ns").alias("ts_ns"))
@@ -108,10 +108,7 @@ def _consumer_limits(frames: DataFrame) -> DataFrame:
     points = frames.where(sf.col("method") == "basic.consume").select("connection_id", *_POINT)
     rows = running(_union(asked, begun), CHANNEL, "frame_no", {"latest": ("max", "asked")})
     rows = rows.where(sf.col("consumer").isNotNull()).join(points, ["connection_id", "frame_no"])
-    cancelled = frames.where(
-        (sf.col("method") == "basic.cancel-ok")
-        | ((sf.col("method") == "basic.cancel") & (~sf.col("from_client") | sf.col("no_wait")))
-    )
+    cancelled = frames.where(sf.col("method") == "basic.cancel")
     return rows.select(*_EVENT, sf.coalesce("latest.limit", sf.lit(0)).alias("limit")).unionByName(
         cancelled.where(sf.col("consumer_tag").isNotNull()).select(
             *CHANNEL, sf.col("consumer_tag").alias("consumer"), *_POINT, sf.lit(0).cast("bigint").alias("limit")

@@ -27,7 +27,7 @@ def returns(messages: DataFrame) -> DataFrame:
     """
     properties = [name for name in spec.load().property_columns() if name not in _REWRITTEN]
     equal = sf.md5(sf.to_json(sf.struct("exchange", "routing_key", "body_size", "body_hash", *properties)))
-    messages = messages.where(sf.col("protocol") == "amqp-0-9-1")
+    messages = messages.where((sf.col("protocol") == "amqp-0-9-1") & ~sf.coalesce("is_partial", sf.lit(False)))
     columns: list[Column | str] = [
         *CHANNEL,
         "frame_no",

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from pipelines import endings
-from pipelines.buckets import CHANNEL, bucket
+from pipelines.buckets import CHANNEL, bucket, running
 from pipelines.pairs import pairs, requests
 from pipelines.schemas import conform
 
@@ -14,7 +14,8 @@ from pipelines.schemas import conform
 def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     """One row per synchronous request that asks for an answer, of either side.
 
-    A close of the channel or connection by the other side answers what it had not answered yet: with an error.
+    A close of the channel or connection by the other side, for any reason but 200, is an error in answer to the oldest
+    request of the channel that was open then. Requests pipelined behind that one have no answer.
 
     Args:
         frames: `amqp091_frames`.
@@ -35,10 +36,17 @@ def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     refused = (
         sf.col("answer").isNull()
         & (sf.col("other_close.frame_no") > sf.col("asked.frame_no"))
+        & (sf.col("other_close.reply_code") != 200)
         & (sf.col("request") != "connection.close")
         & ((sf.col("request") != "channel.close") | (sf.col("other_close.by") == "connection-close"))
     )
-    rows = rows.withColumn("refused", sf.coalesce(refused, sf.lit(False)))
+    rows = rows.withColumn("place_asked", sf.col("asked.frame_no")).withColumn(
+        "refused_at", sf.when(refused, sf.col("asked.frame_no"))
+    )
+    channel_and_side = (*CHANNEL, "asked_by_client")
+    rows = running(
+        rows.drop("bucket"), channel_and_side, "place_asked", {"older": ("min", "refused_at")}, before=True
+    ).withColumn("refused", sf.col("refused_at").isNotNull() & sf.col("older").isNull())
     close = sf.struct(*(f"other_close.{name}" for name in ("frame_no", "ts_ns", "capture", "packet")))
     method = sf.when(sf.col("other_close.by") == "channel-close", "channel.close").otherwise("connection.close")
     rows = rows.withColumn("response", sf.when(sf.col("refused"), method).otherwise(sf.col("answer.method")))

@@ -17,7 +17,7 @@ class SessionError(Exception):
     """Spark cannot be started; the message is one line that says why."""
 
 
-def session(master: str | None = None, **settings: str) -> SparkSession:
+def session(master: str | None = None, *, small: bool = False, **settings: str) -> SparkSession:
     """A session with the settings that the tables need; the running one, if there is one.
 
     Times are UTC, timestamps in Parquet are microseconds (Spark's own default is a deprecated type of 96 bits), errors
@@ -25,6 +25,7 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
 
     Args:
         master: Spark's master URL, such as `local[*]`; None leaves it to the environment (`spark-submit`).
+        small: there is little to read: on one machine, spend less on planning and compiling for it.
         settings: further ones, `_` standing for `.`: `spark_sql_shuffle_partitions="2"`.
 
     Raises:
@@ -46,7 +47,7 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            chosen |= _local()
+            chosen |= _local(small)
     chosen |= {name.replace("_", "."): value for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -57,7 +58,7 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
             raise SessionError(_reason(error, said)) from error
 
 
-def _local() -> dict[str, str]:
+def _local(small: bool) -> dict[str, str]:
     """One machine: nothing listens to the outside, and the memory is a part of what there is."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
@@ -65,7 +66,9 @@ def _local() -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": f"{min(max(memory // 4, 1024), 8192)}m",
-        "spark.sql.shuffle.partitions": str(4 * cores),
+        "spark.sql.shuffle.partitions": "2" if small else str(4 * cores),
+        # The optimizing compiler of the JVM takes longer than it saves, as planning is most of the work.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1" if small else "",
     }
 
 

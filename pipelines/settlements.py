@@ -26,8 +26,9 @@ def settlements(frames: DataFrame, messages: DataFrame, connections: DataFrame) 
     """One row per delivery, pushed or got.
 
     What settles delivery s is the earliest of a single acknowledgement of s, of a `multiple` one that reaches s, and of
-    a basic.recover behind it, which voids all that is outstanding. In a transaction an acknowledgement takes effect
-    with tx.commit-ok, and never after tx.rollback.
+    a basic.recover behind it, which voids all that is outstanding when it is done (recover-ok). In a transaction an
+    acknowledgement takes effect with tx.commit-ok, and never after tx.rollback. What the client says behind the
+    server's close does nothing.
 
     Args:
         frames: `amqp091_frames`.
@@ -79,14 +80,14 @@ def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
         sf.coalesce("multiple", sf.lit(False)).alias("all"),
         _effect(sf.regexp_replace("method", "^basic\\.", "")).alias("effect"),
     )
-    voids = frames.where(sf.col("method").isin("basic.recover", "basic.recover-async", "basic.recover-ok")).select(
+    voids = frames.where(sf.col("method").isin("basic.recover-async", "basic.recover-ok")).select(
         *CHANNEL,
         "frame_no",
         sf.lit(0).cast("bigint").alias("number"),
         sf.lit(True).alias("all"),
         _effect(sf.lit("recover")).alias("effect"),
     )
-    tagged = answers.where(sf.col("number").isNotNull())
+    tagged = _heard(answers.where(sf.col("number").isNotNull()), frames)
     said = tagged.where(~sf.col("all")).unionByName(_reaching(tagged.where("all").unionByName(voids), delivered))
     said = _committed(said, frames)
     return said.select(
@@ -102,6 +103,17 @@ def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
             )
         ),
     )
+
+
+def _heard(answers: DataFrame, frames: DataFrame) -> DataFrame:
+    """Without those sent behind a close of the server. Such closes are few, and are sent to all tasks."""
+    closes = frames.where(~sf.col("from_client"))
+    first = sf.min("frame_no")
+    channels = closes.where(sf.col("method") == "channel.close").groupBy(*CHANNEL).agg(first.alias("channel_closed"))
+    whole = closes.where(sf.col("method") == "connection.close").groupBy("connection_id").agg(first.alias("closed"))
+    heard = sf.least("channel_closed", "closed").isNull() | (sf.col("frame_no") < sf.least("channel_closed", "closed"))
+    joined = answers.join(sf.broadcast(channels), [*CHANNEL], "left").join(sf.broadcast(whole), "connection_id", "left")
+    return joined.where(heard).drop("channel_closed", "closed")
 
 
 def _effect(outcome: Column) -> Column:
@@ -167,7 +179,7 @@ def _result(rows: DataFrame) -> DataFrame:
         .withColumn("settled", sf.col("effect").isNotNull() & ~sf.coalesce(voided, sf.lit(False)) & ~sf.col("auto"))
         .withColumn("taken_back", sf.col("dropped").isNotNull() & sf.col("effect").isNull())
         .withColumn("unknown", no_ack.isNull() & ~sf.col("settled") & ~sf.col("taken_back"))
-        .withColumn("nobody", ~sf.col("auto") & ~sf.col("settled") & ~sf.col("unknown"))
+        .withColumn("nobody", ~sf.col("auto") & ~sf.col("settled"))
     )
     outcome = (
         sf.when(sf.col("auto"), "auto")

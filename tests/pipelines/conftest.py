@@ -25,6 +25,6 @@ def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     from pipelines.session import session  # noqa: PLC0415
 
-    started = session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g")
+    started = session("local[2]", small=True, spark_driver_memory="1g")
     yield started
     started.stop()

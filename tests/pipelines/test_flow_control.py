@@ -153,8 +153,8 @@ def cancelled_while_full() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     consume(c, 1)
     start = c.deliver(1)
-    c.client("basic.cancel", consumer_tag="c", no_wait=False)
-    end = c.server("basic.cancel-ok", consumer_tag="c")
+    end = c.client("basic.cancel", consumer_tag="c", no_wait=False)
+    c.server("basic.cancel-ok", consumer_tag="c")
     c.ack(1, client=True)
     return c, [{"start_frame_no": start, "end_frame_no": end, "evidence": "possible"}]
 
@@ -164,8 +164,8 @@ def opened_by_recover() -> tuple[Connection, list[dict[str, Any]]]:
     consume(c, 2)
     c.deliver(1)
     start = c.deliver(2)
-    end = c.client("basic.recover", requeue=True)
-    c.server("basic.recover-ok")
+    c.client("basic.recover", requeue=True)
+    end = c.server("basic.recover-ok")
     c.deliver(3)
     again = c.deliver(4)
     return c, [{"start_frame_no": start, "end_frame_no": end}, {"start_frame_no": again, "end_frame_no": None}]

@@ -78,7 +78,7 @@ def no_wait_is_no_request() -> tuple[Connection, list[dict[str, Any]]]:
 def channel_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("queue.declare", queue="gone", passive=True)
-    c.client("queue.bind")
+    c.client("queue.bind")  # pipelined behind it: not what the close is about
     close = c.server("channel.close", reply_code=404)
     c.client("queue.delete")
     c.client("channel.close-ok")
@@ -88,9 +88,12 @@ def channel_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
             "reply_code": 404,
             "response": "channel.close",
             "response_frame_no": close,
+            "response_packet": close + 1,
+            "response_capture": "a.pcap",
+            "latency_ns": close * TICK,
             "ended_by": None,
         },
-        {"outcome": "error", "latency_ns": TICK, "response_packet": close + 1, "response_capture": "a.pcap"},
+        {"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK, "response": None},
         {"request": "channel.close", "from_client": False, "outcome": "ok"},
         {"outcome": "none", "ended_by": "discarded", "end_ts_ns": close * TICK, "latency_ns": None, "reply_code": None},
     ]
@@ -106,6 +109,14 @@ def connection_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
         {"request": "connection.open", "outcome": "error", "reply_code": 530, "response": "connection.close"},
         {"request": "connection.close", "outcome": "none", "ended_by": "connection-close"},
     ]
+
+
+def closed_in_peace() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.server("channel.flow", active=True)
+    close = c.client("channel.close", reply_code=200)
+    c.server("channel.close-ok")
+    return c, [{"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK}, {"outcome": "ok"}]
 
 
 def closes_that_cross() -> tuple[Connection, list[dict[str, Any]]]:
@@ -159,6 +170,7 @@ SCENARIOS = {
         no_wait_is_no_request,
         channel_closed_as_an_answer,
         connection_closed_as_an_answer,
+        closed_in_peace,
         closes_that_cross,
         capture_begins_between_request_and_answer,
         both_sides_ask_the_same,

@@ -118,7 +118,7 @@ def consumer_from_before_the_capture() -> tuple[Connection, list[dict[str, Any]]
     ack = c.ack(7, client=True, epoch=0)
     return c, [
         {"outcome": "ack", "settle_frame_no": ack, "queue": None, "ended_by": None},
-        {"outcome": "unknown", "ended_by": None, "end_ts_ns": None},
+        {"outcome": "unknown", "ended_by": "capture-end", "end_ts_ns": c.end},
     ]
 
 
@@ -142,14 +142,14 @@ def recover() -> tuple[Connection, list[dict[str, Any]]]:
     c.deliver(2)
     c.deliver(3)
     c.ack(2, client=True)
-    voided = c.client("basic.recover", requeue=True)
+    c.client("basic.recover", requeue=True)
     c.deliver(4)  # was on its way
     done = c.server("basic.recover-ok")
     c.deliver(5, redelivered=True)
     c.deliver(6, redelivered=True)
     c.ack(6, True, client=True)
     return c, [
-        {"outcome": "none", "ended_by": "recover", "end_ts_ns": voided * TICK, "latency_ns": None, "multiple": None},
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": done * TICK, "latency_ns": None, "multiple": None},
         {"outcome": "ack"},
         {"outcome": "none", "ended_by": "recover"},
         {"outcome": "none", "ended_by": "recover", "end_ts_ns": done * TICK, "settle_frame_no": None},
@@ -250,6 +250,24 @@ def across_buckets() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"delivery_tag": tag, "settle_frame_no": last} for tag in tags]
 
 
+def said_behind_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1)
+    c.deliver(2)
+    c.deliver(1, channel=2)
+    c.ack(7, client=True)  # was never given
+    close = c.server("channel.close", reply_code=406)
+    c.ack(2, True, client=True)
+    c.ack(1, client=True, channel=2)
+    c.server("connection.close", channel=0, epoch=0, reply_code=320)
+    c.ack(1, client=True, channel=2)
+    return c, [
+        {"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK},
+        {"outcome": "none", "ended_by": "channel-close"},
+        {"channel": 2, "outcome": "ack"},
+    ]
+
+
 def hole() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection(lost_bytes=100)
     c.deliver(1)
@@ -273,6 +291,7 @@ SCENARIOS = {
         closed_and_opened_again,
         tag_of_a_consumer_used_again,
         across_buckets,
+        said_behind_the_servers_close,
         hole,
     )
 }

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import dissector
+import pipelines
+from pipelines.output import NOTE, Output, OutputError
+from pipelines.reader import ReadError, dissected
+from pipelines.schemas import schema
+from tests.pipelines.scenario import Connection, table
+
+CAPTURE = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
+
+
+def test_the_package_does_not_import_spark():
+    code = "import pipelines, pipelines.command, sys; sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_folder_without_tables(tmp_path):
+    with pytest.raises(ReadError, match="no such folder"):
+        dissected(tmp_path / "nowhere")
+    with pytest.raises(ReadError, match="no table captures here"):
+        dissected(tmp_path)
+
+
+def test_output_refuses_what_is_not_ours(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(OutputError, match=r"holds files that are not of an earlier run \(thesis.tex\)"):
+        Output(tmp_path, {})
+    (tmp_path / NOTE).write_text("{}")
+    with pytest.raises(OutputError, match=r"holds other files \(thesis.tex\)"):
+        Output(tmp_path, {})
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_output_is_complete_or_says_that_it_is_not(spark, tmp_path):
+    output = Output(tmp_path / "new" / "folder", {"tables": "t"})
+    (output.folder / ".rpcs.writing").mkdir()  # of a run that was killed
+    output = Output(output.folder, {"tables": "t"})
+    assert json.loads((output.folder / NOTE).read_text()) == {"complete": False, "tables": "t"}
+    output.write("confirms", table(spark, "confirms", []))
+    assert sorted(path.name for path in output.folder.iterdir()) == [NOTE, "confirms"]
+    read = pipelines.read(spark, output.folder, "confirms")
+    assert read.count() == 0
+    assert read.schema.simpleString() == schema("confirms").simpleString()
+    output.finish()
+    assert json.loads((output.folder / NOTE).read_text())["complete"] is True
+    with pytest.raises(OutputError, match="cannot write"):
+        output.write("confirms", spark.range(3).selectExpr("raise_error('no')"))
+
+
+def test_reads_arrow_parts_and_captures(spark, tmp_path):
+    readers = dissector.read(CAPTURE)
+    batches = readers["messages"].read_all()
+    (tmp_path / "messages").mkdir()
+    with pa.ipc.new_file(str(tmp_path / "messages" / "part-0.arrow"), batches.schema) as file:
+        file.write_table(batches)
+    with pa.ipc.new_stream(str(tmp_path / "messages" / "part-1.arrow"), batches.schema) as stream:
+        stream.write_table(batches)
+    from_parts = pipelines.read(spark, tmp_path, "messages")
+    from_capture = pipelines.read(spark, [CAPTURE], "messages")
+    assert from_parts.schema == from_capture.schema == schema("messages")
+    assert from_parts.count() == 2 * from_capture.count() == 20
+    columns = ["frame_no", "publish_seq", "body_hash", "ts_ns"]
+    rows = [tuple(row.values()) for row in batches.select(columns).to_pylist()]
+    assert [tuple(row) for row in from_capture.select(columns).orderBy("frame_no").collect()] == rows
+
+
+def test_nothing_to_read(spark, tmp_path):
+    with pytest.raises(ReadError, match="no such table"):
+        pipelines.read(spark, tmp_path, "frames")
+    with pytest.raises(ReadError, match="no such file"):
+        pipelines.read(spark, tmp_path / "no.pcap", "messages")
+    with pytest.raises(ReadError, match="no table confirms here"):
+        pipelines.read(spark, CAPTURE, "confirms")
+
+
+def test_scenario_tables_have_the_declared_columns(spark):
+    assert table(spark, "connections", [Connection().row()]).count() == 1
