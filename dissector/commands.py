@@ -37,6 +37,7 @@ class Dissect:
         from dissector.reading import Reading, schema_of  # noqa: PLC0415
         from dissector.sources import find  # noqa: PLC0415
         from dissector.tables import NAMES  # noqa: PLC0415
+        from dissector.warm import warm_up  # noqa: PLC0415
 
         # The allocator of the system gives back what Arrow's own keep: 650 MB at the peak of 1 GB of capture, not 850.
         pa.set_memory_pool(pa.system_memory_pool())
@@ -45,7 +46,7 @@ class Dissect:
         with common.progress(sources) as advance:
             reading = Reading(sources, options, advance)
             if reading.compiled:
-                _say_when_compiling()
+                warm_up(sources)
             output: Output | None = None
             try:
                 # The first rows come before the folder is touched: what is no capture leaves no trace.
@@ -98,22 +99,16 @@ class Frames:
         from dissector.lines import PRINTERS  # noqa: PLC0415
         from dissector.reading import Reading  # noqa: PLC0415
         from dissector.sources import find  # noqa: PLC0415
+        from dissector.warm import warm_up  # noqa: PLC0415
 
         options = common.options(arguments)
-        reading = Reading(find(arguments.captures), options)
+        sources = find(arguments.captures)
+        reading = Reading(sources, options)
         if reading.compiled:
-            _say_when_compiling()
+            warm_up(sources)
         printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
         for table, batch in reading:
             if table.endswith("_frames"):
                 printer.frames(batch)
                 sys.stdout.flush()
         return 0
-
-
-def _say_when_compiling() -> None:
-    """Compiling takes a while, once; say so, or the first large capture seems to hang."""
-    from dissector import kernel  # noqa: PLC0415
-
-    if not kernel.is_cached():
-        print("amqpscope: compiling the kernels, once for this installation (half a minute)", file=sys.stderr)
