@@ -16,7 +16,7 @@ from dissector import detect
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.arrays import Ints
-from dissector.capture import PacketBatch
+from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Connections
 from dissector.packets import PacketDecoder, PacketReport
@@ -95,6 +95,12 @@ class Dissector:
         buffer = self._resume(Buffer(batch.data, batch.used))
         for pieces, ended in self.tcp.feed(segments):
             yield from self._pieces(pieces, ended, buffer)
+        for packet, count in self.tcp.given_up:
+            told = (
+                f"more than {self.tcp.max_connections} connections were open: {count} that were idle longest ended here"
+            )
+            report.problems.append(Problem("limit-reached", packet, None, told))
+        self.tcp.given_up.clear()
         for pieces, ended in self.tcp.expire():
             yield from self._pieces(pieces, ended, buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)

@@ -39,6 +39,9 @@ from dissector.reassembly import (
     rebuild,
 )
 
+ENDED_AT_ONCE = 4096
+"""Connections that are ended in one go."""
+
 
 class Reassembler:
     """All open connections and their streams.
@@ -59,8 +62,8 @@ class Reassembler:
         self.free_parts = np.zeros(0, np.int64)
         self._grow_parts(limits.WAITING_PARTS if compiled else 4096)
         self.ended = np.empty(4096, np.int64)
-        self.given_up = 0
-        """Connections ended because too many were open."""
+        self.given_up: list[tuple[int, int]] = []
+        """Where too many connections were open: the packet that wanted one more, and how many were ended for it."""
         self._grow(64)
 
     def _grow(self, capacity: int) -> None:
@@ -99,7 +102,7 @@ class Reassembler:
             )  # fmt: skip
             yield from self._drain(self.ended[: self.control[K_ENDED]].copy())
             if at < len(segments.ts_ns) and self.control[K_FREE_SLOTS] == 0:
-                yield from self._make_room()
+                yield from self._make_room(int(segments.packet[at]))
             elif at == before and len(self.parts) < limits.WAITING_PARTS:
                 self._grow_parts(2 * len(self.parts))
         if self.control[K_TOMBSTONES] > len(self.table) // 4:
@@ -118,9 +121,14 @@ class Reassembler:
         """End all connections, in the order in which they began."""
         slots = np.flatnonzero(self.conn[:, C_USED])
         order = np.lexsort((self.conn[slots, C_FIRST_PACKET], self.conn[slots, C_FIRST_TS]))
-        yield from self._drain(slots[order])
+        yield from self._give_up(slots[order])
 
-    def _make_room(self) -> Iterator[tuple[Ints, Ints]]:
+    def _give_up(self, slots: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """End connections, some at a time: their rows are made as objects, and take much more room than they."""
+        for at in range(0, len(slots), ENDED_AT_ONCE):
+            yield from self._drain(slots[at : at + ENDED_AT_ONCE])
+
+    def _make_room(self, packet: int) -> Iterator[tuple[Ints, Ints]]:
         if len(self.conn) < self.max_connections:
             self._grow(min(2 * len(self.conn), self.max_connections))
             return
@@ -128,8 +136,8 @@ class Reassembler:
         if self.control[K_FREE_SLOTS] * 8 < len(self.conn):
             slots = np.flatnonzero(self.conn[:, C_USED])
             oldest = slots[np.argsort(self.conn[slots, C_LAST_TS], kind="stable")[: max(len(slots) // 8, 1)]]
-            self.given_up += len(oldest)
-            yield from self._drain(oldest)
+            self.given_up.append((packet, len(oldest)))
+            yield from self._give_up(oldest)
 
     def _drain(self, ended: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Yield the pieces at hand, those that still wait in ended connections included."""

@@ -39,7 +39,8 @@ def merged(folder: Path) -> Path:
 
 def tshark(capture: Path) -> dict[int, tuple[Any, ...]]:
     """By packet: its time, and the types, channels, classes and methods of the frames that end in it."""
-    command = ["tshark", "-r", str(capture), "-Y", "amqp.type", "-o", "tcp.reassemble_out_of_order:TRUE", "-T", "fields"]
+    command = ["tshark", "-r", str(capture), "-Y", "amqp.type", "-T", "fields"]
+    command += ["-o", "tcp.reassemble_out_of_order:TRUE"]
     command += [word for port in PORTS for word in ("-d", f"tcp.port=={port},amqp")]
     command += [word for name in FIELDS for word in ("-e", name)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

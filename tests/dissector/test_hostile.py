@@ -1,0 +1,223 @@
+"""Captures that mean harm: no exception, no row that Arrow refuses, no code that is not listed, bounded memory."""
+
+import io
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pamqp import commands
+
+import spec
+from dissector import limits
+from dissector.capture import CaptureFile
+from dissector.dissector import Dissector, Options
+from dissector.tcp import Reassembler
+from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
+from tests.dissector.runs import dissect, dissect_packets, recorded, rows
+from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw
+
+BEGIN = handshake() + opening(1)
+CODES = set(spec.anomalies())
+EDGES = [0, 1, 7, 2**16, 2**30, 2**30 + 1, 2**31 - 9, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 9, 2**32 - 8, 2**32 - 1]
+MUTATED = ["any_sll2.pcap", "field_types.pcap", "interleaved_channels.pcap", "port_reused.pcap", "violations.pcap"]
+
+
+def survive(packets: list[Packet], link: int = 1, **how: bool) -> dict[str, pa.Table]:
+    """Dissect, hold every batch to Arrow's rules and every anomaly to the list."""
+    tables = dissect_packets(packets, link, check=True, **how)  # type: ignore[arg-type]
+    assert {row["code"] for row in rows(tables["anomalies"])} <= CODES
+    numbers = [(row["connection_id"], row["frame_no"]) for row in rows(tables["amqp091_frames"])]
+    assert len(numbers) == len(set(numbers))
+    return tables
+
+
+def same(packets: list[Packet], link: int = 1) -> dict[str, pa.Table]:
+    """Both ways to run kernels give the same rows."""
+    interpreted = survive(packets, link)
+    compiled = survive(packets, link, compiled=True)
+    for name, table in interpreted.items():
+        assert table.to_pylist() == compiled[name].to_pylist(), name
+    return interpreted
+
+
+def codes(tables: dict[str, pa.Table]) -> set[str]:
+    return {row["code"] for row in rows(tables["anomalies"])}
+
+
+def said(*octets: bytes) -> list[Packet]:
+    return Tape().play([*BEGIN, *((CLIENT, piece) for piece in octets)]).packets
+
+
+# octets that are no frames
+
+
+@settings(max_examples=20)
+@given(octets=st.lists(st.binary(max_size=300), max_size=8), syn=st.booleans(), forced=st.booleans())
+def test_random_octets_on_the_port_of_amqp(octets: list[bytes], syn: bool, forced: bool) -> None:
+    tape = Tape(syn=syn).play([(i % 2, piece) for i, piece in enumerate(octets)])
+    ports = {5672: "amqp-0-9-1"} if forced else {}
+    dissect_packets(tape.packets, options=Options(ports), check=True)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("seed", range(6))
+def test_random_octets_behind_a_handshake(seed: int) -> None:
+    rnd = random.Random(seed)
+    same(said(*(rnd.randbytes(rnd.randint(1, 2000)) for _ in range(30))))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("size", EDGES)
+@pytest.mark.parametrize("kind", [1, 2, 3, 8])
+def test_lengths_at_every_edge(kind: int, size: int) -> None:
+    head = struct.pack(">BHI", kind, 1, size)
+    tables = same(said(head + b"\0\x3c\0\x28" + b"\xce" * 60, b"".join(publish(b"behind"))))
+    if size > limits.FRAME:
+        assert "frame-too-large" in codes(tables)
+    if 2**16 < size <= limits.FRAME:
+        assert "frame-cut" in codes(tables)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("size", [2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+def test_body_sizes_at_every_edge(size: int) -> None:
+    head = struct.pack(">HHQH", 60, 0, size, 0)
+    octets = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x" * 50)
+    (message,) = rows(same(said(octets))["messages"])
+    assert message["body_size"] == min(size, 2**63 - 1) or message["body_size"] >> 32 == 0x7FFFFFFF
+    assert (message["is_partial"], message["body_hash"]) == (True, None)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("kind", [0, 4, 5, 7, 9, 0x40, 0x41, 0x42, 0x7F, 0x80, 0xCE, 0xFF])
+def test_frame_types_that_do_not_exist(kind: int) -> None:
+    tables = same(said(raw(kind, 1, b"x" * 20), b"".join(publish(b"behind"))))
+    assert codes(tables) & {"frame-type-unknown", "header-unknown"}
+    assert rows(tables["messages"])[-1]["body_size"] == 6
+
+
+@pytest.mark.compiled
+def test_payloads_too_short_for_what_they_are() -> None:
+    pieces = [raw(kind, channel, b"\0\x3c\0\x28"[:n]) for kind in (1, 2, 3) for channel in (0, 1) for n in range(5)]
+    tables = same(said(*pieces, b"".join(publish(b"behind"))))
+    assert rows(tables["amqp091_frames"])[-1]["frame_type"] == "body"
+
+
+@pytest.mark.compiled
+def test_tables_nested_a_thousand_deep() -> None:
+    table = b""
+    for _ in range(1000):
+        table = b"\1aF" + struct.pack(">I", len(table)) + table
+    head = struct.pack(">HHQH", 60, 0, 1, 0x2000) + struct.pack(">I", len(table)) + table
+    octets = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x")
+    tables = same(said(octets))
+    assert "table-too-deep" in codes(tables)
+    assert rows(tables["messages"])[0]["body_hash"] is not None
+
+
+@pytest.mark.compiled
+def test_contents_of_thousands_of_channels_in_turn() -> None:
+    channels = range(1, 3001)
+    steps = [
+        b"".join(publish(b"body", n)[0] for n in channels),
+        b"".join(content(b"body", n)[0] for n in channels),
+        b"".join(content(b"body", n)[1] for n in channels),
+    ]
+    tables = same(said(*(step[at : at + 1400] for step in steps for at in range(0, len(step), 1400))))
+    messages = rows(tables["messages"])
+    assert len(messages) == 3000
+    assert not any(row["is_partial"] for row in messages)
+
+
+@pytest.mark.compiled
+def test_nothing_but_segments_of_one_octet() -> None:
+    tape = Tape().play(BEGIN)
+    octets = b"".join(publish(bytes(200), largest=50)) * 40
+    tape.say(CLIENT, octets, range(len(octets)))
+    assert len(rows(same(tape.packets)["messages"])) == 40
+
+
+# damaged recordings
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> tuple[list[Packet], int]:
+    packets, link = recorded(draw(st.sampled_from(MUTATED)))
+    octets = [bytearray(packet.octets) for packet in packets]
+    lengths = [packet.wire for packet in packets]
+    for _ in range(draw(st.integers(1, 12))):
+        i = draw(st.integers(0, len(octets) - 1))
+        if octets[i]:
+            at = draw(st.integers(0, len(octets[i]) - 1))
+            what = draw(st.sampled_from(["octet", "word", "cut", "again", "swap"]))
+            if what == "octet":
+                octets[i][at] = draw(st.integers(0, 255))
+            elif what == "word":
+                octets[i][at : at + 4] = draw(st.sampled_from(EDGES)).to_bytes(4, "big")
+            elif what == "cut":
+                del octets[i][at:]
+            elif what == "again":
+                octets[i] += octets[i][at:]
+                lengths[i] = len(octets[i])
+            else:
+                j = draw(st.integers(0, len(octets) - 1))
+                octets[i], octets[j], lengths[i], lengths[j] = octets[j], octets[i], lengths[j], lengths[i]
+    times = [packet.ts_ns for packet in packets]
+    return [Packet(t, bytes(o), max(n, len(o))) for t, o, n in zip(times, octets, lengths, strict=True)], link
+
+
+@pytest.mark.compiled
+@settings(max_examples=60)
+@given(case=mutated())
+def test_mutated_recordings(case: tuple[list[Packet], int]) -> None:
+    same(*case)
+
+
+# very many
+
+
+def syns(count: int) -> Iterator[Packet]:
+    template = ethernet(ipv4(tcp(flags=SYN)))
+    for number in range(count):
+        octets = bytearray(template)
+        octets[26:30] = (0x0B000000 | number >> 4).to_bytes(4, "big")
+        octets[34:36] = (1024 + (number & 15)).to_bytes(2, "big")
+        octets[38:42] = (number * 7919 & 0xFFFFFFFF).to_bytes(4, "big")
+        yield Packet(T0 + number * 1000, bytes(octets))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("compiled", [False, True])
+def test_half_open_connections_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: bool) -> None:
+    """Each has its row; those given up are the ones idle longest."""
+    monkeypatch.setattr(Reassembler.__init__, "__defaults__", (1024,))
+    path = tmp_path / "syns.pcap"
+    path.write_bytes(pcap(list(syns(3000)), ns=True))
+    tables = dissect(path, compiled=compiled, batch_bytes=20_000, check=True)
+    found = rows(tables["connections"])
+    assert len(found) == len({row["connection_id"] for row in found}) == 3000
+    told = rows(tables["anomalies"])
+    assert {row["code"] for row in told} == {"limit-reached"}
+    assert told[0]["packet"] == 1025
+    assert len(told) == 1 + (3000 - 1025) // 128
+
+
+@pytest.mark.compiled
+def test_hundreds_of_thousands_of_half_open_connections() -> None:
+    octets = io.BytesIO(pcap(list(syns(150_000)), ns=True))
+    dissector = Dissector(compiled=True)
+    dissector.captures.append("memory.pcap")
+    ended = 0
+    for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=4 << 20, compiled=True):
+        for name, made in dissector.feed(batch):
+            ended += made.num_rows if name == "connections" else 0
+            assert made.num_rows <= 1 << 15
+    assert ended >= 150_000 - limits.CONNECTIONS
+    assert len(dissector.tcp.conn) == limits.CONNECTIONS
+    assert sum(a.nbytes for a in vars(dissector.tcp).values() if isinstance(a, np.ndarray)) < 150 << 20
