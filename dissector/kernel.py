@@ -119,7 +119,7 @@ def cache_folder() -> Path:
     """Where numba keeps what it compiled; another folder whenever a kernel has changed."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     base = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(home) / "amqpscope")
-    digest = hashlib.sha256(f"{version('numba')} {sys.version}".encode())
+    digest = hashlib.sha256(f"{version('numba')} {sys.version} {__file__}".encode())
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
     return base / digest.hexdigest()[:16]
