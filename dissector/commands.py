@@ -44,9 +44,8 @@ class Dissect:
         options = common.options(arguments)
         sources = find(arguments.captures)
         with common.progress(sources) as advance:
+            warm_up(sources)
             reading = Reading(sources, options, advance)
-            if reading.compiled:
-                warm_up(sources)
             output: Output | None = None
             try:
                 # The first rows come before the folder is touched: what is no capture leaves no trace.
@@ -103,9 +102,8 @@ class Frames:
 
         options = common.options(arguments)
         sources = find(arguments.captures)
+        warm_up(sources)
         reading = Reading(sources, options)
-        if reading.compiled:
-            warm_up(sources)
         printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
         for table, batch in reading:
             if table.endswith("_frames"):

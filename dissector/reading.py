@@ -12,7 +12,7 @@ import spec
 from dissector import kernel
 from dissector.capture import CaptureFile, PacketBatch, Problem
 from dissector.dissector import Dissector, Options, Row, Work
-from dissector.sources import Source, find
+from dissector.sources import Source, find, octets
 from dissector.tables import NAMES, TYPES, record_batch, schema
 from spec.model import Protocol
 
@@ -50,9 +50,7 @@ class Reading:
         self.options = options or Options()
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
-        sizes = [source.size for source in sources]
-        octets = None if None in sizes else sum(size or 0 for size in sizes)
-        self.compiled = kernel.worthwhile(octets) if compiled is None else compiled
+        self.compiled = kernel.worthwhile(octets(sources)) if compiled is None else compiled
         self.dissector = Dissector(self.options, self.compiled)
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
 

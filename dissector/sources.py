@@ -44,6 +44,12 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
     return sources
 
 
+def octets(sources: Iterable[Source]) -> int | None:
+    """Size of all these; None where nobody knows."""
+    sizes = [source.size for source in sources]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
+
 def _expand(path: str) -> list[str]:
     if path == STANDARD_INPUT:
         return [path]

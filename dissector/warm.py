@@ -9,7 +9,7 @@ import sys
 
 from dissector import kernel
 from dissector.input import STANDARD_INPUT
-from dissector.sources import Source
+from dissector.sources import Source, octets
 
 ENOUGH_OCTETS = 4 << 20
 """Octets of each capture that are run over."""
@@ -19,7 +19,7 @@ CAPTURES = 8
 
 def warm_up(sources: list[Source]) -> None:
     """Fill an empty cache, and say so, for it takes a while; without a file to run over there is nothing to do."""
-    if kernel.is_cached():
+    if kernel.is_cached() or not kernel.worthwhile(octets(sources)):
         return
     sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
     paths = [source.path for source in sources[:CAPTURES] if source.path != STANDARD_INPUT and source.size]
