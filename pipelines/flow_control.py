@@ -65,14 +65,16 @@ def flow_control(frames: DataFrame, settlements: DataFrame, connections: DataFra
 
 
 def _result(intervals: DataFrame) -> DataFrame:
-    released = sf.col("end_event").isNotNull()
-    names = sf.struct(*(f"end.{name}" for name in _POINT))
-    end = sf.when(released, sf.struct(*(f"end_event.{name}" for name in _POINT))).otherwise(names)
-    seen = released | sf.col("end.frame_no").isNotNull() | (sf.col("end.by") == "connection-close")
+    release = sf.when(sf.col("end_event").isNotNull(), sf.struct(*(f"end_event.{name}" for name in _POINT)))
+    ending = sf.struct(*(f"end.{name}" for name in _POINT))
+    first = sf.least(release, sf.when(sf.col("end.frame_no").isNotNull(), ending))
+    seen = first.isNotNull() | (sf.col("end.by") == "connection-close")
     soon = (sf.col("next_delivery.ts_ns") - sf.col("end_event.ts_ns")) <= 2 * sf.col("rtt_ns")
     proven = (sf.col("cause") != "prefetch") | (sf.col("end_event.acknowledges") & soon)
     whole_connection = sf.col("cause") == "connection-blocked"
-    rows = intervals.withColumn("finish", end).withColumn("seen", sf.coalesce(seen, sf.lit(False)))
+    rows = intervals.withColumn("finish", sf.coalesce(first, ending)).withColumn(
+        "seen", sf.coalesce(seen, sf.lit(False))
+    )
     return rows.select(
         "connection_id",
         *(sf.when(~whole_connection, sf.col(name)).alias(name) for name in ("channel", "channel_epoch")),

@@ -68,7 +68,7 @@ def _local(small: bool) -> dict[str, str]:
         "spark.driver.memory": f"{min(max(memory // 4, 1024), 8192)}m",
         "spark.sql.shuffle.partitions": "2" if small else str(4 * cores),
         # The optimizing compiler of the JVM takes longer than it saves, as planning is most of the work.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1" if small else "",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m" if small else "",
     }
 
 

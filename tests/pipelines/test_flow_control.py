@@ -177,6 +177,7 @@ def closed_while_full() -> tuple[Connection, list[dict[str, Any]]]:
     c.deliver(1)
     close = c.client("channel.close")
     c.server("channel.close-ok")
+    c.ack(1, client=True)  # too late
     c.client("channel.open", epoch=2)
     consume(c, 1, epoch=2)
     start = c.deliver(1, epoch=2)
