@@ -34,7 +34,8 @@ def main(paths: list[str]) -> None:
 
     for path in paths:
         taken: list[int] = []
-        for work in Reading([Source(path, path, None)], progress=taken.append, compiled=True, batch_bytes=1 << 20).work():
+        reading = Reading([Source(path, path, None)], None, taken.append, compiled=True, batch_bytes=1 << 20)
+        for work in reading.work():
             work()
             if sum(taken) > ENOUGH_OCTETS:
                 break
