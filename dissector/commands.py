@@ -1,4 +1,4 @@
-"""The commands `dissect` and `frames`."""
+"""The commands `dissect`, `frames` and `handshakes`."""
 
 import argparse
 import sys
@@ -110,3 +110,63 @@ class Frames:
                 printer.frames(batch)
                 sys.stdout.flush()
         return 0
+
+
+class Handshakes:
+    """`amqpscope handshakes CAPTURE...|DIR`."""
+
+    name = "handshakes"
+    help = "why connections came up or did not: one verdict for each, with the packets that prove it"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        from dissector import arguments  # noqa: PLC0415
+
+        arguments.add_common(parser)
+        parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
+        parser.add_argument(
+            "--connection", metavar="ID|IP:PORT", help="show the connections of this id or address, step by step"
+        )
+        parser.add_argument("--fail-on", choices=("handshake",), help="exit with 1 when a connection failed to come up")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print.
+
+        Raises:
+            VerdictError: no connection is the one asked for, or the tables hold no verdicts.
+        """
+        import json  # noqa: PLC0415
+        from dataclasses import replace  # noqa: PLC0415
+
+        from dissector import arguments as common  # noqa: PLC0415
+        from dissector.handshakes import ladder, listing, source  # noqa: PLC0415
+        from dissector.lines import clean  # noqa: PLC0415
+        from dissector.reading import Reading  # noqa: PLC0415
+        from dissector.warm import warm_up  # noqa: PLC0415
+        from spec import handshakes  # noqa: PLC0415
+
+        options = replace(common.options(arguments), handshakes=True)
+        known = handshakes.load()
+        made = listing.Listing(known)
+        found = source.tables_at(arguments.captures) or source.of_captures(arguments.captures, options)
+        if isinstance(found, Reading) and found.compiled:
+            warm_up(found.sources)
+        wanted, as_json = arguments.connection, arguments.format == "json"
+        kept = []
+        for row in source.rows(found, options):
+            if wanted and wanted not in (str(row["connection_id"]), *listing.ends_of(row)):
+                continue
+            made.add(row)
+            if wanted or as_json:
+                kept.append(row)
+        if wanted and not kept:
+            raise source.VerdictError(f"{clean(wanted)}: no connection has this id or address")
+        if as_json:
+            print(json.dumps(made.document(kept), ensure_ascii=False, indent=1))
+        elif wanted:
+            print("\n\n".join("\n".join(ladder.lines(row, known)).rstrip() for row in kept))
+        else:
+            print("\n".join(made.lines()))
+        return 1 if arguments.fail_on and made.failed else 0

@@ -2,7 +2,8 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from dissector.amqp091.protocol import IDS_OCTETS, Frames
 from dissector.arrays import Ints, Octets
 from dissector.detect import PROTOCOLS
 from dissector.fields import Plan, decode
+from dissector.handshakes.facts import Side, Tcp
+from dissector.handshakes.story import FIRST, Story, Where, detail
+from dissector.handshakes.verdict import judge
 from dissector.reassembly import (
     C_A_HI,
     C_A_LO,
@@ -34,55 +38,57 @@ from dissector.reassembly import (
     C_PROTOCOL,
     C_RTT,
     C_SYN,
+    C_UP_CAPTURE,
+    C_UP_PACKET,
+    C_UP_TS,
     C_USED,
+    FIN,
     H_AGAIN,
+    H_END,
+    H_END_CAPTURE,
+    H_END_PACKET,
+    H_END_TS,
     H_LOST,
+    H_PACKETS,
     H_POS,
+    H_SAID_TS,
+    H_SYN_CAPTURE,
+    H_SYN_PACKET,
+    H_SYN_TS,
+    H_SYNS,
+    S_CAPTURE,
+    S_LENGTH,
+    S_OFFSET,
+    S_PACKET,
+    S_POS,
+    S_SIDE,
+    S_SLOT,
+    S_TS,
 )
 from dissector.tables import schema
+from spec import handshakes
 from spec.model import Protocol
 
-STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", "ready")
-"""How far a connection came, in order. AMQP 0-9-1 §2.2.4."""
-REACHES = {
-    "connection.start": "start",
-    "connection.start-ok": "start",
-    "connection.secure": "secure",
-    "connection.secure-ok": "secure",
-    "connection.tune": "tune",
-    "connection.tune-ok": "tune",
-    "connection.open": "open",
-    "connection.open-ok": "open-ok",
-}
-"""Stage that a method shows. A method of another class shows `ready`."""
 AGREED = ("channel_max", "frame_max", "heartbeat")
 """Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
-
-
-@dataclass(slots=True)
-class Story:
-    """What the methods of one connection tell."""
-
-    stage: str = "tcp"
-    facts: dict[str, Any] = field(default_factory=dict)
-    closed_by: str | None = None
-    messages: int = 0
-    skipped: int = 0
-
-    def reach(self, stage: str) -> None:
-        """Note a stage, unless a later one was reached before."""
-        if STAGES.index(stage) > STAGES.index(self.stage):
-            self.stage = stage
+CHANNEL_FAILED = 300
+"""Reply codes from here on are errors."""
 
 
 class Connections:
-    """The stories of all open connections, by slot."""
+    """The stories of all open connections, by slot; `brokers` are ports that the user names."""
 
-    def __init__(self, protocol: Protocol, compiled: bool) -> None:
+    def __init__(self, protocol: Protocol, compiled: bool, brokers: Iterable[int] = ()) -> None:
         self.compiled = compiled
+        self.protocol = protocol
+        self.brokers = frozenset(brokers)
+        self.handshakes = handshakes.load()
         self.names = [m.full_name for m in protocol.methods]
         self.columns = [[a.column for a in m.fields if a.column] for m in protocol.methods]
-        self.is_connection = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
+        self.is_telling = np.array(
+            [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
+        )
+        self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.start_ok = self.names.index("connection.start-ok")
         # The user's name stands in a secret; the plan that reads it leaves nothing but that name behind.
         self.login = Plan.of_methods(_opened(protocol, "connection.start-ok"), only=("response",))
@@ -94,42 +100,54 @@ class Connections:
             self.stories[slot] = Story()
         return self.stories[slot]
 
-    def take(self, frames: Frames, data: Octets, conn: Ints) -> None:
-        """Read the frames that tell of their connection, and note who is ready."""
-        rows = frames.rows
-        method = rows[ly.R_METHOD]
-        known = method >= 0
-        headers = rows[ly.R_TYPE] == ly.PROTOCOL_HEADER
-        telling = headers.copy()
-        telling[known] |= self.is_connection[method[known]]
-        for slot in np.unique(rows[ly.R_SLOT][known & ~telling]).tolist():
-            self.story(slot).reach("ready")
-        for i in np.flatnonzero(telling).tolist():
-            story = self.story(int(rows[ly.R_SLOT, i]))
-            if headers[i]:
-                story.reach("header")
-                continue
-            name = self.names[method[i]]
-            sender = "client" if rows[ly.R_SIDE, i] == conn[rows[ly.R_SLOT, i], C_CLIENT] else "server"
-            values = {k: frames.fields.columns[k][i].as_py() for k in self.columns[method[i]]}
-            self._tell(story, name, sender, values)
-            if method[i] == self.start_ok:
-                story.facts["user"] = self._user(rows[:, i], data, values["mechanism"])
+    def begin(self, pieces: Ints, data: Octets) -> None:
+        """Keep the first octets of each side."""
+        for i in np.flatnonzero(pieces[S_POS] < FIRST).tolist():
+            slot, side, offset, length = (int(pieces[row, i]) for row in (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH))
+            at = Where(int(pieces[S_TS, i]), int(pieces[S_PACKET, i]), int(pieces[S_CAPTURE, i]))
+            octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
+            self.story(slot).firsts[side].add(octets, at)
 
-    def _tell(self, story: Story, name: str, sender: str, values: dict[str, Any]) -> None:
-        if name in REACHES:
-            story.reach(REACHES[name])
-        if name in ("connection.tune", "connection.tune-ok"):
-            story.facts |= {k: values[k] for k in AGREED}
-        elif name == "connection.start":
-            story.facts["server_properties"] = values["server_properties"]
-        elif name == "connection.start-ok":
-            story.facts |= {k: values[k] for k in ("client_properties", "mechanism")}
-        elif name == "connection.open":
-            story.facts["vhost"] = values["virtual_host"]
-        elif name == "connection.close" and story.closed_by is None:
-            story.closed_by = f"{sender}-close"
-            story.facts |= {k: values[k] for k in ("reply_code", "reply_text")}
+    def telling(self, rows: Ints) -> Ints:
+        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        method = rows[ly.R_METHOD]
+        telling = np.zeros(len(method), np.bool_)
+        known = method >= 0
+        telling[known] = self.is_telling[method[known]]
+        others = np.flatnonzero(known & ~telling)
+        _, first = np.unique(rows[ly.R_SLOT][others], return_index=True)
+        telling[others[first]] = True
+        return np.flatnonzero(telling)
+
+    def take(self, frames: Frames, data: Octets) -> None:
+        """Read the frames that tell of their connection, and note who is in use."""
+        rows = frames.rows
+        index = self.telling(rows)
+        methods = rows[ly.R_METHOD][index].tolist()
+        wanted = {name for m in set(methods) if self.is_telling[m] for name in self.columns[m]}
+        columns = {name: frames.fields.columns[name].take(pa.array(index)).to_pylist() for name in wanted}
+        for n, (i, method) in enumerate(zip(index.tolist(), methods, strict=True)):
+            story, side = self.story(int(rows[ly.R_SLOT, i])), int(rows[ly.R_SIDE, i])
+            at = Where(int(rows[ly.R_TS, i]), int(rows[ly.R_PACKET, i]), int(rows[ly.R_CAPTURE, i]))
+            if not self.is_telling[method]:
+                story.use(side, at)
+                continue
+            name = self.names[method]
+            values = {column: columns[column][n] for column in self.columns[method]}
+            if method == self.start_ok:
+                story.user = self._user(rows[:, i], data, values["mechanism"])
+                story.cut_login = bool(rows[ly.R_MISSING, i])
+            if name == "channel.close":
+                story.use(side, at)
+                if (values["reply_code"] or 0) >= CHANNEL_FAILED:
+                    story.channel_error(at, self._failure(int(rows[ly.R_CHANNEL, i]), values))
+                continue
+            story.method(name, side, at, values, detail(name, values, story.user))
+
+    def _failure(self, channel: int, values: dict[str, Any]) -> str:
+        cause = self.ids.get((values["class_id"], values["method_id"]))
+        text = values["reply_text"] or str(values["reply_code"])
+        return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
     def _user(self, row: Ints, data: Octets, mechanism: str | None) -> str | None:
         one = np.ones(1, np.int64)
@@ -140,31 +158,28 @@ class Connections:
         response = decoded.columns["response"][0].as_py()
         return user_name(mechanism, response) if response else None
 
-    def rows(self, slots: Ints, conn: Ints, half: Ints, captures: list[str]) -> pa.RecordBatch:
-        """Rows of `connections` for connections that are over."""
-        made = [self._row(slot, conn[slot], half[2 * slot : 2 * slot + 2], captures) for slot in slots.tolist()]
+    def rows(self, slots: Ints, conn: Ints, half: Ints, captures: list[str], clock: int | None) -> pa.RecordBatch:
+        """Rows of `connections` for connections that are over; `clock` is the end of all captures, once it is there."""
+        made = [self._row(slot, conn[slot], half[2 * slot : 2 * slot + 2], captures, clock) for slot in slots.tolist()]
         return pa.RecordBatch.from_pylist(made, schema("connections"))
 
-    def _row(self, slot: int, state: Ints, sides: Ints, captures: list[str]) -> dict[str, Any]:
+    def _row(self, slot: int, state: Ints, sides: Ints, captures: list[str], clock: int | None) -> dict[str, Any]:
         story = self.stories.pop(slot, None) or Story()
-        client = int(state[C_CLIENT])
-        if client < 0:
-            client = 1 if state[C_A_PORT] < state[C_B_PORT] else 0
+        tcp = self._tcp(state, sides, clock)
         both = endpoints(state)
-        closed_by = story.closed_by
-        if closed_by is None and state[C_CLOSER] >= 0:
-            who = "client" if state[C_CLOSER] == client else "server"
+        closed_by = None
+        if story.closer is not None:
+            closed_by = "client-close" if story.closer == tcp.client else "server-close"
+        elif state[C_CLOSER] >= 0:
+            who = "client" if state[C_CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if state[C_CLOSED] == 4 else 'fin'}"
-        outcome = "ok" if STAGES.index(story.stage) >= STAGES.index("open-ok") else "incomplete"
-        if outcome != "ok" and closed_by is not None:
-            outcome = "failed"
         return {
             "connection_id": int(state[C_ID]),
-            "protocol": PROTOCOLS[state[C_PROTOCOL]] or "unknown",
-            "client_ip": both[client][0],
-            "client_port": both[client][1],
-            "server_ip": both[1 - client][0],
-            "server_port": both[1 - client][1],
+            "protocol": tcp.protocol,
+            "client_ip": both[tcp.client][0],
+            "client_port": both[tcp.client][1],
+            "server_ip": tcp.server[0],
+            "server_port": tcp.server[1],
             "first_capture": captures[state[C_FIRST_CAPTURE]],
             "first_packet": int(state[C_FIRST_PACKET]),
             "last_packet": int(state[C_LAST_PACKET]),
@@ -177,14 +192,60 @@ class Connections:
             "messages": story.messages,
             "vantage": captures[state[C_FIRST_CAPTURE]],
             "rtt_ns": int(state[C_RTT]) if state[C_RTT] >= 0 else None,
-            "handshake_stage": story.stage,
-            "handshake_outcome": outcome,
             "closed_by": closed_by,
             "lost_bytes": int(sides[:, H_LOST].sum()),
             "retransmitted_bytes": int(sides[:, H_AGAIN].sum()),
             "skipped_bytes": story.skipped,
-            **story.facts,
+            **_agreed(story),
+            **judge(story, tcp, self.handshakes, self.protocol, captures),
         }
+
+    def _tcp(self, state: Ints, sides: Ints, clock: int | None) -> Tcp:
+        client = int(state[C_CLIENT])
+        if client < 0:
+            client = 1 if state[C_A_PORT] < state[C_B_PORT] else 0
+        server = endpoints(state)[1 - client]
+        return Tcp(
+            client=client,
+            sides=(_side(sides[client]), _side(sides[1 - client])),
+            begun=bool(state[C_SYN]),
+            ack=_where(state, C_UP_TS, C_UP_PACKET, C_UP_CAPTURE),
+            until_ns=max(clock or 0, int(state[C_LAST_TS])),
+            lost=bool(sides[:, H_LOST].any()),
+            protocol=PROTOCOLS[state[C_PROTOCOL]] or "unknown",
+            server=server,
+            is_broker=server[1] in self.brokers,
+        )
+
+
+def _side(half: Ints) -> Side:
+    return Side(
+        packets=int(half[H_PACKETS]),
+        syns=int(half[H_SYNS]),
+        syn=_where(half, H_SYN_TS, H_SYN_PACKET, H_SYN_CAPTURE) if half[H_SYNS] else None,
+        end={0: "", FIN: "fin"}.get(int(half[H_END]), "rst"),
+        end_at=_where(half, H_END_TS, H_END_PACKET, H_END_CAPTURE) if half[H_END] else None,
+        said_ns=int(half[H_SAID_TS]),
+    )
+
+
+def _where(row: Ints, ts: int, packet: int, capture: int) -> Where | None:
+    return Where(int(row[ts]), int(row[packet]), int(row[capture])) if row[packet] else None
+
+
+def _agreed(story: Story) -> dict[str, Any]:
+    """What the methods of the handshake and the close say, as columns."""
+    told = story.told
+    tuned = told.get("connection.tune-ok") or told.get("connection.tune") or {}
+    return {name: tuned.get(name) for name in AGREED} | {
+        "server_properties": told.get("connection.start", {}).get("server_properties"),
+        "client_properties": told.get("connection.start-ok", {}).get("client_properties"),
+        "mechanism": told.get("connection.start-ok", {}).get("mechanism"),
+        "user": story.user,
+        "vhost": told.get("connection.open", {}).get("virtual_host"),
+        "reply_code": told.get("connection.close", {}).get("reply_code"),
+        "reply_text": told.get("connection.close", {}).get("reply_text"),
+    }
 
 
 def address(high: int, low: int) -> str:

@@ -20,7 +20,7 @@ from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Connections
 from dissector.packets import PacketDecoder, PacketReport
-from dissector.reassembly import C_PROTOCOL, C_SYN, S_SLOT
+from dissector.reassembly import C_PROTOCOL, C_SYN, K_CLOCK, S_SLOT
 from dissector.stream import layout as sl
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames
 from dissector.tables import Ends, Tables
@@ -43,6 +43,7 @@ class Options:
         bodies: `none`, `hash` or `full`.
         from_ns: earlier rows are left out, though they count for state and identity.
         to_ns: rows at this time or later are left out.
+        handshakes: nothing but rows of `connections` is wanted, so what tells nothing of these is not decoded.
     """
 
     ports: dict[int, str] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Options:
     bodies: str = "hash"
     from_ns: int | None = None
     to_ns: int | None = None
+    handshakes: bool = False
 
 
 class Dissector:
@@ -70,7 +72,10 @@ class Dissector:
             self.protocol, self.options.ports, compiled, self.stream.layouts, self.stream.senders
         )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
-        self.connections = Connections(self.protocol, compiled)
+        self.connections = Connections(self.protocol, compiled, self.options.ports)
+        if self.options.handshakes:
+            self.amqp091.select = self.connections.telling
+        self.over = False
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none")
         self.carried = np.zeros(0, np.uint8)
 
@@ -108,6 +113,7 @@ class Dissector:
     def last_work(self) -> Iterator[Work]:
         """As `finish`, with the rows still to be made."""
         buffer = self._resume(Buffer(np.empty(1 << 16, np.uint8), 0))
+        self.over = True
         for pieces, ended in self.tcp.finish():
             yield from self._pieces(pieces, ended, buffer)
         self.carried = np.zeros(0, np.uint8)
@@ -119,6 +125,7 @@ class Dissector:
 
     def _pieces(self, pieces: Ints, ended: Ints, buffer: Buffer) -> Iterator[Work]:
         conn = self.tcp.conn
+        self.connections.begin(pieces, buffer.data)
         pieces = self.detector.sort(np.ascontiguousarray(pieces), buffer, conn)
         self._begin(conn)
         protocol = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
@@ -160,7 +167,8 @@ class Dissector:
             skipped = self.amqp091.skipped(slot)
             if skipped:
                 self.connections.story(slot).skipped += skipped
-        rows = self.connections.rows(ended, conn, self.tcp.half, self.captures)
+        clock = int(self.tcp.control[K_CLOCK]) if self.over else None
+        rows = self.connections.rows(ended, conn, self.tcp.half, self.captures, clock)
         yield partial(self._cut, "connections", rows)
         self.tcp.free(ended)
 
@@ -168,7 +176,9 @@ class Dissector:
         """Note what state must know of these rows now; what is left is to make them."""
         rows = out.rows
         if isinstance(out, Frames):
-            self.connections.take(out, buffer.data, conn)
+            self.connections.take(out, buffer.data)
+            if self.options.handshakes:
+                return list
             return partial(self._frames, out, Ends.of(conn, rows[ly.R_SLOT], rows[ly.R_SIDE]))
         if isinstance(out, Messages):
             self._count(rows[ly.G_SLOT])
@@ -210,7 +220,7 @@ class Dissector:
 
     def _cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
         """Leave out what lies outside of the time range asked for."""
-        if rows is None:
+        if rows is None or (self.options.handshakes and table != "connections"):
             return []
         start, end = self.options.from_ns, self.options.to_ns
         first, last = ("first_ts_ns", "last_ts_ns") if table == "connections" else ("ts_ns", "ts_ns")

@@ -27,8 +27,9 @@ from dissector.kernel import i64, kernel, u64
     C_CLOSER,  # side that sent the first FIN or RST; -1: none
     C_FRAMES,  # frames so far: the next frame_no
     C_PROTOCOL,  # index into detect.PROTOCOLS; 0: not decided yet
+    C_UP_TS, C_UP_PACKET, C_UP_CAPTURE,  # the client's acknowledgement of the SYN-ACK; time 0: not seen
     C_WIDTH,
-) = range(25)  # fmt: skip
+) = range(28)  # fmt: skip
 
 # Columns of `half`.
 (
@@ -42,8 +43,15 @@ from dissector.kernel import i64, kernel, u64
     H_COUNT,  # how many
     H_LOST, H_AGAIN,  # octets in holes; octets that came more than once
     H_WSCALE,  # window scale of the SYN; -1: not seen
+    H_PACKETS,  # packets that this side sent, SYNs left out
+    H_SYNS,  # SYNs (or SYN-ACKs), copies of one left out
+    H_SYN_LAST_TS,
+    H_SYN_TS, H_SYN_PACKET, H_SYN_CAPTURE,  # the first of these
+    H_END,  # the first FIN or RST: its flag; 0: none
+    H_END_TS, H_END_PACKET, H_END_CAPTURE,
+    H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
     H_WIDTH,
-) = range(13)  # fmt: skip
+) = range(24)  # fmt: skip
 
 # Columns of `parts`. P_OFFSET -1 is a hole.
 P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_WIDTH = range(9)
@@ -62,6 +70,8 @@ FIN, SYN, RST, ACK = 1, 2, 4, 16
 
 LINGER_NS = 30_000_000_000
 """A closed connection is over when no packet of it came for this long."""
+COPY_NS = 100_000_000
+"""A SYN so soon after another is a copy by the capture; retransmissions wait for a second (RFC 6298 §2)."""
 HOLE_NS = 1_000_000_000
 """An acknowledged octet that is still missing after this long was lost by the capture."""
 
@@ -370,8 +380,17 @@ def reassemble(
         conn[slot, C_LAST_PACKET] = packet[i]
         conn[slot, C_PACKETS] += 1
         conn[slot, C_BYTES] += length[i]
+        if flags[i] & SYN == 0:
+            half[row, H_PACKETS] += 1
 
         if flags[i] & SYN:
+            if half[row, H_SYNS] == 0 or now - half[row, H_SYN_LAST_TS] > COPY_NS:
+                half[row, H_SYNS] += 1
+            half[row, H_SYN_LAST_TS] = now
+            if half[row, H_SYN_PACKET] == 0:
+                half[row, H_SYN_TS] = now
+                half[row, H_SYN_PACKET] = packet[i]
+                half[row, H_SYN_CAPTURE] = capture
             if opening:
                 if conn[slot, C_SYN] & 1:
                     conn[slot, C_SYN_TS] = 0  # sent again: which one was answered is not known
@@ -393,13 +412,16 @@ def reassemble(
                 half[row, H_NEXT] = (seq[i] + 1) & 0xFFFFFFFF
                 half[row, H_WSCALE] = max(wscale[i], 0)
         elif (
-            conn[slot, C_SYN] == 3
-            and conn[slot, C_SYN_TS] > 0
-            and conn[slot, C_RTT] < 0
-            and flags[i] & ACK
+            conn[slot, C_UP_TS] == 0
+            and conn[slot, C_SYN] & 2
+            and flags[i] & (ACK | RST) == ACK
             and side == conn[slot, C_CLIENT]
         ):
-            conn[slot, C_RTT] = max(now - conn[slot, C_SYN_TS], 0)
+            conn[slot, C_UP_TS] = now
+            conn[slot, C_UP_PACKET] = packet[i]
+            conn[slot, C_UP_CAPTURE] = capture
+            if conn[slot, C_SYN] == 3 and conn[slot, C_SYN_TS] > 0:
+                conn[slot, C_RTT] = max(now - conn[slot, C_SYN_TS], 0)
 
         start = seq[i]
         if flags[i] & SYN:
@@ -419,6 +441,8 @@ def reassemble(
             else:
                 skip = max(here - pos, 0)
                 half[row, H_AGAIN] += skip
+                if conn[slot, C_CLOSER] < 0:
+                    half[row, H_SAID_TS] = now
                 there = caplen[i]  # octets present; the snap length may have cut the rest
                 if pos > here or half[row, H_HEAD] >= 0:
                     # Something is missing before it, or overlaps it: through the waiting parts.
@@ -476,6 +500,11 @@ def reassemble(
             if conn[slot, C_CLOSER] < 0:
                 conn[slot, C_CLOSER] = side
             conn[slot, C_CLOSED] |= 4 if flags[i] & RST else 1 << side
+            if half[row, H_END] == 0:
+                half[row, H_END] = RST if flags[i] & RST else FIN
+                half[row, H_END_TS] = now
+                half[row, H_END_PACKET] = packet[i]
+                half[row, H_END_CAPTURE] = capture
     return len(ts)
 
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from spec import data
+from spec import data, handshakes
 from spec.layout import aligned, paragraph, title
 from spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
 
@@ -50,6 +50,8 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         yield of_anomalies()
     if name in data.anomalies():
         yield of_anomaly(data.anomalies()[name])
+    if name in handshakes.load().causes:
+        yield of_cause(handshakes.load().causes[name])
     for each in known:
         for constant in each.constants:
             if name in (constant.name, str(constant.value)):
@@ -75,7 +77,7 @@ def _whole(table: Table, protocol: Protocol) -> Table:
 
 def names(protocol: Protocol) -> set[str]:
     """Every name that `describe` knows, numbers left out."""
-    known = {*data.tables(), *data.anomalies()}
+    known = {*data.tables(), *data.anomalies(), *handshakes.load().causes}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
         known |= {c.name for c in each.constants} | {d.name for d in each.domains}
@@ -115,6 +117,7 @@ def overview(protocol: Protocol) -> list[str]:
             ["a table or column", "messages, delivery_tag"],
             ["a reply code", "406, precondition-failed; reply-code for all of them"],
             ["an anomaly code", f"tcp-hole, frame-cut; anomalies for all {len(data.anomalies())}"],
+            ["a verdict on a handshake", "vhost-not-found, refused"],
             ["a protocol", f"{protocol.name} for its headers, constants and sources"],
         ]
     )
@@ -255,6 +258,12 @@ def of_anomalies() -> list[str]:
     """All anomaly codes."""
     codes = data.anomalies().values()
     return title("anomalies", f"{len(codes)} codes") + aligned([a.code, a.severity, a.doc] for a in codes)
+
+
+def of_cause(cause: handshakes.Cause) -> list[str]:
+    """What a verdict on a handshake means, and what to do; facts of the connection stand in braces."""
+    lines = title(cause.code, f"verdict on a handshake, {cause.severity}") + paragraph(cause.summary)
+    return [*lines, "", *aligned([["Means", cause.meaning], ["Do", cause.remedy]])]
 
 
 def of_constant(constant: Constant) -> list[str]:

@@ -5,7 +5,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from spec import data, describe
+from spec import data, describe, handshakes
 from spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -24,11 +24,13 @@ def page() -> str:
     ]
     for protocol in protocols:
         lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
-    lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)", ""]
+    lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)"]
+    lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean", ""]
     for protocol in protocols:
         lines += _protocol(protocol)
     lines += _tables(protocols)
     lines += _anomalies()
+    lines += _handshakes()
     return "\n".join(lines)
 
 
@@ -122,6 +124,48 @@ def _columns(table: Table, start: int = 0) -> list[str]:
 def _anomalies() -> list[str]:
     rows = [[f"`{a.code}`", a.severity, a.doc] for a in data.anomalies().values()]
     return ["## Anomaly codes", "", *_grid(["code", "severity", ""], rows)]
+
+
+def _handshakes() -> list[str]:
+    known = handshakes.load()
+    lines = ["## Handshakes", ""]
+    for machine in known.machines.values():
+        lines += [f"### The dialogue of {machine.title}", ""]
+        lines += ["The two sides in turn; a side may send ahead, and is heard when its turn comes.", ""]
+        lines += ["```mermaid", *diagram(machine), "```", ""]
+        rows = [[s.name, s.stage, _owed(s), s.doc] for s in machine.states.values()]
+        lines += _grid(["state", "stage", "what must come next", ""], rows)
+    parts = (
+        ("Outcomes of handshakes", "`handshake_outcome` of `connections`.", known.outcomes),
+        ("Endings", "`ending` of `connections`: what became of those that were up.", known.endings),
+    )
+    for title, text, rules in parts:
+        lines += [f"### {title}", "", text, ""]
+        for cause in dict.fromkeys(rule.cause for rule in rules):
+            lines += [f"#### `{cause.code}`", "", f"*{cause.severity}*: {cause.summary}", ""]
+            lines += [f"Means: {cause.meaning}", "", f"Do: {cause.remedy}", ""]
+    lines += ["### Notes", "", "Codes in `handshake_notes` of `connections`.", ""]
+    lines += [*(f"- `{code}`: {doc}" for code, doc in known.notes.items()), ""]
+    lines += ["### First octets", "", "What the octets that a side sends first are taken for.", ""]
+    rows = [[o.kind, f"`{o.pattern.pattern.decode('latin-1')}`", o.doc] for o in known.openings]
+    return lines + _grid(["kind", "regular expression over octets", ""], rows)
+
+
+def diagram(machine: handshakes.Machine) -> list[str]:
+    """A state machine as a Mermaid diagram; the solid arrow's text says which side sends what."""
+    lines = ["stateDiagram-v2", f"    [*] --> {_node(machine.start)}"]
+    lines += [f'    state "{s.name} ({s.stage})" as {_node(s.name)}' for s in machine.states.values()]
+    for (before, side, event), after in machine.transitions.items():
+        lines.append(f"    {_node(before)} --> {_node(after)}: {side} {event}")
+    return lines
+
+
+def _owed(state: handshakes.State) -> str:
+    return f"the {state.turn}: {state.owes}" if state.owes else ""
+
+
+def _node(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _grid(head: list[str], rows: list[list[str]]) -> list[str]:

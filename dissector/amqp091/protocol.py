@@ -67,6 +67,8 @@ class Amqp091:
         self.some_arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
         self.properties = Plan.of_properties(basic)
         self.bodies: dict[int, list[bytes]] = {}
+        self.select: Callable[[Ints], Ints] | None = None
+        """Where it is set, only the frames that it chooses are decoded, and no messages are put together."""
 
         room = 65_536 if compiled else 2_048
         self.pieces_control = np.zeros(ly.M_WIDTH, np.int64)
@@ -182,6 +184,13 @@ class Amqp091:
         if not n and not m[ly.M_SPANS]:
             return
         rows = self.frames[:, :n]
+        if self.select is not None:
+            rows = rows[:, self.select(rows)]
+            if rows.shape[1]:
+                cut = rows[ly.R_MISSING] > 0
+                fields = self._arguments(self.all_arguments, buffer.data, rows, ly.R_OFFSET, ly.R_LENGTH, cut)
+                yield Frames(rows, fields)
+            return
         fields = self._arguments(
             self.all_arguments, buffer.data, rows, ly.R_OFFSET, ly.R_LENGTH, rows[ly.R_MISSING] > 0
         )

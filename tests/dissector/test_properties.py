@@ -13,7 +13,11 @@ from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, recorded
 from tests.dissector.wire import ACK, CLIENT, PSH, Tape, cut, publish, session
 
 TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
-COUNTED = ("packets", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "retransmitted_bytes", "rtt_ns")
+COUNTED = (
+    "packets", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "retransmitted_bytes", "rtt_ns",
+    "handshake_ns", "handshake_client_ns", "handshake_server_ns", "handshake_steps", "handshake_evidence",
+    "handshake_notes", "handshake_facts",
+)  # fmt: skip
 SESSION = session()
 WHOLE = [
     "any_sll2.pcap", "body_sizes.pcap", "channel_reopened.pcap", "field_types.pcap", "interleaved_channels.pcap",

@@ -1,0 +1,70 @@
+"""One connection's handshake as a ladder: both sides, every step with its time and packet. Needs its row only."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from dissector.handshakes.facts import duration
+from dissector.handshakes.listing import cause_of, ends_of, explain, sentence
+from dissector.handshakes.story import product
+from dissector.lines import clean
+from spec.handshakes import Handshakes
+from spec.layout import paragraph, width
+
+SPAN = 34
+"""Characters between the two sides."""
+
+
+def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
+    """The verdict, the two sides, and the steps between them."""
+    cause = cause_of(row, handshakes)
+    client, server = ends_of(row)
+    yield f"{client} > {server}, {row['protocol']}: {cause.code}"
+    yield from paragraph(clean(sentence(row)))
+    yield ""
+    for side, address in (("client", client), ("server", server)):
+        known = row[f"{side}_properties"]
+        yield f"  {side}  {address}" + (f"  {clean(product(known))}" if known else "")
+    yield ""
+    seconds, rest = divmod(row["first_ts_ns"], 1_000_000_000)
+    begin = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}"
+    yield f"  {'packet':>8}  {begin} UTC"
+    yield f"  {'':8}  {'client':<{10 + SPAN}}  server"
+    proofs = {(place.get("capture"), place["packet"]) for place in json.loads(row["handshake_evidence"] or "[]")}
+    for step in json.loads(row["handshake_steps"] or "[]"):
+        yield _step(step, row, (step.get("capture"), step["packet"]) in proofs)
+    yield ""
+    yield from _times(row)
+    notes = json.loads(row["handshake_notes"] or "[]")
+    for note in notes:
+        yield from paragraph(f"{note['code']}: {clean(note.get('detail') or handshakes.notes[note['code']])}")
+    if notes:
+        yield ""
+    yield from explain(row, cause)
+
+
+def _step(step: dict[str, Any], row: dict[str, Any], is_proof: bool) -> str:
+    """A rung: packet, time since the first, arrow with the step's name, time since the step before, what it says."""
+    name = step["step"].removeprefix("tcp.").upper() if step["step"].startswith("tcp.") else step["step"]
+    rung = f" {name} ".center(SPAN - 2, "-")
+    arrow = f"|{rung}>|" if step["from_client"] else f"|<{rung}|"
+    since = duration(step["ts_ns"] - row["first_ts_ns"])
+    took = f"+{duration(step['took_ns'])}" if "took_ns" in step else ""
+    told = [took, clean(step.get("detail", "")), f"[{clean(step['capture'])}]" if "capture" in step else ""]
+    line = f"{'>' if is_proof else ' '} {step['packet']:>8}  {since:>8}  {arrow}  {'  '.join(t for t in told if t)}"
+    return line if len(line) <= width() else line[: width() - 1] + "…"
+
+
+def _times(row: dict[str, Any]) -> Iterator[str]:
+    if row["handshake_ns"] is not None:
+        client, server = (duration(row[f"handshake_{side}_ns"]) for side in ("client", "server"))
+        rtt = f"; round trip {duration(row['rtt_ns'])}" if row["rtt_ns"] is not None else ""
+        whole = duration(row["handshake_ns"])
+        yield f"  Handshake: {whole}, of which the client took {client}, the server {server}{rtt}."
+    if row["lost_bytes"]:
+        yield f"  {row['lost_bytes']:,} octets of this connection are missing from the capture."
+    if row["retransmitted_bytes"]:
+        yield f"  {row['retransmitted_bytes']:,} octets were sent more than once."
+    yield "  > marks the packets that prove the verdict."
+    yield ""

@@ -1,0 +1,277 @@
+"""Verdicts as a table to read, the worst first, with what they mean; and as JSON. Works on rows of `connections`."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from dissector.handshakes.facts import duration
+from dissector.handshakes.verdict import say
+from dissector.lines import clean
+from spec.handshakes import SEVERITIES, Cause, Handshakes
+from spec.layout import paragraph, width
+
+COLUMNS = (
+    "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "first_capture",
+    "first_packet", "first_ts_ns", "last_ts_ns", "rtt_ns", "handshake_stage", "handshake_outcome", "handshake_cause",
+    "ending", "ending_cause", "severity", "handshake_ns", "handshake_client_ns", "handshake_server_ns",
+    "handshake_steps", "handshake_evidence", "handshake_notes", "handshake_facts", "closed_by", "reply_code",
+    "reply_text", "vhost", "user", "mechanism", "channel_max", "frame_max", "heartbeat", "client_properties",
+    "server_properties", "lost_bytes", "retransmitted_bytes",
+)  # fmt: skip
+"""Columns of `connections` that verdicts are printed from."""
+TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_facts", "client_properties",
+         "server_properties")  # fmt: skip
+"""Those of them that are JSON text."""
+MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
+OFTEN = 3
+"""Connections of a group from which on it is told how often they come."""
+SHOWN = 3
+"""Connections of a group that are named, and packets of evidence that are given for each."""
+NOTED = 5
+"""Details that are given of a note."""
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Group:
+    """Connections of one client address that fared alike."""
+
+    first: Row
+    count: int = 0
+    last_ns: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """One more."""
+        self.count += 1
+        self.last_ns = max(self.last_ns, row["first_ts_ns"])
+        if len(self.rows) < SHOWN:
+            self.rows.append(row)
+
+    @property
+    def every_ns(self) -> int | None:
+        """Mean time between the beginnings of its connections."""
+        return (self.last_ns - self.first["first_ts_ns"]) // (self.count - 1) if self.count > 1 else None
+
+
+class Listing:
+    """All groups of connections, and how many notes of which kind there are."""
+
+    def __init__(self, handshakes: Handshakes) -> None:
+        self.handshakes = handshakes
+        self.groups: dict[tuple[Any, ...], Group] = {}
+        self.others: dict[str, int] = {}
+        """Connections of other protocols, by protocol."""
+        self.notes: dict[str, list[tuple[Row, dict[str, Any]]]] = {}
+        self.noted: dict[str, int] = {}
+
+    def add(self, row: Row) -> None:
+        """One connection."""
+        if row["handshake_outcome"] == "not-amqp":
+            self.others[row["protocol"]] = self.others.get(row["protocol"], 0) + 1
+            return
+        names = ("handshake_outcome", "ending", "client_ip", "server_ip", "server_port", "vhost", "user", "reply_text")
+        key = (*(row[name] for name in names), row["ending"] or row["handshake_stage"])
+        if key not in self.groups:
+            self.groups[key] = Group(row)
+        self.groups[key].add(row)
+        for note in json.loads(row["handshake_notes"] or "[]"):
+            kept = self.notes.setdefault(note["code"], [])
+            self.noted[note["code"]] = self.noted.get(note["code"], 0) + 1
+            if len(kept) < NOTED:
+                kept.append((row, note))
+
+    @property
+    def worst_first(self) -> list[Group]:
+        """The groups, the most severe first, then the larger, then the earlier."""
+        return sorted(
+            self.groups.values(),
+            key=lambda g: (-SEVERITIES.index(g.first["severity"]), -g.count, g.first["first_ts_ns"]),
+        )
+
+    @property
+    def failed(self) -> int:
+        """Connections that never came up, for a reason that is known."""
+        return sum(group.count for group in self.groups.values() if self._never_came_up(group.first))
+
+    def lines(self) -> Iterator[str]:
+        """The table, what its codes mean, and the notes."""
+        groups = self.worst_first
+        if not groups:
+            yield "No connections to a message broker." + self._others()
+            return
+        total = sum(group.count for group in groups)
+        yield f"{_count(total, 'connection')}: {self._summary()}.{self._others()}"
+        yield ""
+        yield from _table([self._cells(group) for group in groups])
+        told: set[str] = set()
+        for group in groups:
+            cause = cause_of(group.first, self.handshakes)
+            if cause.severity == "fine" or cause.code in told:
+                continue
+            told.add(cause.code)
+            yield ""
+            yield from explain(group.first, cause)
+        if self.notes:
+            yield ""
+            yield "Notes"
+            for code, kept in self.notes.items():
+                yield ""
+                yield f"  {code}, {_count(self.noted[code], 'time')}"
+                yield from paragraph(self.handshakes.notes[code], 4)
+                for row, note in kept:
+                    detail = f": {clean(note['detail'])}" if note.get("detail") else ""
+                    packet = f", packet {note['packet']}" if "packet" in note else ""
+                    yield _fit(f"    {ends_of(row)[0]}{detail}{packet}")
+                if self.noted[code] > len(kept):
+                    yield f"    and {self.noted[code] - len(kept)} more"
+
+    def document(self, rows: Iterable[Row]) -> dict[str, Any]:
+        """Groups and connections for JSON, the worst first."""
+        groups = [
+            {
+                "code": cause_of(g.first, self.handshakes).code,
+                "severity": g.first["severity"],
+                "connections": g.count,
+                "client_ip": g.first["client_ip"],
+                "server_ip": g.first["server_ip"],
+                "server_port": g.first["server_port"],
+                "vhost": g.first["vhost"],
+                "user": g.first["user"],
+                "first_ts_ns": g.first["first_ts_ns"],
+                "last_ts_ns": g.last_ns,
+                "every_ns": g.every_ns,
+                "summary": sentence(g.first),
+            }
+            for g in self.worst_first
+        ]
+        ordered = sorted(rows, key=lambda r: (-SEVERITIES.index(r["severity"]), r["first_ts_ns"], r["connection_id"]))
+        return {"groups": groups, "connections": [self._object(row) for row in ordered]}
+
+    def _object(self, row: Row) -> dict[str, Any]:
+        plain = {name: json.loads(item) if name in TEXTS and item else item for name, item in row.items()}
+        cause = cause_of(row, self.handshakes)
+        facts = plain.pop("handshake_facts") or {}
+        return plain | {
+            "code": cause.code,
+            "summary": sentence(row),
+            "meaning": say(cause.meaning, facts),
+            "remedy": say(cause.remedy, facts),
+        }
+
+    def _never_came_up(self, row: Row) -> bool:
+        return self.handshakes.causes[row["handshake_outcome"]].severity == "error"
+
+    def _summary(self) -> str:
+        counts = dict.fromkeys(reversed(SEVERITIES), 0)
+        failed = up = 0
+        for group in self.groups.values():
+            if self._never_came_up(group.first):
+                failed += group.count
+            elif group.first["ending"]:
+                up += group.count
+                counts[group.first["severity"]] += group.count
+        parts = [f"{failed} failed"] if failed else []
+        parts += [f"{up} up"] if up else []
+        bad = counts["error"] + counts["warning"]
+        parts[-1:] = [f"{parts[-1]} ({bad} of them ended badly)"] if bad and parts else parts[-1:]
+        rest = sum(group.count for group in self.groups.values()) - failed - up
+        return ", ".join(parts + ([f"{rest} not judged"] if rest else []))
+
+    def _others(self) -> str:
+        if not self.others:
+            return ""
+        names = ", ".join(f"{n} {name}" for name, n in sorted(self.others.items()))
+        return f" Left out: {_count(sum(self.others.values()), 'connection')} of other protocols ({names})."
+
+    def _cells(self, group: Group) -> list[str]:
+        row = group.first
+        client, server = ends_of(row)
+        many = group.count > 1
+        often = f"{group.count} x " if many else ""
+        told = group.count >= OFTEN and group.every_ns and row["severity"] != "fine"
+        every = f", every {duration(group.every_ns or 0)}" if told else ""
+        took = duration(row["handshake_ns"]) if row["handshake_ns"] is not None else "?"
+        return [
+            "FAILED" if self._never_came_up(row) else MARKS[row["severity"]],
+            often + cause_of(row, self.handshakes).code,
+            f"{row['client_ip'] if many else client} > {server}",
+            row["handshake_stage"],
+            took,
+            _clock(row["first_ts_ns"]) + every,
+            clean(sentence(row)),
+        ]
+
+
+def cause_of(row: Row, handshakes: Handshakes) -> Cause:
+    """The cause that tells most: the worse of outcome and ending, the ending where they are equal."""
+    outcome = handshakes.causes[row["handshake_outcome"]]
+    if not row["ending"]:
+        return outcome
+    ending = handshakes.causes[row["ending"]]
+    return outcome if SEVERITIES.index(outcome.severity) > SEVERITIES.index(ending.severity) else ending
+
+
+def sentence(row: Row) -> str:
+    """What became of the connection."""
+    if row["ending"] and (row["severity"] in ("warning", "error") or row["handshake_outcome"] == "ok"):
+        return str(row["ending_cause"])
+    return str(row["handshake_cause"])
+
+
+def explain(row: Row, cause: Cause) -> Iterator[str]:
+    """A code's meaning, what to do, and what proves it, for one connection."""
+    facts = {name: clean(str(item)) for name, item in json.loads(row["handshake_facts"] or "{}").items()}
+    yield cause.code
+    for head, text in (("Means", say(cause.meaning, facts)), ("Do", say(cause.remedy, facts)), ("Proof", proof(row))):
+        lines = paragraph(text, 9)
+        if lines:
+            yield f"  {head + ':':7}{lines[0][9:]}"
+            yield from lines[1:]
+
+
+def proof(row: Row) -> str:
+    """The packets that prove a verdict."""
+    found = json.loads(row["handshake_evidence"] or "[]")
+    packets = [
+        str(place["packet"]) + (f" of {clean(place['capture'])}" if "capture" in place else "") for place in found
+    ]
+    if not packets:
+        return ""
+    return f"packet{'s' if len(packets) > 1 else ''} {', '.join(packets)} of {clean(row['first_capture'])}"
+
+
+def ends_of(row: Row) -> tuple[str, str]:
+    """Client and server as `ip:port`."""
+    sides = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
+    client, server = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in sides)
+    return client, server
+
+
+def _clock(ns: int) -> str:
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}.{rest // 1_000_000:03d}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    head = ["", "VERDICT", "CLIENT > SERVER", "REACHED", "TOOK", "WHEN (UTC)", "WHAT"]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
+    for row in [head, *rows]:
+        start = "".join(cell.ljust(size + 2) for cell, size in zip(row, widths, strict=False))
+        room = width() - len(start)
+        if room >= len(row[-1]) or row is head:
+            yield (start + row[-1]).rstrip()
+        else:
+            yield start.rstrip()
+            yield from paragraph(row[-1], widths[0] + 4)
+
+
+def _fit(line: str) -> str:
+    return line if len(line) <= width() else line[: width() - 1] + "…"

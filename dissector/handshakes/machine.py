@@ -1,0 +1,62 @@
+"""The dialogue of a handshake, run over what both sides did."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spec.handshakes import Machine
+
+
+class Run(NamedTuple):
+    """Where the dialogue came to, and the indexes of the events that it took."""
+
+    state: str
+    taken: list[int]
+
+
+def run(machine: Machine, events: Sequence[tuple[str, str]], leap: bool) -> Run:
+    """Take (side, event) pairs, each side's in its own order.
+
+    A side may send ahead: its next event waits until the dialogue has come to it. With `leap`, for captures that lack
+    something, the dialogue goes on with any event that lies ahead of it when none fits.
+    """
+    state = machine.start
+    taken: list[int] = []
+    waiting = list(range(len(events)))
+    while True:
+        found = _next(machine, state, events, waiting)
+        if found is None and leap:
+            found = _leap(machine, state, events, waiting)
+        if found is None:
+            return Run(state, taken)
+        index, state = found
+        taken.append(index)
+        waiting.remove(index)
+
+
+def _next(
+    machine: Machine, state: str, events: Sequence[tuple[str, str]], waiting: list[int]
+) -> tuple[int, str] | None:
+    """The first event of a side that the dialogue has come to; what the dialogue does not know blocks nobody."""
+    blocked = set()
+    for index in waiting:
+        side, event = events[index]
+        after = machine.transitions.get((state, side, event))
+        if after and side not in blocked:
+            return index, after
+        if (side, event) in machine.events:
+            blocked.add(side)
+    return None
+
+
+def _leap(
+    machine: Machine, state: str, events: Sequence[tuple[str, str]], waiting: list[int]
+) -> tuple[int, str] | None:
+    for index in waiting:
+        ahead = [
+            after
+            for (_, side, event), after in machine.transitions.items()
+            if (side, event) == events[index] and machine.order[after] > machine.order[state]
+        ]
+        if ahead:
+            return index, ahead[0]
+    return None

@@ -1,0 +1,145 @@
+"""Handshakes as data: state machines, what first octets can be, and the rules that name a cause (handshakes.toml)."""
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Severity = Literal["fine", "note", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("fine", "note", "warning", "error")
+"""In rising order."""
+STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", "ready")
+"""How far a connection came, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state of the dialogue; `turn` is the side that must speak next, and what it owes; empty where none must."""
+
+    name: str
+    stage: str
+    turn: str
+    owes: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The dialogue of a protocol. `transitions` are by (state, side, event)."""
+
+    name: str
+    title: str
+    start: str
+    states: Mapping[str, State]
+    transitions: Mapping[tuple[str, str, str], str]
+
+    @functools.cached_property
+    def order(self) -> dict[str, int]:
+        """The place of each state in the dialogue."""
+        return {name: place for place, name in enumerate(self.states)}
+
+    @functools.cached_property
+    def events(self) -> set[tuple[str, str]]:
+        """All (side, event) pairs that it knows."""
+        return {(side, event) for _, side, event in self.transitions}
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One of the things that the first octets of a side can be."""
+
+    kind: str
+    pattern: re.Pattern[bytes]
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a code means, written for somebody who knows no AMQP; texts name facts in braces."""
+
+    code: str
+    severity: Severity
+    summary: str
+    meaning: str
+    remedy: str
+    evidence: tuple[str, ...] = ()
+    """Steps that prove it, besides the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The cause where all conditions hold; see `holds`."""
+
+    cause: Cause
+    when: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handshakes:
+    """All of the document."""
+
+    machines: Mapping[str, Machine]
+    openings: tuple[Opening, ...]
+    outcomes: tuple[Rule, ...]
+    endings: tuple[Rule, ...]
+    notes: Mapping[str, str]
+    words: Mapping[str, str]
+    """What to call events in a sentence."""
+    alerts: Mapping[int, tuple[str, str]]
+    """Name and meaning of TLS alerts, by number."""
+    causes: Mapping[str, Cause] = field(default_factory=dict)
+    """Of outcomes and endings, by code."""
+
+
+@functools.cache
+def load() -> Handshakes:
+    """The document."""
+    document = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    causes: dict[str, Cause] = {}
+    outcomes, endings = (tuple(_rule(entry, causes) for entry in document[part]) for part in ("outcome", "ending"))
+    openings = tuple(
+        Opening(entry["kind"], re.compile(entry["octets"].encode("latin-1"), re.DOTALL), entry["doc"])
+        for entry in document["opening"]
+    )
+    machines = {entry["name"]: _machine(entry) for entry in document["machine"]}
+    notes = {entry["code"]: entry["doc"] for entry in document["note"]}
+    alerts = {entry["number"]: (entry["name"], entry["doc"]) for entry in document["alert"]}
+    return Handshakes(machines, openings, outcomes, endings, notes, document["words"], alerts, causes)
+
+
+def holds(when: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether all conditions hold.
+
+    A condition is a value that the fact must equal, a list of such values, or a table of `min`, `max` (both included)
+    and `like` (a regular expression to be found in it). A fact that is not known (None) fulfils none.
+    """
+    return all(_fits(condition, facts[name]) for name, condition in when.items())
+
+
+def _fits(condition: Any, fact: Any) -> bool:
+    if isinstance(condition, list):
+        return fact in condition
+    if not isinstance(condition, dict):
+        return bool(fact == condition)
+    if fact is None:
+        return False
+    if "like" in condition and not re.search(condition["like"], fact):
+        return False
+    return bool(condition.get("min", fact) <= fact <= condition.get("max", fact))
+
+
+def _rule(entry: dict[str, Any], causes: dict[str, Cause]) -> Rule:
+    """A rule; one that repeats a code repeats its cause, wherever that is written out."""
+    texts = {name: item for name, item in entry.items() if name != "when"}
+    if "summary" in texts:
+        causes[entry["code"]] = Cause(**texts | {"evidence": tuple(texts.get("evidence", ()))})
+    return Rule(causes[entry["code"]], entry["when"])
+
+
+def _machine(entry: dict[str, Any]) -> Machine:
+    states = {state["name"]: State(**state) for state in entry["states"]}
+    transitions = {(before, side, event): after for before, side, event, after in entry["transitions"]}
+    return Machine(entry["name"], entry["title"], entry["start"], states, transitions)

@@ -1,0 +1,391 @@
+"""Verdicts on handshakes: on what was recorded, by the books of those who did it, and on what was built."""
+
+import json
+import re
+import string
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pamqp import commands, frame
+
+from dissector.dissector import Options
+from dissector.handshakes import facts, ladder, listing, story
+from dissector.handshakes.machine import run
+from dissector.handshakes.source import rows
+from dissector.program import main
+from dissector.reading import Reading
+from dissector.sources import Source, find
+from spec import handshakes, load
+from tests.dissector import builders
+
+FOLDER = Path(__file__).parent.parent / "captures"
+KNOWN = handshakes.load()
+WORDS = {
+    "credentials refused": "auth-failed",
+    "closed without a reason after start-ok": "auth-failed-silent",
+    "vhost not found": "vhost-not-found",
+    "the client closed without sending anything": "probe",
+    "the client closed without answering": "client-left-at-start",
+    ("AMQP 1.0", "amqp"): "amqp-1-0-refused",
+    ("AMQP 1.0 with SASL", "amqp"): "amqp-1-0-refused",
+    ("AMQP 0-10", "amqp"): "amqp-0-10-refused",
+    ("HTTP", "amqp"): "http-on-amqp-port",
+    ("TLS", "amqp"): "tls-on-plain-port",
+}
+"""What the older goldens say in words, as codes."""
+STAGES = {"start-ok": "start", "protocol header": None}
+ENDINGS = {
+    ("heartbeats", "keeps"): "closed",
+    ("heartbeats", "silent"): "heartbeat-missed-by-client",
+    ("violations", "content inside a content"): "unexpected-frame",
+    ("violations", "body without a header"): "unexpected-frame",
+    ("violations", "wrong frame end"): "frame-error",
+    ("violations", "unknown frame type"): "frame-error",
+    ("violations", "unknown method"): "server-gone",
+    ("channel_flow_by_client", "client"): "protocol-error",
+    ("failed_calls", "client"): "channel-error",
+    ("begun_before", "producer"): "open",
+}
+"""How connections ended that came up, by what their scenarios do."""
+
+
+@cache
+def verdicts(path: str) -> tuple[dict[str, Any], ...]:
+    options = Options(handshakes=True)
+    return tuple(rows(Reading(find([path]), options, compiled=False), options))
+
+
+def golden(stem: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FOLDER / f"{stem}.golden.json").read_text(encoding="utf-8"))
+    return document
+
+
+def of_client(stem: str, client: str) -> dict[str, Any]:
+    (written,) = (row for row in golden(stem)["clients"] if row["client"] == client)
+    names = ("client_ip", "client_port", "server_ip", "server_port")
+    found = [
+        row
+        for row in verdicts(str(next(FOLDER.glob(f"{stem}.pcap*"))))
+        if all(row[name] == written[name] for name in names) and row["handshake_outcome"] != "one-direction"
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def told() -> Iterator[Any]:
+    for path in sorted(FOLDER.glob("*.golden.json")):
+        stem = path.name.removesuffix(".golden.json")
+        for row in golden(stem).get("handshakes", []):
+            yield pytest.param(stem, row, id=f"{stem}-{row['client']}".replace(" ", "_"))
+
+
+@pytest.mark.parametrize(("stem", "written"), list(told()))
+def test_the_verdict_is_what_was_done(stem: str, written: dict[str, Any]) -> None:
+    row = of_client(stem, written["client"])
+    cause = written["cause"]
+    code = WORDS.get(cause) or WORDS.get((written["client"], "amqp")) or cause
+    assert row["handshake_outcome"] == code
+    stage = STAGES.get(written["stage"], written["stage"])
+    assert stage in (None, row["handshake_stage"])
+    assert row["reply_code"] == written.get("reply_code", row["reply_code"])
+    if "ending" in written:
+        assert row["ending"] == written["ending"]
+    if "slow" in written:
+        other = {"client": "server", "server": "client"}[written["slow"]]
+        assert row[f"handshake_{written['slow']}_ns"] > 2_000_000_000 > row[f"handshake_{other}_ns"]
+    codes = {note["code"] for note in json.loads(row["handshake_notes"] or "[]")}
+    assert set(written.get("notes", ())) <= codes
+    evidence = json.loads(row["handshake_evidence"])
+    assert evidence
+    assert all(row["first_packet"] <= place["packet"] for place in evidence)
+
+
+@pytest.mark.parametrize(("stem", "client"), ENDINGS)
+def test_the_ending_is_what_was_done(stem: str, client: str) -> None:
+    row = of_client(stem, client)
+    assert row["ending"] == ENDINGS[stem, client]
+    assert row["handshake_outcome"] == ("begun-before" if stem == "begun_before" else "ok")
+
+
+def test_no_recorded_connection_that_worked_is_called_a_failure() -> None:
+    for path in sorted(FOLDER.glob("*.golden.json")):
+        stem = path.name.removesuffix(".golden.json")
+        if "handshakes" in golden(stem) or (FOLDER / stem).is_dir():
+            continue
+        for row in verdicts(str(next(FOLDER.glob(f"{stem}.pcap*")))):
+            wanted = ("ok", "begun-before", "stream", "one-direction")
+            assert row["handshake_outcome"] in wanted or stem.startswith("stream_"), (stem, row["handshake_cause"])
+
+
+# ---------------------------------------------------------------------------------------------------- built ones
+
+SYN, SYN_ACK, ACK, FIN_ACK, RST, RST_ACK = 0x02, 0x12, 0x10, 0x11, 0x04, 0x14
+HEADER = b"AMQP\x00\x00\x09\x01"
+CLIENT, SERVER = 0, 1
+
+
+class Wire:
+    """A capture of one connection, put together step by step; `at` is milliseconds."""
+
+    def __init__(self, dport: int = 5672) -> None:
+        self.packets: list[builders.Packet] = []
+        self.dport = dport
+        self.next = [1000, 9000]
+
+    def send(self, side: int, at: float, payload: bytes = b"", flags: int = 0x18, keep: bool = True) -> "Wire":
+        ports = (40000, self.dport) if side == CLIENT else (self.dport, 40000)
+        hosts = ("10.0.0.1", "10.0.0.2") if side == CLIENT else ("10.0.0.2", "10.0.0.1")
+        segment = builders.tcp(payload, *ports, seq=self.next[side], ack=self.next[1 - side], flags=flags)
+        octets = builders.ethernet(builders.ipv4(segment, *hosts))
+        if keep:
+            self.packets.append(builders.Packet(10**18 + int(at * 1e6), octets))
+        self.next[side] += len(payload) + (1 if flags & 3 else 0)
+        return self
+
+    def again(self, at: float) -> "Wire":
+        """The last packet once more."""
+        self.packets.append(builders.Packet(10**18 + int(at * 1e6), self.packets[-1].octets))
+        return self
+
+    def shaken(self) -> "Wire":
+        return self.send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=SYN_ACK).send(CLIENT, 2, flags=ACK)
+
+    def verdict(self, tmp_path: Path, **options: Any) -> dict[str, Any]:
+        path = tmp_path / "built.pcap"
+        path.write_bytes(builders.pcap(self.packets))
+        chosen = Options(handshakes=True, **options)
+        source = Source(str(path), path.name, path.stat().st_size)
+        (row,) = rows(Reading([source], chosen, compiled=False), chosen)
+        return row
+
+
+def method(command: Any) -> bytes:
+    return frame.marshal(command, 0)
+
+
+START = method(commands.Connection.Start(0, 9, {"product": "broker"}, "PLAIN", "en_US"))
+START_OK = method(commands.Connection.StartOk({"product": "client"}, "PLAIN", "\0me\0secret", "en_US"))
+TUNE = method(commands.Connection.Tune(2047, 131072, 60))
+TUNE_OK = method(commands.Connection.TuneOk(2047, 131072, 60))
+OPEN = method(commands.Connection.Open("/"))
+OPEN_OK = method(commands.Connection.OpenOk())
+BLOCKED = method(commands.Connection.Blocked("low on memory"))
+
+
+def up(wire: Wire) -> Wire:
+    """From the header to open-ok."""
+    turns = ((CLIENT, HEADER), (SERVER, START), (CLIENT, START_OK), (SERVER, TUNE), (CLIENT, TUNE_OK + OPEN))
+    for at, (side, octets) in enumerate((*turns, (SERVER, OPEN_OK)), 10):
+        wire.send(side, at, octets)
+    return wire
+
+
+ALERT = bytes.fromhex("15030300020230")
+HELLO = bytes.fromhex("16030100310100002d0303") + b"\x07" * 40
+SERVER_HELLO = bytes.fromhex("160303003102") + b"\x07" * 40
+BUILT = {
+    "half-open": Wire().send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=SYN_ACK).again(1001).again(3001),
+    "capture-end": Wire().send(CLIENT, 0, flags=SYN),
+    "tls-alert": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, ALERT).send(SERVER, 12, flags=FIN_ACK),
+    "encrypted": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO),
+    "tls-unanswered": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 12, flags=RST_ACK),
+    "plain-on-tls-port": Wire(5671).shaken().send(CLIENT, 10, HEADER).send(SERVER, 12, flags=FIN_ACK),
+    "amqp-on-stream-port": Wire(5552).shaken().send(CLIENT, 10, HEADER).send(SERVER, 12, flags=FIN_ACK),
+    "version-refused": Wire().shaken().send(CLIENT, 10, b"AMQP\x01\x01\x08\x00").send(SERVER, 11, HEADER),
+    "amqp-1-0": Wire().shaken().send(CLIENT, 10, b"AMQP\x03\x01\0\0").send(SERVER, 11, b"AMQP\x03\x01\0\0"),
+    "not-a-broker": Wire().shaken().send(SERVER, 10, b"SSH-2.0-OpenSSH_9.2\r\n").send(CLIENT, 11, HEADER),
+    "not-amqp": Wire(80).shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 20, b"HTTP/1.1 200 OK\r\n"),
+    "begun-before": Wire().send(CLIENT, 0, START_OK[20:]).send(SERVER, 1, flags=FIN_ACK),
+    "client-gave-up": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
+    .send(SERVER, 13, TUNE).send(CLIENT, 20, flags=FIN_ACK),
+    "closed-at-login": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(
+        CLIENT, 12, method(commands.Connection.StartOk(
+            {"capabilities": {"authentication_failure_close": True}}, "PLAIN", "\0me\0secret", "en_US")))
+    .send(SERVER, 13, flags=FIN_ACK),
+    "client-closed": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START)
+    .send(CLIENT, 12, method(commands.Connection.Close(541, "no mechanism that I know", 0, 0))),
+    "login-refused": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
+    .send(SERVER, 13, method(commands.Connection.Close(541, "database away", 0, 0))),
+    "tuning-refused": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
+    .send(SERVER, 13, TUNE).send(CLIENT, 14, TUNE_OK)
+    .send(SERVER, 15, method(commands.Connection.Close(530, "I do not like that", 10, 31))),
+    "open-refused": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
+    .send(SERVER, 13, TUNE).send(CLIENT, 14, TUNE_OK + OPEN)
+    .send(SERVER, 15, method(commands.Connection.Close(541, "out of order", 10, 40))),
+    "hole": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START, keep=False).send(CLIENT, 12, START_OK)
+    .send(SERVER, 1500, TUNE[:9]).send(CLIENT, 1600, flags=FIN_ACK).send(SERVER, 1700, flags=FIN_ACK),
+    "http-on-amqp-port": Wire().shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 11, HEADER),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", BUILT)
+def test_a_built_connection(code: str, tmp_path: Path) -> None:
+    assert BUILT[code].verdict(tmp_path)["handshake_outcome"] == code
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_one_direction_alone_is_not_judged(side: int, tmp_path: Path) -> None:
+    whole = up(Wire().shaken())
+    port = (40000).to_bytes(2, "big")
+    whole.packets = [p for p in whole.packets if (p.octets[34:36] == port) == (side == CLIENT)]
+    row = whole.verdict(tmp_path)
+    assert (row["handshake_outcome"], row["ending"], row["severity"]) == ("one-direction", None, "note")
+
+
+def test_a_capture_that_begins_anywhere_blames_nobody(tmp_path: Path) -> None:
+    whole = up(Wire().shaken()).send(CLIENT, 30, flags=FIN_ACK).packets
+    for begin in range(len(whole)):
+        wire = Wire()
+        wire.packets = whole[begin:]
+        row = wire.verdict(tmp_path)
+        assert row["handshake_outcome"] in ("ok", "begun-before", "one-direction"), begin
+
+
+def test_a_capture_that_ends_anywhere_blames_nobody(tmp_path: Path) -> None:
+    whole = up(Wire().shaken()).packets
+    for end in range(1, len(whole)):
+        wire = Wire()
+        wire.packets = whole[:end]
+        row = wire.verdict(tmp_path)
+        assert row["handshake_outcome"] in ("capture-end", "one-direction"), (end, row["handshake_cause"])
+
+
+def test_blocked_when_the_capture_ends(tmp_path: Path) -> None:
+    row = up(Wire().shaken()).send(SERVER, 30, BLOCKED).verdict(tmp_path)
+    assert (row["handshake_outcome"], row["ending"]) == ("ok", "blocked")
+    assert "low on memory" in row["ending_cause"]
+
+
+def test_another_port_is_a_brokers_when_the_user_says_so(tmp_path: Path) -> None:
+    wire = Wire(1234).send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=RST_ACK)
+    assert wire.verdict(tmp_path)["handshake_outcome"] == "not-amqp"
+    assert wire.verdict(tmp_path, ports={1234: "amqp-0-9-1"})["handshake_outcome"] == "refused"
+
+
+def test_repeated_requests_and_slow_steps_are_noted(tmp_path: Path) -> None:
+    wire = Wire().send(CLIENT, 0, flags=SYN).again(1000).again(3000).send(SERVER, 3001, flags=SYN_ACK)
+    wire.send(CLIENT, 3002, flags=ACK).send(CLIENT, 3003, HEADER).send(SERVER, 5003, START)
+    row = wire.verdict(tmp_path)
+    notes = {note["code"]: note["detail"] for note in json.loads(row["handshake_notes"])}
+    assert notes["syn-repeated"] == "3 requests to connect"
+    assert "2 s" in notes["slow-step"]
+    assert row["handshake_server_ns"] == 5_001_000_000
+    assert row["handshake_client_ns"] == 2_000_000
+
+
+# ------------------------------------------------------------------------------------------------------- printing
+
+
+def test_a_listing_has_the_worst_first_and_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["handshakes", str(FOLDER / "failed_handshakes.pcap"), "--fail-on", "handshake"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("11 connections: 10 failed, 1 not judged.")
+    assert out.index("vhost-not-found") < out.index("probe")
+    assert "rabbitmqctl add_vhost nowhere" in out
+    assert re.search(r"packets 33, 35 of failed_handshakes\.pcap", out)
+
+
+def test_json_has_codes_and_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["handshakes", str(FOLDER / "demo.pcap"), "--format", "json", "--fail-on", "handshake"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["code"] for row in document["connections"]} == {"closed"}
+    assert sum(group["connections"] for group in document["groups"]) == len(document["connections"]) == 7
+    assert all(row["handshake_steps"][0]["step"] == "tcp.syn" for row in document["connections"])
+
+
+def test_a_ladder_shows_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    client = next(c for c in golden("refused_logins")["clients"] if c["client"] == "wrong answer to a challenge")
+    path = str(FOLDER / "refused_logins.pcap")
+    assert main(["handshakes", path, "--connection", f"127.0.0.1:{client['client_port']}"]) == 0
+    out = capsys.readouterr().out
+    steps = ["SYN", "SYN-ACK", "ACK", "header", "connection.start", "connection.start-ok", "connection.secure"]
+    places = [out.index(f" {step} -") for step in [*steps, "connection.secure-ok", "connection.close"]]
+    assert places == sorted(places)
+    assert "My password" not in out
+    assert main(["handshakes", path, "--connection", "1.2.3.4:5"]) == 2
+
+
+def test_tables_say_the_same_as_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(FOLDER / "refused_opens.pcap")
+    assert main(["dissect", path, "-o", str(tmp_path / "tables")]) == 0
+    capsys.readouterr()
+    said = []
+    for source in (path, str(tmp_path / "tables")):
+        assert main(["handshakes", source, "--fail-on", "handshake"]) == 1
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+def test_many_alike_are_one_line() -> None:
+    row = of_client("failed_handshakes", "unknown vhost")
+    made = listing.Listing(KNOWN)
+    for n in range(412):
+        made.add(row | {"client_port": 1024 + n, "first_ts_ns": row["first_ts_ns"] + n * 5_000_000_000})
+    lines = list(made.lines())
+    assert "412 x vhost-not-found" in lines[3]
+    assert "every 5 s" in lines[3]
+    assert made.failed == 412
+
+
+def test_text_from_the_wire_cannot_steer_the_terminal() -> None:
+    row = of_client("failed_handshakes", "unknown vhost")
+    evil = json.dumps({"vhost": "\x1b[2J\n"})
+    bad = row | {"handshake_cause": "unknown vhost \x1b[2J\n", "handshake_facts": evil, "client_properties": evil}
+    made = listing.Listing(KNOWN)
+    made.add(bad)
+    for line in [*made.lines(), *ladder.lines(bad, KNOWN)]:
+        assert line.isprintable(), line
+
+
+# ---------------------------------------------------------------------------------------------------------- the data
+
+
+def test_the_machine_is_sound() -> None:
+    for machine in KNOWN.machines.values():
+        reached = {machine.start}
+        for _ in machine.states:
+            reached |= {after for (before, _, _), after in machine.transitions.items() if before in reached}
+        assert reached == set(machine.states)
+        assert all(before in machine.states for before, _, _ in machine.transitions)
+        assert {state.stage for state in machine.states.values()} <= set(handshakes.STAGES)
+        assert all(state.turn in ("client", "server", "") for state in machine.states.values())
+
+
+def test_every_code_is_written_out_and_names_known_facts() -> None:
+    side = facts.Side(0, 0, None, "", None, 0)
+    tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
+    values = facts.gather(story.Story(), tcp, KNOWN, load()).values | {"alert": None, "alert_meaning": None}
+    for rule in (*KNOWN.outcomes, *KNOWN.endings):
+        assert set(rule.when) <= set(values), rule.cause.code
+        assert rule.cause.severity in handshakes.SEVERITIES
+        for text in (rule.cause.summary, rule.cause.meaning, rule.cause.remedy):
+            assert {name for _, name, _, _ in string.Formatter().parse(text) if name} <= set(values), text
+
+
+EVENTS = [*sorted(KNOWN.machines["amqp-0-9-1"].events), ("client", "connection.close"), ("server", "tcp.rst")]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(EVENTS), max_size=30), st.booleans())
+def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(events: list[tuple[str, str]], leap: bool) -> None:
+    machine = KNOWN.machines["amqp-0-9-1"]
+    ran = run(machine, events, leap)
+    assert len(set(ran.taken)) == len(ran.taken)
+    assert ran.state in machine.states
+    for side in ("client", "server"):
+        mine = [n for n in ran.taken if events[n][0] == side]
+        assert leap or mine == sorted(mine)
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=40))
+def test_all_first_octets_are_something(octets: bytes) -> None:
+    first = story.First()
+    for n in range(0, len(octets), 7):
+        first.add(octets[n : n + 7], story.Where(n, 1, 0))
+    assert (first.kind(KNOWN.openings) == "none") == (not octets)
