@@ -29,7 +29,7 @@ COLUMNS = {
     "heartbeats": {"client", "from_client", "negotiated_s"},
     "anomalies": {"violation", "count"},
 }
-OTHERS = {"scenario", "about", "counts", "notes", "secrets"}
+OTHERS = {"scenario", "about", "counts", "notes", "secrets", "records", "codes"}
 ENDS = {"capture-end", "hole", "channel-close", "connection-close", "discarded", "recover", "rollback"}
 OUTCOMES = {
     "confirms": {"ack", "nack", "none"},

@@ -13,6 +13,8 @@ from pathlib import Path
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+PLUGINS = Path("/usr/lib/rabbitmq/bin/rabbitmq-plugins")
+STREAMS = Path("/usr/lib/rabbitmq/bin/rabbitmq-streams")
 PORT = 5672
 OTHER_PORT = 25999  # a port nobody would take for AMQP
 EPMD_PORT = 24369
@@ -117,15 +119,27 @@ class Broker:
         Raises:
             RuntimeError: when it failed as often as `attempts` allows.
         """
+        return self._tool(CONTROL, *arguments, attempts=attempts)
+
+    def plugin(self, name: str, port: int) -> None:
+        """Enables a plugin and waits until it listens."""
+        self._tool(PLUGINS, "enable", name)
+        wait_for_port(port)
+
+    def streams(self, *arguments: str) -> str:
+        """Runs rabbitmq-streams, which makes super streams; as `control`."""
+        return self._tool(STREAMS, *arguments)
+
+    def _tool(self, program: Path, *arguments: str, attempts: int = 1) -> str:
         for _ in range(attempts):
             run = subprocess.run(
-                [str(CONTROL), "--quiet", *arguments],
+                [str(program), "--quiet", *arguments],
                 env=self._environment, capture_output=True, text=True, check=False,
             )  # fmt: skip
             if run.returncode == 0:
                 return run.stdout
             time.sleep(0.5)
-        raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {run.stdout}{run.stderr}")
+        raise RuntimeError(f"{program.name} {' '.join(arguments)}: {run.stdout}{run.stderr}")
 
     def pause(self, seconds: float) -> None:
         """Stops the node's process for a while, as a stalled disk or a busy host would."""

@@ -1,0 +1,87 @@
+"""Recorded conversations with a broker: what it answered, and the same rows however the capture is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dissector.builders import Packet
+from tests.dissector.stream.runs import Row, dissect
+from tests.reference.packets import read_packets
+
+FOLDER = Path(__file__).parents[2] / "captures"
+NAMES = sorted(path.stem for path in FOLDER.glob("stream_*.pcap"))
+
+
+def golden(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FOLDER / f"{name}.golden.json").read_text(encoding="utf-8"))
+    return document
+
+
+def read(name: str, **how: Any) -> dict[str, list[Row]]:
+    packets = [Packet(packet.ts_ns, packet.octets) for packet in read_packets(FOLDER / f"{name}.pcap")]
+    return dissect(packets, **how)
+
+
+def test_response_codes_are_those_the_client_was_told() -> None:
+    rows = read("stream_calls")["stream_frames"]
+    answers = [row for row in rows if row["is_response"] and row["correlation_id"] is not None]
+    coded = [row["response_code"] for row in answers if row["response_code"] is not None]
+    told = list(golden("stream_calls")["codes"].values())
+    assert coded == [1, 1, 1, 1, *told, 1]  # the handshake in front, the close behind
+
+
+def test_errors_without_a_request_of_their_own() -> None:
+    rows = read("stream_calls")["stream_frames"]
+    assert [json.loads(row["publishing_errors"]) for row in rows if row["command"] == "publish-error"] == [
+        [{"publishing_id": 1, "code": 18}, {"publishing_id": 2, "code": 18}]
+    ]
+    assert [row["response_code"] for row in rows if row["command"] == "credit" and row["is_response"]] == [4]
+    assert [(row["stream"], row["response_code"]) for row in rows if row["command"] == "metadata-update"] == [
+        ("calls", 6)
+    ]
+
+
+def test_confirms_are_those_of_the_publishes() -> None:
+    rows = read("stream_calls")["stream_frames"]
+    confirms = [json.loads(row["publishing_ids"]) for row in rows if row["command"] == "publish-confirm"]
+    assert [number for numbers in confirms for number in numbers] == [5, 6, 7, 6, 7, 8]
+
+
+def test_what_the_broker_does_not_know_it_closes_upon() -> None:
+    found = read("stream_errors")
+    closes = [row for row in found["stream_frames"] if row["command"] == "close" and not row["is_response"]]
+    assert [row["closing_code"] for row in closes] == [13] * 5
+    assert sorted(row["code"] for row in found["anomalies"]) == ["command-unknown", "field-overrun", "frame-cut"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_do_not_depend_on_how_the_capture_is_read(name: str) -> None:
+    whole = read(name)
+    for compiled in (False, True):
+        for batch_bytes in (1 << 20, 3_000):
+            other = read(name, compiled=compiled, batch_bytes=batch_bytes)
+            for table, rows in whole.items():
+                assert ordered(other[table]) == ordered(rows), table
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_skipped_or_unread(name: str) -> None:
+    found = read(name)
+    assert found["stream_frames"]
+    assert {row["protocol"] for row in found["connections"]} <= {"rabbitmq-stream", "unknown"}
+    assert not [row for row in found["connections"] if row["skipped_bytes"] and row["protocol"] == "rabbitmq-stream"]
+    if name != "stream_errors":
+        assert not found["anomalies"]
+
+
+def test_no_secret_gets_out() -> None:
+    for name in NAMES:
+        told = str(read(name, bodies="full"))
+        for secret in golden(name).get("secrets", []):
+            assert secret not in told
+
+
+def ordered(rows: list[Row]) -> list[str]:
+    return sorted(map(str, rows))
