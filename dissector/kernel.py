@@ -60,7 +60,13 @@ def i64(value: int) -> int:
 def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
     """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
     if compiled:
-        return compile_kernel(function)(*arguments)
+        ready = compile_kernel(function)
+        for _ in _kernels:
+            try:
+                return ready(*arguments)
+            except OSError:  # a cache that cannot be written, as on a full disk: what was compiled stays in memory
+                continue
+        return ready(*arguments)
     return function(*[a.data if isinstance(a, np.ndarray) else a for a in arguments])
 
 

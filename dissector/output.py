@@ -5,7 +5,8 @@ threads beside the dissection, for kernels and pyarrow run without Python's lock
 """
 
 import json
-import shutil
+import os
+import re
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,8 @@ GROUP_ROWS = 1 << 17
 GROUP_OCTETS = 32 << 20
 PART_ROWS = 1 << 22
 """Rows of a part file at most: what is lost when a run is killed."""
+PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
+"""Files that are ours, complete ones and those that a killed run left."""
 WORKERS = 2
 """Threads that make rows and write them, besides the one that dissects."""
 WAITING_WORK = 4
@@ -187,16 +190,25 @@ class _Table:
         """Close the part at hand and give it its name."""
         if self._writer is None:
             return
-        self._writer.close()
-        self._writer = None
+        try:
+            self._writer.close()
+        finally:
+            self._forget()
         self._temporary.rename(self.folder / f"part-{self.parts:05d}.{self.form}")
         self.parts += 1
         self.written = 0
 
     def discard(self) -> None:
         """Remove the part at hand."""
+        self._forget()
+        if self._temporary.name:
+            self._temporary.unlink(missing_ok=True)
+
+    def _forget(self) -> None:
+        """Let go of the writer. One that is still open would close itself later, and complain of a full disk again."""
+        if isinstance(self._writer, pq.ParquetWriter):
+            self._writer.is_open = False
         self._writer = None
-        self._temporary.unlink(missing_ok=True) if self._temporary.name else None
 
 
 def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
@@ -208,22 +220,33 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
             raise OutputError(
                 f"{folder}: holds files that are not of an earlier run ({sorted(there)[0]}); name another folder"
             )
-        strange = there - {NOTE} - set(schemas)
+        strange = there - {NOTE, _temporary(folder / NOTE).name} - set(schemas)
         if strange:
             raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
+        parts: list[Path] = []
+        for name in sorted(there & set(schemas)):
+            parts += (folder / name).iterdir()
+        foreign = sorted(str(part.relative_to(folder)) for part in parts if not PART_NAME.fullmatch(part.name))
+        if foreign:
+            raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
+        for part in parts:
+            part.unlink()
         for name in schemas:
-            if (folder / name).exists():
-                shutil.rmtree(folder / name)
-            (folder / name).mkdir()
+            (folder / name).mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
 
 
 def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.writing")
+    temporary = _temporary(path)
     temporary.write_text(text)
     temporary.replace(path)
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.writing")
+
+
 def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or " ".join(str(error).split())).lower()
+    number = getattr(error, "errno", None)
+    return (os.strerror(number) if number else " ".join(str(error).split())).lower()

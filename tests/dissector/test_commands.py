@@ -1,0 +1,366 @@
+"""The commands `dissect` and `frames`: what they read and write, and how they say what is wrong."""
+
+import csv
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dissector import read
+from dissector.program import main
+from dissector.tables import NAMES, schema
+from tests.dissector.builders import pcap
+from tests.dissector.runs import CAPTURES, FOLDER, SETS, dissect, rows
+from tests.dissector.wire import CLIENT, Tape, handshake, opening, publish, raw
+
+ROOT = Path(__file__).parents[2]
+SESSION = FOLDER / "any_sll2.pcap"
+ROTATED = FOLDER / "rotated"
+SECRETS = sorted(
+    {
+        secret
+        for path in FOLDER.glob("*.golden.json")
+        for secret in json.loads(path.read_text(encoding="utf-8")).get("secrets", [])
+    }
+)
+
+
+def table(folder: Path, name: str) -> pa.Table:
+    """All parts of a table."""
+    parts = sorted((folder / name).iterdir())
+    assert all(part.name.startswith("part-") for part in parts)
+    if parts[0].suffix == ".parquet":
+        return pa.concat_tables([pq.read_table(part) for part in parts])
+    return pa.concat_tables([pa.ipc.open_file(part).read_all() for part in parts])
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """Run; it must end with status 2, nothing on standard output and one line, which is given back."""
+    assert main([str(word) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("amqpscope: ") and err.endswith("\n") and err.count("\n") == 1
+    return err
+
+
+def program(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "dissector.program", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, **how)
+
+
+# input that is none
+
+UNREADABLE: dict[str, tuple[bytes | None, str]] = {
+    "missing.pcap": (None, "no such file"),
+    "empty.pcap": (b"", "is empty"),
+    "text.pcap": (b"hello\n", "text"),
+    "short.pcap": (SESSION.read_bytes()[:20], "short.pcap"),
+}
+
+
+@pytest.mark.parametrize("command", ["dissect", "frames"])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_cannot_be_read_is_one_line(
+    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    octets, told = UNREADABLE[name]
+    if octets is not None:
+        (tmp_path / name).write_bytes(octets)
+    output = ["-o", str(tmp_path / "out")] if command == "dissect" else []
+    line = fails(capsys, command, tmp_path / name, *output)
+    assert name in line and told in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_without_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "readme.txt").write_text("nothing here")
+    assert "no file in this directory" in fails(capsys, "frames", tmp_path)
+
+
+def test_a_glob_that_matches_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no file matches" in fails(capsys, "frames", tmp_path / "*.pcap")
+
+
+def test_standard_input_and_files_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "standard input" in fails(capsys, "frames", "-", SESSION)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.pcap"
+    shutil.copy(SESSION, path)
+    path.chmod(0)
+    assert "no permission" in fails(capsys, "frames", path)
+
+
+@pytest.mark.parametrize("words", [["--port", "x=tls"], ["--port", "5672=smtp"], ["--from", "noon"], ["--bodies", "x"]])
+def test_options_that_make_no_sense(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(["frames", str(SESSION), *words])
+    assert status.value.code == 2
+    assert words[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("octets", "expected"), [(b"<amqp", "not"), (b"", "")])
+def test_a_document_that_is_none(
+    octets: bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "vendor.xml"
+    path.write_bytes(octets)
+    assert "vendor.xml" in fails(capsys, "frames", SESSION, "--spec", path)
+    assert "nowhere.xml" in fails(capsys, "frames", SESSION, "--spec", tmp_path / "nowhere.xml")
+
+
+@pytest.mark.parametrize("missing", [1, 30, 200])
+def test_a_capture_that_breaks_off_gives_what_came_before(missing: int, tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(SESSION.read_bytes()[:-missing])
+    assert main(["dissect", str(path), "-o", str(tmp_path / "out")]) == 0
+    (capture,) = table(tmp_path / "out", "captures").to_pylist()
+    assert capture["truncated"]
+    assert "capture-truncated" in [row["code"] for row in table(tmp_path / "out", "anomalies").to_pylist()]
+
+
+# output
+
+
+def test_what_a_killed_run_left_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert main(["dissect", str(SESSION), "-o", str(folder)]) == 0
+    (folder / "messages" / ".part-00001.parquet.writing").write_bytes(b"half")
+    (folder / "._amqpscope.json.writing").write_bytes(b"{")
+    assert main(["dissect", str(SESSION), "-o", str(folder)]) == 0
+    assert table(folder, "messages").num_rows == 6
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_all_tables_are_there_whatever_is_in_them(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a" / "b"
+    assert main(["dissect", str(SESSION), "-o", str(folder), "--format", form]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and "40 frames" in err
+    expected = dissect(SESSION)
+    for name in NAMES:
+        found = table(folder, name)
+        assert found.schema.equals(schema(name))
+        assert found.to_pylist() == expected[name].to_pylist()
+    note = json.loads((folder / "_amqpscope.json").read_text())
+    assert note["complete"] and note["rows"]["amqp091_frames"] == 40
+
+
+def test_an_earlier_output_is_replaced(tmp_path: Path) -> None:
+    for capture, connections in ((FOLDER / "violations.pcap", 7), (SESSION, 1)):
+        assert main(["dissect", str(capture), "-o", str(tmp_path / "out")]) == 0
+        assert table(tmp_path / "out", "connections").num_rows == connections
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_folder_with_other_files_is_left_alone(
+    inside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    if inside:
+        assert main(["dissect", str(SESSION), "-o", str(folder)]) == 0
+        capsys.readouterr()
+    folder.mkdir(exist_ok=True)
+    (folder / "thesis.txt").write_text("years of work")
+    assert "thesis.txt" in fails(capsys, "dissect", SESSION, "-o", folder)
+    assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_file_of_somebody_in_a_table_of_ours_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    assert main(["dissect", str(SESSION), "-o", str(folder)]) == 0
+    capsys.readouterr()
+    (folder / "messages" / "notes.txt").write_text("mine")
+    assert "notes.txt" in fails(capsys, "dissect", SESSION, "-o", folder)
+    assert (folder / "messages" / "notes.txt").exists()
+
+
+def test_the_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("x")
+    assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out")
+    assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out" / "below")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_full_disk_is_one_line(form: str, tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    words = ["-o", str(tmp_path / "out"), "--format", form]
+    done = program("dissect", FOLDER / "many_confirms.pcap", *words, preexec_fn=limit)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1 and b"cannot write" in done.stderr
+    left = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert all(path.name == "_amqpscope.json" or path.name.startswith("part-") for path in left)
+    assert not json.loads((tmp_path / "out" / "_amqpscope.json").read_text())["complete"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_standard_output_that_is_full() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "dissector.program", "frames", str(SESSION)]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"amqpscope: ")
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    command = f"{sys.executable} -m dissector.program frames {FOLDER / 'many_confirms.pcap'} | head -1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
+    assert done.stdout.count(b"\n") == 1 and done.stderr == b""
+
+
+# input that is several
+
+
+def test_standard_input_is_a_capture() -> None:
+    with SESSION.open("rb") as file:
+        done = program("frames", "-", "--format", "json", stdin=file)
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == 40 and {line["capture"] for line in lines} == {"-"}
+
+
+def test_files_globs_and_directories_are_the_same_input(tmp_path: Path) -> None:
+    """A rotated capture is one sequence in the order of its packets, however it was named."""
+    parts = sorted(ROTATED.glob("*.pcap"))
+    ways = [[str(ROTATED)], [str(ROTATED / "part-?.pcap")], [str(part) for part in reversed(parts)]]
+    ways.append([*ways[1], str(parts[2]), str(ROTATED)])
+    found = []
+    for number, words in enumerate(ways):
+        assert main(["dissect", *words, "-o", str(tmp_path / str(number))]) == 0
+        found.append({name: table(tmp_path / str(number), name).to_pylist() for name in NAMES})
+    assert all(one == found[0] for one in found)
+    assert len(found[0]["connections"]) == 2
+    assert [row["capture"] for row in found[0]["captures"]] == [part.name for part in parts]
+
+
+def test_the_files_of_a_rotated_capture_are_one_connection(tmp_path: Path) -> None:
+    tape = Tape().play([*handshake(), *opening(1), *[(CLIENT, b"".join(publish(b"q" * 99)))] * 20]).end()
+    whole = tmp_path / "whole.pcap"
+    whole.write_bytes(pcap(tape.packets, ns=True))
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for number, at in enumerate(range(0, len(tape.packets), 3)):
+        (cut / f"x_{number:03}.pcap").write_bytes(pcap(tape.packets[at : at + 3], ns=True))
+    left_out = ("capture", "packet", "first_capture", "first_packet", "last_packet", "vantage")
+    for name in ("amqp091_frames", "messages", "connections"):
+        one, many = (dissect(path)[name] for path in (whole, cut))
+        names = [n for n in left_out if n in one.schema.names]
+        assert rows(one, *names) == rows(many, *names)
+
+
+# options
+
+
+def lines(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert main(["frames", *map(str, words), "--format", "json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_port_can_be_forced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(lines(capsys, SESSION)) == 40
+    assert not lines(capsys, SESSION, "--port", "5672=unknown")
+    assert len(lines(capsys, SESSION, "--port", "1=tls", "--port", "5672=amqp-0-9-1")) == 40
+
+
+def test_a_time_range_leaves_rows_out_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = lines(capsys, SESSION)
+    start, end = whole[10]["ts_ns"], whole[30]["ts_ns"]
+    words = [f"{ns // 10**9}.{ns % 10**9:09}" for ns in (start, end)]
+    found = lines(capsys, SESSION, "--from", words[0], "--to", words[1])
+    assert found == [row for row in whole if start <= row["ts_ns"] < end]
+    assert found and found[0]["frame_no"] == next(r["frame_no"] for r in whole if r["ts_ns"] == start)
+
+
+def test_bodies_are_hashed_kept_or_neither(tmp_path: Path) -> None:
+    found = {}
+    for how in ("none", "hash", "full"):
+        assert main(["dissect", str(FOLDER / "body_sizes.pcap"), "-o", str(tmp_path / how), "--bodies", how]) == 0
+        found[how] = table(tmp_path / how, "messages").to_pylist()
+    assert all(row["body_hash"] is None and row["body"] is None for row in found["none"])
+    assert all(row["body_hash"] is not None and row["body"] is None for row in found["hash"])
+    assert all(len(row["body"]) == row["body_size"] for row in found["full"])
+    for rest in ("none", "full"):
+        assert [r | {"body": None, "body_hash": None} for r in found[rest]] == [
+            r | {"body_hash": None} for r in found["hash"]
+        ]
+
+
+def test_lines_of_all_formats_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    as_json = lines(capsys, SESSION)
+    assert main(["frames", str(SESSION), "--format", "csv"]) == 0
+    as_csv = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert main(["frames", str(SESSION)]) == 0
+    as_text = capsys.readouterr().out.splitlines()
+    assert len(as_json) == len(as_csv) == len(as_text) == 40
+    for one, other, text in zip(as_json, as_csv, as_text, strict=True):
+        assert (str(one["packet"]), one.get("method", ""), str(one["channel"])) == (
+            other["packet"], other["method"], other["channel"],
+        )  # fmt: skip
+        assert text.split()[0] == other["packet"]
+        assert one.get("method", one["frame_type"]) in text
+
+
+def test_a_vendors_document_names_its_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = tmp_path / "vendor.xml"
+    document.write_text(
+        """<amqp major="0" minor="9" revision="1" port="5672">
+        <domain name="shortstr" type="shortstr"/>
+        <class name="basic" index="60" handler="channel">
+          <method name="vendor" index="99"><chassis name="server" implement="MUST"/>
+            <field name="special" domain="shortstr"/></method>
+        </class></amqp>"""
+    )
+    capture = tmp_path / "vendor.pcap"
+    said = b"\0\x3c\0\x63\4mine"  # class 60, method 99
+    capture.write_bytes(pcap(Tape().play([*handshake(), *opening(1), (CLIENT, raw(1, 1, said))]).packets))
+    assert "method" not in lines(capsys, capture)[-1]
+    found = lines(capsys, capture, "--spec", document)[-1]
+    assert (found["method"], found["special"]) == ("basic.vendor", "mine")
+
+
+def test_read_gives_the_same_tables() -> None:
+    found = {name: reader.read_all() for name, reader in read(SESSION).items()}
+    assert {name: t.to_pylist() for name, t in found.items()} == {
+        name: t.to_pylist() for name, t in dissect(SESSION).items()
+    }
+
+
+# secrets
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv"])
+def test_no_secret_is_printed(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [str(part) for c in CAPTURES if c.stem != "demo" for part in (c.glob("*.pcap") if c in SETS else [c])]
+    assert main(["frames", *parts, "--format", form]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) > 3000
+    assert SECRETS and not [secret for secret in SECRETS if secret in out + err]
+
+
+def test_no_secret_is_written(tmp_path: Path) -> None:
+    parts = [str(part) for c in CAPTURES if c.stem != "demo" for part in (c.glob("*.pcap") if c in SETS else [c])]
+    assert main(["dissect", *parts, "-o", str(tmp_path / "out"), "--bodies", "full"]) == 0
+    told = repr([table(tmp_path / "out", name).to_pylist() for name in NAMES])
+    told += (tmp_path / "out" / "_amqpscope.json").read_text()
+    assert "connection.start-ok" in told and "redacted" in told
+    for secret in SECRETS:
+        assert secret not in told and repr(secret)[1:-1] not in told
+        assert secret.encode().hex() not in told
