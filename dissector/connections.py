@@ -126,6 +126,7 @@ class Connections:
         methods = rows[ly.R_METHOD][index].tolist()
         wanted = {name for m in set(methods) if self.is_telling[m] for name in self.columns[m]}
         columns = {name: frames.fields.columns[name].take(pa.array(index)).to_pylist() for name in wanted}
+        responses = self._responses(rows[:, index], data)
         for n, (i, method) in enumerate(zip(index.tolist(), methods, strict=True)):
             story, side = self.story(int(rows[ly.R_SLOT, i])), int(rows[ly.R_SIDE, i])
             at = Where(int(rows[ly.R_TS, i]), int(rows[ly.R_PACKET, i]), int(rows[ly.R_CAPTURE, i]))
@@ -135,7 +136,8 @@ class Connections:
             name = self.names[method]
             values = {column: columns[column][n] for column in self.columns[method]}
             if method == self.start_ok:
-                story.user = self._user(rows[:, i], data, values["mechanism"])
+                response = responses[n]
+                story.user = user_name(values["mechanism"], response) if response else None
                 story.cut_login = bool(rows[ly.R_MISSING, i])
             if name == "channel.close":
                 story.use(side, at)
@@ -149,14 +151,18 @@ class Connections:
         text = values["reply_text"] or str(values["reply_code"])
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
-    def _user(self, row: Ints, data: Octets, mechanism: str | None) -> str | None:
-        one = np.ones(1, np.int64)
+    def _responses(self, rows: Ints, data: Octets) -> list[str | None]:
+        """The responses of start-ok frames among these, for the names in them; they go no further."""
+        mine = rows[ly.R_METHOD] == self.start_ok
+        if not mine.any():
+            return [None] * len(mine)
         decoded = decode(
-            self.login, data, one * row[ly.R_OFFSET] + IDS_OCTETS, one * row[ly.R_LENGTH] - IDS_OCTETS,
-            one * self.start_ok, np.ones(1, np.uint8), self.compiled,
+            self.login, data, np.where(mine, rows[ly.R_OFFSET] + IDS_OCTETS, 0),
+            np.where(mine, rows[ly.R_LENGTH] - IDS_OCTETS, 0), np.where(mine, self.start_ok, -1),
+            np.ones(len(mine), np.uint8), self.compiled,
         )  # fmt: skip
-        response = decoded.columns["response"][0].as_py()
-        return user_name(mechanism, response) if response else None
+        texts: list[str | None] = decoded.columns["response"].to_pylist()
+        return texts
 
     def rows(self, slots: Ints, conn: Ints, half: Ints, captures: list[str], clock: int | None) -> pa.RecordBatch:
         """Rows of `connections` for connections that are over; `clock` is the end of all captures, once it is there."""
