@@ -53,7 +53,7 @@ def _step(step: dict[str, Any], row: dict[str, Any], is_proof: bool) -> str:
     took = f"+{duration(step['took_ns'])}" if "took_ns" in step else ""
     told = [took, clean(step.get("detail", "")), f"[{clean(step['capture'])}]" if "capture" in step else ""]
     line = f"{'>' if is_proof else ' '} {step['packet']:>8}  {since:>8}  {arrow}  {'  '.join(t for t in told if t)}"
-    return line if len(line) <= width() else line[: width() - 1] + "…"
+    return (line if len(line) <= width() else line[: width() - 1] + "…").rstrip()
 
 
 def _times(row: dict[str, Any]) -> Iterator[str]:

@@ -27,8 +27,12 @@ TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_
 MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
 OFTEN = 3
 """Connections of a group from which on it is told how often they come."""
-SHOWN = 3
-"""Connections of a group that are named, and packets of evidence that are given for each."""
+LINES = 60
+"""Lines of the table; JSON has all of it."""
+CLIENTS = 1000
+"""Addresses of clients that are counted for a group."""
+GROUPS = 100_000
+"""Groups beyond which connections are told apart by their verdict only."""
 NOTED = 5
 """Details that are given of a note."""
 
@@ -37,19 +41,19 @@ Row = dict[str, Any]
 
 @dataclass
 class Group:
-    """Connections of one client address that fared alike."""
+    """Connections that fared alike: of one client address, or of any where nothing is wrong with them."""
 
     first: Row
     count: int = 0
+    clients: set[str] = field(default_factory=set)
     last_ns: int = 0
-    rows: list[Row] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
         """One more."""
         self.count += 1
+        if len(self.clients) < CLIENTS:
+            self.clients.add(row["client_ip"])
         self.last_ns = max(self.last_ns, row["first_ts_ns"])
-        if len(self.rows) < SHOWN:
-            self.rows.append(row)
 
     @property
     def every_ns(self) -> int | None:
@@ -73,8 +77,10 @@ class Listing:
         if row["handshake_outcome"] == "not-amqp":
             self.others[row["protocol"]] = self.others.get(row["protocol"], 0) + 1
             return
-        names = ("handshake_outcome", "ending", "client_ip", "server_ip", "server_port", "vhost", "user", "reply_text")
-        key = (*(row[name] for name in names), row["ending"] or row["handshake_stage"])
+        names = ["handshake_outcome", "ending", "server_ip", "server_port"]
+        if row["severity"] != "fine":
+            names += ["client_ip", "vhost", "user", "reply_text"] + ([] if row["ending"] else ["handshake_stage"])
+        key = tuple(row[name] for name in (names if len(self.groups) < GROUPS else names[:2]))
         if key not in self.groups:
             self.groups[key] = Group(row)
         self.groups[key].add(row)
@@ -106,7 +112,10 @@ class Listing:
         total = sum(group.count for group in groups)
         yield f"{_count(total, 'connection')}: {self._summary()}.{self._others()}"
         yield ""
-        yield from _table([self._cells(group) for group in groups])
+        yield from _table([self._cells(group) for group in groups[:LINES]])
+        if len(groups) > LINES:
+            rest = _count(sum(group.count for group in groups[LINES:]), "connection")
+            yield f"and {_count(len(groups) - LINES, 'line')} more, of {rest}; --format json has them all"
         told: set[str] = set()
         for group in groups:
             cause = cause_of(group.first, self.handshakes)
@@ -136,7 +145,8 @@ class Listing:
                 "code": cause_of(g.first, self.handshakes).code,
                 "severity": g.first["severity"],
                 "connections": g.count,
-                "client_ip": g.first["client_ip"],
+                "client_ip": g.first["client_ip"] if len(g.clients) == 1 else None,
+                "clients": len(g.clients),
                 "server_ip": g.first["server_ip"],
                 "server_port": g.first["server_port"],
                 "vhost": g.first["vhost"],
@@ -161,6 +171,11 @@ class Listing:
             "meaning": say(cause.meaning, facts),
             "remedy": say(cause.remedy, facts),
         }
+
+    def _clients(self, group: Group) -> str:
+        if len(group.clients) == 1:
+            return str(group.first["client_ip"])
+        return f"{len(group.clients)}{'' if len(group.clients) < CLIENTS else ' or more'} clients"
 
     def _never_came_up(self, row: Row) -> bool:
         return self.handshakes.causes[row["handshake_outcome"]].severity == "error"
@@ -198,7 +213,7 @@ class Listing:
         return [
             "FAILED" if self._never_came_up(row) else MARKS[row["severity"]],
             often + cause_of(row, self.handshakes).code,
-            f"{row['client_ip'] if many else client} > {server}",
+            f"{self._clients(group) if many else client} > {server}",
             row["handshake_stage"],
             took,
             _clock(row["first_ts_ns"]) + every,

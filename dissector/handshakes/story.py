@@ -112,10 +112,9 @@ class Story:
 def detail(name: str, values: dict[str, Any], user: str | None) -> str:
     """What to say of a connection method in a few words."""
     if name == "connection.start":
-        return f"{product(values['server_properties'])}, offers {values['mechanisms']}"
+        return f"offers {values['mechanisms']}"
     if name == "connection.start-ok":
-        who = f" as {user}" if user else ""
-        return f"{product(values['client_properties'])}, {values['mechanism']}{who}"
+        return f"{values['mechanism']}" + (f" as {user}" if user else "")
     if name in ("connection.tune", "connection.tune-ok"):
         channels, frame, beat = (values[k] for k in ("channel_max", "frame_max", "heartbeat"))
         return f"channel-max {channels}, frame-max {frame}, heartbeat {beat} s"
