@@ -122,6 +122,13 @@ def test_no_recorded_connection_that_worked_is_called_a_failure() -> None:
             assert row["handshake_outcome"] in wanted or stem.startswith("stream_"), (stem, row["handshake_cause"])
 
 
+@pytest.mark.parametrize("stem", ["failed_handshakes", "thrown_out", "failed_calls", "wrong_ports", "begun_before"])
+def test_leaving_the_rest_undecoded_changes_no_verdict(stem: str) -> None:
+    path = str(FOLDER / f"{stem}.pcap")
+    options = Options()
+    assert tuple(rows(Reading(find([path]), options, compiled=False), options)) == verdicts(path)
+
+
 # ---------------------------------------------------------------------------------------------------- built ones
 
 SYN, SYN_ACK, ACK, FIN_ACK, RST, RST_ACK = 0x02, 0x12, 0x10, 0x11, 0x04, 0x14
