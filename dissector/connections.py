@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,14 @@ AGREED = ("channel_max", "frame_max", "heartbeat")
 """Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
 CHANNEL_FAILED = 300
 """Reply codes from here on are errors."""
+
+
+class Closed(NamedTuple):
+    """Connections that are over: their stories, and copies of their rows of `conn` and `half`."""
+
+    stories: list[Story]
+    states: Ints
+    sides: Ints
 
 
 class Connections:
@@ -164,13 +172,19 @@ class Connections:
         texts: list[str | None] = decoded.columns["response"].to_pylist()
         return texts
 
-    def rows(self, slots: Ints, conn: Ints, half: Ints, captures: list[str], clock: int | None) -> pa.RecordBatch:
-        """Rows of `connections` for connections that are over; `clock` is the end of all captures, once it is there."""
-        made = [self._row(slot, conn[slot], half[2 * slot : 2 * slot + 2], captures, clock) for slot in slots.tolist()]
+    def close(self, slots: Ints, conn: Ints, half: Ints) -> Closed:
+        """Take connections that are over out of the state; `rows` may judge them later."""
+        stories = [self.story(slot) for slot in slots.tolist()]
+        for slot in slots.tolist():
+            del self.stories[slot]
+        return Closed(stories, conn[slots], half.reshape(len(conn), 2, -1)[slots])
+
+    def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
+        """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
+        made = [self._row(*one, captures, clock) for one in zip(*closed, strict=True)]
         return pa.RecordBatch.from_pylist(made, schema("connections"))
 
-    def _row(self, slot: int, state: Ints, sides: Ints, captures: list[str], clock: int | None) -> dict[str, Any]:
-        story = self.stories.pop(slot, None) or Story()
+    def _row(self, story: Story, state: Ints, sides: Ints, captures: list[str], clock: int | None) -> dict[str, Any]:
         tcp = self._tcp(state, sides, clock)
         both = endpoints(state)
         closed_by = None

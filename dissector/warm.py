@@ -21,8 +21,9 @@ def warm_up(sources: list[Source]) -> None:
     """Fill an empty cache, and say so, for it takes a while; without a file to run over there is nothing to do."""
     if kernel.is_cached() or not kernel.worthwhile(octets(sources)):
         return
-    sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
-    paths = [source.path for source in sources[:CAPTURES] if source.path != STANDARD_INPUT and source.size]
+    paths = [source.path for source in sources[:CAPTURES] if source.size]
+    if paths or any(source.path == STANDARD_INPUT for source in sources):
+        sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
     if paths:
         # Whatever goes wrong in there will go wrong here again, and be told properly.
         subprocess.run([sys.executable, "-m", __name__, *paths], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
