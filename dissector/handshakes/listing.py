@@ -1,6 +1,7 @@
 """Verdicts as a table to read, the worst first, with what they mean; and as JSON. Works on rows of `connections`."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +36,9 @@ GROUPS = 100_000
 """Groups beyond which connections are told apart by their verdict only."""
 NOTED = 5
 """Details that are given of a note."""
+
+FIGURES = re.compile(r"\d[\d.]*( ns| µs| ms| s)?")
+"""Figures, by which sentences that say the same differ."""
 
 Row = dict[str, Any]
 
@@ -79,8 +83,10 @@ class Listing:
             return
         names = ["handshake_outcome", "ending", "server_ip", "server_port"]
         if row["severity"] != "fine":
-            names += ["client_ip", "vhost", "user", "reply_text"] + ([] if row["ending"] else ["handshake_stage"])
+            names += ["client_ip", "vhost", "user"]
         key = tuple(row[name] for name in (names if len(self.groups) < GROUPS else names[:2]))
+        if len(self.groups) < GROUPS and row["severity"] != "fine":
+            key = (*key, FIGURES.sub("", sentence(row)))
         if key not in self.groups:
             self.groups[key] = Group(row)
         self.groups[key].add(row)
@@ -92,10 +98,15 @@ class Listing:
 
     @property
     def worst_first(self) -> list[Group]:
-        """The groups, the most severe first, then the larger, then the earlier."""
+        """The groups: those that never came up, then the most severe, then the larger, then the earlier."""
         return sorted(
             self.groups.values(),
-            key=lambda g: (-SEVERITIES.index(g.first["severity"]), -g.count, g.first["first_ts_ns"]),
+            key=lambda g: (
+                not self._never_came_up(g.first),
+                -SEVERITIES.index(g.first["severity"]),
+                -g.count,
+                g.first["first_ts_ns"],
+            ),
         )
 
     @property
