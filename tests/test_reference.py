@@ -23,6 +23,7 @@ MS = 1_000_000
 FOLDER = Path(__file__).parent / "captures"
 GOLDENS = sorted(FOLDER.glob("*.golden.json"))
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
+PROXY_2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes(range(12))
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 
 
@@ -171,6 +172,28 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
         reference.frames(tmp_path / "x")
 
 
+def test_files_of_a_rotated_capture_are_one(tmp_path: Path) -> None:
+    tape = Tape().opened()
+    octets = publish(b"first, " * 10) + publish(b"second")
+    tape.client(octets[:50]).client(octets[50:])
+    whole = reference.frames(tape.save(tmp_path / "whole.pcap"))
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    packets = tape.packets
+    for name, part in {"b": packets[:2], "c": packets[2:7], "a": packets[7:]}.items():  # not by name
+        tape.packets = part
+        tape.save(folder / name)
+    rows = reference.frames(folder)
+    assert pick(rows, "capture", "packet", "first_capture", "first_packet") == [
+        ("c", 2, "c", 2), ("c", 3, "c", 3), ("c", 4, "c", 4), ("c", 5, "c", 5), ("c", 5, "c", 5),
+        ("a", 1, "c", 5), ("a", 1, "a", 1), ("a", 1, "a", 1), ("a", 1, "a", 1),
+    ]  # fmt: skip
+    places = {"capture", "packet", "first_capture", "first_packet"}
+    assert [{k: row[k] for k in row.keys() - places} for row in rows] == [
+        {k: row[k] for k in row.keys() - places} for row in whole
+    ]
+
+
 # TCP
 
 
@@ -291,10 +314,21 @@ def test_what_is_not_amqp_has_no_rows(read: Any) -> None:
 
 
 def test_frames_are_found_again_behind_something_else(read: Any) -> None:
-    tape = Tape().client(b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xcd")  # wrong end octet
+    tape = Tape().client(b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xcd")  # wrong end octet: frame 1, without a row
     tape.client(b"whatever \xce" + HEARTBEAT[:4] + publish())
-    assert pick(read(tape), "frame_type", "packet") == [
-        ("protocol-header", 4), ("method", 6), ("header", 6), ("body", 6),
+    assert pick(read(tape), "frame_no", "frame_type", "packet") == [
+        (0, "protocol-header", 4), (2, "method", 6), (3, "header", 6), (4, "body", 6),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("proxy", [b"PROXY TCP4 10.1.2.3 10.77.0.2 40000 5672\r\n", PROXY_2])
+def test_what_a_proxy_put_in_front_is_passed_over(tmp_path: Path, proxy: bytes) -> None:
+    tape = Tape(syn=False).tcp(0, b"", dpkt.tcp.TH_SYN)
+    tape.next[0] += 1
+    tape.client(proxy).client(b"AMQP\0\0\x09\x01").opened()
+    rows = reference.frames(tape.save(tmp_path / "tape.pcap"))
+    assert pick(rows, "frame_type", "packet", "from_client") == [
+        ("protocol-header", 3, True), ("method", 4, True), ("method", 5, False),
     ]  # fmt: skip
 
 
@@ -511,18 +545,19 @@ def test_requests_pair_first_in_first_out(read: Any) -> None:
 
 def test_requests_that_fail(read: Any) -> None:
     tape = Tape().opened().opened(2).client(commands.Queue.Declare(queue="x", passive=True))
-    tape.client(commands.Tx.Select(), channel=2)
+    tape.client(commands.Tx.Select(), channel=2).client(commands.Queue.Purge(queue="x"))
     tape.server(channel_close(404)).client(commands.Queue.Delete(queue="y"))
     tape.client(commands.Channel.CloseOk()).client(connection_close(200), channel=0)
     tape.server(connection_close(320), channel=0).client(commands.Connection.CloseOk(), channel=0)
     rows = reference.rpcs(read(tape))[2:]
-    assert pick(rows, "request", "from_client", "response", "outcome", "reply_code", "latency_ns") == [
-        ("queue.declare", True, "channel.close", "error", 404, 2 * MS),
-        ("tx.select", True, "connection.close", "error", 320, 5 * MS),
-        ("channel.close", False, "channel.close-ok", "ok", None, 2 * MS),
-        ("queue.delete", True, "connection.close", "error", 320, 3 * MS),
-        ("connection.close", True, None, "none", None, None),
-        ("connection.close", False, "connection.close-ok", "ok", None, MS),
+    assert pick(rows, "request", "from_client", "response", "outcome", "reply_code", "latency_ns", "ended_by") == [
+        ("queue.declare", True, "channel.close", "error", 404, 3 * MS, None),
+        ("tx.select", True, "connection.close", "error", 320, 6 * MS, None),
+        ("queue.purge", True, None, "none", None, None, "channel-close"),  # the close is about the request before
+        ("channel.close", False, "channel.close-ok", "ok", None, 2 * MS, None),
+        ("queue.delete", True, None, "none", None, None, "discarded"),
+        ("connection.close", True, None, "none", None, None, "capture-end"),
+        ("connection.close", False, "connection.close-ok", "ok", None, MS, None),
     ]
 
 
@@ -598,13 +633,21 @@ NOT_COMPARED: dict[tuple[str, str], set[str] | None] = {
     ("demo", "flow_control"): None,
     # an answer in the same packet as a delivery is behind the snap length
     ("snapped", "confirms"): None,
+    # waits on TCP's window are not in the reference
+    ("zero_window", "flow_control"): None,
 }
-TSHARK_GIVES_UP = {"snapped"}
+TSHARK_GIVES_UP = {
+    "snapped",
+    "cut_handshakes",  # frames in one segment with the protocol header
+    "wrong_ports",  # a connection that begins with a proxy's line
+}
 NOTED_WITHIN_NS = 250 * MS  # what a client may need to write down what it does or was told
 
 
 def capture_of(golden: Path) -> Path:
-    (found,) = FOLDER.glob(golden.name.replace(".golden.json", ".pcap*"))
+    """The file, or the folder of a rotated capture's files."""
+    name = golden.name.removesuffix(".golden.json")
+    (found,) = [path for path in (FOLDER / f"{name}{end}" for end in ("", ".pcap", ".pcapng")) if path.exists()]
     return found
 
 
@@ -643,6 +686,8 @@ def test_the_clients_books_say_the_same(path: Path, table: str) -> None:
     rows = [row | {"client": roles[row["connection"]]} for row in rows if row["connection"] in roles]
     if table == "rpcs":
         rows = [row for row in rows if row["from_client"]]
+    if table == "rpcs" and golden["scenario"] == "failed_calls":  # the request on a channel never opened is not stated
+        rows = [row for row in rows if row["channel"] != 4]
     if table == "messages" and "anomalies" in golden:  # books have no messages that were left unfinished
         rows = [row for row in rows if not row["is_partial"]]
     rows.sort(key=lambda row: _likeness(table, row))
@@ -664,8 +709,9 @@ def test_tshark_sees_the_same_frames(tmp_path: Path) -> None:
     merged = tmp_path / "all.pcapng"
     goldens = [json.loads(path.read_text(encoding="utf-8")) for path in GOLDENS]
     captures = [
-        capture_of(path)
+        file
         for path, golden in zip(GOLDENS, goldens, strict=True)
+        for file in (sorted(capture_of(path).iterdir()) if capture_of(path).is_dir() else [capture_of(path)])
         if "anomalies" not in golden and golden["scenario"] not in TSHARK_GIVES_UP
     ]
     subprocess.run(["mergecap", "-a", "-w", str(merged), *map(str, captures)], check=True, capture_output=True)

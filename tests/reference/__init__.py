@@ -3,13 +3,16 @@
 It shares no code with the project: dpkt decodes the layers below TCP, pamqp the AMQP 0-9-1 frames, and the rest is
 plain loops over lists of dicts, one per row. `frames()` reads a capture; all other tables are made from its rows.
 Columns are named as in the project's tables; times and durations are in nanoseconds. `frame_no` counts from 0 in each
-connection, `packet` from 1 in the file, `nth` (the nth connection of the same addresses and ports) from 0,
+connection, `packet` from 1 in its file, `nth` (the nth connection of the same addresses and ports) from 0,
 `publish_seq` from 1. Instead of `connection_id`, rows have `connection` (client, server, nth).
 
 Where the tables' definitions leave a choice, this is what was chosen:
 
 - `channel_epoch` changes with the channel.open itself; what follows a close belongs to the epoch before.
 - `frame_no` orders both directions by packet. Behind a hole, frames count as readable when their own last octet came.
+- A frame with a wrong end octet has a number in `frame_no`, and no row: nothing in it is believed. What follows is
+  searched for behind it.
+- A proxy's header (PROXY protocol) in front of a direction is passed over.
 - A frame cut off by the end of the capture has no row; a message cut off has one, without `body_hash`.
 - A body's hash is of the octets; of an empty body it is that of no octets.
 - In field tables decimals are unsigned and `L` is signed, as in the final draft. Times stay seconds.
@@ -30,8 +33,9 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - `queue` is what the consume or get said. `no-ack` deliveries have no settle time and no latency; `multiple` is false
   for a reject, `requeue` null for an ack.
 - Requests of the server (connection.start, tune, channel.close ...) are rows of `rpcs`, too. A peer's close with a
-  reply code other than 200 is the error of all requests of the other side that wait there, but a close does not fail a
-  close. What was sent behind it has the outcome `none`.
+  reply code other than 200 is the error of the oldest request of the other side that waits on each channel it closes,
+  but a close does not fail a close of the same. The other requests there, and what was sent behind, have the outcome
+  `none`. Closes that are not answered wait until the connection ends.
 - `flow_control.side` is the side that makes the other wait. An interval ends with its cause, the cancel, the close or
   the end of the connection; at the capture's end `end_ts_ns` stays null. Full windows begin with the last frame of
   the delivery that fills them; consumers are counted one by one, and besides all of a channel together when a global

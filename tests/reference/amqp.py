@@ -19,6 +19,8 @@ Row = dict[str, Any]
 
 FRAME_TYPES = {1: "method", 2: "header", 3: "body", 8: "heartbeat"}
 FRAME_END = 0xCE
+PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
+ENDS = ("frame_no", "capture", "packet", "ts_ns")  # columns of the frame at an end of something
 HEAD = 7  # type, channel, size
 CHAIN = 3  # so many frames in a row make a boundary believable
 RESERVED = {"ticket", "out_of_band", "channel_id", "capabilities", "insist", "known_hosts"}
@@ -53,7 +55,7 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
     """The AMQP 0-9-1 frames of a capture.
 
     Args:
-        path: a pcap or pcapng file.
+        path: a pcap or pcapng file, or a folder of the files of one rotated capture.
         port_hint: the server's port, for connections whose beginning was not seen.
 
     Returns:
@@ -83,15 +85,18 @@ def _frames_of(connection: Connection) -> list[Row]:
         connection.turn_round()
         for row in rows:
             row["from_client"] = not row["from_client"]
-    # the octets of one packet all go one way, so packet and position put both directions in one order
-    rows.sort(key=lambda row: (row["packet"], row["position"]))
+    # the octets of one packet all go one way, so place and position put both directions in one order
+    rows.sort(key=lambda row: (row["place"], row["position"]))
     epochs: dict[int, int] = {}
     finished = []
     for frame_no, row in enumerate(rows):
+        if row.pop("ends_wrong"):
+            continue
         channel = row["channel"]
         if row["method"] == "channel.open":
             epochs[channel] = epochs.get(channel, 0) + 1
         del row["position"]
+        last, first = connection.packets[row.pop("place")], connection.packets[row.pop("first_place")]
         finished.append(
             {
                 "connection": (connection.client, connection.server, connection.nth),
@@ -99,8 +104,12 @@ def _frames_of(connection: Connection) -> list[Row]:
                 "server": connection.server,
                 "nth": connection.nth,
                 "frame_no": frame_no,
-                "ts_ns": connection.times[row["packet"]],
-                "first_ts_ns": connection.times[row["first_packet"]],
+                "capture": last.capture,
+                "packet": last.number,
+                "ts_ns": last.ts_ns,
+                "first_capture": first.capture,
+                "first_packet": first.number,
+                "first_ts_ns": first.ts_ns,
                 "channel_epoch": epochs.get(channel, 0),
                 "last_ts_ns": connection.last_ts_ns,
                 "fin_ts_ns": connection.fin_ts_ns,
@@ -115,13 +124,13 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
     """The frames of one direction with their positions."""
     found = []
     data, arrived = bytes(stream.data), stream.arrived
-    at = 0
-    latest = 0  # packet after which everything up to here could be read
+    start = at = _proxy_header(data) if synced else 0
+    latest = 0  # place of the packet after which everything up to here could be read
     hole = 0
     lost = not synced  # whether a frame boundary must be searched for
     while at < len(data):
         if lost or 0 in arrived[at : at + HEAD]:
-            if synced and at == 0:
+            if synced and at == start:
                 break  # nothing is known of what was said first
             begin = _search(data, arrived, at)
             if begin is None:
@@ -129,21 +138,31 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
             hole += arrived[at:begin].count(0)
             at, lost, latest = begin, False, 0
         size = _size_at(data, at)
-        if size is None and synced and at == 0:
+        if size is None and synced and at == start:
             break  # another protocol
         if size is not None and at + size > len(data):
             break  # cut off
-        if size is None or (arrived[at + size - 1] and not _ends_well(data, at, size)):
+        if size is None:
             lost, at = True, at + 1
             continue
         missing = arrived[at : at + size].count(0)
         latest = max(latest, *arrived[at : at + size])
         row = _decode(data[at : at + size], missing)
-        row |= {"packet": latest, "first_packet": arrived[at], "hole_before": hole}
+        lost = arrived[at + size - 1] > 0 and not _ends_well(data, at, size)
+        row |= {"place": latest, "first_place": arrived[at], "hole_before": hole, "ends_wrong": lost}
         found.append((at, row))
         at += size
-        hole = 0
+        hole = hole + missing if lost else 0
     return found
+
+
+def _proxy_header(data: bytes) -> int:
+    """Octets of what a proxy put in front (PROXY protocol, version 1 or 2), 0 if there is nothing."""
+    if data.startswith(PROXY_1):
+        return data.find(b"\r\n") + 2 if b"\r\n" in data else len(data)
+    if data.startswith(PROXY_2) and len(data) >= 16:
+        return 16 + int.from_bytes(data[14:16], "big")
+    return 0
 
 
 def _size_at(data: bytes, at: int) -> int | None:
@@ -259,7 +278,7 @@ def _messages_of(group: list[Row]) -> list[Row]:
         if kind:
             message = place(row) | {"kind": kind, "from_client": row["from_client"], "frame_no": row["frame_no"]}
             message |= {"first_frame_no": row["frame_no"], "method_ts_ns": row["ts_ns"]}
-            message |= {name: row[name] for name in ("packet", "ts_ns", "first_packet", "first_ts_ns")}
+            message |= {name: row[name] for name in (*ENDS[1:], "first_capture", "first_packet", "first_ts_ns")}
             for name in ("exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory"):
                 message[name] = args.get(name)
             message |= {name: order["args"][name] if order else None for name in ("no_ack", "queue")}
@@ -277,7 +296,7 @@ def _messages_of(group: list[Row]) -> list[Row]:
             if (row["frame_type"] == "header") != (announced is None):
                 assembling.pop(where)  # a second header, or a body without one
                 continue
-            message |= {name: row[name] for name in ("frame_no", "packet", "ts_ns")}
+            message |= {name: row[name] for name in ENDS}
             if row["frame_type"] == "header":
                 message |= {name: args.get(name) for name in ("body_size", "properties", "headers")}
             elif not row["is_partial"]:

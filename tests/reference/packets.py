@@ -26,21 +26,35 @@ WELL_KNOWN_PORTS = (5672, 5671)
 
 @dataclass
 class Packet:
-    """One record of a capture: `number` counts from 1, `ts_ns` since the epoch."""
+    """One record of a capture: `number` counts from 1 in the file `capture`, `ts_ns` since the epoch."""
 
     number: int
     ts_ns: int
     link_type: int
     octets: bytes
+    capture: str = ""
 
 
 def read_packets(path: Path | str) -> list[Packet]:
-    """All packets of a pcap or pcapng file; a record cut off at the end is left out.
+    """All packets of a pcap or pcapng file, or of a folder of files of one rotated capture, by their first packets.
+
+    A record cut off at the end of a file is left out.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if a file is neither.
     """
-    data = Path(path).read_bytes()
+    path = Path(path)
+    if path.is_dir():
+        parts = [part for part in map(read_packets, path.iterdir()) if part]
+        return [packet for part in sorted(parts, key=lambda part: part[0].ts_ns) for packet in part]
+    packets = _read_file(path)
+    for packet in packets:
+        packet.capture = path.name
+    return packets
+
+
+def _read_file(path: Path) -> list[Packet]:
+    data = path.read_bytes()
     for order in "<>":
         magic = struct.unpack_from(order + "I", data.ljust(4, b"\0"))[0]
         if magic in PCAP_MAGICS:
@@ -110,7 +124,7 @@ def _read_interface(block: bytes, order: str) -> tuple[int, int, int]:
 class Stream:
     """The octets one side sent.
 
-    `arrived[i]` is the number of the packet that brought octet i first, 0 when none did.
+    `arrived[i]` is the place (from 1, in the whole capture) of the packet that brought octet i first, 0 when none did.
     """
 
     base: int | None = None  # sequence number of position 0
@@ -125,7 +139,7 @@ class Stream:
         distance = (sequence - self.base - self.latest) % 2**32
         return self.latest + (distance - 2**32 if distance >= 2**31 else distance)
 
-    def add(self, sequence: int, payload: bytes, packet: int, synced: bool) -> None:
+    def add(self, sequence: int, payload: bytes, place: int, synced: bool) -> None:
         """Keep a segment; `synced` says that the base comes from a SYN, and nothing can be before it."""
         if self.base is None:
             self.base = sequence
@@ -133,7 +147,7 @@ class Stream:
         self.latest = max(self.latest, at)
         if synced and at < 0:  # a keep-alive before the first octet
             payload, at = payload[-at:], 0
-        self.segments.append((at, payload, packet))
+        self.segments.append((at, payload, place))
 
     def join(self) -> None:
         """Put the segments in their places; the first copy of an octet wins."""
@@ -143,11 +157,11 @@ class Stream:
             raise ValueError(f"a stream of {length} octets is too much for the reference")
         self.data = bytearray(length)
         self.arrived = [0] * length
-        for at, payload, packet in self.segments:
-            for place, octet in enumerate(payload, at - lowest):
-                if not self.arrived[place]:
-                    self.arrived[place] = packet
-                    self.data[place] = octet
+        for at, payload, place in self.segments:
+            for i, octet in enumerate(payload, at - lowest):
+                if not self.arrived[i]:
+                    self.arrived[i] = place
+                    self.data[i] = octet
 
 
 @dataclass
@@ -160,7 +174,7 @@ class Connection:
     synced: bool
     initial_sequence: int | None = None
     streams: dict[bool, Stream] = field(default_factory=lambda: {True: Stream(), False: Stream()})  # by from_client
-    times: dict[int, int] = field(default_factory=dict)  # by packet
+    packets: dict[int, Packet] = field(default_factory=dict)  # by place
     syn_ts_ns: int | None = None
     rtt_ns: int | None = None  # from the SYN to the client's next ACK
     fin_ts_ns: int | None = None  # first FIN or RST
@@ -202,7 +216,7 @@ def read_connections(path: Path | str, port_hint: int | None = None) -> list[Con
     connections: list[Connection] = []
     current: dict[frozenset[str], Connection] = {}
     counts: dict[frozenset[str], int] = {}
-    for packet in read_packets(path):
+    for place, packet in enumerate(read_packets(path), 1):
         found = _tcp_of(packet)
         if found is None:
             continue
@@ -223,7 +237,7 @@ def read_connections(path: Path | str, port_hint: int | None = None) -> list[Con
                 connection.syn_ts_ns = packet.ts_ns
         from_client = source == connection.client
         stream = connection.streams[from_client]
-        connection.times[packet.number] = packet.ts_ns
+        connection.packets[place] = packet
         connection.last_ts_ns = packet.ts_ns
         if from_client and ack and not syn and connection.rtt_ns is None and connection.syn_ts_ns is not None:
             connection.rtt_ns = packet.ts_ns - connection.syn_ts_ns
@@ -233,7 +247,7 @@ def read_connections(path: Path | str, port_hint: int | None = None) -> list[Con
             stream.base = (tcp.seq + 1) % 2**32
         if tcp.data and not tcp.flags & dpkt.tcp.TH_RST:  # what a reset carries is an explanation, not data
             sequence = (tcp.seq + syn) % 2**32
-            stream.add(sequence, bytes(tcp.data), packet.number, connection.synced)
+            stream.add(sequence, bytes(tcp.data), place, connection.synced)
     for connection in connections:
         for stream in connection.streams.values():
             stream.join()

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.reference.amqp import ALL_METHODS, Row, by_connection, messages, method_name, place
+from tests.reference.amqp import ALL_METHODS, ENDS, Row, by_connection, messages, method_name, place
 
 Epoch = tuple[int, int]  # channel and channel_epoch of one connection
 CLOSES = ("channel.close", "connection.close")
@@ -77,9 +77,9 @@ def _confirms_of(group: list[Row]) -> list[Row]:
         if publish["publish_seq"] is None:
             continue
         row = place(publish) | {name: publish[name] for name in ("publish_seq", "exchange", "routing_key")}
-        row |= {f"publish_{name}": publish[name] for name in ("frame_no", "packet", "ts_ns")}
+        row |= {f"publish_{name}": publish[name] for name in ENDS}
         answer = answers.get(epoch_of(publish), _Answers()).to(publish["publish_seq"])
-        row |= {f"confirm_{name}": answer[name] if answer else None for name in ("frame_no", "packet", "ts_ns")}
+        row |= {f"confirm_{name}": answer[name] if answer else None for name in ENDS}
         row["outcome"] = answer["method"].removeprefix("basic.") if answer else "none"
         row["multiple"] = answer["args"]["multiple"] if answer else None
         row["returned"] = publish["first_frame_no"] in reply_codes
@@ -200,8 +200,8 @@ def _settlements_of(group: list[Row]) -> list[Row]:
 def _unsettled_row(delivery: Row) -> Row:
     names = ("kind", "consumer_tag", "queue", "delivery_tag", "order_frame_no")
     row = place(delivery) | {name: delivery[name] for name in names}
-    row |= {f"deliver_{name}": delivery[name] for name in ("frame_no", "packet", "ts_ns")}
-    row |= {"settle_frame_no": None, "settle_packet": None, "settle_ts_ns": None}
+    row |= {f"deliver_{name}": delivery[name] for name in ENDS}
+    row |= {f"settle_{name}": None for name in ENDS}
     row |= {"outcome": "auto" if delivery["no_ack"] else "none", "multiple": None, "requeue": None, "latency_ns": None}
     return row | NOT_ENDED
 
@@ -221,7 +221,7 @@ def _answer(state: _Unsettled, frame: Row) -> None:
 def _settle(row: Row, answer: Row, effective: Row) -> None:
     """The answer says how, the effective frame (of a transaction: tx.commit-ok) when."""
     row |= NOT_ENDED
-    row |= {f"settle_{name}": effective[name] for name in ("frame_no", "packet", "ts_ns")}
+    row |= {f"settle_{name}": effective[name] for name in ENDS}
     row["outcome"] = answer["method"].removeprefix("basic.")
     row["multiple"] = answer["args"].get("multiple", False)
     row["requeue"] = answer["args"].get("requeue")
@@ -245,23 +245,45 @@ def _rpcs_of(group: list[Row]) -> list[Row]:
                 waiting.remove(row)
                 break
         reply_code = frame["args"].get("reply_code")
-        if method in CLOSES and reply_code != 200:
-            for row in [row for row in waiting if row["from_client"] != from_client and _closes(frame, epoch_of(row))]:
-                if row["request"] != method:  # closes that cross are both answered
-                    _respond(row, frame, "error", reply_code)
-                    waiting.remove(row)
+        if method in CLOSES and reply_code not in (None, 200):
+            for epoch in {epoch_of(row) for row in waiting}:
+                refused = _refused(waiting, epoch, frame)
+                if refused and _first_close(group, epoch, from_client) is frame:
+                    _respond(refused, frame, "error", reply_code)
+                    waiting.remove(refused)
         if method in ANSWERS and not frame["args"].get("no_wait"):
             row = place(frame) | {"from_client": from_client, "request": method, "response": None}
-            row |= {f"request_{name}": frame[name] for name in ("frame_no", "packet", "ts_ns")}
-            row |= {"response_frame_no": None, "response_packet": None, "response_ts_ns": None}
-            row |= {"latency_ns": None, "outcome": "none", "reply_code": None}
+            row |= {f"request_{name}": frame[name] for name in ENDS} | {"frame_no": frame["frame_no"]}
+            row |= {f"response_{name}": None for name in ENDS}
+            row |= {"latency_ns": None, "outcome": "none", "reply_code": None} | NOT_ENDED
             found.append(row)
             waiting.append(row)
+    for row in waiting:
+        row.update(_ending([frame for frame in group if _may_end(frame, row)], row))
     return found
 
 
+def _may_end(frame: Row, request: Row) -> bool:
+    """Closes that cross are both answered: only a close before it discards one, and none ends its wait."""
+    return request["request"] not in CLOSES or frame["method"] not in CLOSES or frame["frame_no"] < request["frame_no"]
+
+
+def _first_close(group: list[Row], epoch: Epoch, by_client: bool) -> Row:
+    """What one side closed a channel epoch with; there must be such a frame."""
+    return next(frame for frame in group if frame["from_client"] == by_client and _closes(frame, epoch))
+
+
+def _refused(waiting: list[Row], epoch: Epoch, close: Row) -> Row | None:
+    """The request that a close is about: the channel's oldest of the other side, and never a close of the same."""
+    for row in waiting:
+        asked = epoch_of(row) == epoch and row["from_client"] != close["from_client"] and _closes(close, epoch)
+        if asked and row["request"] not in (close["method"], "connection.close"):
+            return row
+    return None
+
+
 def _respond(row: Row, frame: Row, outcome: str, reply_code: int | None) -> None:
-    row |= {f"response_{name}": frame[name] for name in ("frame_no", "packet", "ts_ns")}
+    row |= {f"response_{name}": frame[name] for name in ENDS}
     row |= {"response": frame["method"], "outcome": outcome, "reply_code": reply_code}
     row["latency_ns"] = frame["ts_ns"] - row["request_ts_ns"]
 
