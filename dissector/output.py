@@ -41,6 +41,21 @@ WITH_STATISTICS = (
 )  # fmt: skip
 """Columns by which readers leave out row groups; statistics of all others cost a tenth of the writing."""
 
+RISING = frozenset(
+    (
+        "frame_no",
+        "first_frame_no",
+        "packet",
+        "first_packet",
+        "ts_ns",
+        "first_ts_ns",
+        "ts",
+        "publish_seq",
+        "delivery_tag",
+    )
+)
+"""Numbers that mostly grow: written as differences they take half the room, and less time to compress."""
+
 
 class OutputError(Exception):
     """The output cannot be written; one line."""
@@ -177,6 +192,7 @@ class _Table:
                     compression=self.compression,
                     use_dictionary=texts,
                     write_statistics=[name for name in WITH_STATISTICS if name in self.schema.names],
+                    column_encoding=dict.fromkeys(RISING & set(self.schema.names), "DELTA_BINARY_PACKED"),
                 )
             else:
                 self._writer = pa.ipc.new_file(str(self._temporary), self.schema)

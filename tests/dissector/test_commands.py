@@ -199,7 +199,7 @@ def test_the_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_a_full_disk_is_one_line(form: str, tmp_path: Path) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
 
     words = ["-o", str(tmp_path / "out"), "--format", form]
     done = program("dissect", FOLDER / "many_confirms.pcap", *words, preexec_fn=limit)
