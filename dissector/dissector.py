@@ -22,7 +22,7 @@ from dissector.connections import Closed, Connections
 from dissector.packets import PacketDecoder, PacketReport
 from dissector.reassembly import C_PROTOCOL, C_SYN, K_CLOCK, S_SLOT
 from dissector.stream import layout as sl
-from dissector.stream.protocol import Stream, StreamFaults, StreamFrames
+from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
 from dissector.tcp import Reassembler
 from spec.model import Protocol
@@ -67,7 +67,7 @@ class Dissector:
         self.reports: list[PacketReport] = []
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
-        self.stream = Stream(compiled)
+        self.stream = Stream(compiled, self.options.bodies == "full")
         self.detector = detect.Detector(
             self.protocol, self.options.ports, compiled, self.stream.layouts, self.stream.senders
         )
@@ -187,11 +187,14 @@ class Dissector:
             self.connections.story(slot).skipped += octets
         return partial(self._faults, out, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
 
-    def _stream_work(self, out: StreamFrames | StreamFaults, conn: Ints) -> Work:
+    def _stream_work(self, out: StreamFrames | StreamFaults | StreamMessages, conn: Ints) -> Work:
         """As `_work`, for streams."""
         rows = out.rows
         if isinstance(out, StreamFrames):
             return partial(self._stream_frames, out, Ends.of(conn, rows[sl.R_SLOT], rows[sl.R_SIDE]))
+        if isinstance(out, StreamMessages):
+            self._count(rows[sl.R_SLOT])
+            return partial(self._stream_messages, out, Ends.of(conn, rows[sl.R_SLOT], rows[sl.R_SIDE]))
         skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
         for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
             self.connections.story(slot).skipped += octets
@@ -216,6 +219,9 @@ class Dissector:
     def _stream_frames(self, frames: StreamFrames, ends: Ends) -> list[Row]:
         rows = self.tables.stream_frames(frames, ends)
         return self._cut("stream_frames", rows) + self._cut("anomalies", self.tables.problems(rows, frames.fields))
+
+    def _stream_messages(self, messages: StreamMessages, ends: Ends) -> list[Row]:
+        return self._cut("messages", self.tables.stream_messages(messages, ends))
 
     def _faults(self, faults: Faults | StreamFaults, ends: Ends) -> list[Row]:
         return self._cut("anomalies", self.tables.faults(faults, ends))

@@ -24,6 +24,12 @@ FRAME = 1 << 30
 STREAM_FRAME = 256 << 20
 """A longer frame of the stream protocol is taken for a lost boundary; deliveries do not keep to the agreed size."""
 
+SUB_BATCH = 64 << 20
+"""Octets of one sub-batch of a stream, unpacked; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
+
+UNPACKED = 256 << 20
+"""Octets of all sub-batches unpacked at a time; beyond, they are not opened."""
+
 CHANNELS = 262_144
 """Channels with state at a time, over all connections."""
 

@@ -17,7 +17,7 @@ from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.reassembly import C_CLIENT, C_ID
 from dissector.stream import layout as sl
 from dissector.stream.protocol import PROTOCOL as STREAM
-from dissector.stream.protocol import StreamFaults, StreamFrames
+from dissector.stream.protocol import StreamFaults, StreamFrames, StreamMessages
 from spec.model import Protocol
 
 TYPES = {
@@ -44,6 +44,10 @@ DETAILS = {
     "content-abandoned": "the content that began with frame {value} was not finished",
     "body-too-large": "{value} octets beyond the announced body size",
     "channel-wrong": "this method or content does not belong on this channel",
+    "chunk-crc-wrong": "the data have the CRC 0x{value:08x}",
+    "records-malformed": "{value} octets make no entry",
+    "record-count-wrong": "{value} found",
+    "sub-batch-unreadable": "of coding {value}",
 }
 """What `detail` says of each fault; `value` is the number that came with it."""
 
@@ -105,10 +109,7 @@ class Tables:
     def stream_frames(self, frames: StreamFrames, ends: Ends) -> pa.RecordBatch:
         """Rows of `stream_frames`."""
         rows = frames.rows
-        columns = self._leading(
-            ends, rows[sl.R_NO], rows[sl.R_CAPTURE], rows[sl.R_PACKET], rows[sl.R_TS],
-            rows[sl.R_FIRST_CAPTURE], rows[sl.R_FIRST_PACKET], rows[sl.R_FIRST_TS],
-        )  # fmt: skip
+        columns = self._stream_leading(rows, ends)
         layout = rows[sl.R_LAYOUT]
         answers = np.where(layout >= 0, self.answers[layout], rows[sl.R_KEY] & sl.RESPONSE != 0)
         columns |= {
@@ -120,6 +121,21 @@ class Tables:
             "missing": pa.array(rows[sl.R_MISSING]),
         }
         return record_batch(schema("stream_frames"), columns | frames.fields.columns)
+
+    def stream_messages(self, messages: StreamMessages, ends: Ends) -> pa.RecordBatch:
+        """Rows of `messages` for records of streams."""
+        rows = messages.rows
+        columns = self._stream_leading(rows, ends) | messages.columns
+        columns |= {"first_frame_no": columns["frame_no"], "protocol": _same(STREAM, rows.shape[1])}
+        if not self.show_hashes:
+            del columns["body_hash"]
+        return record_batch(schema("messages"), columns)
+
+    def _stream_leading(self, rows: Ints, ends: Ends) -> dict[str, pa.Array]:
+        return self._leading(
+            ends, rows[sl.R_NO], rows[sl.R_CAPTURE], rows[sl.R_PACKET], rows[sl.R_TS],
+            rows[sl.R_FIRST_CAPTURE], rows[sl.R_FIRST_PACKET], rows[sl.R_FIRST_TS],
+        )  # fmt: skip
 
     def messages(self, messages: Messages, arguments: Decoded, properties: Decoded, ends: Ends) -> pa.RecordBatch:
         """Rows of `messages`."""
@@ -181,6 +197,8 @@ class Tables:
             return f"class {value >> 16}, method {value & 0xFFFF}"
         if code == "command-unknown":
             return f"key 0x{value >> 16:04x}, version {value & 0xFFFF}"
+        if code == "integer-too-large":
+            return "a publishing id"
         return DETAILS[code].format(value=value)
 
     def _anomalies(

@@ -1,8 +1,8 @@
 """Framing of RabbitMQ streams: pieces of streams to frames.
 
 A frame is a 32-bit length, a key, a version, and a body. The walk is a state machine per direction, as that of AMQP
-0-9-1. A body that lies in one piece is used where it is; of one that does not, as many octets are put together in the
-arena as the layout of its command asks for: of publishes and deliveries the octets before the records.
+0-9-1. A body that lies in one piece is used where it is; one that does not is put together in the arena. Long publishes
+and deliveries leave in parts.
 """
 
 from dissector import limits
@@ -71,6 +71,16 @@ from dissector.stream.layout import (
     L_INDEX,
     L_KEEP,
     LENGTH_OCTETS,
+    P_BEFORE,
+    P_LAYOUT,
+    P_LENGTH,
+    P_OFFSET,
+    P_PARTED,
+    P_SIDE,
+    P_SIZE,
+    P_SLOT,
+    PART,
+    R_BODY,
     R_CAPTURE,
     R_CUT,
     R_FIRST_CAPTURE,
@@ -83,6 +93,7 @@ from dissector.stream.layout import (
     R_NO,
     R_OFFSET,
     R_PACKET,
+    R_PARTED,
     R_POS,
     R_SIDE,
     R_SIZE,
@@ -93,6 +104,7 @@ from dissector.stream.layout import (
     UNKNOWN_FRAME,
     VERSIONS,
     W_KEEP,
+    W_PARTED,
 )
 
 
@@ -207,6 +219,46 @@ def boundary(data: Array, start: int, end: int, layouts: Array) -> int:
 
 
 @kernel
+def put_together(data: Array, walk: Array, row: int, fragments: Array, control: Array) -> int:
+    """Copy the fragments of a direction to the arena, one behind the other; returns where they begin."""
+    offset: int = control[M_ARENA]
+    at = offset
+    fragment = walk[row, W_CHAIN]
+    while fragment >= 0:
+        start = fragments[fragment, F_OFFSET]
+        for k in range(fragments[fragment, F_LENGTH]):
+            data[at + k] = data[start + k]
+        at += fragments[fragment, F_LENGTH]
+        fragment = fragments[fragment, F_NEXT]
+    control[M_ARENA] = at
+    return offset
+
+
+@kernel
+def part(
+    data: Array, pieces: Array, i: int, walk: Array, row: int, conn: Array, parts: Array, fragments: Array, free: Array,
+    control: Array, part_control: Array, layouts: Array, senders: Array,
+) -> None:  # fmt: skip
+    """Hand on what there is of a long publish or delivery, so that it need never lie together."""
+    client = pieces[S_SIDE, i] == conn[pieces[S_SLOT, i], C_CLIENT]
+    place = layout_row(walk[row, W_TYPE], walk[row, W_CHANNEL], client, layouts, senders)
+    if place < 0 or layouts[place, L_KEEP] < 0 or walk[row, W_MISSING] > 0:
+        return
+    n = part_control[0]
+    parts[P_BEFORE, n] = control[M_FRAMES]
+    parts[P_SLOT, n] = pieces[S_SLOT, i]
+    parts[P_SIDE, n] = pieces[S_SIDE, i]
+    parts[P_LAYOUT, n] = layouts[place, L_INDEX]
+    parts[P_SIZE, n] = walk[row, W_SIZE]
+    parts[P_PARTED, n] = walk[row, W_PARTED]
+    parts[P_LENGTH, n] = walk[row, W_CHAINED]
+    walk[row, W_PARTED] += walk[row, W_CHAINED]
+    parts[P_OFFSET, n] = put_together(data, walk, row, fragments, control)
+    part_control[0] = n + 1
+    drop_chain(walk, row, fragments, free, control)
+
+
+@kernel
 def finish_frame(
     data: Array, offset: int, pieces: Array, i: int, walk: Array, row: int, conn: Array, frames: Array, faults: Array,
     fragments: Array, free: Array, control: Array, layouts: Array, senders: Array,
@@ -224,16 +276,7 @@ def finish_frame(
         wanted = min(wanted, layouts[place, L_KEEP])
     length = walk[row, W_SIZE] if offset >= 0 else walk[row, W_CHAINED]
     if offset < 0 and length > 0:
-        offset = control[M_ARENA]
-        at = offset
-        fragment = walk[row, W_CHAIN]
-        while fragment >= 0:
-            start = fragments[fragment, F_OFFSET]
-            for k in range(fragments[fragment, F_LENGTH]):
-                data[at + k] = data[start + k]
-            at += fragments[fragment, F_LENGTH]
-            fragment = fragments[fragment, F_NEXT]
-        control[M_ARENA] = at
+        offset = put_together(data, walk, row, fragments, control)
     frames[R_SLOT, n] = slot
     frames[R_SIDE, n] = pieces[S_SIDE, i]
     frames[R_NO, n] = number
@@ -243,7 +286,7 @@ def finish_frame(
     frames[R_SIZE, n] = walk[row, W_SIZE] + HEAD_OCTETS
     frames[R_OFFSET, n] = max(offset, 0)
     frames[R_LENGTH, n] = min(length, wanted)
-    frames[R_CUT, n] = 1 if length < wanted else 0
+    frames[R_CUT, n] = 1 if length + walk[row, W_PARTED] < wanted else 0
     frames[R_MISSING, n] = walk[row, W_MISSING]
     frames[R_PACKET, n] = pieces[S_PACKET, i]
     frames[R_TS, n] = pieces[S_TS, i]
@@ -252,6 +295,8 @@ def finish_frame(
     frames[R_FIRST_TS, n] = walk[row, W_FIRST_TS]
     frames[R_FIRST_CAPTURE, n] = walk[row, W_FIRST_CAPTURE]
     frames[R_POS, n] = walk[row, W_POS]
+    frames[R_BODY, n] = length
+    frames[R_PARTED, n] = walk[row, W_PARTED]
     if place >= 0:
         frames[R_LAYOUT, n] = layouts[place, L_INDEX]
     else:
@@ -289,11 +334,8 @@ def begin_body(
     walk[row, W_CHANNEL] = version
     walk[row, W_SIZE] = size - LENGTH_OCTETS
     walk[row, W_STATE] = PAYLOAD
-    walk[row, W_KEEP] = size - LENGTH_OCTETS
-    if place < 0:
-        walk[row, W_KEEP] = 0
-    elif layouts[place, L_KEEP] >= 0:
-        walk[row, W_KEEP] = min(layouts[place, L_KEEP], walk[row, W_KEEP])
+    walk[row, W_KEEP] = size - LENGTH_OCTETS if place >= 0 else 0
+    walk[row, W_PARTED] = 0
 
 
 @kernel
@@ -323,11 +365,11 @@ def take_body(
 ) -> int:  # fmt: skip
     """Take octets of a body that does not lie in one piece; returns how many."""
     take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
-    wanted = min(take, walk[row, W_KEEP] - walk[row, W_CHAINED])
+    wanted = min(take, walk[row, W_KEEP])
     if (
         wanted > 0
         and walk[row, W_MISSING] == 0
-        and walk[row, W_CHAINED] == walk[row, W_GOT]
+        and walk[row, W_CHAINED] + walk[row, W_PARTED] == walk[row, W_GOT]
         and chain(walk, row, fragments, free, control, p, wanted) == 0
     ):
         fault(
@@ -341,8 +383,8 @@ def take_body(
 
 @kernel
 def walk_pieces(
-    pieces: Array, data: Array, conn: Array, walk: Array, frames: Array, faults: Array, fragments: Array, free: Array,
-    control: Array, layouts: Array, senders: Array,
+    pieces: Array, data: Array, conn: Array, walk: Array, frames: Array, faults: Array, parts: Array, fragments: Array,
+    free: Array, control: Array, part_control: Array, layouts: Array, senders: Array,
 ) -> None:  # fmt: skip
     """Walk from the cursor on until the pieces, or the room for results, end."""
     count = control[M_COUNT]
@@ -357,6 +399,7 @@ def walk_pieces(
             if (
                 control[M_FRAMES] + 1 > frames.shape[1]
                 or control[M_FAULTS] + 4 > faults.shape[1]
+                or part_control[0] + 1 > parts.shape[1]
                 or (control[M_FREE] == 0 and fragments.shape[0] < limits.FRAGMENTS)
                 or control[M_ARENA] + walk[row, W_CHAINED] + length + 8 > len(data)
             ):
@@ -397,6 +440,11 @@ def walk_pieces(
                     )  # fmt: skip
             elif state == PAYLOAD:
                 at += take_body(pieces, i, p, end - p, walk, row, conn, faults, fragments, free, control)
+                if walk[row, W_CHAINED] >= PART and walk[row, W_GOT] < walk[row, W_SIZE]:
+                    part(
+                        data, pieces, i, walk, row, conn, parts, fragments, free, control, part_control, layouts,
+                        senders,
+                    )  # fmt: skip
             elif state == SEARCH:
                 found = boundary(data, p, end, layouts)
                 if found < 0:

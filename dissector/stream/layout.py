@@ -12,8 +12,9 @@ from dissector.fields import Plan
 from spec.model import Protocol
 
 # A further column of `walk`.
-W_KEEP = ly.W_WIDTH  # octets of the frame at hand that are put together when it does not lie in one piece
-W_WIDTH = ly.W_WIDTH + 1
+W_KEEP = ly.W_WIDTH  # octets of the frame at hand that are wanted; 0 of an unknown one
+W_PARTED = ly.W_WIDTH + 1  # octets of it that were handed on as parts
+W_WIDTH = ly.W_WIDTH + 2
 
 # Rows of `frames`, one column a frame.
 (
@@ -21,12 +22,42 @@ W_WIDTH = ly.W_WIDTH + 1
     R_OFFSET, R_LENGTH,  # the body's octets that are there, up to the first hole or as many as are kept
     R_CUT, R_MISSING,  # 1: fields lie in a hole or beyond a limit; octets in holes
     R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
-    R_POS, R_HEIGHT,
-) = range(19)  # fmt: skip
+    R_POS,
+    R_BODY,  # octets of the body that lie together from R_OFFSET on; R_LENGTH of them have columns
+    R_PARTED,  # octets of the body that were handed on before these, as parts
+    R_HEIGHT,
+) = range(21)  # fmt: skip
 
-FAULTS = (*ly.FAULTS, "command-unknown")
-"""Value of the last: key << 16 | version."""
-COMMAND_UNKNOWN = len(ly.FAULTS)
+# Rows of `parts`: octets of a publish or delivery that is not complete, in order. P_BEFORE is the number of frames that
+# were complete before.
+P_BEFORE, P_SLOT, P_SIDE, P_LAYOUT, P_SIZE, P_PARTED, P_OFFSET, P_LENGTH, P_HEIGHT = range(9)
+PART = 1 << 20
+"""Octets of an unfinished publish or delivery that are enough for a part; more than there are before the entries."""
+
+# Rows of `entries`: messages, and sub-batches of them.
+(
+    E_REGION,  # index of the octets that they were in
+    E_NUMBER, E_LARGE,  # publishing id; 1: it does not fit into 63 bits
+    E_OFFSET, E_LENGTH, E_MISSING,  # octets that are there, and how many lie in a hole
+    E_CODING, E_COUNT, E_SIZE,  # of a sub-batch: coding (else -1), records announced, size when unpacked (-1: unsaid)
+    E_FILTER, E_FILTER_LENGTH,  # filter value; length -1: none
+    E_HEIGHT,
+) = range(12)  # fmt: skip
+PUBLISHED, FILTERED, DELIVERED = 1, 2, 3
+"""What entries are like: those of publish, of its second version, of a chunk."""
+WHOLE, CUT, MORE = range(3)
+"""How octets end: with the frame, at a hole, or with more to come."""
+
+FAULTS = (
+    *ly.FAULTS,
+    "command-unknown",  # value: key << 16 | version
+    "chunk-crc-wrong",  # value: the CRC that the data have
+    "records-malformed",  # value: octets not read
+    "record-count-wrong",  # value: records found
+    "sub-batch-unreadable",  # value: its coding
+    "integer-too-large",  # value: publishing ids beyond 63 bits
+)
+COMMAND_UNKNOWN, CRC_WRONG, MALFORMED, COUNT_WRONG, UNREADABLE, ID_TOO_LARGE = range(len(ly.FAULTS), len(FAULTS))
 
 HEAD_OCTETS = 8
 """Length, key and version."""

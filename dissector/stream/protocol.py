@@ -1,4 +1,4 @@
-"""RabbitMQ streams of all connections: pieces in, columns of frames out.
+"""RabbitMQ streams of all connections: pieces in, columns of frames and messages out.
 
 Holds the state that the kernels of `frames` work on, makes room for it, and has the fields decoded as `spec` says.
 """
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 import spec
 from dissector import limits
@@ -19,6 +20,8 @@ from dissector.kernel import call
 from dissector.reassembly import S_LENGTH
 from dissector.stream import frames
 from dissector.stream import layout as sl
+from dissector.stream.messages import Records
+from dissector.stream.names import Names
 
 PROTOCOL = "rabbitmq-stream"
 
@@ -36,21 +39,36 @@ class StreamFaults(NamedTuple):
     rows: Ints
 
 
-class Stream:
-    """The walk of all connections that speak the stream protocol."""
+class StreamMessages(NamedTuple):
+    """Some messages: `rows` is (sl.R_HEIGHT, n), the frame of each; `columns` what messages have beside the leading."""
 
-    def __init__(self, compiled: bool) -> None:
+    rows: Ints
+    columns: dict[str, pa.Array]
+
+
+Out = StreamFrames | StreamFaults | StreamMessages
+
+
+class Stream:
+    """The walk and the records of all connections that speak the stream protocol."""
+
+    def __init__(self, compiled: bool, keep_bodies: bool = False) -> None:
         self.compiled = compiled
         protocol = spec.load(PROTOCOL)
         self.plan = Plan.of_methods(protocol)
         self.layouts = sl.layout_table(protocol, self.plan)
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
+        names = [m.full_name for m in protocol.methods]
+        self.names = Names(names)
+        self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)
         room = 131_072 if compiled else 2_048
         self.control = np.zeros(ly.M_WIDTH, np.int64)
         self.walk = np.zeros((0, sl.W_WIDTH), np.int64)
         self.frames = np.empty((sl.R_HEIGHT, room), np.int64)
         self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
+        self.parts = np.empty((sl.P_HEIGHT, 256), np.int64)
+        self.part_control = np.zeros(1, np.int64)
         self.fragments = np.zeros((0, ly.F_WIDTH), np.int64)
         self.free = np.zeros(0, np.int64)
         self._grow_fragments(room)
@@ -81,27 +99,39 @@ class Stream:
         self.free = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
         self.control[ly.M_FREE] += capacity - old
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[StreamFrames | StreamFaults]:
-        """Walk the first `count` pieces."""
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Out]:
+        """Walk the first `count` pieces. Frames come out before the messages that they hold."""
         m = self.control
         m[ly.M_PIECE] = m[ly.M_AT] = 0
         m[ly.M_COUNT] = count
         while m[ly.M_PIECE] < count:
-            m[ly.M_FRAMES] = m[ly.M_FAULTS] = 0
+            m[ly.M_FRAMES] = m[ly.M_FAULTS] = self.part_control[0] = 0
             m[ly.M_ARENA] = buffer.top
             call(
                 frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.faults,
-                self.fragments, self.free, m, self.layouts, self.senders,
+                self.parts, self.fragments, self.free, m, self.part_control, self.layouts, self.senders,
             )  # fmt: skip
             buffer.top = int(m[ly.M_ARENA])
             if m[ly.M_FAULTS]:
                 yield StreamFaults(self.faults[:, : m[ly.M_FAULTS]].copy())
-            if m[ly.M_FRAMES]:
-                yield self._decoded(int(m[ly.M_FRAMES]), buffer)
+            if m[ly.M_FRAMES] or self.part_control[0]:
+                yield from self._take(int(m[ly.M_FRAMES]), buffer)
             if m[ly.M_FREE] == 0 and len(self.fragments) < limits.FRAGMENTS:
                 self._grow_fragments(2 * len(self.fragments))
             if m[ly.M_PIECE] < count:
                 buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
+
+    def _take(self, n: int, buffer: Buffer) -> Iterator[Out]:
+        self.records.long_frames(self.frames[:, :n], self.parts[:, : self.part_control[0]], buffer)
+        if not n:
+            return
+        frames = self._decoded(n, buffer)
+        yield frames
+        messages, faults = self.records.take(frames.rows, frames.fields, buffer)
+        if faults.shape[1]:
+            yield StreamFaults(faults)
+        if messages is not None:
+            yield StreamMessages(*messages)
 
     def _decoded(self, n: int, buffer: Buffer) -> StreamFrames:
         plan, ops = self.plan, self.plan.ops
@@ -118,6 +148,8 @@ class Stream:
 
     def end(self, slots: Ints, conn: Ints) -> Iterator[StreamFaults]:
         """Forget connections that are over."""
+        self.names.forget(slots)
+        self.records.forget(slots)
         rows = (2 * slots[:, None] + np.arange(2)).ravel()
         walk = self.walk[rows]
         head = walk[:, ly.W_STATE] == ly.HEAD

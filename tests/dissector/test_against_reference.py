@@ -75,7 +75,8 @@ def sort_out(capture: Path, table: str) -> list[Row]:
         if row["code"] == MISPLACED_END
     }
     number = "frame_no" if table == "amqp091_frames" else "first_frame_no"
-    return [row for row in rows(ours(capture)[table]) if (row["connection_id"], row[number]) not in wrong]
+    found = [row for row in rows(ours(capture)[table]) if row.get("protocol", "amqp-0-9-1") == "amqp-0-9-1"]
+    return [row for row in found if (row["connection_id"], row[number]) not in wrong]
 
 
 def names_of(capture: Path, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,197 @@
+"""Entries of publishes and chunks: messages, and sub-batches of them."""
+
+from dissector.amqp091.frames import u16, u32
+from dissector.arrays import Array
+from dissector.hashing import hash_begin, hash_end, hash_feed
+from dissector.kernel import i64, kernel
+from dissector.stream.layout import (
+    CUT,
+    DELIVERED,
+    E_CODING,
+    E_COUNT,
+    E_FILTER,
+    E_FILTER_LENGTH,
+    E_LARGE,
+    E_LENGTH,
+    E_MISSING,
+    E_NUMBER,
+    E_OFFSET,
+    E_REGION,
+    E_SIZE,
+    FILTERED,
+)
+
+NULL = 0xFFFF
+NEW_HEAD, OLD_HEAD = 11, 7
+"""Octets of a sub-batch's head; the shorter one, of early 2021, does not tell the size when unpacked."""
+
+
+@kernel
+def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
+    """Octets of the head of a sub-batch; 0 when there is too little to see, -1 when neither head fits.
+
+    Where a new head makes sense it is one: the stored size stays within `limit`, and is that of the unpacked octets
+    when these are not packed. In an old one the same place holds the first octets of the data.
+    """
+    if p + OLD_HEAD > end:
+        return 0
+    first = u32(data, p + 3)
+    if p + NEW_HEAD > end:
+        return OLD_HEAD if p + OLD_HEAD + first == limit else 0
+    stored = u32(data, p + 7)
+    within = p + NEW_HEAD + stored <= limit
+    packed = data[p] & 0x70 != 0
+    if within and (packed or first == stored):
+        return NEW_HEAD
+    if p + OLD_HEAD + first <= limit:
+        return OLD_HEAD
+    return NEW_HEAD if within else -1
+
+
+@kernel
+def read_entries(
+    data: Array, at: Array, end: Array, limit: Array, kind: Array, ends: Array, left: Array, entries: Array,
+) -> int:  # fmt: skip
+    """Read the entries of all regions; returns how many there are in all.
+
+    A region is octets from `at` to `end`, of which `at` is moved behind the last entry read; `left` is how many entries
+    there must be, and becomes how many were not found. `limit` is where the frame ends, or would if it were all there.
+    """
+    n = 0
+    for r in range(len(at)):
+        p = at[r]
+        e = end[r]
+        while left[r] > 0:
+            start = p
+            number = 0
+            large = 0
+            value = 0
+            value_length = -1
+            if kind[r] != DELIVERED:
+                if p + 8 > e:
+                    break
+                large = i64(data[p]) >> 7
+                number = i64(data[p]) & 0x7F
+                for k in range(p + 1, p + 8):
+                    number = number << 8 | i64(data[k])
+                p += 8
+                if kind[r] == FILTERED:
+                    if p + 2 > e:
+                        p = start
+                        break
+                    size = u16(data, p)
+                    p += 2
+                    if size != NULL:
+                        if p + size > e:
+                            p = start
+                            break
+                        value = p
+                        value_length = size
+                        p += size
+            if p + 4 > e:
+                p = start
+                break
+            coding = -1
+            count = 1
+            unpacked = -1
+            if data[p] < 0x80:
+                length = u32(data, p)
+                p += 4
+            else:
+                if kind[r] == FILTERED:
+                    p = start
+                    break
+                head = sub_batch_head(data, p, e, limit[r])
+                if head <= 0:
+                    p = start
+                    break
+                coding = (i64(data[p]) >> 4) & 7
+                count = u16(data, p + 1)
+                unpacked = u32(data, p + 3)
+                length = unpacked
+                if head == NEW_HEAD:
+                    length = u32(data, p + 7)
+                elif coding != 0:
+                    unpacked = -1
+                p += head
+            missing = 0
+            if p + length > e:
+                if ends[r] != CUT or p + length > limit[r]:
+                    p = start
+                    break
+                missing = p + length - e
+                length = e - p
+            entries[E_REGION, n] = r
+            entries[E_NUMBER, n] = number
+            entries[E_LARGE, n] = large
+            entries[E_OFFSET, n] = p
+            entries[E_LENGTH, n] = length
+            entries[E_MISSING, n] = missing
+            entries[E_CODING, n] = coding
+            entries[E_COUNT, n] = count
+            entries[E_SIZE, n] = unpacked
+            entries[E_FILTER, n] = value
+            entries[E_FILTER_LENGTH, n] = value_length
+            n += 1
+            p += length
+            left[r] -= 1
+        at[r] = p
+    return n
+
+
+@kernel
+def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
+    """Octets that the entry at p has, as far as can be seen: at least those up to `end`."""
+    least: int = end - p
+    q = p
+    if kind != DELIVERED:
+        q += 8
+    if kind == FILTERED:
+        if q + 2 > end:
+            return least
+        if u16(data, q) != NULL:
+            q += u16(data, q)
+        q += 2
+    if q + 4 > end:
+        return least
+    if data[q] < 0x80:
+        return q + 4 + u32(data, q) - p
+    head = sub_batch_head(data, q, end, limit)
+    if head <= 0:
+        return least
+    return q + head + u32(data, q + head - 4) - p
+
+
+@kernel
+def count_inner(data: Array, at: Array, size: Array, found: Array) -> None:
+    """How many whole messages there are in each unpacked sub-batch; the complement when octets are left over."""
+    for b in range(len(at)):
+        p = at[b]
+        end = p + size[b]
+        n = 0
+        while p + 4 <= end and p + 4 + u32(data, p) <= end:
+            p += 4 + u32(data, p)
+            n += 1
+        found[b] = n if p == end else ~n
+
+
+@kernel
+def place_inner(data: Array, at: Array, count: Array, offset: Array, length: Array) -> None:
+    """Places of the messages of unpacked sub-batches."""
+    n = 0
+    for b in range(len(at)):
+        p = at[b]
+        for _ in range(count[b]):
+            offset[n] = p + 4
+            length[n] = u32(data, p)
+            p += 4 + length[n]
+            n += 1
+
+
+@kernel
+def hash_messages(data: Array, offset: Array, length: Array, lanes: Array, waiting: Array, hashes: Array) -> None:
+    """The hash of each message."""
+    for i in range(len(offset)):
+        hash_begin(lanes, 0)
+        hash_feed(lanes, waiting, 0, data, offset[i], length[i])
+        hashes[i] = hash_end(lanes, waiting, 0)

@@ -1,0 +1,241 @@
+"""Messages of publishes and deliveries: the records in them, whose they are, and what is wrong with them."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dissector import limits
+from dissector.amqp091 import layout as ly
+from dissector.arrays import Ints
+from dissector.carry import Buffer
+from dissector.fields import Decoded, Plan
+from dissector.stream import layout as sl
+from dissector.stream import names
+from dissector.stream.records import Long, Reader, Regions
+from spec.model import Protocol
+
+PUBLISH = 2
+USER_CHUNK = 0
+MOST_ENTRIES = 1 << 16
+"""Entries of a chunk: their number has 16 bits."""
+
+Messages = tuple[Ints, dict[str, pa.Array]]
+
+
+class Records:
+    """Reads the records of frames, long ones part by part."""
+
+    def __init__(self, protocol: Protocol, plan: Plan, known: names.Names, compiled: bool, keep_bodies: bool) -> None:
+        self.known = known
+        self.reader = Reader(compiled, keep_bodies)
+        self.heads = np.zeros(len(protocol.methods), np.int64)
+        """Octets in front of the entries, of the layouts that have such; else 0."""
+        self.kinds = np.zeros(len(protocol.methods), np.int64)
+        for index, method in enumerate(protocol.methods):
+            if method.fields and method.fields[-1].type == "rest":
+                self.heads[index] = plan.ops["width"][plan.starts[index] : plan.starts[index + 1]].sum()
+                filtered = sl.FILTERED if method.version > 1 else sl.PUBLISHED
+                self.kinds[index] = filtered if method.id == PUBLISH else sl.DELIVERED
+        self.long: dict[tuple[int, int], Long] = {}
+        self.complete: dict[int, Long] = {}
+
+    def forget(self, slots: Ints) -> None:
+        """Connections that are over."""
+        gone = set(slots.tolist())
+        for key in [key for key in self.long if key[0] in gone]:
+            del self.long[key]
+
+    # -------------------------------------------------------------------------------------------------- long frames
+
+    def long_frames(self, rows: Ints, parts: Ints, buffer: Buffer) -> None:
+        """Take parts of long frames, and the last part of those that are complete now.
+
+        Of these, `rows` get the octets in front of the entries, put where their fields can be read.
+        """
+        ends = np.flatnonzero(rows[sl.R_PARTED] > 0)
+        events = [(int(parts[sl.P_BEFORE, k]), 0, k) for k in range(parts.shape[1])]
+        for before, last, k in sorted(events + [(k, 1, k) for k in ends.tolist()]):
+            if last:
+                self._last(rows, before, buffer)
+                continue
+            key = int(parts[sl.P_SLOT, k]), int(parts[sl.P_SIDE, k])
+            offset, length = int(parts[sl.P_OFFSET, k]), int(parts[sl.P_LENGTH, k])
+            if parts[sl.P_PARTED, k] == 0:
+                layout, size = int(parts[sl.P_LAYOUT, k]), int(parts[sl.P_SIZE, k])
+                self.long[key] = long = self._begin(layout, buffer.data[offset : offset + 64].tobytes(), size)
+                offset, length = offset + len(long.head), length - len(long.head)
+            if key in self.long:
+                self.reader.part(self.long[key], offset, length, buffer)
+                self._bound(self.long[key])
+
+    def _begin(self, layout: int, octets: bytes, size: int) -> Long:
+        kind, head = int(self.kinds[layout]), int(self.heads[layout])
+        if kind != sl.DELIVERED:
+            return Long(kind, octets[:head], int.from_bytes(octets[1:5], "big"), size - head)
+        chunk = octets[head - sl.CHUNK_HEADER :]
+        data, trailer = (int.from_bytes(chunk[at : at + 4], "big") for at in (36, 40))
+        if size - head not in (data, data + trailer) and size - head + 4 in (data, data + trailer):
+            head -= sl.CHUNK_HEADER - sl.CHUNK_HEADER_2021
+        left = int.from_bytes(chunk[2:4], "big") if chunk[1] == USER_CHUNK else 0
+        return Long(kind, octets[:head], left, min(data, size - head))
+
+    def _bound(self, long: Long) -> None:
+        """Give up what is too much to hold until a frame is complete."""
+        held = sum(array.nbytes for _, made in long.found for array in made.values())
+        if held + long.waiting_octets > limits.STREAM_FRAME:
+            long.given_up += long.waiting_octets + 1
+            long.waiting, long.waiting_octets, long.found = [], 0, []
+
+    def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
+        long = self.long.pop((int(rows[sl.R_SLOT, frame]), int(rows[sl.R_SIDE, frame])), None)
+        offset, length = int(rows[sl.R_OFFSET, frame]), int(rows[sl.R_BODY, frame])
+        if long is None:
+            rows[sl.R_LENGTH, frame], rows[sl.R_CUT, frame] = 0, 1
+            return
+        self.reader.part(long, offset, length, buffer)
+        rows[sl.R_OFFSET, frame] = buffer.append(np.frombuffer(long.head, np.uint8))
+        rows[sl.R_LENGTH, frame] = len(long.head)
+        rows[sl.R_CUT, frame] = 0
+        self.complete[frame] = long
+
+    # ---------------------------------------------------------------------------------------------------- messages
+
+    def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[Messages | None, Ints]:
+        """The messages in these frames, and faults."""
+        layout = rows[sl.R_LAYOUT]
+        kind = np.where(layout >= 0, self.kinds[layout], 0)
+        head = self.heads[layout]
+        data_length = _numbers(fields, "chunk_data_length")
+        user = (kind != sl.DELIVERED) | (_numbers(fields, "chunk_type") == USER_CHUNK)
+        whole = np.flatnonzero((kind > 0) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] >= head))
+        wrong: list[tuple[int, int, int]] = []
+        self._check_chunks(rows, fields, whole[kind[whole] == sl.DELIVERED], data_length, wrong, buffer)
+        frames = whole[user[whole]]
+        at = rows[sl.R_OFFSET][frames] + head[frames]
+        limit = rows[sl.R_OFFSET][frames] + rows[sl.R_SIZE][frames] - sl.HEAD_OCTETS
+        delivered = kind[frames] == sl.DELIVERED
+        limit = np.where(delivered, np.minimum(limit, at + data_length[frames]), limit)
+        end = np.minimum(rows[sl.R_OFFSET][frames] + rows[sl.R_BODY][frames], limit)
+        left = np.where(delivered, _numbers(fields, "chunk_entries")[frames], _numbers(fields, "entry_count")[frames])
+        ends = np.where(rows[sl.R_MISSING][frames] > 0, sl.CUT, sl.WHOLE)
+        regions = Regions(at, np.maximum(end, at), limit, kind[frames], ends, left.copy())
+        found = self.reader.read(regions, buffer)
+        wrong += [(int(frames[region]), code, value) for region, code, value in found.wrong]
+        for k in np.flatnonzero((ends == sl.WHOLE) & ((regions.left > 0) | (regions.at < regions.end))).tolist():
+            rest = int(regions.end[k] - regions.at[k])
+            code, value = (sl.MALFORMED, rest) if rest else (sl.COUNT_WRONG, int(left[k] - regions.left[k]))
+            wrong.append((int(frames[k]), code, value))
+        counted = delivered & (regions.left == 0)
+        self._check_counts(fields, frames[counted], found.total[counted], wrong)
+        made = [(frames[found.region], found.ordinal, found.columns)] if len(found.region) else []
+        for frame, long in self.complete.items():
+            made += [(np.full(len(index), frame), index, columns) for index, columns in long.found]
+            self._check_long(frame, long, rows, fields, wrong)
+        self.complete.clear()
+        faults = _faults(rows, sorted(wrong))
+        if made:
+            return self._messages(rows, fields, kind, made), faults
+        nothing = np.zeros(0, np.int64)
+        self.known.meanings(rows, fields, nothing, nothing)  # for what the frames tell
+        return None, faults
+
+    def _check_chunks(
+        self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
+        buffer: Buffer,
+    ) -> None:  # fmt: skip
+        told, trailers = _numbers(fields, "chunk_crc"), _numbers(fields, "chunk_trailer_length")
+        for frame in frames.tolist():
+            at = int(rows[sl.R_OFFSET, frame] + self.heads[rows[sl.R_LAYOUT, frame]])
+            size = int(data_length[frame])
+            there = int(rows[sl.R_SIZE, frame]) - sl.HEAD_OCTETS - int(self.heads[rows[sl.R_LAYOUT, frame]])
+            if there - size not in (0, int(trailers[frame])):
+                wrong.append((frame, sl.MALFORMED, abs(there - size)))
+            elif at + size <= rows[sl.R_OFFSET, frame] + rows[sl.R_BODY, frame]:
+                crc = zlib.crc32(buffer.data[at : at + size].data)
+                if crc != told[frame]:
+                    wrong.append((frame, sl.CRC_WRONG, crc))
+
+    @staticmethod
+    def _check_counts(fields: Decoded, frames: Ints, totals: Ints, wrong: list[tuple[int, int, int]]) -> None:
+        told = _numbers(fields, "chunk_records")[frames]
+        wrong.extend((int(frames[k]), sl.COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
+
+    def _check_long(
+        self, frame: int, long: Long, rows: Ints, fields: Decoded, wrong: list[tuple[int, int, int]]
+    ) -> None:
+        wrong += [(frame, code, value) for code, value in long.wrong]
+        if rows[sl.R_MISSING, frame] > 0:
+            return
+        if long.given_up:
+            wrong.append((frame, sl.MALFORMED, long.given_up))
+        elif long.left > 0:
+            wrong.append((frame, sl.COUNT_WRONG, long.records))
+        if long.kind == sl.DELIVERED:
+            if long.crc != int(_numbers(fields, "chunk_crc")[frame]):
+                wrong.append((frame, sl.CRC_WRONG, long.crc))
+            user = int(_numbers(fields, "chunk_type")[frame]) == USER_CHUNK
+            if user and not long.left and long.records != int(_numbers(fields, "chunk_records")[frame]):
+                wrong.append((frame, sl.COUNT_WRONG, long.records))
+
+    def _messages(
+        self, rows: Ints, fields: Decoded, kind: Ints, made: list[tuple[Ints, Ints, dict[str, pa.Array]]]
+    ) -> Messages:
+        frame = np.concatenate([frames for frames, _, _ in made]).astype(np.int64)
+        index = np.concatenate([indexes for _, indexes, _ in made])
+        columns: dict[str, Any] = {name: pa.concat_arrays([part[name] for _, _, part in made]) for name in made[0][2]}
+        if len(made) > 1:
+            order = np.argsort(frame, kind="stable")
+            frame, index = frame[order], index[order]
+            columns = {name: array.take(pa.array(order)) for name, array in columns.items()}
+        delivered = kind[frame] == sl.DELIVERED
+        holders = np.unique(frame)
+        from_server = kind[holders] == sl.DELIVERED
+        ids = np.where(
+            from_server, _numbers(fields, "subscription_id")[holders] + names.SUBSCRIPTIONS,
+            _numbers(fields, "publisher_id")[holders],
+        )  # fmt: skip
+        meaning, table = self.known.meanings(rows, fields, holders, ids)
+        columns |= names.columns(meaning[np.searchsorted(holders, frame)], table)
+        chunk = _numbers(fields, "chunk_id")[frame]
+        placed = delivered & ~fields.columns["chunk_id"].is_null().to_numpy(zero_copy_only=False)[frame]
+        times = _numbers(fields, "chunk_timestamp")[frame]
+        sane = delivered & (np.abs(times) < (1 << 63) // 1_000_000)
+        columns |= {
+            "kind": pa.array(["publish", "deliver"]).take(pa.array(delivered.astype(np.int64))),
+            "publisher_id": pa.array(_numbers(fields, "publisher_id")[frame].astype(np.int32), mask=delivered),
+            "subscription_id": pa.array(_numbers(fields, "subscription_id")[frame].astype(np.int32), mask=~delivered),
+            "offset": pa.array(chunk + index, mask=~placed),
+            "chunk_id": pa.array(chunk, mask=~placed),
+            "chunk_ts_ns": pa.array(np.where(sane, times, 0) * 1_000_000, mask=~sane),
+            "publish_seq": pc.if_else(pa.array(~delivered), columns["publish_seq"], pa.scalar(None, pa.int64())),
+        }
+        return rows[:, frame], columns
+
+
+def _numbers(fields: Decoded, name: str) -> Ints:
+    """A column as numbers, with 0 for null."""
+    column = fields.columns[name]
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int64)
+    found: Ints = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _faults(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
+    """Rows of faults for frames: (frame, code, value)."""
+    faults = np.zeros((ly.Y_HEIGHT, len(wrong)), np.int64)
+    if not wrong:
+        return faults[:, :0]
+    frame, code, value = np.array(wrong, np.int64).T
+    faults[ly.Y_CODE], faults[ly.Y_VALUE], faults[ly.Y_CHANNEL] = code, value, -1
+    for to, of in (
+        (ly.Y_SLOT, sl.R_SLOT), (ly.Y_SIDE, sl.R_SIDE), (ly.Y_NO, sl.R_NO), (ly.Y_POS, sl.R_POS),
+        (ly.Y_PACKET, sl.R_PACKET), (ly.Y_TS, sl.R_TS), (ly.Y_CAPTURE, sl.R_CAPTURE),
+        (ly.Y_FIRST_PACKET, sl.R_FIRST_PACKET), (ly.Y_FIRST_TS, sl.R_FIRST_TS),
+        (ly.Y_FIRST_CAPTURE, sl.R_FIRST_CAPTURE),
+    ):  # fmt: skip
+        faults[to] = rows[of][frame]
+    return faults

@@ -1,0 +1,160 @@
+"""Which stream and reference a publisher id or subscription id stands for, at each frame.
+
+Ids are per connection, and may be declared anew. What a request says holds from it on, and is taken back when the
+answer is an error; a subscription's id keeps its stream until another one is granted, for chunks may be under way.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dissector.arrays import Ints
+from dissector.fields import Decoded
+from dissector.stream import layout as sl
+
+SUBSCRIPTIONS = 256
+"""Added to subscription ids, so that they are not publisher ids."""
+IDS = 512
+MOST_REQUESTS = 4_096
+"""Declarations of one connection that wait for their answer."""
+
+
+class Meaning(NamedTuple):
+    """What an id stands for."""
+
+    stream: str | None
+    reference: str | None = None
+    epoch: int | None = None
+
+
+NOTHING = Meaning(None)
+
+
+@dataclass(slots=True)
+class Book:
+    """Of one connection."""
+
+    known: dict[int, Meaning] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    asked: dict[tuple[bool, int], tuple[int, Meaning, Meaning | None]] = field(default_factory=dict)
+    """By (subscription, correlation id): id, what was asked for, what it was before."""
+
+
+class Names:
+    """The books of all connections, by slot."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.books: dict[int, Book] = {}
+        wanted = {
+            "declare-publisher", "declare-publisher-response", "delete-publisher", "subscribe", "subscribe-response",
+            "metadata-update",
+        }  # fmt: skip
+        self.names = names
+        self.telling = np.array([name in wanted for name in names], np.bool_)
+
+    def forget(self, slots: Ints) -> None:
+        """Connections that are over."""
+        for slot in slots.tolist():
+            self.books.pop(slot, None)
+
+    def meanings(self, rows: Ints, fields: Decoded, wanted: Ints, ids: Ints) -> tuple[Ints, list[Meaning]]:
+        """What ids stand for at frames.
+
+        Args:
+            rows: all frames at hand, in their order; what they tell is remembered.
+            fields: their fields.
+            wanted: (n,) frames whose ids are asked for.
+            ids: (n,) the ids, of subscriptions with SUBSCRIPTIONS added.
+
+        Returns:
+            (n,) indexes into the list that comes with them.
+        """
+        keys = rows[sl.R_SLOT][wanted] * IDS + ids
+        unique, of = np.unique(keys, return_inverse=True)
+        table = [self._known(int(key) // IDS, int(key) % IDS) for key in unique.tolist()]
+        found = of.astype(np.int64)
+        layout = rows[sl.R_LAYOUT]
+        telling = np.flatnonzero((layout >= 0) & self.telling[layout])
+        for frame in telling.tolist():
+            slot = int(rows[sl.R_SLOT, frame])
+            name = self.names[layout[frame]]
+            values = {k: fields.columns[k][frame].as_py() for k in COLUMNS}
+            for number, meaning in self._tell(slot, name, values):
+                place = int(np.searchsorted(unique, slot * IDS + number))
+                if place < len(unique) and unique[place] == slot * IDS + number:
+                    found[(of == place) & (wanted > frame)] = len(table)
+                    table.append(meaning)
+        return found, table
+
+    def _known(self, slot: int, number: int) -> Meaning:
+        book = self.books.get(slot)
+        return book.known.get(number, NOTHING) if book else NOTHING
+
+    def _tell(self, slot: int, name: str, values: dict[str, object]) -> list[tuple[int, Meaning]]:
+        """What a frame changes."""
+        book = self.books.setdefault(slot, Book())
+        correlation, stream = values["correlation_id"], values["stream"]
+        if name == "metadata-update":
+            gone = [n for n, m in book.known.items() if n < SUBSCRIPTIONS and m.stream == stream]
+            for number in gone:
+                book.known[number] = NOTHING
+            return [(number, NOTHING) for number in gone]
+        if name == "delete-publisher":
+            gone_id = values["publisher_id"]
+            if not isinstance(gone_id, int):
+                return []
+            book.known[gone_id] = NOTHING
+            return [(gone_id, NOTHING)]
+        if not isinstance(correlation, int):
+            return []
+        subscribing = name.startswith("subscribe")
+        if name.endswith("-response"):
+            return self._answered(book, (subscribing, correlation), values["response_code"] == 1)
+        number_told = values["subscription_id" if subscribing else "publisher_id"]
+        if not isinstance(number_told, int) or not isinstance(stream, str) or len(book.asked) >= MOST_REQUESTS:
+            return []
+        if subscribing:
+            number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream)
+        else:
+            reference = values["publisher_reference"]
+            number, epoch = number_told, book.epochs.get(number_told, 0) + 1
+            book.epochs[number] = epoch
+            meaning = Meaning(stream, reference if isinstance(reference, str) and reference else None, epoch)
+        before = book.known.get(number)
+        book.asked[subscribing, correlation] = number, meaning, before
+        if subscribing and before is not None:
+            return []
+        book.known[number] = meaning
+        return [(number, meaning)]
+
+    def _answered(self, book: Book, key: tuple[bool, int], granted: bool) -> list[tuple[int, Meaning]]:
+        asked = book.asked.pop(key, None)
+        if asked is None:
+            return []
+        number, meaning, before = asked
+        if granted:
+            if book.known.get(number) == meaning or number < SUBSCRIPTIONS:
+                return []
+            book.known[number] = meaning
+            return [(number, meaning)]
+        if number < SUBSCRIPTIONS:
+            book.epochs[number] -= 1
+        if book.known.get(number) != meaning:
+            return []
+        book.known[number] = before or NOTHING
+        return [(number, before or NOTHING)]
+
+
+COLUMNS = ("correlation_id", "stream", "publisher_id", "subscription_id", "publisher_reference", "response_code")
+
+
+def columns(of: Ints, table: list[Meaning]) -> dict[str, pa.Array]:
+    """The columns of messages that say so, for indexes into the table."""
+    index = pa.array(of)
+    return {
+        "stream": pa.array([m.stream for m in table], pa.string()).take(index),
+        "publisher_reference": pa.array([m.reference for m in table], pa.string()).take(index),
+        "publisher_epoch": pa.array([m.epoch for m in table], pa.int32()).take(index),
+    }

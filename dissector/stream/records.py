@@ -1,0 +1,314 @@
+"""Records of publishes and chunks: their entries read, sub-batches opened, counts and CRCs checked.
+
+Octets of a frame that lie together are a region. Most frames are one; a long one comes in parts, of which each is a
+region with what its predecessor left over, so that a frame never lies together as a whole.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dissector import columns, limits, text
+from dissector.arrays import Array, Ints
+from dissector.carry import Buffer
+from dissector.hashing import hash_begin, hash_end, hash_feed
+from dissector.kernel import call
+from dissector.stream import coding, entries
+from dissector.stream import layout as sl
+
+ID_OCTETS = 8
+
+
+class Regions(NamedTuple):
+    """Octets to read: (n,) each, as `entries.read_entries` has them, and the CRC and count that the chunk says."""
+
+    at: Ints
+    end: Ints
+    limit: Ints
+    kind: Ints
+    ends: Ints
+    left: Ints
+
+
+class Found(NamedTuple):
+    """Records of some regions."""
+
+    region: Ints
+    """(n,) index of the region."""
+    ordinal: Ints
+    """(n,) records before it in its region, by the counts announced."""
+    columns: dict[str, pa.Array]
+    """Those columns of messages that the entries themselves tell."""
+    wrong: list[tuple[int, int, int]]
+    """Region, fault and its value."""
+    total: Ints
+    """(regions,) records announced by the entries that were read."""
+
+
+@dataclass
+class Long:
+    """A publish or delivery of which parts have come."""
+
+    kind: int
+    head: bytes
+    """The octets in front of the entries."""
+    left: int
+    """Entries still to come."""
+    data_left: int
+    """Octets of entries still to come."""
+    crc: int = 0
+    records: int = 0
+    waiting: list[Array] = field(default_factory=list)
+    """Octets of an entry that is not complete."""
+    waiting_octets: int = 0
+    need: int = 0
+    """Octets that this entry has, as far as is known."""
+    found: list[tuple[Ints, dict[str, pa.Array]]] = field(default_factory=list)
+    wrong: list[tuple[int, int]] = field(default_factory=list)
+    given_up: int = 0
+    """Octets passed over, because a bound was reached or the entries were broken."""
+    large: "Large | None" = None
+
+
+@dataclass
+class Large:
+    """A message that is too long to be put together: it is hashed as it comes."""
+
+    number: int | None
+    size: int
+    left: int
+    lanes: Array
+    tail: Array
+
+
+class Reader:
+    """Reads regions."""
+
+    def __init__(self, compiled: bool, keep_bodies: bool) -> None:
+        self.compiled = compiled
+        self.keep_bodies = keep_bodies
+        self.lanes = np.zeros((1, 8), np.uint64)
+        self.tail = np.zeros(32, np.uint8)
+
+    def read(self, regions: Regions, buffer: Buffer) -> Found:
+        """All records; `at` and `left` of the regions move on, as far as was read."""
+        begins, lefts = regions.at.copy(), regions.left.copy()
+        found = self._entries(regions, buffer)
+        retry = np.flatnonzero((regions.kind == sl.FILTERED) & ~_done(regions) & (regions.ends == sl.WHOLE))
+        if len(retry):
+            plain = Regions(
+                begins[retry], regions.end[retry], regions.limit[retry], np.full(len(retry), sl.PUBLISHED),
+                regions.ends[retry], lefts[retry],
+            )  # fmt: skip
+            found = self._without_filters(regions, retry, plain, found, buffer)
+        return self._opened(found, len(regions.at), buffer)
+
+    def _entries(self, regions: Regions, buffer: Buffer) -> Ints:
+        least = np.where(regions.kind == sl.DELIVERED, 4, 12)
+        room = int(np.minimum(regions.left, np.maximum(regions.end - regions.at, 0) // least).sum())
+        found = np.empty((sl.E_HEIGHT, room), np.int64)
+        n = call(
+            entries.read_entries, self.compiled, buffer.data, regions.at, regions.end, regions.limit, regions.kind,
+            regions.ends, regions.left, found,
+        )  # fmt: skip
+        return found[:, :n]
+
+    def _without_filters(self, regions: Regions, retry: Ints, plain: Regions, found: Ints, buffer: Buffer) -> Ints:
+        """Some clients leave the filter value out altogether where there is none; such a frame fits without."""
+        other = self._entries(plain, buffer)
+        good = _done(plain)
+        regions.at[retry[good]] = plain.at[good]
+        regions.left[retry[good]] = 0
+        other = other[:, good[other[sl.E_REGION]]].copy()
+        other[sl.E_REGION] = retry[other[sl.E_REGION]]
+        joined = np.concatenate([found[:, ~np.isin(found[sl.E_REGION], retry[good])], other], axis=1)
+        return np.ascontiguousarray(joined[:, np.argsort(joined[sl.E_REGION], kind="stable")])
+
+    def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
+        """Sub-batches become their records."""
+        region, count = found[sl.E_REGION], found[sl.E_COUNT]
+        before = np.cumsum(count) - count
+        firsts = np.searchsorted(region, region)
+        index = before - before[firsts] if len(before) else before
+        total = np.bincount(region, weights=count, minlength=n).astype(np.int64)
+        batches = np.flatnonzero(found[sl.E_CODING] >= 0)
+        wrong: list[tuple[int, int, int]] = []
+        repeat = np.ones(found.shape[1], np.int64)
+        places, lengths = found[sl.E_OFFSET].copy(), found[sl.E_LENGTH].copy()
+        readable = np.ones(found.shape[1], np.bool_)
+        if len(batches):
+            at, counts = self._unpacked(found, batches, readable, wrong, buffer)
+            repeat[batches] = np.where(readable[batches], counts, 1)
+            inner_at = np.empty(int(counts.sum()), np.int64)
+            inner_size = np.empty_like(inner_at)
+            call(entries.place_inner, self.compiled, buffer.data, at, counts, inner_at, inner_size)
+        of = np.repeat(np.arange(found.shape[1]), repeat)
+        places, lengths = places[of], lengths[of]
+        index = index[of]
+        if len(batches):
+            starts = np.cumsum(repeat) - repeat
+            inside = readable[of] & (found[sl.E_CODING][of] >= 0)
+            index += np.where(inside, np.arange(len(of)) - starts[of], 0)
+            places[inside], lengths[inside] = inner_at, inner_size
+        made = self._columns(found, of, places, lengths, readable[of], buffer)
+        large = np.flatnonzero(found[sl.E_LARGE] == 1)
+        wrong += [(int(r), sl.ID_TOO_LARGE, 0) for r in np.unique(region[large]).tolist()]
+        return Found(region[of], index, made, wrong, total)
+
+    def _unpacked(
+        self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], buffer: Buffer
+    ) -> tuple[Ints, Ints]:
+        at, size = found[sl.E_OFFSET][batches].copy(), found[sl.E_LENGTH][batches].copy()
+        unpacked = 0
+        for k, entry in enumerate(batches.tolist()):
+            kind = int(found[sl.E_CODING, entry])
+            if found[sl.E_MISSING, entry] > 0 or kind == coding.NONE:
+                readable[entry] = found[sl.E_MISSING, entry] == 0
+            else:
+                octets = None
+                announced = int(found[sl.E_SIZE, entry])
+                if unpacked + max(announced, 0) <= limits.UNPACKED:
+                    octets = coding.unpack(buffer.data[at[k] : at[k] + size[k]].tobytes(), kind, announced)
+                if octets is None:
+                    readable[entry] = False
+                    wrong.append((int(found[sl.E_REGION, entry]), sl.UNREADABLE, kind))
+                else:
+                    unpacked += len(octets)
+                    at[k], size[k] = buffer.append(np.frombuffer(octets, np.uint8)), len(octets)
+            if not readable[entry]:
+                size[k] = 0
+        counts = np.zeros(len(batches), np.int64)
+        call(entries.count_inner, self.compiled, buffer.data, at, size, counts)
+        torn = counts < 0
+        counts = np.where(torn, ~counts, counts)
+        other = np.flatnonzero((torn | (counts != found[sl.E_COUNT][batches])) & readable[batches])
+        wrong.extend((int(found[sl.E_REGION, batches[k]]), sl.COUNT_WRONG, int(counts[k])) for k in other.tolist())
+        return at, counts
+
+    def _columns(
+        self, found: Ints, of: Ints, places: Ints, lengths: Ints, readable: Array, buffer: Buffer
+    ) -> dict[str, pa.Array]:
+        n = len(of)
+        hashes = np.empty(n, np.uint64)
+        call(entries.hash_messages, self.compiled, buffer.data, places, lengths, self.lanes, self.tail, hashes)
+        missing = found[sl.E_MISSING][of]
+        published = found[sl.E_LARGE][of] == 0
+        filtered = np.flatnonzero(found[sl.E_FILTER_LENGTH][of] >= 0)
+        texts = text.gather(
+            buffer.data, found[sl.E_FILTER][of][filtered].copy(), found[sl.E_FILTER_LENGTH][of][filtered].copy(),
+            self.compiled,
+        )  # fmt: skip
+        made = {
+            "publish_seq": pa.array(found[sl.E_NUMBER][of], mask=~published),
+            "body_size": pa.array(lengths + missing, mask=~readable),
+            "body_hash": pa.array(hashes.view(np.int64), mask=~readable | (missing > 0)),
+            "is_partial": pa.array(missing > 0),
+            "missing": pa.array(missing),
+            "filter_value": columns.texts(n, filtered, texts.sizes, texts.octets),
+        }
+        if self.keep_bodies:
+            data = buffer.data
+            bodies = [
+                data[p : p + min(k, limits.BODY)].tobytes() if there else None
+                for p, k, there in zip(
+                    places.tolist(), lengths.tolist(), (readable & (missing == 0)).tolist(), strict=True
+                )
+            ]
+            made["body"] = pa.array(bodies, pa.binary())
+        return made
+
+    # ------------------------------------------------------------------------------------------------- long frames
+
+    def part(self, long: Long, offset: int, length: int, buffer: Buffer) -> None:
+        """Take octets of a long frame, `length` of them from `offset` on."""
+        length = min(length, long.data_left)
+        if long.kind == sl.DELIVERED:
+            long.crc = zlib.crc32(buffer.data[offset : offset + length].data, long.crc)
+        long.data_left -= length
+        if long.large is not None:
+            taken = self._hash(long, long.large, offset, length, buffer)
+            offset, length = offset + taken, length - taken
+        if long.given_up or (length == 0 and not long.waiting):
+            long.given_up += length if long.given_up else 0
+            return
+        long.waiting.append(buffer.data[offset : offset + length].copy())
+        long.waiting_octets += length
+        if long.waiting_octets >= long.need or long.data_left == 0:
+            self._waiting(long, buffer)
+
+    def _waiting(self, long: Long, buffer: Buffer) -> None:
+        at = buffer.append(np.concatenate(long.waiting))
+        end = at + long.waiting_octets
+        one = np.ones(1, np.int64)
+        regions = Regions(
+            one * at, one * end, one * (end + long.data_left), one * long.kind, one * sl.MORE, one * long.left
+        )
+        found = self.read(regions, buffer)
+        long.left = int(regions.left[0])
+        if len(found.region):
+            long.found.append((found.ordinal + long.records, found.columns))
+        long.wrong += [(code, value) for _, code, value in found.wrong]
+        long.records += int(found.total[0])
+        rest = int(regions.at[0])
+        long.waiting = [buffer.data[rest:end].copy()] if rest < end else []
+        long.waiting_octets = end - rest
+        long.need = 0
+        if rest < end and long.left > 0:
+            limit = end + long.data_left
+            long.need = call(entries.entry_octets, self.compiled, buffer.data, rest, end, long.kind, limit)
+            if long.need > limit - rest or (long.need <= end - rest and long.data_left == 0):
+                self._give_up(long)
+            elif long.need > limits.PAYLOAD:
+                self._begin_large(long, rest, end, buffer)
+        elif rest < end:
+            self._give_up(long)
+
+    @staticmethod
+    def _give_up(long: Long) -> None:
+        long.given_up = max(long.waiting_octets, 1)
+        long.waiting, long.waiting_octets = [], 0
+
+    def _begin_large(self, long: Long, rest: int, end: int, buffer: Buffer) -> None:
+        published = long.kind != sl.DELIVERED
+        body = rest + (ID_OCTETS if published else 0) + 4
+        if long.kind == sl.FILTERED or body > end or buffer.data[body - 4] >= 0x80:
+            self._give_up(long)
+            return
+        number = int.from_bytes(buffer.data[rest : rest + ID_OCTETS].tobytes(), "big") if published else 0
+        size = int.from_bytes(buffer.data[body - 4 : body].tobytes(), "big")
+        large = Large(
+            number if number < 1 << 63 else None, size, size, np.zeros((1, 8), np.uint64), np.zeros(32, np.uint8)
+        )
+        call(hash_begin, self.compiled, large.lanes, 0)
+        long.large, long.waiting, long.waiting_octets = large, [], 0
+        self._hash(long, large, body, end - body, buffer)
+
+    def _hash(self, long: Long, large: Large, offset: int, length: int, buffer: Buffer) -> int:
+        take = min(length, large.left)
+        call(hash_feed, self.compiled, large.lanes, large.tail, 0, buffer.data, offset, take)
+        large.left -= take
+        if large.left == 0:
+            found = np.array([call(hash_end, self.compiled, large.lanes, large.tail, 0)], np.uint64)
+            made = {
+                "publish_seq": pa.array([large.number], pa.int64()),
+                "body_size": pa.array([large.size], pa.int64()),
+                "body_hash": pa.array(found.view(np.int64)),
+                "is_partial": pa.array([False]),
+                "missing": pa.array([0], pa.int64()),
+                "filter_value": pa.array([None], pa.string()),
+            }
+            if self.keep_bodies:
+                made["body"] = pa.array([None], pa.binary())
+            long.found.append((np.array([long.records], np.int64), made))
+            long.records += 1
+            long.left -= 1
+            long.large = None
+        return take
+
+
+def _done(regions: Regions) -> Array:
+    """Which regions were read to their end."""
+    return (regions.left == 0) & (regions.at == regions.end)

@@ -1,0 +1,354 @@
+"""Records of publishes and chunks, as written from the protocol's description."""
+
+import gzip
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dissector import limits
+from tests.dissector.builders import Packet
+from tests.dissector.stream import wire as w
+from tests.dissector.stream.runs import Row, Wire, dissect, talk
+
+INNER = [b"a", b"", b"some longer message " * 50, b"\xff\x00"]
+PLAIN = w.messages(INNER)
+
+
+def packed(octets: bytes, codec: str, magic: str) -> bytes:
+    """Octets in the container that begins so."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(octets)
+    found: bytes = sink.getvalue().to_pybytes()
+    assert found.startswith(bytes.fromhex(magic))
+    return found
+
+
+def lz4(octets: bytes) -> bytes:
+    return packed(octets, "lz4", "04224d18")
+
+
+def zstd(octets: bytes) -> bytes:
+    return packed(octets, "zstd", "28b52ffd")
+
+
+def snappy(octets: bytes) -> bytes:
+    """Snappy's framing format; the checksums are not looked at. The last block is not compressed, one is padding."""
+    found = b"\xff\x06\x00\x00sNaPpY"
+    for at in range(0, len(octets), 65_536):
+        block = octets[at : at + 65_536]
+        last = at + 65_536 >= len(octets)
+        body = bytes(4) + (block if last else pa.Codec("snappy").compress(block, asbytes=True))
+        found += bytes([1 if last else 0]) + len(body).to_bytes(3, "little") + body
+    return found + b"\xfe\x02\x00\x00\x00\x00"
+
+
+def snappy_small(octets: bytes) -> bytes:
+    """The same with compressed blocks alone."""
+    body = bytes(4) + pa.Codec("snappy").compress(octets, asbytes=True)
+    head: bytes = b"\xff\x06\x00\x00sNaPpY\x00" + len(body).to_bytes(3, "little")
+    return head + body
+
+
+PACKED: dict[int, Callable[[bytes], bytes]] = {1: gzip.compress, 2: snappy, 3: lz4, 4: zstd}
+CODINGS = {0: PLAIN, 1: gzip.compress(PLAIN), 2: snappy_small(PLAIN), 3: lz4(PLAIN), 4: zstd(PLAIN)}
+DECLARE = (True, w.request(1, 9, b"\x03" + w.string("ref") + w.string("s")))
+SUBSCRIBE = [
+    (True, w.request(7, 10, b"\x05" + w.string("s") + w.offset_spec(1) + struct.pack(">H", 10))),
+    (False, w.response(7, 10, 1)),
+]
+
+
+def hashed(body: bytes) -> int:
+    return int.from_bytes(xxhash.xxh64_digest(body, 42), "big", signed=True)
+
+
+def read(*conversation: tuple[bool, bytes], most: int = 1400, **how: Any) -> dict[str, list[Row]]:
+    return dissect(talk([*w.hello(), *conversation], most), **how)
+
+
+def bodies(rows: list[Row]) -> list[tuple[Any, ...]]:
+    return [(row["publish_seq"], row["offset"], row["body_size"], row["body_hash"]) for row in rows]
+
+
+def codes(found: dict[str, list[Row]]) -> list[tuple[str, int | None]]:
+    return [(row["code"], row["frame_no"]) for row in found["anomalies"]]
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sub_batches(coding: int, old: bool, compiled: bool) -> None:
+    entry = w.sub_batch(CODINGS[coding], len(INNER), coding, len(PLAIN), old)
+    published = w.publish(3, [(1, w.simple(b"one")), (2, entry), (3, w.simple(b""))])
+    chunk = w.chunk([w.simple(b"one"), entry, w.simple(b"")], 2 + len(INNER), 100, old=old)
+    found = read(DECLARE, (True, published), *SUBSCRIBE, (False, w.deliver(5, chunk)), compiled=compiled)
+    assert not found["anomalies"]
+    everything = [b"one", *INNER, b""]
+    rows = found["messages"]
+    n = len(everything)
+    numbers = [1, *[2] * len(INNER), 3]
+    assert bodies(rows[:n]) == [(k, None, len(b), hashed(b)) for k, b in zip(numbers, everything, strict=True)]
+    assert bodies(rows[n:]) == [(None, 100 + k, len(b), hashed(b)) for k, b in enumerate(everything)]
+    assert {(row["stream"], row["publisher_reference"], row["publisher_epoch"]) for row in rows[:n]} == {
+        ("s", "ref", 1)
+    }
+    assert {
+        (row["kind"], row["stream"], row["subscription_id"], row["chunk_id"], row["chunk_ts_ns"]) for row in rows[n:]
+    } == {("deliver", "s", 5, 100, 1_700_000_000_000_000_000)}
+    assert found["connections"][0]["messages"] == 2 * n
+
+
+def test_bodies_when_asked_for() -> None:
+    entry = w.sub_batch(CODINGS[4], len(INNER), 4, len(PLAIN))
+    found = read((True, w.publish(3, [(1, w.simple(b"one")), (2, entry)])), bodies="full")
+    assert [row["body"] for row in found["messages"]] == [b"one", *INNER]
+    found = read((True, w.publish(3, [(1, w.simple(b"one"))])), bodies="none")
+    assert [(row["body"], row["body_hash"], row["body_size"]) for row in found["messages"]] == [(None, None, 3)]
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("values", [["f", "", "größe"], [None, None, None], ["f", None, "g"]])
+def test_filter_values(left_out: bool, values: list[str | None]) -> None:
+    """Clients that write nothing at all for no value do so in whole frames; mixed ones cannot be told apart."""
+    if left_out and None in values and any(values):
+        pytest.skip("ambiguous")
+    entries = [(k, value, b"message %d" % k) for k, value in enumerate(values)]
+    found = read((True, w.publish_2(3, entries, left_out)))
+    assert not found["anomalies"]
+    assert [row["filter_value"] for row in found["messages"]] == values
+    assert bodies(found["messages"]) == [(k, None, len(b), hashed(b)) for k, _, b in entries]
+
+
+def test_damaged_data() -> None:
+    chunk = w.chunk([w.simple(b"m5"), w.simple(b"m6")], crc=1)
+    found = read((False, w.deliver(5, chunk)))
+    assert codes(found) == [("chunk-crc-wrong", 10)]
+    assert [row["detail"] for row in found["anomalies"]] == [
+        f"the data have the CRC 0x{zlib.crc32(w.simple(b'm5') + w.simple(b'm6')):08x}"
+    ]
+    assert len(found["messages"]) == 2
+
+
+def test_counts_that_do_not_hold() -> None:
+    assert codes(read((False, w.deliver(5, w.chunk([w.simple(b"m")], records=2))))) == [("record-count-wrong", 10)]
+    assert codes(read((True, w.publish(3, [(1, w.simple(b"m"))], count=2)))) == [("record-count-wrong", 10)]
+    assert codes(read((True, w.publish(3, [(1, w.simple(b"m"))], count=0)))) == [("records-malformed", 10)]
+    found = read((True, w.publish(3, [(1, w.sub_batch(PLAIN, 9))])))
+    assert codes(found) == [("record-count-wrong", 10)]
+    assert len(found["messages"]) == len(INNER)
+
+
+def test_entries_that_break_off() -> None:
+    whole = w.publish(3, [(1, w.simple(b"one")), (2, w.simple(b"two"))])
+    cut = struct.pack(">I", len(whole) - 6) + whole[4:-2]
+    found = read((True, cut), (True, w.HEARTBEAT))
+    assert codes(found) == [("records-malformed", 10)]
+    assert bodies(found["messages"]) == [(1, None, 3, hashed(b"one"))]
+    assert found["stream_frames"][-1]["command"] == "heartbeat"
+
+
+@pytest.mark.parametrize("coding", [1, 2, 3, 4, 5, 7])
+def test_unreadable_sub_batches(coding: int) -> None:
+    found = read((True, w.publish(3, [(1, w.sub_batch(b"rubbish, not packed", 3, coding, 100)), (2, w.simple(b"x"))])))
+    assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
+    assert bodies(found["messages"]) == [(1, None, None, None), (2, None, 1, hashed(b"x"))]
+
+
+@pytest.mark.parametrize("coding", PACKED)
+def test_bombs_are_not_opened(coding: int) -> None:
+    bomb = PACKED[coding](bytes(30_000_000))
+    for announced in (1000, 2**31):
+        found = read((True, w.publish(3, [(1, w.sub_batch(bomb, 3, coding, announced))])), most=60_000, compiled=True)
+        assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
+        assert len(found["messages"]) == 1
+
+
+def test_publishing_ids_beyond_63_bits() -> None:
+    found = read((True, w.publish(3, [(2**64 - 1, w.simple(b"m")), (5, w.simple(b"n"))])))
+    assert codes(found) == [("integer-too-large", 10)]
+    assert [row["publish_seq"] for row in found["messages"]] == [None, 5]
+
+
+def test_tracking_chunks_hold_no_messages() -> None:
+    delta = w.simple(b"\x01\x05cons1" + struct.pack(">Q", 4))
+    found = read(
+        *SUBSCRIBE, (False, w.deliver(5, w.chunk([delta], kind=1))), (False, w.deliver(5, w.chunk([delta], kind=2)))
+    )
+    assert not found["messages"]
+    assert not found["anomalies"]
+
+
+def test_a_trailer_may_come_too() -> None:
+    trailer = b"\x00\x04ref1" + struct.pack(">Q", 7)
+    for sent in (False, True):
+        found = read((False, w.deliver(5, w.chunk([w.simple(b"m")], trailer=trailer, trailer_sent=sent))))
+        assert len(found["messages"]) == 1
+        assert not found["anomalies"]
+    found = read((False, w.deliver(5, w.chunk([w.simple(b"m")], trailer=trailer) + b"???")))
+    assert codes(found) == [("records-malformed", 10)]
+
+
+def test_ids_declared_anew() -> None:
+    def declare(number: int, reference: str, stream: str) -> tuple[bool, bytes]:
+        return True, w.request(1, number, b"\x03" + w.string(reference) + w.string(stream))
+
+    one = (True, w.publish(3, [(1, w.simple(b"m"))]))
+    found = read(
+        one, declare(20, "r1", "s1"), one, (False, w.response(1, 20, 1)), one,
+        declare(21, "r2", "s2"), (False, w.response(1, 21, 17)), one,
+        (True, w.request(6, 22, b"\x03")), one, declare(23, "", "s3"), one,
+        (False, w.frame(16, struct.pack(">H", 6) + w.string("s3"))), one,
+    )  # fmt: skip
+    assert [(row["stream"], row["publisher_reference"], row["publisher_epoch"]) for row in found["messages"]] == [
+        (None, None, None), ("s1", "r1", 1), ("s1", "r1", 1), ("s1", "r1", 1), (None, None, None), ("s3", None, 2),
+        (None, None, None),
+    ]  # fmt: skip
+
+
+def test_a_subscription_keeps_its_stream_until_the_next_is_granted() -> None:
+    def subscribe(number: int, stream: str) -> tuple[bool, bytes]:
+        return True, w.request(7, number, b"\x05" + w.string(stream) + w.offset_spec(1) + struct.pack(">H", 1))
+
+    one = (False, w.deliver(5, w.chunk([w.simple(b"m")])))
+    found = read(
+        subscribe(20, "s1"), (False, w.response(7, 20, 1)), one, (True, w.request(12, 21, b"\x05")), one,
+        subscribe(22, "s2"), one, (False, w.response(7, 22, 1)), one,
+        subscribe(23, "s3"), (False, w.response(7, 23, 3)), one,
+    )  # fmt: skip
+    assert [row["stream"] for row in found["messages"]] == ["s1", "s1", "s1", "s2", "s2"]
+
+
+def test_a_hole_in_a_message() -> None:
+    frame = w.publish(3, [(1, w.simple(b"one")), (2, w.simple(bytes(100))), (3, w.simple(b"three"))])
+    wire = Wire()
+    for side, octets in w.hello():
+        wire.send(side, octets)
+    wire.send(True, frame[:60])
+    wire.lose(True, 20)
+    wire.send(True, frame[80:] + w.HEARTBEAT)
+    wire.close()
+    found = dissect(wire.packets)
+    assert bodies(found["messages"]) == [(1, None, 3, hashed(b"one")), (2, None, 100, None)]
+    assert [row["is_partial"] for row in found["messages"]] == [False, True]
+    assert [row["command"] for row in found["stream_frames"][10:]] == ["publish", "heartbeat"]
+    assert not found["anomalies"]
+
+
+def long_frames(seed: int = 1) -> tuple[list[tuple[bool, bytes]], list[bytes]]:
+    """A long publish and a long delivery with entries of all sizes, and what is in them."""
+    chance = random.Random(seed)
+    items = [chance.randbytes(chance.choice([0, 1, 30, 3000, 20_000])) for _ in range(60)]
+    inner = w.messages(items[:5])
+    packed = w.sub_batch(gzip.compress(inner), 5, 1, len(inner))
+    entries = [*[w.simple(item) for item in items], packed]
+    chunk = w.chunk(entries, len(items) + 5, 7)
+    publish = w.publish(3, list(enumerate(entries)))
+    return [DECLARE, (True, publish), *SUBSCRIBE, (False, w.deliver(5, chunk)), (False, w.HEARTBEAT)], items + items[:5]
+
+
+@pytest.mark.parametrize("part", [64, 1_000, 10_000, 1 << 20])
+def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissector.stream.frames.PART", part)
+    conversation, items = long_frames()
+    whole = None
+    for most, batch_bytes in ((1400, 50_000), (60_000, 1 << 20)):
+        found = read(*conversation, most=most, batch_bytes=batch_bytes)
+        assert not found["anomalies"]
+        rows = found["messages"]
+        assert [row["body_hash"] for row in rows] == [hashed(item) for item in items] * 2
+        assert [row["offset"] for row in rows[len(items) :]] == list(range(7, 7 + len(items)))
+        told = [
+            {k: v for k, v in row.items() if k in ("kind", "publish_seq", "stream", "body_size", "frame_no")}
+            for row in rows
+        ]
+        assert whole in (None, told)
+        whole = told
+
+
+def test_messages_that_are_too_long_to_be_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissector.stream.frames.PART", 2_000)
+    monkeypatch.setattr(limits, "PAYLOAD", 10_000)
+    items = [b"x", bytes(range(256)) * 100, b"y", bytes(30_000)]
+    chunk = w.chunk([w.simple(item) for item in items])
+    found = read(
+        (True, w.publish(3, [(k, w.simple(item)) for k, item in enumerate(items)])), (False, w.deliver(5, chunk))
+    )
+    assert not found["anomalies"]
+    assert [row["body_hash"] for row in found["messages"]] == [hashed(item) for item in items] * 2
+    assert [row["publish_seq"] for row in found["messages"]] == [0, 1, 2, 3, *[None] * 4]
+
+
+def test_damage_in_long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissector.stream.frames.PART", 1_000)
+    entries = [w.simple(bytes(500))] * 20
+    assert codes(read((False, w.deliver(5, w.chunk(entries, crc=5))))) == [("chunk-crc-wrong", 10)]
+    assert codes(read((False, w.deliver(5, w.chunk(entries, records=5))))) == [("record-count-wrong", 10)]
+    broken = [*entries, struct.pack(">I", 2**31 - 1), *entries]
+    found = read((False, w.deliver(5, w.chunk(broken))), (False, w.HEARTBEAT))
+    assert codes(found) == [("records-malformed", 10)]
+    assert len(found["messages"]) == 20
+    assert found["stream_frames"][-1]["command"] == "heartbeat"
+
+
+CONVERSATION = [
+    *w.hello(), DECLARE, (True, w.publish(3, [(1, w.simple(b"one")), (2, w.sub_batch(CODINGS[1], 4, 1, len(PLAIN)))])),
+    (False, w.confirm(3, [1, 2])), *SUBSCRIBE, (True, w.publish_2(3, [(3, "f", b"x"), (4, None, b"y" * 300)])),
+    (False, w.deliver(5, w.chunk([w.simple(b"m" * 700), w.sub_batch(PLAIN, 4)], 5, 8))), (False, w.HEARTBEAT),
+    (False, w.deliver(5, w.chunk([w.simple(b"last")], 1, 13))),
+]  # fmt: skip
+
+
+def told(found: dict[str, list[Row]]) -> list[list[str]]:
+    """Rows without packets and times, which segmentation changes."""
+    names = {"packet", "ts_ns", "ts", "first_packet", "first_ts_ns", "last_ts_ns", "last_packet", "packets", "missing"}
+    tables = ("stream_frames", "messages", "anomalies")
+    told = [[str({k: v for k, v in row.items() if k not in names}) for row in found[table]] for table in tables]
+    return [*told[:2], sorted(told[2])]  # anomalies come by what found them
+
+
+@given(
+    cuts=st.lists(st.integers(1, 60), min_size=1, max_size=8), batch_bytes=st.sampled_from([500, 3_000, 1 << 20]),
+    part=st.sampled_from([64, 200, 1 << 20]), compiled=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, part: int, compiled: bool) -> None:
+    wire = Wire()
+    for k, (side, octets) in enumerate(CONVERSATION):
+        wire.send(side, octets, cuts[k % len(cuts)] * 10)
+    wire.close()
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:  # compiled kernels have it built in
+            patch.setattr("dissector.stream.frames.PART", part)
+        assert told(dissect(wire.packets, compiled, batch_bytes)) == WHOLE
+
+
+@given(
+    places=st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), min_size=1, max_size=5),
+    compiled=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_damage_does_no_harm(places: list[tuple[int, int]], compiled: bool) -> None:
+    """Any octets changed: no crash, and both ways to run kernels see the same."""
+    octets = [(side, bytearray(octets)) for side, octets in CONVERSATION]
+    for place, value in places:
+        at = place
+        for _, part in octets[10:]:
+            if at < len(part):
+                part[at] = value
+                break
+            at -= len(part)
+    packets: list[Packet] = talk([(side, bytes(part)) for side, part in octets], 300)
+    found = dissect(packets, compiled)
+    assert told(found) == told(dissect(packets, not compiled, 700))
+
+
+WHOLE = told(dissect(talk(CONVERSATION)))
