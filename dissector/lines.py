@@ -33,17 +33,17 @@ class Json:
 
 
 class Csv:
-    """All columns, with a line of their names in front."""
+    """All columns, with a line of their names in front, again where frames of another protocol follow."""
 
     def __init__(self, out: TextIO, dissector: Dissector) -> None:
         self.writer = csv.writer(out, lineterminator="\n")
-        self.begun = False
+        self.names: list[str] = []
 
     def frames(self, batch: pa.RecordBatch) -> None:
         """Print these frames."""
-        if not self.begun:
-            self.writer.writerow(batch.schema.names)
-            self.begun = True
+        if batch.schema.names != self.names:
+            self.names = batch.schema.names
+            self.writer.writerow(self.names)
         for row in batch.to_pylist():
             self.writer.writerow("" if value is None else _plain(value) for value in row.values())
 

@@ -84,10 +84,11 @@ class Records:
 
     def _bound(self, long: Long) -> None:
         """Give up what is too much to hold until a frame is complete."""
-        held = sum(array.nbytes for _, made in long.found for array in made.values())
-        if held + long.waiting_octets > limits.STREAM_FRAME:
-            long.given_up += long.waiting_octets + 1
-            long.waiting, long.waiting_octets, long.found = [], 0, []
+        long.held = long.waiting_octets + sum(array.nbytes for _, made in long.found for array in made.values())
+        if sum(other.held for other in self.long.values()) > limits.STREAM_FRAME:
+            long.given_up += max(long.waiting_octets, 1)
+            long.limited = True
+            long.waiting, long.waiting_octets, long.found, long.held = [], 0, [], 0
 
     def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
         long = self.long.pop((int(rows[sl.R_SLOT, frame]), int(rows[sl.R_SIDE, frame])), None)
@@ -170,8 +171,9 @@ class Records:
         if rows[sl.R_MISSING, frame] > 0:
             return
         if long.given_up:
-            wrong.append((frame, sl.MALFORMED, long.given_up))
-        elif long.left > 0:
+            wrong.append((frame, ly.LIMIT if long.limited else sl.MALFORMED, long.given_up))
+            return
+        if long.left > 0:
             wrong.append((frame, sl.COUNT_WRONG, long.records))
         if long.kind == sl.DELIVERED:
             if long.crc != int(_numbers(fields, "chunk_crc")[frame]):

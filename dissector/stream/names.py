@@ -113,8 +113,10 @@ class Names:
         if name.endswith("-response"):
             return self._answered(book, (subscribing, correlation), values["response_code"] == 1)
         number_told = values["subscription_id" if subscribing else "publisher_id"]
-        if not isinstance(number_told, int) or not isinstance(stream, str) or len(book.asked) >= MOST_REQUESTS:
+        if not isinstance(number_told, int) or not isinstance(stream, str):
             return []
+        if len(book.asked) >= MOST_REQUESTS:
+            del book.asked[next(iter(book.asked))]
         if subscribing:
             number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream)
         else:

@@ -70,6 +70,10 @@ class Long:
     wrong: list[tuple[int, int]] = field(default_factory=list)
     given_up: int = 0
     """Octets passed over, because a bound was reached or the entries were broken."""
+    limited: bool = False
+    """It was a bound."""
+    held: int = 0
+    """Octets that are kept until the frame is complete."""
     large: "Large | None" = None
 
 
@@ -275,6 +279,7 @@ class Reader:
         published = long.kind != sl.DELIVERED
         body = rest + (ID_OCTETS if published else 0) + 4
         if long.kind == sl.FILTERED or body > end or buffer.data[body - 4] >= 0x80:
+            long.limited = True
             self._give_up(long)
             return
         number = int.from_bytes(buffer.data[rest : rest + ID_OCTETS].tobytes(), "big") if published else 0

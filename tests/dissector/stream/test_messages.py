@@ -53,7 +53,7 @@ def snappy(octets: bytes) -> bytes:
 
 def snappy_small(octets: bytes) -> bytes:
     """The same with compressed blocks alone."""
-    body = bytes(4) + pa.Codec("snappy").compress(octets, asbytes=True)
+    body: bytes = bytes(4) + pa.Codec("snappy").compress(octets, asbytes=True)
     head: bytes = b"\xff\x06\x00\x00sNaPpY\x00" + len(body).to_bytes(3, "little")
     return head + body
 
@@ -297,6 +297,17 @@ def test_damage_in_long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codes(found) == [("records-malformed", 10)]
     assert len(found["messages"]) == 20
     assert found["stream_frames"][-1]["command"] == "heartbeat"
+
+
+def test_what_is_held_for_long_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissector.stream.frames.PART", 1_000)
+    monkeypatch.setattr(limits, "STREAM_FRAME", 60_000)
+    found = read(
+        (True, w.publish(3, [(k, w.simple(b"")) for k in range(3_000)])), (True, w.publish(3, [(1, w.simple(b"x"))]))
+    )
+    assert codes(found) == [("limit-reached", 10)]
+    assert [row["publish_seq"] for row in found["messages"]][-1] == 1
+    assert found["stream_frames"][10]["entry_count"] == 3_000
 
 
 CONVERSATION = [
