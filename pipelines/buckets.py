@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 BITS = 16
@@ -19,6 +19,9 @@ BITS = 16
 
 CHANNEL = ("connection_id", "channel", "channel_epoch")
 """What delivery tags, publish numbers and consumers belong to."""
+
+SMALL = "spark.amqpscope.small"
+"""The setting that says that there is little data."""
 
 
 def _add(before: Column, here: Column) -> Column:
@@ -35,6 +38,21 @@ _AGGREGATES: dict[str, tuple[Callable[[Column | str], Column], Callable[[Column,
 def bucket(position: Column | str) -> Column:
     """The bucket of a position (int64)."""
     return sf.shiftright(position, BITS)
+
+
+def small(spark: SparkSession) -> bool:
+    """Whether the session is one for little data."""
+    return spark.conf.get(SMALL, "false") == "true"
+
+
+def once(rows: DataFrame) -> DataFrame:
+    """Rows that are used in several places, computed once where there are few of them.
+
+    In a session for little data (`pipelines.session`) the plan ends here: what follows reads the rows from memory, and
+    is planned without what led to them, which nearly all of the time would go into. Elsewhere the rows as they are, for
+    Spark shares what it exchanges.
+    """
+    return rows.localCheckpoint(eager=False) if small(rows.sparkSession) else rows
 
 
 def running(
@@ -64,7 +82,7 @@ def running(
     """
     by = [*keys, "bucket"]
     place = sf.bitwise_not(position) if descending else sf.col(position)  # unlike a minus, cannot overflow
-    rows = rows.withColumn("bucket", bucket(position)).withColumn("place", place)
+    rows = once(rows.withColumn("bucket", bucket(position)).withColumn("place", place))
     summary = rows.groupBy(*by).agg(*(_AGGREGATES[how][0](value).alias(name) for name, (how, value) in columns.items()))
     order = sf.desc("bucket") if descending else sf.asc("bucket")
     earlier = Window.partitionBy(*keys).orderBy(order).rowsBetween(Window.unboundedPreceding, -1)

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 import spec
-from pipelines.buckets import CHANNEL, bucket
+from pipelines.buckets import CHANNEL, bucket, once
 
 QUEUE = (*CHANNEL, "request", "asked_by_client")
 """Requests of one kind by one side on one channel: their answers come in their order."""
@@ -51,7 +51,7 @@ def pairs(frames: DataFrame, only: Collection[str] | None = None) -> DataFrame:
         is_answer.cast("int").alias("answers"),
         (~is_answer).cast("int").alias("asks"),
     )
-    rows = _counted(rows)
+    rows = once(_counted(once(rows)))
     asked = rows.where("asks = 1").select(*QUEUE, sf.col("end").alias("asked"), sf.col("asks_so_far").alias("turn"))
     answer = rows.where("answers = 1 and surplus = surplus_before").select(
         *QUEUE, sf.col("end").alias("answer"), (sf.col("answers_so_far") - sf.col("surplus")).alias("turn")

@@ -12,6 +12,19 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pipelines.buckets import SMALL
+
+_SMALL = {
+    SMALL: "true",
+    "spark.sql.shuffle.partitions": "1",
+    # Planning anew behind each stage, and compiling loops for a few rows, take longer than they save.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    # So does the optimizing compiler of the JVM, as planning is most of the work.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+}
+"""Settings for little data, on one machine."""
+
 
 class SessionError(Exception):
     """Spark cannot be started; the message is one line that says why."""
@@ -66,10 +79,8 @@ def _local(small: bool) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": f"{min(max(memory // 4, 1024), 8192)}m",
-        "spark.sql.shuffle.partitions": "2" if small else str(4 * cores),
-        # The optimizing compiler of the JVM takes longer than it saves, as planning is most of the work.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m" if small else "",
-    }
+        "spark.sql.shuffle.partitions": str(4 * cores),
+    } | (_SMALL if small else {})
 
 
 @contextlib.contextmanager

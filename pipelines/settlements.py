@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from pipelines import endings
-from pipelines.buckets import CHANNEL, running
+from pipelines.buckets import CHANNEL, once, running
 from pipelines.consumers import with_queue
 from pipelines.pairs import pairs
 from pipelines.schemas import conform
@@ -141,7 +141,7 @@ def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
     )
     said = said.join(sf.broadcast(begun), [*CHANNEL], "left")
     inside = (sf.col("begun") < sf.col("frame_no")) & (sf.col("effect.outcome") != "recover")
-    said = said.withColumn("inside", sf.coalesce(inside, sf.lit(False))).drop("begun")
+    said = once(said.withColumn("inside", sf.coalesce(inside, sf.lit(False))).drop("begun"))
     ends = pairs(frames, ("tx.commit", "tx.rollback")).select(
         *CHANNEL,
         sf.col("asked.frame_no").alias("frame_no"),
