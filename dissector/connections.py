@@ -297,16 +297,18 @@ def user_name(mechanism: str | None, response: str) -> str | None:
 
     RFC 4616 for PLAIN; AMQPLAIN is a field table; RabbitMQ's RABBIT-CR-DEMO has the password in its second response.
     """
+    name: str | None = None
     if mechanism == "PLAIN":
         parts = response.split("\0")
-        return parts[1] if len(parts) == 3 else None
-    if mechanism == "AMQPLAIN":
+        name = parts[1] if len(parts) == 3 and parts[2] else None
+    elif mechanism == "AMQPLAIN":
         octets = response.encode()  # its lengths count octets, and behind the name may stand the password
         found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", octets)
-        return octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
-    if mechanism in ("ANONYMOUS", "RABBIT-CR-DEMO"):
-        return response or None
-    return None
+        name = octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
+    elif mechanism == "RABBIT-CR-DEMO":
+        name = response
+    # A name with control characters in it is no name: a length lies, and what follows may be the password.
+    return name if name and name.isprintable() else None
 
 
 def _opened(protocol: Protocol, full_name: str) -> Protocol:

@@ -34,6 +34,8 @@ from spec.model import Protocol
 PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 """Protocol names by their number in the connection's state; 0 is undecided."""
 AMQP_0_9_1, AMQP_0_10, STREAM, AMQP_1_0, TLS, UNKNOWN = range(1, len(PROTOCOLS))
+START = 16
+"""Octets of each direction that are looked at."""
 SERVER_PORTS = {5672, 5671, 5552, 5551}
 
 HEADERS = {
@@ -79,8 +81,8 @@ class Detector:
             if m.from_client != m.from_server
         }
         self.probes: dict[int, Probe] = {}
-        self.decided: list[int] = []
-        """Slots decided since the caller last looked."""
+        self.decided: dict[int, int] = {}
+        """Slots decided since the caller last looked, with the octets passed over before."""
 
     def sort(self, pieces: Ints, buffer: Buffer, conn: Ints) -> Ints:
         """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
@@ -100,7 +102,7 @@ class Detector:
             if conn[slot, C_PROTOCOL] == 0:
                 keep[i] = False
                 continue
-            self.decided.append(slot)
+            self.decided[slot] = probe.skipped
             del self.probes[slot]
             for column, octets in probe.held:
                 if octets:
@@ -143,8 +145,8 @@ class Detector:
         offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
         probe.seen += length
         whole = conn[slot, C_SYN] != 0 and probe.skipped == 0
-        if offset >= 0 and len(probe.octets[side]) < limits.HELD:
-            probe.octets[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
+        if offset >= 0 and len(probe.octets[side]) < START:
+            probe.octets[side].extend(buffer.data[offset : offset + min(length, START)].tobytes())
         if whole and offset >= 0:
             verdict = judge_start(*self._client_first(probe, conn, slot))
             if verdict:

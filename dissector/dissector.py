@@ -20,7 +20,16 @@ from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.packets import PacketDecoder, PacketReport
-from dissector.reassembly import C_PROTOCOL, C_SYN, K_CLOCK, S_SLOT
+from dissector.reassembly import (
+    C_FIRST_PACKET,
+    C_FIRST_TS,
+    C_ID,
+    C_PROTOCOL,
+    C_SYN,
+    K_CLOCK,
+    S_SLOT,
+    identity,
+)
 from dissector.stream import layout as sl
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
@@ -141,16 +150,23 @@ class Dissector:
             yield from self._end(ended, buffer, conn)
 
     def _begin(self, conn: Ints) -> None:
-        decided = np.array(self.detector.decided, np.int64)
+        if not self.detector.decided:
+            return
+        slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
-        slots = decided[conn[decided, C_PROTOCOL] == detect.AMQP_0_9_1]
-        if len(slots):
-            self.amqp091.begin(slots, np.where(conn[slots, C_SYN] != 0, ly.HEAD, ly.SEARCH), len(conn))
-        slots = decided[conn[decided, C_PROTOCOL] == detect.STREAM]
-        if len(slots):
-            self.stream.begin(slots, np.where(conn[slots, C_SYN] != 0, ly.HEAD, ly.SEARCH), len(conn))
+        # Where octets were passed over, the first piece may begin anywhere, though the SYN was seen.
+        states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), ly.HEAD, ly.SEARCH)
+        protocols = conn[slots, C_PROTOCOL]
+        for number, protocol in ((detect.AMQP_0_9_1, self.amqp091), (detect.STREAM, self.stream)):
+            mine = protocols == number
+            if mine.any():
+                protocol.begin(slots[mine], states[mine], len(conn))
+        for slot, octets in zip(slots[skipped > 0].tolist(), skipped[skipped > 0].tolist(), strict=True):
+            self.connections.story(slot).skipped += octets
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
+        for slot in ended[conn[ended, C_ID] == 0].tolist():  # neither SYN nor data: known by its first packet alone
+            conn[slot, C_ID] = identity(conn.data, slot, int(conn[slot, C_FIRST_PACKET]), int(conn[slot, C_FIRST_TS]))
         slots = ended[conn[ended, C_PROTOCOL] == detect.AMQP_0_9_1]
         for out in self.amqp091.end(slots, conn, buffer):
             yield self._work(out, buffer, conn)
@@ -205,35 +221,36 @@ class Dissector:
             self.connections.story(slot).messages += count
 
     def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
-        return self._cut("connections", self.connections.rows(closed, self.captures, clock))
+        return self.cut("connections", self.connections.rows(closed, self.captures, clock))
 
     def _frames(self, frames: Frames, ends: Ends) -> list[Row]:
         rows = self.tables.frames(frames, ends)
-        return self._cut("amqp091_frames", rows) + self._cut("anomalies", self.tables.problems(rows, frames.fields))
+        return self.cut("amqp091_frames", rows) + self.cut("anomalies", self.tables.problems(rows, frames.fields))
 
     def _messages(self, messages: Messages, ends: Ends) -> list[Row]:
         arguments, properties = self.amqp091.decode(messages)
         rows = self.tables.messages(messages, arguments, properties, ends)
-        return self._cut("messages", rows) + self._cut("anomalies", self.tables.problems(rows, properties))
+        return self.cut("messages", rows) + self.cut("anomalies", self.tables.problems(rows, properties))
 
     def _stream_frames(self, frames: StreamFrames, ends: Ends) -> list[Row]:
         rows = self.tables.stream_frames(frames, ends)
-        return self._cut("stream_frames", rows) + self._cut("anomalies", self.tables.problems(rows, frames.fields))
+        return self.cut("stream_frames", rows) + self.cut("anomalies", self.tables.problems(rows, frames.fields))
 
     def _stream_messages(self, messages: StreamMessages, ends: Ends) -> list[Row]:
-        return self._cut("messages", self.tables.stream_messages(messages, ends))
+        return self.cut("messages", self.tables.stream_messages(messages, ends))
 
     def _faults(self, faults: Faults | StreamFaults, ends: Ends) -> list[Row]:
-        return self._cut("anomalies", self.tables.faults(faults, ends))
+        return self.cut("anomalies", self.tables.faults(faults, ends))
 
-    def _cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
+    def cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
         """Leave out what lies outside of the time range asked for."""
         if rows is None or (self.options.handshakes and table != "connections"):
             return []
         start, end = self.options.from_ns, self.options.to_ns
         first, last = ("first_ts_ns", "last_ts_ns") if table == "connections" else ("ts_ns", "ts_ns")
+        # What has no time, such as an anomaly of a whole file, is always in.
         if start is not None:
-            rows = rows.filter(pc.greater_equal(rows.column(last), start))
+            rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(last), start), True))
         if end is not None:
-            rows = rows.filter(pc.less(rows.column(first), end))
+            rows = rows.filter(pc.fill_null(pc.less(rows.column(first), end), True))
         return [(table, rows)] if rows.num_rows else []

@@ -72,9 +72,9 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
 
 def worthwhile(octets: int | None) -> bool:
     """Whether input of this size (None: nobody knows) is to be read with compiled kernels."""
-    if octets is None or octets >= COMPILE_COLD_ABOVE:
-        return True
-    return octets >= COMPILE_ABOVE and is_cached()
+    if octets is None:
+        return is_cached()  # a pipe may bring a few packets only: nothing is compiled for it
+    return octets >= COMPILE_COLD_ABOVE or (octets >= COMPILE_ABOVE and is_cached())
 
 
 def is_cached() -> bool:

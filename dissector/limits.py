@@ -36,6 +36,9 @@ CHANNELS = 262_144
 PENDING = 1 << 20
 """Consumers, and gets and consumes that wait for their answer, over all channels."""
 
+CONSUMERS = 4_096
+"""Consumers of a channel that are looked through for one; what an older one acknowledges is not known."""
+
 PROBE = 1 << 20
 """Octets of a connection after which an unrecognised protocol stays unrecognised."""
 

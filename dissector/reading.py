@@ -122,8 +122,9 @@ class Reading:
         numbers = [p.packet or None for p in problems]
         times: list[int | None] = [None] * len(problems)
         if batch is not None:
-            base = int(batch.packet[0])
-            times = [int(batch.ts_ns[n - base]) if n else None for n in numbers]
+            rows = np.searchsorted(batch.packet, [n or 0 for n in numbers]).tolist()
+            there = [n and row < len(batch.packet) for n, row in zip(numbers, rows, strict=True)]
+            times = [int(batch.ts_ns[row]) if ok else None for row, ok in zip(rows, there, strict=True)]
         columns: dict[str, Any] = {
             "capture": pa.array([capture] * len(problems), pa.string()),
             "packet": pa.array(numbers, pa.int64()),
@@ -134,7 +135,8 @@ class Reading:
             "offset": pa.array([p.offset for p in problems], pa.int64()),
             "detail": pa.array([p.detail for p in problems], pa.string()),
         }
-        return [("anomalies", record_batch(schema("anomalies"), columns))]
+        rows = record_batch(schema("anomalies"), columns)
+        return self.dissector.cut("anomalies", rows)
 
 
 def read(

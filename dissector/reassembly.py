@@ -391,7 +391,10 @@ def reassemble(
                 half[row, H_SYN_TS] = now
                 half[row, H_SYN_PACKET] = packet[i]
                 half[row, H_SYN_CAPTURE] = capture
-            if opening:
+            silent = half[row, H_POS] + half[other, H_POS] + half[row, H_COUNT] + half[other, H_COUNT] == 0
+            if not silent and conn[slot, C_SYN] == 0:
+                pass  # too late: its octets were already taken for those of a connection begun before
+            elif opening:
                 if conn[slot, C_SYN] & 1:
                     conn[slot, C_SYN_TS] = 0  # sent again: which one was answered is not known
                 elif conn[slot, C_PACKETS] == 1:

@@ -32,10 +32,12 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
     Raises:
         CaptureError: there is nothing of that name, or a file is no capture.
     """
-    files: dict[str, None] = {}
+    known: dict[str, str] = {}
     for path in paths:
-        files |= dict.fromkeys(_expand(os.fspath(path)))
-    names = _names(list(files))
+        for file in _expand(os.fspath(path)):
+            known.setdefault(file if file == STANDARD_INPUT else os.path.realpath(file), file)
+    files = list(known.values())
+    names = _names(files)
     sources = [Source(path, name, _size(path)) for path, name in zip(files, names, strict=True)]
     if len(sources) > 1:
         if STANDARD_INPUT in files:
@@ -67,6 +69,11 @@ def _expand(path: str) -> list[str]:
 
 
 def _names(paths: list[str]) -> list[str]:
+    """Names for tables: text, also where a file's name is none."""
+    return [os.fsencode(name).decode("utf-8", "backslashreplace") for name in _relative(paths)]
+
+
+def _relative(paths: list[str]) -> list[str]:
     if len(paths) == 1:
         return [paths[0] if paths[0] == STANDARD_INPUT else Path(paths[0]).name]
     whole = [os.path.realpath(p) for p in paths]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 from dissector import kernel
-from dissector.input import STANDARD_INPUT
 from dissector.sources import Source, octets
 
 ENOUGH_OCTETS = 4 << 20
@@ -22,9 +21,8 @@ def warm_up(sources: list[Source]) -> None:
     if kernel.is_cached() or not kernel.worthwhile(octets(sources)):
         return
     paths = [source.path for source in sources[:CAPTURES] if source.size]
-    if paths or any(source.path == STANDARD_INPUT for source in sources):
-        sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
     if paths:
+        sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
         # Whatever goes wrong in there will go wrong here again, and be told properly.
         subprocess.run([sys.executable, "-m", __name__, *paths], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
 

@@ -4,6 +4,7 @@ A row a channel, found by (connection, number); lists of consumers, and of consu
 answer, share one pool of nodes.
 """
 
+from dissector import limits
 from dissector.amqp091.layout import (
     B_WIDTH,
     N_CHANNEL,
@@ -115,7 +116,9 @@ def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
     """The node of a consumer, moved to the front of the list; -1 when it is not there."""
     before = -1
     node = channels[row, N_CONSUMERS]
-    while node >= 0:
+    for _ in range(limits.CONSUMERS):
+        if node < 0:
+            break
         if nodes[node, Z_KEY] == key:
             if before >= 0:
                 nodes[before, Z_NEXT] = nodes[node, Z_NEXT]

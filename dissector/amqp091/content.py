@@ -128,6 +128,7 @@ from dissector.amqp091.layout import (
     R_TYPE,
     RETURN,
     SELECT,
+    TOO_LARGE,
     UNEXPECTED,
     X_BEFORE,
     X_CHANNEL,
@@ -158,6 +159,9 @@ from dissector.reassembly import (
     C_CLIENT,
     mix,
 )
+
+HUGE = 1 << 62
+"""Announced body sizes from here on are no sizes; they are not computed with, and not shown."""
 
 
 @kernel
@@ -236,7 +240,7 @@ def finish_message(
     messages[G_HEADER_OFFSET, n] = contents[k, B_HEADER_OFFSET]
     messages[G_HEADER_LENGTH, n] = contents[k, B_HEADER_LENGTH]
     messages[G_HEADER_CUT, n] = 1 if contents[k, B_HEADER_MISSING] > 0 or contents[k, B_STATE] == 1 else 0
-    messages[G_SIZE, n] = contents[k, B_SIZE] if contents[k, B_STATE] == 2 else -1
+    messages[G_SIZE, n] = contents[k, B_SIZE] if contents[k, B_STATE] == 2 and contents[k, B_SIZE] < HUGE else -1
     lost = contents[k, B_MISSING] + contents[k, B_METHOD_MISSING] + contents[k, B_HEADER_MISSING]
     short = contents[k, B_SIZE] - contents[k, B_GOT] if contents[k, B_STATE] == 2 else 0
     messages[G_MISSING, n] = lost + short
@@ -426,10 +430,15 @@ def assemble(
                 contents[k, B_HEADER_LENGTH] = frames[R_LENGTH, i]
                 contents[k, B_HEADER_MISSING] = frames[R_MISSING, i]
                 high = u32(data, offset + 4)
-                contents[k, B_SIZE] = (min(high, 0x7FFFFFFF) << 32) | u32(data, offset + 8)
+                if high < 1 << 30:
+                    contents[k, B_SIZE] = (high << 32) | u32(data, offset + 8)
+                else:
+                    contents[k, B_SIZE] = HUGE
+                    content_fault(faults, control, frames, i, TOO_LARGE, HUGE)
                 if contents[k, B_SIZE] == 0:
                     finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             else:
+                content_fault(faults, control, frames, i, UNEXPECTED, kind)
                 finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
         elif kind == BODY:
             if contents[k, B_STATE] != 2:

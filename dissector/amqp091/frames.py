@@ -364,6 +364,7 @@ def cross_hole(
         skipped = walk[row, W_HEADS]
         lose(walk, row, fragments, free, control)
         walk[row, W_SKIPPED] = skipped
+    walk[row, W_LAST] = -1
     return left
 
 

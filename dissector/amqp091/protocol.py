@@ -4,11 +4,13 @@ Holds the state that the kernels of `frames` and `content` work on, makes room f
 as `spec` says.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dissector import limits
@@ -16,7 +18,7 @@ from dissector.amqp091 import channels, content, frames
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
-from dissector.fields import Decoded, Plan, decode
+from dissector.fields import REDACTED, Decoded, Plan, decode
 from dissector.kernel import call
 from dissector.reassembly import S_LENGTH
 from spec.model import Protocol
@@ -29,6 +31,10 @@ MESSAGE_ARGUMENTS = (
     "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
 )  # fmt: skip
 """Arguments of the method that a message row repeats."""
+
+
+NAME = re.compile(r"[\w.@-]{0,64}", re.ASCII)
+"""What the names of SASL mechanisms and locales look like."""
 
 
 class Frames(NamedTuple):
@@ -67,6 +73,9 @@ class Amqp091:
         self.some_arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
         self.properties = Plan.of_properties(basic)
         self.bodies: dict[int, list[bytes]] = {}
+        self.body_octets: dict[int, int] = {}
+        # Two rows of padding: -1 and -2 are no methods.
+        self.has_secret = np.array([*(any(a.secret for a in m.fields) for m in protocol.methods), False, False])
         self.select: Callable[[Ints], Ints] | None = None
         """Where it is set, only the frames that it chooses are decoded, and no messages are put together."""
 
@@ -194,6 +203,7 @@ class Amqp091:
         fields = self._arguments(
             self.all_arguments, buffer.data, rows, ly.R_OFFSET, ly.R_LENGTH, rows[ly.R_MISSING] > 0
         )
+        self._hide(fields, rows[ly.R_METHOD])
         tags = self._tags(fields.columns["consumer_tag"])
         no_ack, no_wait = (_flags(fields.columns[name]) for name in ("no_ack", "no_wait"))
         q = self.control
@@ -226,8 +236,10 @@ class Amqp091:
         q = self.control
         if self.keep:
             for body, offset, length in self.kept[:, : q[ly.Q_KEPT]].T.tolist():
-                parts = self.bodies.setdefault(body, [])
-                parts.append(data[offset : offset + min(length, limits.BODY)].tobytes())
+                kept = self.body_octets.get(body, 0)
+                self.body_octets[body] = kept + length
+                room = max(limits.BODY - kept, 0)
+                self.bodies.setdefault(body, []).append(data[offset : offset + min(length, room)].tobytes())
         n = int(q[ly.Q_MESSAGES])
         if q[ly.Q_FAULTS]:
             yield Faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
@@ -237,8 +249,9 @@ class Amqp091:
             if self.keep:
                 bodies = []
                 for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
-                    parts = self.bodies.pop(body, [])
-                    bodies.append(b"".join(parts)[: limits.BODY] if whole else None)
+                    body_octets = b"".join(self.bodies.pop(body, []))
+                    all_there = self.body_octets.pop(body, 0) == len(body_octets)
+                    bodies.append(body_octets if whole and all_there else None)
             yield Messages(rows, self.hashes[:n].copy(), data, bodies)
 
     def decode(self, messages: Messages) -> tuple[Decoded, Decoded]:
@@ -264,6 +277,22 @@ class Amqp091:
             plan, data, np.where(known, rows[offset] + IDS_OCTETS, 0), np.where(known, rows[length] - IDS_OCTETS, 0),
             np.where(known, rows[method], -1), cut.astype(np.uint8), self.compiled,
         )  # fmt: skip
+
+    def _hide(self, fields: Decoded, method: Ints) -> None:
+        """Redact all texts of a malformed method with a secret: where lengths lie, the secret may be in any of them."""
+        secret = self.has_secret[method]
+        if not secret.any():
+            return
+        bad = np.zeros(len(method), np.bool_)
+        bad[fields.problem_row] = True
+        for i in np.flatnonzero(secret & ~bad).tolist():
+            mechanism, locale = (fields.columns[name][i].as_py() for name in ("mechanism", "locale"))
+            bad[i] = not (NAME.fullmatch(mechanism or "") and NAME.fullmatch(locale or ""))
+        bad &= secret
+        if bad.any():
+            for name, column in fields.columns.items():
+                if pa.types.is_string(column.type) and column.null_count < len(column):
+                    fields.columns[name] = pc.if_else(pc.and_(pa.array(bad), column.is_valid()), REDACTED, column)
 
     def _tags(self, column: pa.Array) -> Ints:
         out = np.zeros(len(column), np.int64)

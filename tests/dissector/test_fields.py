@@ -264,10 +264,10 @@ def test_trace_without_its_table() -> None:
 
 # Records that pamqp writes.
 
-texts = st.text(max_size=10)
+texts = st.text(st.characters(codec="utf-8"), max_size=10)
 simple_tables = st.dictionaries(
-    st.text(st.characters(exclude_characters="$"), max_size=6),
-    st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=8)),
+    st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=6),
+    st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(st.characters(codec="utf-8"), max_size=8)),
     max_size=4,
 )
 by_type: dict[str, st.SearchStrategy[Any]] = {
