@@ -88,8 +88,8 @@ def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
         _effect(sf.lit("recover")).alias("effect"),
     )
     tagged = _heard(answers.where(sf.col("number").isNotNull()), frames)
-    said = tagged.where(~sf.col("all")).unionByName(_reaching(tagged.where("all").unionByName(voids), delivered))
-    said = _committed(said, frames)
+    said = once(_committed(tagged.unionByName(voids), frames))
+    said = said.where(~sf.col("all")).unionByName(_reaching(said.where("all"), delivered))
     return said.select(
         *CHANNEL,
         "number",
@@ -129,7 +129,7 @@ def _reaching(bulk: DataFrame, delivered: DataFrame) -> DataFrame:
     rows = running(_union(bulk, tags), CHANNEL, "frame_no", {"last": ("max", "tag")})
     rows = rows.where(sf.col("all") & sf.col("last").isNotNull())
     number = sf.when(sf.col("number") == 0, sf.col("last")).otherwise(sf.least("number", "last"))
-    return rows.select(*CHANNEL, "frame_no", number.alias("number"), "all", "effect")
+    return rows.select(*CHANNEL, "frame_no", number.alias("number"), "all", "effect", "dropped")
 
 
 def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
@@ -159,7 +159,7 @@ def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
     ).cast(_EFFECT)
     happened = answer.isNotNull()
     committed = sf.col("ending.request") == "tx.commit"
-    columns = (*CHANNEL, "number", "all")
+    columns = (*CHANNEL, "frame_no", "number", "all")
     nothing = sf.lit(None).cast(_EFFECT)
     outside = said.where(~sf.col("inside")).select(*columns, "effect", nothing.alias("dropped"))
     return outside.unionByName(
