@@ -46,15 +46,16 @@ class Dissect:
         with common.progress(sources) as advance:
             warm_up(sources)
             reading = Reading(sources, options, advance)
+            schemas = {name: schema_of(name, options) for name in NAMES}
             output: Output | None = None
             try:
                 # The first rows come before the folder is touched: what is no capture leaves no trace.
                 for work in reading.work():
                     if output is None:
-                        output = self._open(arguments, Output, {n: schema_of(n, options) for n in NAMES})
+                        output = self._open(arguments, Output, schemas)
                     output.add(work)
                 if output is None:
-                    output = self._open(arguments, Output, {n: schema_of(n, options) for n in NAMES})
+                    output = self._open(arguments, Output, schemas)
                 output.finish()
             except BaseException:
                 if output is not None:

@@ -363,6 +363,3 @@ def _flags(column: pa.Array) -> Ints:
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
     return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-Sink = Callable[[Frames | Messages | Faults], None]
