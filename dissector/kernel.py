@@ -9,8 +9,10 @@ two integers; integer arithmetic that stays within int64 (or, for hashes, uint64
 other kernels by their global name; no slices, no numpy functions, no exceptions, no floats.
 """
 
+import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import sys
 import types
@@ -79,7 +81,7 @@ def worthwhile(octets: int | None) -> bool:
 
 def is_cached() -> bool:
     """Whether kernels were compiled here before."""
-    return any(cache_folder().glob("**/*.nbi"))
+    return _marker().exists()
 
 
 def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,27 +107,64 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
             namespace[name] = compile_kernel(value)
         elif value is u64 or value is i64:
             namespace[name] = np.uint64 if value is u64 else np.int64
-    copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    folder = cache_folder() / _digest(function)
+    # numba takes a kernel for the same while its file has the same name, size and time. A file for each kernel and
+    # all that it calls keeps what was compiled when others change, wherever the project lies.
+    file = folder / f"{function.__name__}.py"
+    _note_once(file, inspect.getsource(function))
+    code = function.__code__.replace(co_filename=str(file))
+    copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__
     copy.__qualname__ = function.__qualname__
-    # A cache entry of numba knows only its own file; kernels call each other across files, so the
-    # folder's name carries a digest of them all.
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder())
+    numba.config.CACHE_DIR = str(folder)
     try:
         # Kernels allocate nothing; without _nrt numba does not count references of every array handed on.
         flags: dict[str, Any] = {"boundscheck": function not in _proven, "error_model": "numpy", "_nrt": False}
-        return numba.njit(cache=True, nogil=True, **flags)(copy)
+        return numba.njit(cache=file.exists(), nogil=True, **flags)(copy)
     finally:
         numba.config.CACHE_DIR = before
+        _note_once(_marker(), "")
+
+
+def _note_once(file: Path, text: str) -> None:
+    """Write a file that is not there; where nothing can be written, nothing is cached."""
+    with contextlib.suppress(OSError):
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            own = file.with_suffix(f".{os.getpid()}")
+            own.write_text(text)
+            own.replace(file)
+
+
+@functools.cache
+def _digest(function: Callable[..., Any]) -> str:
+    """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
+    code = function.__code__
+    digest = hashlib.sha256(repr((function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode())
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        part = repr(value)
+        if isinstance(value, types.FunctionType):
+            part = _digest(value) if value in _kernels else value.__name__
+        elif isinstance(value, types.ModuleType):  # its constants
+            part = repr([getattr(value, n, None) for n in code.co_names])
+        digest.update(f"{name} {part} ".encode())
+    return digest.hexdigest()[:16]
 
 
 @functools.cache
 def cache_folder() -> Path:
-    """Where numba keeps what it compiled; another folder whenever a kernel has changed."""
+    """Where compiled kernels are kept, for this numba and this Python."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     base = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(home) / "amqpscope")
-    digest = hashlib.sha256(f"{version('numba')} {sys.version} {__file__}".encode())
+    return base / hashlib.sha256(f"{version('numba')} {sys.version}".encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _marker() -> Path:
+    """A file that is there when kernels of this release were compiled."""
+    digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
-    return base / digest.hexdigest()[:16]
+    return cache_folder() / f"{digest.hexdigest()[:16]}.compiled"
