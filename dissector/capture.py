@@ -13,8 +13,9 @@ import numpy as np
 from dissector.arrays import Ints, Octets
 from dissector.input import CaptureError, Input, describe
 from dissector.kernel import COMPILE_ABOVE
-from dissector.pcap import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, PcapScanner, is_pcap
+from dissector.pcap import PcapScanner, is_pcap
 from dissector.pcapng import SECTION_MAGIC, PcapngScanner
+from dissector.records import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
 
 __all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
 
@@ -67,6 +68,8 @@ class PacketBatch:
         link: int64, link type (LINKTYPE of savefiles).
         capture: index of the capture, as the caller gave it.
         consumed: octets of the file consumed up to the end of this batch.
+        secrets: TLS key logs that the file holds before the first of these packets and behind the batch before.
+            Never to be shown.
     """
 
     data: Octets
@@ -79,6 +82,7 @@ class PacketBatch:
     link: Ints
     capture: int
     consumed: int
+    secrets: list[bytes] = field(default_factory=list, repr=False)
 
 
 @dataclass(slots=True)
@@ -99,7 +103,8 @@ class CaptureInfo:
         truncated: the file ends in the middle of a record.
         problems: what was wrong, up to 1000 of a kind.
         counts: how often each kind of problem occurred.
-        secrets: TLS key logs and the like that came in the file. Never to be shown.
+        size: octets of the file, unpacked, up to where reading ended.
+        secrets: TLS key logs that came in the file. Never to be shown.
     """
 
     format: str = ""
@@ -113,6 +118,7 @@ class CaptureInfo:
     last_ts_ns: int | None = None
     dropped: int | None = None
     truncated: bool = False
+    size: int = 0
     problems: list[Problem] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     secrets: list[bytes] = field(default_factory=list, repr=False)
@@ -168,6 +174,7 @@ class CaptureFile:
         self._batch_bytes = max(batch_bytes, _HEAD)
         self._spare = batch_bytes if spare is None else spare
         self._decide = compiled is None
+        self._told = 0  # secrets that were handed on
 
     def __iter__(self) -> Iterator[PacketBatch]:
         source = Input(self._path, self._name)
@@ -181,7 +188,7 @@ class CaptureFile:
         capacity, need = self._batch_bytes, _HEAD
         buffer = np.empty(capacity + self._spare, np.uint8)
         position, filled, origin, ended = 0, 0, 0, False
-        scanner: PcapScanner | PcapngScanner | None = None
+        scanner: Scanner | None = None
         last = False
         while not last:
             while need and not ended and filled - position < need:
@@ -207,13 +214,14 @@ class CaptureFile:
                 consumed = source.taken if source.compression else origin + position
                 yield self._batch(buffer, position, columns[:, :rows], consumed)
             buffer, position, filled, origin = following, 0, filled - position, origin + position
+        self.info.size = origin + position
         if scanner:
             scanner.finish()
         if source.damage:
             self.info.truncated = True
             self.info.problem("capture-truncated", 0, None, source.damage)
 
-    def _scanner(self, head: bytes, source: Input) -> tuple[PcapScanner | PcapngScanner, int]:
+    def _scanner(self, head: bytes, source: Input) -> tuple[Scanner, int]:
         """The scanner for a file that begins with `head`, and where it begins to scan."""
         if source.damage and len(head) < _SHORTEST:
             raise CaptureError(f"{self._name}: {source.damage}")
@@ -232,6 +240,7 @@ class CaptureFile:
         info.last_ts_ns = int(ts_ns[-1])
         info.packets += len(ts_ns)
         info.octets += int(columns[CAPLEN].sum())
+        secrets, self._told = info.secrets[self._told :], len(info.secrets)
         return PacketBatch(
             data=data,
             used=used,
@@ -243,4 +252,5 @@ class CaptureFile:
             link=columns[LINK],
             capture=self._index,
             consumed=consumed,
+            secrets=secrets,
         )

@@ -15,10 +15,16 @@ from dissector import kernel as kernels
 from dissector.arrays import Array, Ints, Octets
 from dissector.input import CaptureError
 from dissector.kernel import kernel
-from dissector.pcap import (
+from dissector.records import (
     CAPLEN,
+    COLUMNS,
     CORRUPT,
     FULL,
+    K_NEED,
+    K_NUMBER,
+    K_POSITION,
+    K_ROWS,
+    K_SHARED,
     LENGTH,
     LINK,
     MAX_RECORD,
@@ -27,7 +33,7 @@ from dissector.pcap import (
     PACKET,
     RARE,
     TS_NS,
-    Scanned,
+    Scanner,
     u32,
 )  # fmt: skip
 
@@ -46,6 +52,12 @@ MAX_INTERFACES = 1 << 16
 MAX_SECRETS = 16 << 20
 """Octets of secrets kept of a file."""
 
+MAX_PAUSES = 256
+"""Secrets between packets before which a scan ends, so that they are known before the packets behind them and not
+before others; further ones may be known a little earlier. A pause costs a batch."""
+
+_TLS_KEY_LOG = 0x544C534B
+
 MAX_SECONDS = 9_000_000_000
 """Times further from the epoch (beyond the year 2255) are cut to this, so that nanoseconds fit in 64 bits."""
 
@@ -55,12 +67,9 @@ _SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _S
 _PREFIX = 28  # octets before the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
-# Items of the state of scan_blocks: position, packets found, octets wanted from the position on; number of the last
-# packet; byte order (1: big) and number of interfaces of the section; time of the last packet; packets on an interface
-# that is not described; times cut.
-(
-    K_POSITION, K_ROWS, K_NEED, K_NUMBER, K_BIG, K_INTERFACES, K_LAST_NS, K_HOMELESS, K_TIMES_CUT, K_WIDTH,
-) = range(10)  # fmt: skip
+# Further items of the state of scan_blocks: byte order (1: big) and number of interfaces of the section; time of the
+# last packet; packets on an interface that is not described; times cut.
+K_BIG, K_INTERFACES, K_LAST_NS, K_HOMELESS, K_TIMES_CUT, K_WIDTH = range(K_SHARED, K_SHARED + 6)
 
 # Columns of the table of interfaces: link type, snap length, ticks per second, the power of two that this is (0: it is
 # a power of ten), seconds to add.
@@ -166,7 +175,7 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
     return status
 
 
-class PcapngScanner:
+class PcapngScanner(Scanner):
     """Finds the packets of one next-generation capture file, piece by piece.
 
     Args:
@@ -179,65 +188,55 @@ class PcapngScanner:
     """
 
     def __init__(self, head: bytes, name: str, info: "CaptureInfo") -> None:
+        super().__init__(info, scan_blocks, np.zeros((8, I_WIDTH), np.int64), K_WIDTH)
         if len(head) < _SHORTEST_SECTION:
             raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")
         if _byte_order(head) is None:
             raise CaptureError(f"{name}: begins as pcapng, but without a byte order at octet 8; it is damaged")
-        self._info = info
-        self._state = np.zeros(K_WIDTH, np.int64)
-        self._interfaces = np.zeros((8, I_WIDTH), np.int64)
         self._order = "<"
         self._drops: dict[int, int] = {}  # by interface of the section
-        self._secrets = 0
+        self._secrets = self._pauses = 0
         info.format = "pcapng"
 
-    def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
-        """List the packets of the whole blocks in `data[start:end]`; data[0] is octet `origin` of the file."""
-        state = self._state
-        state[K_POSITION], state[K_ROWS] = start, 0
-        while (status := kernels.call(scan_blocks, compiled, data, end, self._interfaces, columns, state)) == RARE:
-            position = int(state[K_POSITION])
-            total = self._measure(bytes(data[position : position + 12]))
-            if total is None:
-                status = CORRUPT
-                break
-            if end - position < total:
-                status, state[K_NEED] = MORE, total
-                break
-            self._take(bytes(data[position : position + total]), origin + position)
-            state[K_POSITION] += total
-        position, rows, need, number = state[[K_POSITION, K_ROWS, K_NEED, K_NUMBER]].tolist()
-        if status == CORRUPT:
-            detail = "lengths of a block contradict each other; nothing behind it was read"
-            self._info.problem("header-unknown", number + 1, origin + position, detail)
-        return Scanned(position, rows, 0 if status == FULL else need, status == CORRUPT)
+    def rare(self, data: Octets, end: int, origin: int) -> int:
+        """Take in a block with state."""
+        position = int(self.state[K_POSITION])
+        total = self._measure(bytes(data[position : position + 12]))
+        if total is None:
+            return CORRUPT
+        if end - position < total:
+            self.state[K_NEED] = total
+            return MORE
+        if self.state[K_ROWS] and self._pauses < MAX_PAUSES and self._kind(data, position) == _SECRETS:
+            self._pauses += 1
+            return FULL
+        self._take(bytes(data[position : position + total]), origin + position)
+        self.state[K_POSITION] += total
+        return RARE
 
-    def remainder(self, data: Octets, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
-        """List the packet in `data[start:end]`, in which the file ends, if all before its octets is there.
+    def nonsense(self, data: Octets, position: int) -> str:
+        """What is wrong with a block: only its lengths can be."""
+        return "lengths of a block contradict each other; nothing behind it was read"
 
-        Returns:
-            The number of packets, 0 or 1.
-        """
-        state = self._state
-        self._info.truncated = True
-        detail = "the file ends inside this block"
-        self._info.problem("capture-truncated", int(state[K_NUMBER]) + 1, origin + start, detail)
+    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+        """Fill in the packet of the block in which the file ends; whether all before its octets is there."""
+        state = self.state
         if end - start < _PREFIX:
-            return 0
+            return False
         kind, total, caplen = struct.unpack_from(self._order + "II12xI", data.data, start)
         if kind not in {_PACKET, _OBSOLETE_PACKET} or caplen > total - _PREFIX - 4:
-            return 0
+            return False
         # The kernel reads it as the block of an empty packet.
         block = np.zeros(_PREFIX + 4, np.uint8)
         block[:_PREFIX] = data[start : start + _PREFIX]
         for position, value in (4, len(block)), (20, 0), (_PREFIX, len(block)):
             struct.pack_into(self._order + "I", block.data, position, value)
-        found = np.empty((len(columns), 1), np.int64)
+        found = np.empty((COLUMNS, 1), np.int64)
         state[K_POSITION] = state[K_ROWS] = 0
-        kernels.call(scan_blocks, False, block, len(block), self._interfaces, found, state)
+        kernels.call(scan_blocks, False, block, len(block), self.table, found, state)
         found[OFFSET], found[CAPLEN] = start + _PREFIX, min(caplen, end - start - _PREFIX)
-        columns[:, row] = found[:, 0]
-        return int(state[K_ROWS])
+        packet[:] = found[:, 0]
+        return bool(state[K_ROWS])
 
     def finish(self) -> None:
         """The file has ended: tell what the kernel could only count."""
@@ -245,8 +244,8 @@ class PcapngScanner:
             (K_HOMELESS, "packets of an interface that is not described were left out: {}"),
             (K_TIMES_CUT, "times beyond the year 2255 were cut: {}"),
         ):
-            if count := int(self._state[item]):
-                self._info.problem("header-unknown", 0, None, detail.format(count), count)
+            if count := int(self.state[item]):
+                self.info.problem("header-unknown", 0, None, detail.format(count), count)
 
     def _measure(self, head: bytes) -> int | None:
         """Length of the block that begins so, or None when it cannot be right."""
@@ -258,11 +257,14 @@ class PcapngScanner:
         shortest = _SHORTEST_SECTION if section else 12
         return total if shortest <= total <= MAX_BLOCK and total % 4 == 0 else None
 
+    def _kind(self, data: Octets, position: int) -> int:
+        return int(struct.unpack_from(self._order + "I", data.data, position)[0])
+
     def _take(self, block: bytes, at: int) -> None:
         """Take in a block with state; `at` is its place in the file."""
         if block.startswith(SECTION_MAGIC):
             self._order = _byte_order(block) or "<"
-            self._state[K_BIG], self._state[K_INTERFACES] = self._order == ">", 0
+            self.state[K_BIG], self.state[K_INTERFACES] = self._order == ">", 0
             self._drops.clear()
             return
         kind = struct.unpack_from(self._order + "I", block)[0]
@@ -271,17 +273,20 @@ class PcapngScanner:
         elif kind == _STATISTICS and len(block) >= 24:
             self._statistics(block)
         elif kind == _SECRETS and len(block) >= 20:
-            length = min(struct.unpack_from(self._order + "I", block, 12)[0], len(block) - 20)
+            what, length = struct.unpack_from(self._order + "II", block, 8)
+            length = min(length, len(block) - 20)
+            if what != _TLS_KEY_LOG:
+                return
             if self._secrets + length > MAX_SECRETS:
-                self._info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} octets of secrets")
+                self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} octets of secrets")
                 return
             self._secrets += length
-            self._info.secrets.append(block[16 : 16 + length])
+            self.info.secrets.append(block[16 : 16 + length])
 
     def _interface(self, block: bytes, at: int) -> None:
-        number = int(self._state[K_INTERFACES])
+        number = int(self.state[K_INTERFACES])
         if number >= MAX_INTERFACES:
-            self._info.problem("limit-reached", 0, at, f"more than {MAX_INTERFACES} interfaces in a section")
+            self.info.problem("limit-reached", 0, at, f"more than {MAX_INTERFACES} interfaces in a section")
             return
         link, snap_length = struct.unpack_from(self._order + "HxxI", block, 8)
         per_second, shift, offset_s, name = 10**6, 0, 0, ""
@@ -294,15 +299,15 @@ class PcapngScanner:
                 per_second = 1 << shift if binary else 10 ** min(exponent, 18)
                 if exponent > (62 if binary else 18):
                     detail = f"interface {number} counts ticks that are too short to be told apart; times are wrong"
-                    self._info.problem("header-unknown", 0, at, detail)
+                    self.info.problem("header-unknown", 0, at, detail)
             elif code == 14 and len(value) == 8:  # if_tsoffset
                 offset_s = struct.unpack(self._order + "q", value)[0]
-        if number == len(self._interfaces):
-            self._interfaces = np.concatenate([self._interfaces, np.zeros_like(self._interfaces)])
+        if number == len(self.table):
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
         offset_s = max(-MAX_SECONDS, min(MAX_SECONDS, offset_s))
-        self._interfaces[number] = link, snap_length, per_second, shift, offset_s
-        self._state[K_INTERFACES] = number + 1
-        self._info.interface(name, link, snap_length)
+        self.table[number] = link, snap_length, per_second, shift, offset_s
+        self.state[K_INTERFACES] = number + 1
+        self.info.interface(name, link, snap_length)
 
     def _statistics(self, block: bytes) -> None:
         """Take in drop counts. They grow while the capture runs, so the last ones of an interface stand."""
@@ -312,11 +317,11 @@ class PcapngScanner:
             for code, value in self._options(block, 20)
             if code in {5, 7} and len(value) == 8  # isb_ifdrop, isb_osdrop
         ]
-        if dropped and interface < self._state[K_INTERFACES]:
+        if dropped and interface < self.state[K_INTERFACES]:
             total = min(sum(dropped), 1 << 62)
             more = total - self._drops.get(interface, 0)
             self._drops[interface] = total
-            self._info.dropped = min((self._info.dropped or 0) + more, 1 << 62)
+            self.info.dropped = min((self.info.dropped or 0) + more, 1 << 62)
 
     def _options(self, block: bytes, position: int) -> Iterator[tuple[int, bytes]]:
         end = len(block) - 4

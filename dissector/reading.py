@@ -90,7 +90,7 @@ class Reading:
             "format": info.format,
             "link_types": ",".join(LINK_NAMES.get(link, str(link)) for link in info.link_types),
             "packets": info.packets,
-            "bytes": taken or source.size or 0,
+            "bytes": info.size,
             "first_ts_ns": info.first_ts_ns,
             "last_ts_ns": info.last_ts_ns,
             "snap_length": info.snap_length or None,

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissector.capture import CaptureError, CaptureFile, PacketBatch
-from dissector.pcap import MAX_RECORD
+from dissector.records import MAX_RECORD
 from tests.dissector.builders import Packet, block, enhanced, interface, pcap, pcapng, section
 
 BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])

@@ -1,6 +1,7 @@
 """Next-generation captures: sections, interfaces, times, and the blocks that carry something else."""
 
 import io
+import struct
 import time
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissector.capture import CaptureFile
-from dissector.pcapng import MAX_INTERFACES, MAX_SECONDS
+from dissector.pcapng import MAX_INTERFACES, MAX_PAUSES, MAX_SECONDS
 from tests.dissector.builders import (
     Packet,
     block,
@@ -140,9 +141,45 @@ def test_drop_counts_are_those_of_the_last_statistics():
 
 def test_secrets_are_kept_but_not_shown():
     text = b"CLIENT_RANDOM 0123 4567\n"
-    _, file = batches(section(">") + secrets(text, ">") + section("<") + secrets(b"", "<"))
-    assert file.info.secrets == [text, b""]
-    assert "CLIENT" not in repr(file.info)
+    others = block(10, struct.pack("<II", 0x57474B4C, 4) + b"wire")  # of another protocol
+    content = section(">") + secrets(text, ">") + section("<") + secrets(b"", "<") + others
+    found, file = batches(content + interface() + enhanced(Packet(0, b"a"), 0))
+    assert file.info.secrets == found[0].secrets == [text, b""]
+    assert "CLIENT" not in repr(file.info) + repr(found)
+
+
+@BOTH
+@given(batch_bytes=batch_sizes)
+def test_secrets_are_known_before_the_packets_behind_them_and_not_sooner(compiled, batch_bytes):
+    content = section() + interface() + enhanced(Packet(0, b"a"), 0) + secrets(b"one") + secrets(b"two")
+    content += enhanced(Packet(0, b"b"), 0) + enhanced(Packet(0, b"c"), 0) + secrets(b"three") + secrets(b"last")
+    found, file = batches(content + enhanced(Packet(0, b"d"), 0), compiled, batch_bytes)
+    known, seen = [], {}
+    for batch in found:
+        known += batch.secrets
+        for _, _, octets, _, _ in rows([batch]):
+            seen[octets] = list(known)
+    assert seen == {
+        b"a": [], b"b": [b"one", b"two"], b"c": [b"one", b"two"], b"d": [b"one", b"two", b"three", b"last"],
+    }  # fmt: skip
+    assert file.info.secrets == known
+
+
+def test_secrets_between_all_packets_do_not_make_a_batch_of_each():
+    content = section() + interface() + (enhanced(Packet(0, b"a"), 0) + secrets(b"x")) * 2000
+    found, file = batches(content, batch_bytes=1 << 20)
+    assert len(found) == MAX_PAUSES + 1
+    assert len(file.info.secrets) == sum(len(batch.secrets) for batch in found) == 2000
+
+
+@pytest.mark.parametrize("cut", [0, 3, 7])
+@pytest.mark.parametrize("tail", [b"", b"\x63\0\0\0\x0e\0\0\0" + bytes(600)])
+@given(batch_bytes=batch_sizes)
+def test_the_size_of_a_damaged_file_does_not_depend_on_batches(cut, tail, batch_bytes):
+    content = (section() + interface() + enhanced(Packet(0, bytes(50)), 0) * 9)[: -cut or None]
+    _, file = batches(content + tail, batch_bytes=batch_bytes)
+    _, whole = batches(content + tail, batch_bytes=1 << 20)
+    assert file.info.size == whole.info.size <= len(content + tail)
 
 
 @pytest.mark.parametrize(
