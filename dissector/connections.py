@@ -17,7 +17,8 @@ from dissector.fields import Plan, decode
 from dissector.handshakes.facts import Side, Tcp
 from dissector.handshakes.story import FIRST, Story, Where, detail
 from dissector.handshakes.verdict import judge
-from dissector.reassembly import (
+from dissector.tables import schema
+from dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
     C_A_PORT,
@@ -65,7 +66,6 @@ from dissector.reassembly import (
     S_SLOT,
     S_TS,
 )
-from dissector.tables import schema
 from spec import handshakes
 from spec.model import Protocol
 

@@ -16,7 +16,9 @@ from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints
 from dissector.carry import Buffer
 from dissector.kernel import call
-from dissector.reassembly import (
+from dissector.stream import frames as stream_frames
+from dissector.stream import layout as sl
+from dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
     C_CLIENT,
@@ -27,8 +29,6 @@ from dissector.reassembly import (
     S_SIDE,
     S_SLOT,
 )
-from dissector.stream import frames as stream_frames
-from dissector.stream import layout as sl
 from spec.model import Protocol
 
 PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")

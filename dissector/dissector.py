@@ -20,7 +20,10 @@ from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.packets import PacketDecoder, PacketReport
-from dissector.reassembly import (
+from dissector.stream import layout as sl
+from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
+from dissector.tables import Ends, Tables
+from dissector.tcp.layout import (
     C_FIRST_PACKET,
     C_FIRST_TS,
     C_ID,
@@ -28,12 +31,9 @@ from dissector.reassembly import (
     C_SYN,
     K_CLOCK,
     S_SLOT,
-    identity,
 )
-from dissector.stream import layout as sl
-from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
-from dissector.tables import Ends, Tables
-from dissector.tcp import Reassembler
+from dissector.tcp.reassembler import Reassembler
+from dissector.tcp.slots import identity
 from spec.model import Protocol
 
 Row = tuple[str, pa.RecordBatch]

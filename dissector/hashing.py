@@ -2,7 +2,7 @@
 
 State of one hash: a row of eight uint64 (four lanes, octets so far, three unused) and a row of 32 octets that
 wait for a full stripe. Every uint64 operation is masked, so that Python's integers and numba's agree.
-Source: the XXH64 description in the xxHash specification, release 0.8.
+Source: the XXH64 description in the xxHash specification, release 0.8. And `mix`, for identities and hash tables.
 """
 
 from dissector.arrays import Array
@@ -129,3 +129,10 @@ def hash_end(lanes: Array, waiting: Array, row: int) -> int:
     h = ((h ^ (h >> 33)) * P2) & MASK
     h = ((h ^ (h >> 29)) * u64(P3)) & MASK
     return h ^ (h >> 32)
+
+
+@kernel
+def mix(h: int, value: int) -> int:
+    """One step of a 63-bit multiplicative hash. Products wrap, which only unsigned integers may."""
+    product = ((u64(h) ^ u64(value)) * u64(0x1D8E4E27C47D124F)) & u64(0x7FFFFFFFFFFFFFFF)
+    return i64(product ^ (product >> u64(31)))

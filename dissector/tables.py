@@ -14,10 +14,10 @@ from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
 from dissector.columns import nulls
 from dissector.fields import PROBLEM_CODES, Decoded
-from dissector.reassembly import C_CLIENT, C_ID
 from dissector.stream import layout as sl
 from dissector.stream.protocol import PROTOCOL as STREAM
 from dissector.stream.protocol import StreamFaults, StreamFrames, StreamMessages
+from dissector.tcp.layout import C_CLIENT, C_ID
 from spec.model import Protocol
 
 TYPES = {

@@ -25,8 +25,8 @@ from dissector.amqp091.layout import (
     Z_VALUE,
 )
 from dissector.arrays import Array
+from dissector.hashing import mix
 from dissector.kernel import i64, kernel
-from dissector.reassembly import mix
 
 
 @kernel

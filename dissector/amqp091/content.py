@@ -153,11 +153,10 @@ from dissector.amqp091.layout import (
     Z_VALUE,
 )
 from dissector.arrays import Array
-from dissector.hashing import hash_begin, hash_end, hash_feed
+from dissector.hashing import hash_begin, hash_end, hash_feed, mix
 from dissector.kernel import kernel
-from dissector.reassembly import (
+from dissector.tcp.layout import (
     C_CLIENT,
-    mix,
 )
 
 HUGE = 1 << 62

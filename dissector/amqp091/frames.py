@@ -97,7 +97,7 @@ from dissector.amqp091.layout import (
 )
 from dissector.arrays import Array
 from dissector.kernel import i64, kernel
-from dissector.reassembly import (
+from dissector.tcp.layout import (
     C_FRAMES,
     S_CAPTURE,
     S_FIRST_CAPTURE,

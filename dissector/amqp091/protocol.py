@@ -20,7 +20,7 @@ from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
 from dissector.fields import REDACTED, Decoded, Plan, decode
 from dissector.kernel import call
-from dissector.reassembly import S_LENGTH
+from dissector.tcp.layout import S_LENGTH
 from spec.model import Protocol
 
 IDS_OCTETS = 4

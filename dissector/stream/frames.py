@@ -46,18 +46,6 @@ from dissector.amqp091.layout import (
 from dissector.arrays import Array
 from dissector.fields import fits
 from dissector.kernel import i64, kernel
-from dissector.reassembly import (
-    C_CLIENT,
-    C_FRAMES,
-    S_CAPTURE,
-    S_LENGTH,
-    S_OFFSET,
-    S_PACKET,
-    S_POS,
-    S_SIDE,
-    S_SLOT,
-    S_TS,
-)
 from dissector.stream.layout import (
     CHUNK_DATA_LENGTH,
     CHUNK_HEADER,
@@ -105,6 +93,18 @@ from dissector.stream.layout import (
     VERSIONS,
     W_KEEP,
     W_PARTED,
+)
+from dissector.tcp.layout import (
+    C_CLIENT,
+    C_FRAMES,
+    S_CAPTURE,
+    S_LENGTH,
+    S_OFFSET,
+    S_PACKET,
+    S_POS,
+    S_SIDE,
+    S_SLOT,
+    S_TS,
 )
 
 

@@ -17,11 +17,11 @@ from dissector.arrays import Ints
 from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.kernel import call
-from dissector.reassembly import S_LENGTH
 from dissector.stream import frames
 from dissector.stream import layout as sl
 from dissector.stream.messages import Records
 from dissector.stream.names import Names
+from dissector.tcp.layout import S_LENGTH
 
 PROTOCOL = "rabbitmq-stream"
 

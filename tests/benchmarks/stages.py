@@ -16,18 +16,19 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from dissector import capture, connections, detect, kernel, output, packets, program, reading, tables, tcp
+from dissector import capture, connections, detect, kernel, output, packets, program, reading, tables
 from dissector import dissector as whole
 from dissector.amqp091 import protocol
+from dissector.tcp import reassembler
 
 STAGES = (
     ("clock", reading.Reading, "_clock_steps"),
     ("scan", capture.CaptureFile, "__iter__"),
     ("segments", packets.PacketDecoder, "segments"),
-    ("tcp", tcp.Reassembler, "feed"),
-    ("tcp", tcp.Reassembler, "expire"),
-    ("tcp", tcp.Reassembler, "finish"),
-    ("tcp", tcp.Reassembler, "free"),
+    ("tcp", reassembler.Reassembler, "feed"),
+    ("tcp", reassembler.Reassembler, "expire"),
+    ("tcp", reassembler.Reassembler, "finish"),
+    ("tcp", reassembler.Reassembler, "free"),
     ("detect", detect.Detector, "sort"),
     ("walk", protocol.Amqp091, "feed"),
     ("assemble", protocol.Amqp091, "_take"),

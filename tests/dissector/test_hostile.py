@@ -17,7 +17,7 @@ import spec
 from dissector import limits
 from dissector.capture import CaptureFile
 from dissector.dissector import Dissector, Options
-from dissector.tcp import Reassembler
+from dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import dissect, dissect_packets, recorded, rows
 from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw
@@ -221,5 +221,6 @@ def test_hundreds_of_thousands_of_half_open_connections() -> None:
             ended += made.num_rows if name == "connections" else 0
             assert made.num_rows <= 1 << 15
     assert ended >= 150_000 - limits.CONNECTIONS
-    assert len(dissector.tcp.conn) == limits.CONNECTIONS
-    assert sum(a.nbytes for a in vars(dissector.tcp).values() if isinstance(a, np.ndarray)) < 150 << 20
+    assert len(dissector.tcp.slots) == limits.CONNECTIONS
+    state = vars(dissector.tcp) | vars(dissector.tcp.slots) | vars(dissector.tcp.parts)
+    assert sum(a.nbytes for a in state.values() if isinstance(a, np.ndarray)) < 150 << 20

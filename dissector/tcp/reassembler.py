@@ -1,6 +1,6 @@
 """TCP connections: batches of segments to ordered pieces of octets and holes.
 
-Holds the state that the kernels of `reassembly` work on, and makes room for it.
+Holds the state that the kernels work on, and makes room for it.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ from dissector.arrays import Ints
 from dissector.carry import Ranges
 from dissector.kernel import call
 from dissector.packets import SegmentBatch
-from dissector.reassembly import (
+from dissector.pool import Pool, grown
+from dissector.tcp.layout import (
     C_CLOSED,
     C_FIRST_PACKET,
     C_FIRST_TS,
@@ -22,8 +23,6 @@ from dissector.reassembly import (
     H_WIDTH,
     K_CLOCK,
     K_ENDED,
-    K_FREE_PARTS,
-    K_FREE_SLOTS,
     K_PIECES,
     K_TOMBSTONES,
     K_WIDTH,
@@ -33,11 +32,10 @@ from dissector.reassembly import (
     P_USED,
     P_WIDTH,
     S_HEIGHT,
-    flush,
-    forget,
-    reassemble,
-    rebuild,
 )
+from dissector.tcp.parts import flush
+from dissector.tcp.segments import reassemble
+from dissector.tcp.slots import forget, rebuild
 
 ENDED_AT_ONCE = 4096
 """Connections that are ended in one go."""
@@ -53,34 +51,28 @@ class Reassembler:
     def __init__(self, compiled: bool, max_connections: int = limits.CONNECTIONS) -> None:
         self.compiled = compiled
         self.max_connections = max_connections
-        self.conn = np.zeros((0, C_WIDTH), np.int64)
-        self.half = np.zeros((0, H_WIDTH), np.int64)
-        self.table = np.zeros(64, np.int64)
-        self.free_slots = np.zeros(0, np.int64)
+        self.slots = Pool(C_WIDTH, 64)
+        self.half = np.zeros((2 * len(self.slots), H_WIDTH), np.int64)
+        self.table = np.zeros(4 * len(self.slots), np.int64)
         self.control = np.zeros(K_WIDTH, np.int64)
-        self.parts = np.zeros((0, P_WIDTH), np.int64)
-        self.free_parts = np.zeros(0, np.int64)
-        self._grow_parts(limits.WAITING_PARTS if compiled else 4096)
+        self.parts = Pool(P_WIDTH, limits.WAITING_PARTS if compiled else 4096)
+        self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts)), np.int64)
         self.ended = np.empty(4096, np.int64)
         self.given_up: list[tuple[int, int]] = []
         """Where too many connections were open: the packet that wanted one more, and how many were ended for it."""
-        self._grow(64)
+
+    @property
+    def conn(self) -> Ints:
+        """The connections' rows, by slot."""
+        return self.slots.rows
 
     def _grow(self, capacity: int) -> None:
-        old = len(self.conn)
-        self.conn = np.concatenate([self.conn, np.zeros((capacity - old, C_WIDTH), np.int64)])
-        self.half = np.concatenate([self.half, np.zeros((2 * (capacity - old), H_WIDTH), np.int64)])
-        free = self.free_slots[: self.control[K_FREE_SLOTS]]
-        self.free_slots = np.concatenate([np.arange(old, capacity)[::-1], free, np.zeros(old - len(free), np.int64)])
-        self.control[K_FREE_SLOTS] += capacity - old
+        self.slots.grow(capacity)
+        self.half = grown(self.half, 2 * capacity)
         self._rebuild(4 * capacity, self.conn[:, C_USED])
 
     def _grow_parts(self, capacity: int) -> None:
-        old = len(self.parts)
-        self.parts = np.concatenate([self.parts, np.zeros((capacity - old, P_WIDTH), np.int64)])
-        free = self.free_parts[: self.control[K_FREE_PARTS]]
-        self.free_parts = np.concatenate([np.arange(old, capacity)[::-1], free, np.zeros(old - len(free), np.int64)])
-        self.control[K_FREE_PARTS] += capacity - old
+        self.parts.grow(capacity)
         self.pieces = np.empty((S_HEIGHT, 4 * capacity), np.int64)
 
     def _rebuild(self, size: int, live: Ints) -> None:
@@ -97,11 +89,11 @@ class Reassembler:
                 reassemble, self.compiled, segments.ts_ns, segments.packet, segments.src_hi, segments.src_lo,
                 segments.dst_hi, segments.dst_lo, segments.sport, segments.dport, segments.seq, segments.ack,
                 segments.flags, segments.offset, segments.caplen, segments.length, segments.wscale,
-                segments.capture, at, self.conn, self.half, self.table, self.parts, self.free_slots,
-                self.free_parts, self.ended, self.pieces, self.control,
+                segments.capture, at, self.conn, self.half, self.table, self.parts.rows, self.slots.free,
+                self.parts.free, self.ended, self.pieces, self.control,
             )  # fmt: skip
             yield from self._drain(self.ended[: self.control[K_ENDED]].copy())
-            if at < len(segments.ts_ns) and self.control[K_FREE_SLOTS] == 0:
+            if at < len(segments.ts_ns) and self.slots.left == 0:
                 yield from self._make_room(int(segments.packet[at]))
             elif at == before and len(self.parts) < limits.WAITING_PARTS:
                 self._grow_parts(2 * len(self.parts))
@@ -133,7 +125,7 @@ class Reassembler:
             self._grow(min(2 * len(self.conn), self.max_connections))
             return
         yield from self.expire()
-        if self.control[K_FREE_SLOTS] * 8 < len(self.conn):
+        if self.slots.left * 8 < len(self.conn):
             slots = np.flatnonzero(self.conn[:, C_USED])
             oldest = slots[np.argsort(self.conn[slots, C_LAST_TS], kind="stable")[: max(len(slots) // 8, 1)]]
             self.given_up.append((packet, len(oldest)))
@@ -144,7 +136,7 @@ class Reassembler:
         at = 0
         while True:
             at = call(
-                flush, self.compiled, ended, self.conn, self.half, self.parts, self.free_parts, self.pieces,
+                flush, self.compiled, ended, self.conn, self.half, self.parts.rows, self.parts.free, self.pieces,
                 self.control, at,
             )  # fmt: skip
             count = int(self.control[K_PIECES])
@@ -158,9 +150,9 @@ class Reassembler:
 
     def free(self, slots: Ints) -> None:
         """Take back the slots of ended connections."""
-        call(forget, self.compiled, slots, self.conn, self.table, self.free_slots, self.control)
+        call(forget, self.compiled, slots, self.conn, self.table, self.slots.free, self.control)
 
     @property
     def ranges(self) -> list[Ranges]:
         """Octets that wait, and must outlive their batch."""
-        return [Ranges(self.parts, P_USED, P_OFFSET, P_LENGTH)]
+        return [Ranges(self.parts.rows, P_USED, P_OFFSET, P_LENGTH)]

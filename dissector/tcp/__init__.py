@@ -1,0 +1,1 @@
+"""TCP: segments to pieces of streams, octets and holes in order."""

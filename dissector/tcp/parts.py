@@ -1,0 +1,189 @@
+"""Octets that wait for what comes before them, and the pieces that are handed on in order."""
+
+from dissector.arrays import Array
+from dissector.kernel import kernel
+from dissector.pool import give, take
+from dissector.tcp.layout import (
+    H_AGAIN,
+    H_COUNT,
+    H_HEAD,
+    H_LOST,
+    H_NEXT,
+    H_POS,
+    H_TAIL,
+    H_WAITING,
+    K_PIECES,
+    K_WAITING,
+    P_CAPTURE,
+    P_LENGTH,
+    P_NEXT,
+    P_OFFSET,
+    P_PACKET,
+    P_POS,
+    P_TS,
+    P_USED,
+    S_CAPTURE,
+    S_FIRST_CAPTURE,
+    S_FIRST_PACKET,
+    S_FIRST_TS,
+    S_LENGTH,
+    S_OFFSET,
+    S_PACKET,
+    S_POS,
+    S_SIDE,
+    S_SLOT,
+    S_TS,
+)
+
+
+@kernel
+def emit(
+    pieces: Array, control: Array, slot: int, side: int, pos: int, offset: int, length: int,
+    packet: int, ts: int, capture: int, first_packet: int, first_ts: int, first_capture: int,
+) -> None:  # fmt: skip
+    """Append one piece."""
+    n = control[K_PIECES]
+    pieces[S_SLOT, n] = slot
+    pieces[S_SIDE, n] = side
+    pieces[S_POS, n] = pos
+    pieces[S_OFFSET, n] = offset
+    pieces[S_LENGTH, n] = length
+    pieces[S_PACKET, n] = packet
+    pieces[S_TS, n] = ts
+    pieces[S_CAPTURE, n] = capture
+    pieces[S_FIRST_PACKET, n] = first_packet
+    pieces[S_FIRST_TS, n] = first_ts
+    pieces[S_FIRST_CAPTURE, n] = first_capture
+    control[K_PIECES] = n + 1
+
+
+@kernel
+def keep(
+    half: Array, parts: Array, control: Array, free: Array, row: int, before: int, after: int,
+    pos: int, length: int, offset: int, packet: int, ts: int, capture: int,
+) -> int:  # fmt: skip
+    """Put a part between two others of the list (-1: none) and return its index. A free one must be there."""
+    part = take(free)
+    parts[part, P_NEXT] = after
+    parts[part, P_POS] = pos
+    parts[part, P_LENGTH] = length
+    parts[part, P_OFFSET] = offset
+    parts[part, P_PACKET] = packet
+    parts[part, P_TS] = ts
+    parts[part, P_CAPTURE] = capture
+    parts[part, P_USED] = 1
+    if before < 0:
+        half[row, H_HEAD] = part
+    else:
+        parts[before, P_NEXT] = part
+    if after < 0:
+        half[row, H_TAIL] = part
+    if offset >= 0:
+        half[row, H_WAITING] += length
+        control[K_WAITING] += length
+    half[row, H_COUNT] += 1
+    return part
+
+
+@kernel
+def store(
+    half: Array, parts: Array, control: Array, free: Array, row: int,
+    pos: int, length: int, offset: int, packet: int, ts: int, capture: int,
+) -> None:  # fmt: skip
+    """Keep octets that came too early, less those already waiting: the first copy wins."""
+    end = pos + length
+    before = -1
+    part = half[row, H_HEAD]
+    tail = half[row, H_TAIL]
+    if tail >= 0 and parts[tail, P_POS] + parts[tail, P_LENGTH] <= pos:
+        before = tail
+        part = -1
+    while part >= 0 and pos < end and free[0] > 0:
+        start = parts[part, P_POS]
+        stop = start + parts[part, P_LENGTH]
+        if stop > pos:
+            if start >= end:
+                break
+            if pos < start:
+                before = keep(
+                    half, parts, control, free, row, before, part, pos, start - pos, offset, packet, ts, capture
+                )
+            lap = min(stop, end) - max(start, pos)
+            half[row, H_AGAIN] += lap
+            if offset >= 0:
+                offset += min(stop, end) - pos
+            pos = min(stop, end)
+        before = part
+        part = parts[part, P_NEXT]
+    if pos < end and free[0] > 0:
+        keep(half, parts, control, free, row, before, part, pos, end - pos, offset, packet, ts, capture)
+
+
+@kernel
+def release(
+    half: Array, parts: Array, control: Array, free: Array, pieces: Array,
+    slot: int, side: int, packet: int, ts: int, capture: int, through: int,
+) -> None:  # fmt: skip
+    """Hand on the parts that are next in order; with `through` also over holes."""
+    row = 2 * slot + side
+    part = half[row, H_HEAD]
+    while part >= 0:
+        start = parts[part, P_POS]
+        here = half[row, H_POS]
+        if start > here:
+            if through == 0:
+                break
+            emit(pieces, control, slot, side, here, -1, start - here, packet, ts, capture, packet, ts, capture)
+            half[row, H_LOST] += start - here
+            half[row, H_NEXT] = (half[row, H_NEXT] + start - here) & 0xFFFFFFFF
+            here = start
+        skip = here - start
+        length = parts[part, P_LENGTH]
+        if skip < length:
+            offset = parts[part, P_OFFSET]
+            if offset >= 0:
+                offset += skip
+            else:
+                half[row, H_LOST] += length - skip
+            emit(
+                pieces, control, slot, side, here, offset, length - skip, packet, ts, capture,
+                parts[part, P_PACKET], parts[part, P_TS], parts[part, P_CAPTURE],
+            )  # fmt: skip
+            half[row, H_NEXT] = (half[row, H_NEXT] + length - skip) & 0xFFFFFFFF
+            here += length - skip
+            half[row, H_AGAIN] += skip
+        else:
+            half[row, H_AGAIN] += length
+        half[row, H_POS] = here
+        if parts[part, P_OFFSET] >= 0:
+            half[row, H_WAITING] -= length
+            control[K_WAITING] -= length
+        half[row, H_COUNT] -= 1
+        parts[part, P_USED] = 0
+        give(free, part)
+        part = parts[part, P_NEXT]
+    half[row, H_HEAD] = part
+    if part < 0:
+        half[row, H_TAIL] = -1
+
+
+@kernel
+def flush(
+    slots: Array, conn: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, control: Array, begin: int
+) -> int:
+    """Hand on all that still waits in these slots, over holes.
+
+    Returns the index of the first slot not done for lack of room.
+    """
+    for i in range(begin, len(slots)):
+        slot = slots[i]
+        if control[K_PIECES] + (half[2 * slot, H_COUNT] + half[2 * slot + 1, H_COUNT]) * 2 + 8 > pieces.shape[1]:
+            return i
+        for side in range(2):
+            tail = half[2 * slot + side, H_TAIL]
+            if tail >= 0:
+                release(
+                    half, parts, control, free_parts, pieces, slot, side,
+                    parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], 1,
+                )  # fmt: skip
+    return len(slots)
