@@ -10,7 +10,7 @@ from dissector.kernel import kernel
 
 
 @kernel
-def take(free: Array) -> int:
+def take_row(free: Array) -> int:
     """A free row. There must be one: `free[0]` counts them."""
     count = free[0]
     free[0] = count - 1
@@ -19,7 +19,7 @@ def take(free: Array) -> int:
 
 
 @kernel
-def give(free: Array, row: int) -> None:
+def give_row(free: Array, row: int) -> None:
     """Give a row back; it is the next to be taken."""
     count = free[0] + 1
     free[0] = count

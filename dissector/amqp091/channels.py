@@ -17,8 +17,6 @@ from dissector.amqp091.layout import (
     N_SLOT,
     N_USED,
     N_WIDTH,
-    Q_FREE_CHANNELS,
-    Q_FREE_NODES,
     Q_TOMBSTONES,
     Z_KEY,
     Z_NEXT,
@@ -27,6 +25,7 @@ from dissector.amqp091.layout import (
 from dissector.arrays import Array
 from dissector.hashing import mix
 from dissector.kernel import i64, kernel
+from dissector.pool import give_row, take_row
 
 
 @kernel
@@ -46,13 +45,12 @@ def channel_row(
         elif spare < 0:
             spare = place
         place = (place + 1) & mask
-    if make == 0 or control[Q_FREE_CHANNELS] == 0:
+    if make == 0 or free[0] == 0:
         return -1
     if spare >= 0:
         place = spare
         control[Q_TOMBSTONES] -= 1
-    control[Q_FREE_CHANNELS] -= 1
-    row = free[control[Q_FREE_CHANNELS]]
+    row = take_row(free)
     table[place] = row + 1
     for column in range(N_WIDTH):
         channels[row, column] = 0
@@ -73,12 +71,11 @@ def channel_row(
 
 
 @kernel
-def push(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array, key: int, value: int) -> None:
+def push(channels: Array, row: int, head: int, nodes: Array, free: Array, key: int, value: int) -> None:
     """Append to the list with columns head and head + 1; without room it is left out."""
-    if control[Q_FREE_NODES] == 0:
+    if free[0] == 0:
         return
-    control[Q_FREE_NODES] -= 1
-    node = free[control[Q_FREE_NODES]]
+    node = take_row(free)
     nodes[node, Z_NEXT] = -1
     nodes[node, Z_KEY] = key
     nodes[node, Z_VALUE] = value
@@ -90,24 +87,23 @@ def push(channels: Array, row: int, head: int, nodes: Array, free: Array, contro
 
 
 @kernel
-def shift(channels: Array, row: int, head: int, nodes: Array, free: Array, control: Array) -> int:
+def shift(channels: Array, row: int, head: int, nodes: Array, free: Array) -> int:
     """Take the first node of a list (given back at once: its values stay until the next push), or -1."""
     node = channels[row, head]
     if node >= 0:
         channels[row, head] = nodes[node, Z_NEXT]
-        free[control[Q_FREE_NODES]] = node
-        control[Q_FREE_NODES] += 1
+        give_row(free, node)
     return node
 
 
 @kernel
-def clear(channels: Array, row: int, nodes: Array, free: Array, control: Array) -> None:
+def clear(channels: Array, row: int, nodes: Array, free: Array) -> None:
     """Empty the lists of a channel."""
-    while shift(channels, row, N_CONSUMERS, nodes, free, control) >= 0:
+    while shift(channels, row, N_CONSUMERS, nodes, free) >= 0:
         pass
-    while shift(channels, row, N_CONSUMES, nodes, free, control) >= 0:
+    while shift(channels, row, N_CONSUMES, nodes, free) >= 0:
         pass
-    while shift(channels, row, N_GETS, nodes, free, control) >= 0:
+    while shift(channels, row, N_GETS, nodes, free) >= 0:
         pass
 
 
@@ -131,14 +127,13 @@ def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
 
 
 @kernel
-def add_consumer(channels: Array, row: int, nodes: Array, free: Array, control: Array, key: int, no_ack: int) -> None:
+def add_consumer(channels: Array, row: int, nodes: Array, free: Array, key: int, no_ack: int) -> None:
     """Remember whether a consumer acknowledges."""
     node = consumer(channels, row, nodes, key)
     if node < 0:
-        if control[Q_FREE_NODES] == 0:
+        if free[0] == 0:
             return
-        control[Q_FREE_NODES] -= 1
-        node = free[control[Q_FREE_NODES]]
+        node = take_row(free)
         nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
         nodes[node, Z_KEY] = key
         channels[row, N_CONSUMERS] = node

@@ -103,7 +103,6 @@ from dissector.amqp091.layout import (
     Q_BODIES,
     Q_FAULTS,
     Q_FRAME,
-    Q_FREE_CHANNELS,
     Q_FULL,
     Q_KEPT,
     Q_MESSAGES,
@@ -155,6 +154,7 @@ from dissector.amqp091.layout import (
 from dissector.arrays import Array
 from dissector.hashing import hash_begin, hash_end, hash_feed, mix
 from dissector.kernel import kernel
+from dissector.pool import give_row
 from dissector.tcp.layout import (
     C_CLIENT,
 )
@@ -312,7 +312,7 @@ def take_method(
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
         elif role == GET_OK:
-            node = shift(channels, row, N_GETS, nodes, free_nodes, control)
+            node = shift(channels, row, N_GETS, nodes, free_nodes)
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
         begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, control, keep)
@@ -320,17 +320,17 @@ def take_method(
         channels[row, N_CONFIRM] = 1
     elif role == CONSUME:
         if tag != 0:
-            add_consumer(channels, row, nodes, free_nodes, control, tag, no_ack)
+            add_consumer(channels, row, nodes, free_nodes, tag, no_ack)
         if no_wait == 0:
-            push(channels, row, N_CONSUMES, nodes, free_nodes, control, tag, no_ack)
+            push(channels, row, N_CONSUMES, nodes, free_nodes, tag, no_ack)
     elif role == CONSUME_OK:
-        node = shift(channels, row, N_CONSUMES, nodes, free_nodes, control)
+        node = shift(channels, row, N_CONSUMES, nodes, free_nodes)
         if node >= 0 and nodes[node, Z_KEY] == 0:
-            add_consumer(channels, row, nodes, free_nodes, control, tag, nodes[node, Z_VALUE])
+            add_consumer(channels, row, nodes, free_nodes, tag, nodes[node, Z_VALUE])
     elif role == GET:
-        push(channels, row, N_GETS, nodes, free_nodes, control, 0, no_ack)
+        push(channels, row, N_GETS, nodes, free_nodes, 0, no_ack)
     elif role == GET_EMPTY:
-        shift(channels, row, N_GETS, nodes, free_nodes, control)
+        shift(channels, row, N_GETS, nodes, free_nodes)
 
 
 @kernel
@@ -354,7 +354,7 @@ def assemble(
             control[Q_MESSAGES] + 3 > messages.shape[1]
             or control[Q_FAULTS] + 4 > faults.shape[1]
             or control[Q_KEPT] + 2 > kept.shape[1]
-            or (control[Q_FREE_CHANNELS] < 1 and control[Q_FULL] == 0)
+            or (free_channels[0] == 0 and control[Q_FULL] == 0)
         ):
             break
         if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
@@ -405,7 +405,7 @@ def assemble(
                         finish_message(
                             channels, row, contents, other, sender, lanes, waiting, hashes, messages, control
                         )
-                clear(channels, row, nodes, free_nodes, control)
+                clear(channels, row, nodes, free_nodes)
                 channels[row, N_EPOCH] += 1
                 channels[row, N_CONFIRM] = 0
                 channels[row, N_SEQ] = 0
@@ -499,7 +499,7 @@ def end_channels(
                     side = conn[slot, C_CLIENT] if k & 1 == 0 else 1 - conn[slot, C_CLIENT]
                     end_fault(faults, control, channels, row, contents, k, side)
                     finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-            clear(channels, row, nodes, free_nodes, control)
+            clear(channels, row, nodes, free_nodes)
             mask = len(table) - 1
             place = mix(mix(7, slot), channels[row, N_CHANNEL]) & mask
             while table[place] != row + 1:
@@ -508,6 +508,5 @@ def end_channels(
             control[Q_TOMBSTONES] += 1
             first[slot] = channels[row, N_NEXT]
             channels[row, N_USED] = 0
-            free_channels[control[Q_FREE_CHANNELS]] = row
-            control[Q_FREE_CHANNELS] += 1
+            give_row(free_channels, row)
     return len(slots)

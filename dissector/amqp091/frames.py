@@ -28,7 +28,6 @@ from dissector.amqp091.layout import (
     M_COUNT,
     M_FAULTS,
     M_FRAMES,
-    M_FREE,
     M_PIECE,
     M_SPANS,
     METHOD,
@@ -97,6 +96,7 @@ from dissector.amqp091.layout import (
 )
 from dissector.arrays import Array
 from dissector.kernel import i64, kernel
+from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
     C_FRAMES,
     S_CAPTURE,
@@ -221,8 +221,7 @@ def drop_chain(walk: Array, row: int, fragments: Array, free: Array, control: Ar
     while fragment >= 0:
         fragments[fragment, F_USED] = 0
         control[M_CHAINED] -= fragments[fragment, F_LENGTH]
-        free[control[M_FREE]] = fragment
-        control[M_FREE] += 1
+        give_row(free, fragment)
         fragment = fragments[fragment, F_NEXT]
     walk[row, W_CHAIN] = -1
     walk[row, W_CHAIN_END] = -1
@@ -233,13 +232,12 @@ def drop_chain(walk: Array, row: int, fragments: Array, free: Array, control: Ar
 def chain(walk: Array, row: int, fragments: Array, free: Array, control: Array, offset: int, length: int) -> int:
     """Keep octets of an unfinished payload; 0 when a limit forbids it."""
     if (
-        control[M_FREE] == 0
+        free[0] == 0
         or walk[row, W_CHAINED] + length > limits.PAYLOAD
         or control[M_CHAINED] + length > limits.WAITING_OCTETS
     ):
         return 0
-    control[M_FREE] -= 1
-    fragment = free[control[M_FREE]]
+    fragment = take_row(free)
     fragments[fragment, F_NEXT] = -1
     fragments[fragment, F_OFFSET] = offset
     fragments[fragment, F_LENGTH] = length
@@ -400,7 +398,7 @@ def walk_pieces(
                 control[M_FRAMES] + 1 > frames.shape[1]
                 or control[M_SPANS] + 1 > spans.shape[1]
                 or control[M_FAULTS] + 4 > faults.shape[1]
-                or (control[M_FREE] == 0 and fragments.shape[0] < limits.FRAGMENTS)
+                or (free[0] == 0 and fragments.shape[0] < limits.FRAGMENTS)
                 or control[M_ARENA] + walk[row, W_CHAINED] + length + 8 > len(data)
             ):
                 control[M_PIECE] = i

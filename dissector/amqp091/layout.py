@@ -68,11 +68,11 @@ FAULTS = (
 # Items of `control`.
 (
     M_PIECE, M_AT,  # cursor: piece, and octets of it already taken
-    M_FRAMES, M_SPANS, M_FAULTS, M_ARENA, M_FREE,
+    M_FRAMES, M_SPANS, M_FAULTS, M_ARENA,
     M_CHAINED,  # octets in all fragments
     M_COUNT,  # pieces
     M_WIDTH,
-) = range(10)  # fmt: skip
+) = range(9)  # fmt: skip
 
 METHOD, HEADER, BODY, HEARTBEAT, PROTOCOL_HEADER = 1, 2, 3, 8, 0x41
 """Frame types; a protocol header has the number of its first octet, `A`."""
@@ -150,10 +150,10 @@ Z_NEXT, Z_KEY, Z_VALUE, Z_WIDTH = range(4)
 # Items of `control`.
 (
     Q_FRAME, Q_SPAN,  # cursor
-    Q_MESSAGES, Q_FAULTS, Q_KEPT, Q_BODIES, Q_FREE_CHANNELS, Q_FREE_NODES, Q_TOMBSTONES,
+    Q_MESSAGES, Q_FAULTS, Q_KEPT, Q_BODIES, Q_TOMBSTONES,
     Q_FULL,  # 1: no more channels may be made
     Q_WIDTH,
-) = range(11)  # fmt: skip
+) = range(9)  # fmt: skip
 
 # Rows of `kept`: octets of bodies to keep, in order (body number, offset, length).
 E_BODY, E_OFFSET, E_LENGTH, E_HEIGHT = range(4)

@@ -20,6 +20,7 @@ from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
 from dissector.fields import REDACTED, Decoded, Plan, decode
 from dissector.kernel import call
+from dissector.pool import Pool, grown
 from dissector.tcp.layout import S_LENGTH
 from spec.model import Protocol
 
@@ -85,9 +86,7 @@ class Amqp091:
         self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
         self.spans = np.empty((ly.X_HEIGHT, room), np.int64)
         self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
-        self.fragments = np.zeros((0, ly.F_WIDTH), np.int64)
-        self.free_fragments = np.zeros(0, np.int64)
-        self._grow_fragments(room)
+        self.fragments = Pool(ly.F_WIDTH, room)
 
         self.control = np.zeros(ly.Q_WIDTH, np.int64)
         self.first = np.zeros(0, np.int64)
@@ -95,15 +94,12 @@ class Amqp091:
         self.hashes = np.empty(room, np.uint64)
         self.content_faults = np.empty((ly.Y_HEIGHT, room), np.int64)
         self.kept = np.empty((ly.E_HEIGHT, room), np.int64)
-        self.channels = np.zeros((0, ly.N_WIDTH), np.int64)
+        self.channels = Pool(ly.N_WIDTH, 0)
         self.contents = np.zeros((0, ly.B_WIDTH), np.int64)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
-        self.free_channels = np.zeros(0, np.int64)
-        self.nodes = np.zeros((0, ly.Z_WIDTH), np.int64)
-        self.free_nodes = np.zeros(0, np.int64)
         self._grow_channels(64)
-        self._grow_nodes(2 * room)
+        self.nodes = Pool(ly.Z_WIDTH, 2 * room)
 
     # ---------------------------------------------------------------------------------------------- state
 
@@ -111,7 +107,7 @@ class Amqp091:
     def ranges(self) -> list[Ranges]:
         """Octets of unfinished frames and contents, which must outlive their batch."""
         return [
-            Ranges(self.fragments, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH),
+            Ranges(self.fragments.rows, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH),
             Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH),
             Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH),
         ]
@@ -119,9 +115,8 @@ class Amqp091:
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
         if len(self.first) < capacity:
-            more = capacity - len(self.first)
-            self.first = np.concatenate([self.first, np.full(more, -1, np.int64)])
-            self.walk = np.concatenate([self.walk, np.zeros((2 * more, ly.W_WIDTH), np.int64)])
+            self.first = grown(self.first, capacity, -1)
+            self.walk = grown(self.walk, 2 * capacity)
         for side in range(2):
             rows = 2 * slots + side
             self.walk[rows] = 0
@@ -131,38 +126,16 @@ class Amqp091:
             self.walk[rows, ly.W_LAST] = -1
 
     def _grow_channels(self, capacity: int) -> None:
-        old = len(self.channels)
-        more = capacity - old
-        self.channels = np.concatenate([self.channels, np.zeros((more, ly.N_WIDTH), np.int64)])
-        self.contents = np.concatenate([self.contents, np.zeros((2 * more, ly.B_WIDTH), np.int64)])
-        self.lanes = np.concatenate([self.lanes, np.zeros((2 * more, 8), np.uint64)])
-        self.waiting = np.concatenate([self.waiting, np.zeros(64 * more, np.uint8)])
-        free = self.free_channels[: self.control[ly.Q_FREE_CHANNELS]]
-        new = np.arange(old, capacity, dtype=np.int64)[::-1]
-        self.free_channels = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
-        self.control[ly.Q_FREE_CHANNELS] += more
+        self.channels.grow(capacity)
+        self.contents = grown(self.contents, 2 * capacity)
+        self.lanes = grown(self.lanes, 2 * capacity)
+        self.waiting = grown(self.waiting, 64 * capacity)
         self._rebuild(4 * capacity)
 
     def _rebuild(self, size: int) -> None:
         self.table = np.zeros(size, np.int64)
         self.control[ly.Q_TOMBSTONES] = 0
-        call(channels.place_channels, self.compiled, self.channels, self.table)
-
-    def _grow_fragments(self, capacity: int) -> None:
-        old = len(self.fragments)
-        self.fragments = np.concatenate([self.fragments, np.zeros((capacity - old, ly.F_WIDTH), np.int64)])
-        free = self.free_fragments[: self.pieces_control[ly.M_FREE]]
-        new = np.arange(old, capacity, dtype=np.int64)[::-1]
-        self.free_fragments = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
-        self.pieces_control[ly.M_FREE] += capacity - old
-
-    def _grow_nodes(self, capacity: int) -> None:
-        old = len(self.nodes)
-        self.nodes = np.concatenate([self.nodes, np.zeros((capacity - old, ly.Z_WIDTH), np.int64)])
-        free = self.free_nodes[: self.control[ly.Q_FREE_NODES]]
-        new = np.arange(old, capacity, dtype=np.int64)[::-1]
-        self.free_nodes = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
-        self.control[ly.Q_FREE_NODES] += capacity - old
+        call(channels.place_channels, self.compiled, self.channels.rows, self.table)
 
     # ---------------------------------------------------------------------------------------------- stages
 
@@ -176,12 +149,12 @@ class Amqp091:
             m[ly.M_ARENA] = buffer.top
             call(
                 frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.spans,
-                self.faults, self.fragments, self.free_fragments, m, self.methods,
+                self.faults, self.fragments.rows, self.fragments.free, m, self.methods,
             )  # fmt: skip
             buffer.top = int(m[ly.M_ARENA])
             yield from self._take(buffer, conn)
-            if m[ly.M_FREE] == 0 and len(self.fragments) < limits.FRAGMENTS:
-                self._grow_fragments(2 * len(self.fragments))
+            if self.fragments.left == 0 and len(self.fragments) < limits.FRAGMENTS:
+                self.fragments.grow(2 * len(self.fragments))
             if m[ly.M_PIECE] < count:
                 buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
 
@@ -208,20 +181,19 @@ class Amqp091:
         no_ack, no_wait = (_flags(fields.columns[name]) for name in ("no_ack", "no_wait"))
         q = self.control
         q[ly.Q_FRAME] = q[ly.Q_SPAN] = 0
-        if q[ly.Q_FREE_NODES] < n and len(self.nodes) < limits.PENDING:
-            self._grow_nodes(2 * len(self.nodes))
+        if self.nodes.left < n and len(self.nodes) < limits.PENDING:
+            self.nodes.grow(2 * len(self.nodes))
         messages: list[Messages | Faults] = []
         while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < m[ly.M_SPANS]:
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             call(
                 content.assemble, self.compiled, self.frames, n, self.spans, int(m[ly.M_SPANS]), buffer.data, conn,
-                self.roles, tags, no_ack, no_wait, self.channels, self.contents, self.lanes, self.waiting,
-                self.table, self.first, self.free_channels, self.nodes, self.free_nodes, self.messages, self.hashes,
-                self.content_faults,
-                self.kept, q, self.keep,
+                self.roles, tags, no_ack, no_wait, self.channels.rows, self.contents, self.lanes, self.waiting,
+                self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free, self.messages,
+                self.hashes, self.content_faults, self.kept, q, self.keep,
             )  # fmt: skip
             messages += self._finished(buffer.data)
-            if q[ly.Q_FREE_CHANNELS] == 0:
+            if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:
                     self._grow_channels(2 * len(self.channels))
                 else:
@@ -316,8 +288,8 @@ class Amqp091:
                 self.compiled,
                 self.walk,
                 row,
-                self.fragments,
-                self.free_fragments,
+                self.fragments.rows,
+                self.fragments.free,
                 self.pieces_control,
             )
         at = 0
@@ -325,9 +297,9 @@ class Amqp091:
         while at < len(slots):
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             at = call(
-                content.end_channels, self.compiled, slots, at, conn, self.channels, self.contents, self.lanes,
-                self.waiting, self.table, self.first, self.free_channels, self.nodes, self.free_nodes, self.messages,
-                self.hashes, self.content_faults, q,
+                content.end_channels, self.compiled, slots, at, conn, self.channels.rows, self.contents, self.lanes,
+                self.waiting, self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free,
+                self.messages, self.hashes, self.content_faults, q,
             )  # fmt: skip
             yield from self._finished(buffer.data)
         q[ly.Q_FULL] = 0

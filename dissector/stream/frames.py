@@ -19,7 +19,6 @@ from dissector.amqp091.layout import (
     M_COUNT,
     M_FAULTS,
     M_FRAMES,
-    M_FREE,
     M_PIECE,
     PAYLOAD,
     SEARCH,
@@ -400,7 +399,7 @@ def walk_pieces(
                 control[M_FRAMES] + 1 > frames.shape[1]
                 or control[M_FAULTS] + 4 > faults.shape[1]
                 or part_control[0] + 1 > parts.shape[1]
-                or (control[M_FREE] == 0 and fragments.shape[0] < limits.FRAGMENTS)
+                or (free[0] == 0 and fragments.shape[0] < limits.FRAGMENTS)
                 or control[M_ARENA] + walk[row, W_CHAINED] + length + 8 > len(data)
             ):
                 control[M_PIECE] = i

@@ -17,6 +17,7 @@ from dissector.arrays import Ints
 from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.kernel import call
+from dissector.pool import Pool, grown
 from dissector.stream import frames
 from dissector.stream import layout as sl
 from dissector.stream.messages import Records
@@ -69,20 +70,17 @@ class Stream:
         self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
         self.parts = np.empty((sl.P_HEIGHT, 256), np.int64)
         self.part_control = np.zeros(1, np.int64)
-        self.fragments = np.zeros((0, ly.F_WIDTH), np.int64)
-        self.free = np.zeros(0, np.int64)
-        self._grow_fragments(room)
+        self.fragments = Pool(ly.F_WIDTH, room)
 
     @property
     def ranges(self) -> list[Ranges]:
         """Octets of unfinished frames, which must outlive their batch."""
-        return [Ranges(self.fragments, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH)]
+        return [Ranges(self.fragments.rows, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH)]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
         if len(self.walk) < 2 * capacity:
-            more = 2 * capacity - len(self.walk)
-            self.walk = np.concatenate([self.walk, np.zeros((more, sl.W_WIDTH), np.int64)])
+            self.walk = grown(self.walk, 2 * capacity)
         for side in range(2):
             rows = 2 * slots + side
             self.walk[rows] = 0
@@ -90,14 +88,6 @@ class Stream:
             self.walk[rows, ly.W_CHAIN] = -1
             self.walk[rows, ly.W_CHAIN_END] = -1
             self.walk[rows, ly.W_LAST] = -1
-
-    def _grow_fragments(self, capacity: int) -> None:
-        old = len(self.fragments)
-        self.fragments = np.concatenate([self.fragments, np.zeros((capacity - old, ly.F_WIDTH), np.int64)])
-        free = self.free[: self.control[ly.M_FREE]]
-        new = np.arange(old, capacity, dtype=np.int64)[::-1]
-        self.free = np.concatenate([new, free, np.zeros(old - len(free), np.int64)])
-        self.control[ly.M_FREE] += capacity - old
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Out]:
         """Walk the first `count` pieces. Frames come out before the messages that they hold."""
@@ -109,15 +99,15 @@ class Stream:
             m[ly.M_ARENA] = buffer.top
             call(
                 frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.faults,
-                self.parts, self.fragments, self.free, m, self.part_control, self.layouts, self.senders,
+                self.parts, self.fragments.rows, self.fragments.free, m, self.part_control, self.layouts, self.senders,
             )  # fmt: skip
             buffer.top = int(m[ly.M_ARENA])
             if m[ly.M_FAULTS]:
                 yield StreamFaults(self.faults[:, : m[ly.M_FAULTS]].copy())
             if m[ly.M_FRAMES] or self.part_control[0]:
                 yield from self._take(int(m[ly.M_FRAMES]), buffer)
-            if m[ly.M_FREE] == 0 and len(self.fragments) < limits.FRAGMENTS:
-                self._grow_fragments(2 * len(self.fragments))
+            if self.fragments.left == 0 and len(self.fragments) < limits.FRAGMENTS:
+                self.fragments.grow(2 * len(self.fragments))
             if m[ly.M_PIECE] < count:
                 buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
 
@@ -157,7 +147,7 @@ class Stream:
         if inside.any():
             yield StreamFaults(self._cuts(rows[inside], walk[inside]))
         for row in rows[walk[:, ly.W_CHAIN] >= 0].tolist():
-            call(drop_chain, self.compiled, self.walk, row, self.fragments, self.free, self.control)
+            call(drop_chain, self.compiled, self.walk, row, self.fragments.rows, self.fragments.free, self.control)
 
     def _cuts(self, rows: Ints, walk: Ints) -> Ints:
         faults = np.zeros((ly.Y_HEIGHT, len(rows)), np.int64)

@@ -2,7 +2,7 @@
 
 from dissector.arrays import Array
 from dissector.kernel import kernel
-from dissector.pool import give, take
+from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
     H_AGAIN,
     H_COUNT,
@@ -63,7 +63,7 @@ def keep(
     pos: int, length: int, offset: int, packet: int, ts: int, capture: int,
 ) -> int:  # fmt: skip
     """Put a part between two others of the list (-1: none) and return its index. A free one must be there."""
-    part = take(free)
+    part = take_row(free)
     parts[part, P_NEXT] = after
     parts[part, P_POS] = pos
     parts[part, P_LENGTH] = length
@@ -160,7 +160,7 @@ def release(
             control[K_WAITING] -= length
         half[row, H_COUNT] -= 1
         parts[part, P_USED] = 0
-        give(free, part)
+        give_row(free, part)
         part = parts[part, P_NEXT]
     half[row, H_HEAD] = part
     if part < 0:

@@ -3,7 +3,7 @@
 from dissector.arrays import Array
 from dissector.hashing import mix
 from dissector.kernel import kernel
-from dissector.pool import give, take
+from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
@@ -81,7 +81,7 @@ def open_slot(
     a_hi: int, a_lo: int, a_port: int, b_hi: int, b_lo: int, b_port: int, ts: int, packet: int, capture: int,
 ) -> int:  # fmt: skip
     """A fresh slot for a connection. A free one must be there."""
-    slot = take(free_slots)
+    slot = take_row(free_slots)
     for column in range(C_WIDTH):
         conn[slot, column] = 0
     conn[slot, C_A_HI] = a_hi
@@ -142,4 +142,4 @@ def forget(slots: Array, conn: Array, table: Array, free_slots: Array, control: 
             table[place] = -1
             control[K_TOMBSTONES] += 1
         conn[slot, C_USED] = 0
-        give(free_slots, slot)
+        give_row(free_slots, slot)
