@@ -9,9 +9,14 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from dissector.dissector import Options
+from dissector.reading import Reading
 from dissector.sources import Source
 
 PROTOCOLS = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
+
+
+class ArgumentError(Exception):
+    """The arguments contradict each other; one line."""
 
 
 class Progress(Protocol):
@@ -50,8 +55,11 @@ def options(arguments: argparse.Namespace) -> Options:
     """What the arguments say.
 
     Raises:
+        ArgumentError: the time range is empty.
         SpecError: the user's document cannot be used.
     """
+    if None not in (arguments.from_ns, arguments.to_ns) and arguments.to_ns <= arguments.from_ns:
+        raise ArgumentError("--to is not behind --from: the time range is empty")
     protocol = None
     if arguments.spec:
         import spec  # noqa: PLC0415
@@ -83,6 +91,14 @@ def _time(text: str) -> int:
     if whole.tzinfo is None:
         whole = whole.replace(tzinfo=UTC)
     return int(whole.timestamp()) * 1_000_000_000 + int((parts[2] or "").ljust(9, "0"))
+
+
+def tell(reading: Reading, frames: int | None = None) -> None:
+    """Say on standard error what a user should know of captures that were read; `frames` are those shown."""
+    from dissector.remarks import remarks  # noqa: PLC0415
+
+    for line in remarks(reading, frames):
+        sys.stderr.write(f"amqpscope: {line}\n")
 
 
 @contextmanager

@@ -6,12 +6,12 @@ delivered up to that place and the place is noted; only what is no capture at al
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dissector.arrays import Ints, Octets
-from dissector.input import CaptureError, Input, describe
+from dissector.input import CaptureError, Input, Readable, describe
 from dissector.kernel import COMPILE_ABOVE
 from dissector.pcap import PcapScanner, is_pcap
 from dissector.pcapng import SECTION_MAGIC, PcapngScanner
@@ -160,7 +160,7 @@ class CaptureFile:
 
     def __init__(
         self,
-        path: str | BinaryIO,
+        path: Readable,
         name: str,
         index: int,
         *,

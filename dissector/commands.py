@@ -68,6 +68,7 @@ class Dissect:
             f"{rows['messages']:,} messages, {rows['anomalies']:,} anomalies",
             file=sys.stderr,
         )
+        common.tell(reading, frames)
         return 0
 
     def _open(self, arguments: argparse.Namespace, kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
@@ -106,10 +107,13 @@ class Frames:
         warm_up(sources)
         reading = Reading(sources, options)
         printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
+        frames = 0
         for table, batch in reading:
             if table.endswith("_frames"):
+                frames += batch.num_rows
                 printer.frames(batch)
                 sys.stdout.flush()
+        common.tell(reading, frames)
         return 0
 
 
@@ -170,4 +174,6 @@ class Handshakes:
             print("\n\n".join("\n".join(ladder.lines(row, known)).rstrip() for row in kept))
         else:
             print("\n".join(made.lines()))
+        if isinstance(found, Reading):
+            common.tell(found)
         return 1 if arguments.fail_on and made.failed else 0

@@ -11,9 +11,14 @@ import select
 import stat
 import time
 from bz2 import BZ2File
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
+
+from dissector import limits
 
 STANDARD_INPUT = "-"
+
+Readable: TypeAlias = str | BinaryIO | io.RawIOBase
+"""What can be read: a path, `-`, a binary file object."""
 
 LINGER_S = 0.2
 """A pipe's octets are handed on at the latest so long after the first of them: few large batches when much comes in,
@@ -48,7 +53,7 @@ class Input:
         CaptureError: no such file, no permission, a directory, or the system cannot read it.
     """
 
-    def __init__(self, path: str | BinaryIO, name: str) -> None:
+    def __init__(self, path: Readable, name: str) -> None:
         self.name = name
         self.damage: str | None = None
         self._file = _Counted(_open(path, name), name, closes=isinstance(path, str) and path != STANDARD_INPUT)
@@ -84,7 +89,11 @@ class Input:
         try:
             octets = self._stream.read1(min(len(view), _PIECE))
         except (OSError, EOFError, lzma.LZMAError) as error:
-            self.damage = f"{self.compression} data cut off or damaged ({' '.join(str(error).split())})"
+            told = " ".join(str(error).split())
+            self.damage = f"{self.compression} data cut off or damaged ({told})"
+            if "emory" in told:  # liblzma and zstd both say so
+                most = limits.UNPACKING >> 20
+                self.damage = f"{self.compression} data need more than {most} MiB to unpack; unpack them first"
             return 0
         view[: len(octets)] = octets
         return len(octets)
@@ -92,6 +101,53 @@ class Input:
     def close(self) -> None:
         """Close the file, unless it is the caller's."""
         self._file.close()
+
+
+class Pipe(io.RawIOBase):
+    """A pipe that can be begun again once: what was read before is delivered again.
+
+    Args:
+        path: of a named pipe or device.
+        name: what to call it in messages.
+
+    Raises:
+        CaptureError: it cannot be opened.
+    """
+
+    def __init__(self, path: str, name: str) -> None:
+        self._file = _open(path, name)
+        self._kept: bytes | bytearray = bytearray()
+        self._again = False
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def fileno(self) -> int:
+        """What `select` waits for."""
+        return int(self._file.fileno())
+
+    def again(self) -> None:
+        """Begin again."""
+        self._again = True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there, as raw files do."""
+        view = memoryview(buffer).cast("B")
+        if self._again and self._kept:
+            count = min(len(view), len(self._kept))
+            view[:count] = self._kept[:count]
+            self._kept = self._kept[count:]
+            return count
+        count = self._file.readinto(view) or 0
+        if not self._again:
+            self._kept += view[:count]
+        return count
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._file.close()
+        super().close()
 
 
 class _Counted(io.RawIOBase):
@@ -136,7 +192,7 @@ class _Counted(io.RawIOBase):
         super().close()
 
 
-def _open(path: str | BinaryIO, name: str) -> Any:
+def _open(path: Readable, name: str) -> Any:
     try:
         if isinstance(path, str):
             return io.FileIO(0, closefd=False) if path == STANDARD_INPUT else io.FileIO(path)
@@ -169,8 +225,40 @@ def _decompressor(file: _Counted, compression: str) -> Any:
     if compression == "bz2":
         return BZ2File(file)
     if compression == "xz":
-        return lzma.LZMAFile(file)  # type: ignore[arg-type]
+        return _Xz(file)
     return _Arrow(file, compression)
+
+
+class _Xz:
+    """Decompression of xz in bounded memory, which `LZMAFile` does not offer; streams may follow each other."""
+
+    def __init__(self, file: _Counted) -> None:
+        self._file, self._left = file, b""
+        self._decoder = self._new()
+
+    @staticmethod
+    def _new() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, limits.UNPACKING)
+
+    def read1(self, size: int) -> bytes:
+        while True:
+            if self._decoder.eof:
+                # Streams may be padded with zeros.
+                self._left = (self._decoder.unused_data or self._left).lstrip(b"\0")
+                while not self._left:
+                    more = self._file.read(_PIECE)
+                    if not more:
+                        return b""
+                    self._left = more.lstrip(b"\0")
+                self._decoder = self._new()
+            if self._decoder.needs_input and not self._left:
+                self._left = self._file.read(_PIECE) or b""
+                if not self._left:
+                    raise EOFError("the end of the stream is missing")
+            octets = self._decoder.decompress(self._left, size)
+            self._left = b""
+            if octets:
+                return octets
 
 
 class _Arrow:

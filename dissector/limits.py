@@ -45,5 +45,9 @@ PROBE = 1 << 20
 HELD = 4_096
 """Octets of one connection held back until its protocol is known."""
 
+UNPACKING = 128 << 20
+"""Octets that a decompressor may take (the dictionary of xz, the window of zstd); data that need more are not unpacked.
+`xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+
 BODY = 64 << 20
 """Octets of one body kept with `--bodies full`; the rest is counted and hashed only."""

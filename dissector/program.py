@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     below = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in ready.items():
         command.add_arguments(below.add_parser(name, help=command.help, description=command.help))
-    arguments = parser.parse_args(words)
+    arguments, left = parser.parse_known_args(words)
+    if left:  # argparse would show the usage of the program
+        below.choices[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
     try:
         return ready[arguments.command].run(arguments)
     except KeyboardInterrupt:

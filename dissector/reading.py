@@ -1,7 +1,9 @@
 """Captures to record batches: the driver of the `Dissector` over files, and the Python entry point `read`."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,7 @@ import pyarrow as pa
 
 import spec
 from dissector import kernel
-from dissector.capture import CaptureFile, PacketBatch, Problem
+from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
 from dissector.dissector import Dissector, Options, Row, Work
 from dissector.sources import Source, find, octets
 from dissector.tables import NAMES, TYPES, record_batch, schema
@@ -27,6 +29,25 @@ MAX_CLOCK_STEPS = 1000
 """Anomalies `clock-step` listed per capture."""
 
 
+@dataclass(slots=True)
+class Seen:
+    """What was seen of one capture.
+
+    Attributes:
+        name: of the capture.
+        info: of its file; complete when it was read to its end.
+        segments: packets that are TCP.
+        others: packets that are not.
+        counts: packets with a problem, by its code.
+    """
+
+    name: str
+    info: CaptureInfo
+    segments: int = 0
+    others: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
 class Reading:
     """One pass over captures. Iterating gives (table, record batch) for all tables, as they come.
 
@@ -36,6 +57,9 @@ class Reading:
         progress: called with the octets of input taken since the last call.
         compiled: run kernels compiled; None decides by the size of the input.
         batch_bytes: octets of capture taken at a time.
+
+    Attributes:
+        seen: what was seen of the captures so far.
     """
 
     def __init__(
@@ -48,6 +72,7 @@ class Reading:
     ) -> None:
         self.sources = sources
         self.options = options or Options()
+        self.seen: list[Seen] = []
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
         self.compiled = kernel.worthwhile(octets(sources)) if compiled is None else compiled
@@ -68,13 +93,15 @@ class Reading:
         self.dissector.captures.append(source.name)
         file = CaptureFile(source.path, source.name, index, batch_bytes=self.batch_bytes, compiled=self.compiled)
         taken, steps, last = 0, 0, None
-        segments = others = 0
+        seen = Seen(source.name, file.info)
+        self.seen.append(seen)
         for batch in file:
             yield from self.dissector.work(batch)
             problems: list[Problem] = []
             for report in self.dissector.reports:
-                segments += report.tcp
-                others += report.packets - report.tcp
+                seen.segments += report.tcp
+                seen.others += report.packets - report.tcp
+                seen.counts.update(report.counts)
                 problems += report.problems
             self.dissector.reports.clear()
             back = self._clock_steps(batch, last)[: MAX_CLOCK_STEPS - steps]
@@ -97,8 +124,8 @@ class Reading:
             "interfaces": len(info.interfaces),
             "dropped": info.dropped,
             "truncated": info.truncated,
-            "tcp_segments": segments,
-            "other_packets": others,
+            "tcp_segments": seen.segments,
+            "other_packets": seen.others,
         }
         yield partial(list, [("captures", pa.RecordBatch.from_pylist([row], schema("captures")))])
 

@@ -3,12 +3,13 @@
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dissector.capture import CaptureFile
-from dissector.input import STANDARD_INPUT, CaptureError
+from dissector.input import STANDARD_INPUT, CaptureError, Pipe
 
 CAPTURE_NAME = re.compile(r"\.(pcapng|ntar|pcap|cap|dmp)\d*(\.(gz|zst|lz4|bz2|xz))?$", re.IGNORECASE)
 """Which files of a directory are captures; a rotating capture may number them behind the ending."""
@@ -19,15 +20,18 @@ PEEK_OCTETS = 1 << 16
 class Source:
     """One capture file."""
 
-    path: str
+    path: str | Pipe
+    """Of the file; or the pipe, where it had to be opened to know its place among others."""
     name: str
-    """Its path below the common root of the input."""
+    """Its path below the common root of the input; of a pipe as it was given."""
     size: int | None
     """Octets of the file; None where nobody knows."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
     """The captures that these paths name, each once, in the order of their first packets.
+
+    Where there are several, pipes among them are opened, and their first packets waited for.
 
     Raises:
         CaptureError: there is nothing of that name, or a file is no capture.
@@ -37,11 +41,14 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
         for file in _expand(os.fspath(path)):
             known.setdefault(file if file == STANDARD_INPUT else os.path.realpath(file), file)
     files = list(known.values())
+    if len(files) > 1 and STANDARD_INPUT in files:
+        raise CaptureError("-: standard input cannot be read together with files")
     names = _names(files)
-    sources = [Source(path, name, _size(path)) for path, name in zip(files, names, strict=True)]
+    sources = []
+    for path, name in zip(files, names, strict=True):
+        opened = Pipe(path, name) if len(files) > 1 and _is_pipe(path) else path
+        sources.append(Source(opened, name, _size(path)))
     if len(sources) > 1:
-        if STANDARD_INPUT in files:
-            raise CaptureError("-: standard input cannot be read together with files")
         sources.sort(key=lambda source: (_first_time(source), source.name))
     return sources
 
@@ -76,9 +83,18 @@ def _names(paths: list[str]) -> list[str]:
 def _relative(paths: list[str]) -> list[str]:
     if len(paths) == 1:
         return [paths[0] if paths[0] == STANDARD_INPUT else Path(paths[0]).name]
-    whole = [os.path.realpath(p) for p in paths]
-    root = os.path.commonpath([Path(p).parent for p in whole]) if whole else ""
-    return [os.path.relpath(p, root) for p in whole]
+    whole = {p: os.path.realpath(p) for p in paths if not _is_pipe(p)}
+    root = os.path.commonpath([Path(p).parent for p in whole.values()]) if whole else ""
+    return [os.path.relpath(whole[p], root) if p in whole else p for p in paths]
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether this can be read only once."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _size(path: str) -> int | None:
@@ -90,6 +106,10 @@ def _size(path: str) -> int | None:
 
 def _first_time(source: Source) -> int:
     """Time of the first packet; files without one come first."""
+    time = 0
     for batch in CaptureFile(source.path, source.name, 0, batch_bytes=PEEK_OCTETS, compiled=False):
-        return int(batch.ts_ns[0])
-    return 0
+        time = int(batch.ts_ns[0])
+        break
+    if isinstance(source.path, Pipe):
+        source.path.again()
+    return time

@@ -20,7 +20,7 @@ def warm_up(sources: list[Source]) -> None:
     """Fill an empty cache, and say so, for it takes a while; without a file to run over there is nothing to do."""
     if kernel.is_cached() or not kernel.worthwhile(octets(sources)):
         return
-    paths = [source.path for source in sources[:CAPTURES] if source.size]
+    paths = [source.path for source in sources[:CAPTURES] if source.size and isinstance(source.path, str)]
     if paths:
         sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
         # Whatever goes wrong in there will go wrong here again, and be told properly.

@@ -86,6 +86,8 @@ def names(protocol: Protocol) -> set[str]:
 
 def _near(name: str, protocol: Protocol) -> str:
     wanted = name.lower()
+    if not any(c.isalpha() for c in wanted):
+        return "`amqpscope spec reply-code` lists the numbers that there are"
     known = sorted(names(protocol))
     near = sorted((k for k in known if len(wanted) > 2 and wanted in k), key=len)
     near += [k for k in difflib.get_close_matches(wanted, known, 4, 0.6) if k not in near]

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dissector import limits
 from dissector.capture import CaptureError, CaptureFile, PacketBatch
 from dissector.records import MAX_RECORD
 from tests.dissector.builders import Packet, block, enhanced, interface, pcap, pcapng, section
@@ -239,6 +240,52 @@ def test_compressed(compression, tmp_path):
     assert len(found) > 7000
     assert file.info.truncated
     assert any(p.code == "capture-truncated" and compression in p.detail for p in file.info.problems)
+
+
+@pytest.mark.parametrize("exponent", [17, 18, 21])
+def test_zstd_that_needs_much_memory_is_not_unpacked(exponent):
+    """A frame by hand: window of 2 ** (10 + exponent), one raw block."""
+    content = pcap([Packet(0, b"abc")])
+    block_header = struct.pack("<I", len(content) << 3 | 1)[:3]
+    packed = b"\x28\xb5\x2f\xfd" + bytes([0, exponent << 3]) + block_header + content
+    if 1 << (10 + exponent) <= limits.UNPACKING:
+        assert len(batches(packed)[0]) == 1
+    else:
+        with pytest.raises(CaptureError, match="zstd data need more than 128 MiB to unpack"):
+            batches(packed)
+
+
+@pytest.mark.parametrize("dictionary", [1 << 20, 64 << 20])
+def test_xz_that_needs_much_memory_is_not_unpacked(dictionary, monkeypatch):
+    monkeypatch.setattr(limits, "UNPACKING", 8 << 20)
+    content = pcap([Packet(i * 1000, os.urandom(100)) for i in range(20_000)])
+    xz = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": dictionary}])
+    packed = xz.compress(content) + xz.flush()
+    if dictionary < limits.UNPACKING:
+        assert sum(len(batch.offset) for batch in batches(packed)[0]) == 20_000
+    else:
+        with pytest.raises(CaptureError, match="xz data need more than 8 MiB to unpack"):
+            batches(packed)
+
+
+def test_streams_of_xz_may_be_padded_with_zeros():
+    given = [Packet(i * 1000, bytes(50)) for i in range(5)]
+    content = pcap(given)
+    packed = lzma.compress(content[:100]) + bytes(8) + lzma.compress(content[100:]) + bytes(4)
+    found, file = batches(packed)
+    assert rows(found) == expected(given)
+    assert not file.info.problems
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_a_bomb_is_read_in_bounded_pieces(compression):
+    """64 MB of zeros are 4 million packets of no octets; as records of pcap they are right."""
+    packed = COMPRESSORS[compression](pcap([]) + bytes(64 << 20))
+    count = 0
+    for batch in CaptureFile(io.BytesIO(packed), "bomb", 0, batch_bytes=1 << 20, compiled=True):
+        assert batch.data.nbytes <= 2 << 20
+        count += len(batch.offset)
+    assert count == 4 << 20
 
 
 def test_standard_input(monkeypatch):

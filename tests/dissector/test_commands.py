@@ -1,6 +1,7 @@
 """The commands `dissect` and `frames`: what they read and write, and how they say what is wrong."""
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -17,8 +18,9 @@ import pytest
 
 from dissector import read
 from dissector.program import main
+from dissector.remarks import MOST
 from dissector.tables import NAMES, schema
-from tests.dissector.builders import pcap
+from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, dissect, rows
 from tests.dissector.wire import CLIENT, Tape, handshake, opening, publish, raw
 
@@ -90,6 +92,18 @@ def test_a_glob_that_matches_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no file matches" in fails(capsys, "frames", tmp_path / "*.pcap")
 
 
+def test_an_option_that_is_none_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(["frames", str(SESSION), "--nonsense"])
+    assert status.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: amqpscope frames ") and "--nonsense" in err
+
+
+def test_an_empty_time_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the time range is empty" in fails(capsys, "frames", SESSION, "--from", "5", "--to", "5")
+
+
 def test_standard_input_and_files_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert "standard input" in fails(capsys, "frames", "-", SESSION)
 
@@ -128,6 +142,46 @@ def test_a_capture_that_breaks_off_gives_what_came_before(missing: int, tmp_path
     (capture,) = table(tmp_path / "out", "captures").to_pylist()
     assert capture["truncated"]
     assert "capture-truncated" in [row["code"] for row in table(tmp_path / "out", "anomalies").to_pylist()]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0) -> list[str]:
+    """The lines on standard error."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == status
+    return capsys.readouterr().err.splitlines()
+
+
+def test_what_was_cut_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(SESSION.read_bytes()[:-3])
+    for words in (["frames"], ["handshakes"], ["dissect", "-o", tmp_path / "out"]):
+        line = told(capsys, words[0], path, *words[1:])[-1]
+        assert line.startswith("amqpscope: cut.pcap: the file ends inside this record (packet ")
+        assert line.endswith("; what came before was read")
+
+
+def test_why_there_are_no_frames_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pcap"
+    first = 1_700_000_000_000_000_000
+    for packets, link, words, expected in (
+        ([], 1, [], "no packets in this capture"),
+        ([Packet(first, ethernet(bytes(28), 0x0806))] * 2, 1, [], "no TCP in 2 packets"),
+        ([Packet(first, bytes(28))], 147, [], "packets of a link layer that is not decoded were left out: 1 (link type 147"),
+        ([Packet(first, ethernet(ipv4(tcp(b"GET / HT"))))], 1, [], "no frames of a known protocol in 1 TCP segments"),
+        ([Packet(first, ethernet(ipv4(tcp())))], 1, ["--from", "2024-01-01T00:00:00"],
+         "no frames in the time asked for; the packets are from 2023-11-14T22:13:20.000000Z to "),
+    ):  # fmt: skip
+        path.write_bytes(pcap(packets, link=link, ns=True))
+        lines = told(capsys, "frames", path, *words)
+        assert any(expected in line for line in lines), lines
+
+
+def test_no_more_than_some_lines_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(MOST + 5):
+        (tmp_path / f"{number:02}.pcap").write_bytes(SESSION.read_bytes()[: -3 - number])
+    lines = told(capsys, "frames", tmp_path)
+    assert len(lines) == MOST
+    assert lines[-1].startswith("amqpscope: 6 more of that kind")
 
 
 # output
@@ -266,6 +320,22 @@ def test_the_files_of_a_rotated_capture_are_one_connection(tmp_path: Path) -> No
         one, many = (dissect(path)[name] for path in (whole, cut))
         names = [n for n in left_out if n in one.schema.names]
         assert rows(one, *names) == rows(many, *names)
+
+
+def test_pipes_are_put_in_order_like_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = sorted(ROTATED.glob("*.pcap"))[:3]
+    expected = lines(capsys, *parts)
+    (tmp_path / "first.gz").write_bytes(gzip.compress(parts[0].read_bytes(), mtime=0))
+    ways = [tmp_path / "third", tmp_path / "first", parts[1]]
+    writers = []
+    for pipe, source in zip(ways[:2], (parts[2], tmp_path / "first.gz"), strict=True):
+        os.mkfifo(pipe)
+        writers.append(subprocess.Popen(["/bin/sh", "-c", f"cat '{source}' > '{pipe}'"]))
+    left_out = dict.fromkeys(("capture", "first_capture"))
+    found = lines(capsys, *ways)
+    assert [row | left_out for row in found] == [row | left_out for row in expected]
+    assert {row["capture"] for row in found} >= {str(ways[0]), parts[1].name}
+    assert all(writer.wait() == 0 for writer in writers)
 
 
 # options

@@ -1,0 +1,66 @@
+"""What to tell of captures that were read, on standard error: what was cut or left out, and why nothing came of it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from dissector.reading import LINK_NAMES, Reading, Seen
+
+MOST = 10
+"""Lines told at most; the table `anomalies` holds all."""
+
+_TOLD = ("capture-truncated", "header-unknown", "limit-reached")
+"""Problems of a file of which the first of a kind is told."""
+
+
+def remarks(reading: Reading, frames: int | None = None) -> list[str]:
+    """Lines for people.
+
+    Args:
+        reading: a pass over captures that has ended.
+        frames: frames that were shown; None where something else was asked for.
+    """
+    lines = [f"{seen.name}: {line}" for seen in reading.seen for line in _of(seen)]
+    if len(lines) > MOST:
+        lines[MOST - 1 :] = [
+            f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
+        ]
+    if frames == 0:
+        lines.append(_nothing(reading))
+    return lines
+
+
+def _of(seen: Seen) -> Iterator[str]:
+    info = seen.info
+    for code in _TOLD:
+        for problem in [p for p in info.problems if p.code == code][:1]:
+            places = [f"packet {problem.packet:,}"] if problem.packet else []
+            places += [f"octet {problem.offset:,}"] if problem.offset is not None else []
+            where = f" ({', '.join(places)})" if places else ""
+            kept = "; what came before was read" if code == "capture-truncated" else ""
+            yield f"{problem.detail}{where}{kept}"
+    unknown = seen.counts["link-type-unknown"]
+    if unknown:
+        links = ", ".join(str(link) for link in info.link_types if link not in LINK_NAMES)
+        yield f"packets of a link layer that is not decoded were left out: {unknown:,} (link type {links})"
+    if info.dropped:
+        yield f"packets dropped while capturing, as the file says: {info.dropped:,}"
+
+
+def _nothing(reading: Reading) -> str:
+    options = reading.options
+    packets = sum(seen.info.packets for seen in reading.seen)
+    firsts = [seen.info.first_ts_ns for seen in reading.seen if seen.info.first_ts_ns is not None]
+    lasts = [seen.info.last_ts_ns for seen in reading.seen if seen.info.last_ts_ns is not None]
+    if not firsts or not lasts:
+        return "no packets in these captures" if len(reading.seen) > 1 else "no packets in this capture"
+    if options.from_ns is not None or options.to_ns is not None:
+        return f"no frames in the time asked for; the packets are from {_time(min(firsts))} to {_time(max(lasts))}"
+    segments = sum(seen.segments for seen in reading.seen)
+    if not segments:
+        return f"no TCP in {packets:,} packets"
+    return f"no frames of a known protocol in {segments:,} TCP segments; `amqpscope handshakes` tells what was there"
+
+
+def _time(ns: int) -> str:
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
