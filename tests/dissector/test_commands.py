@@ -166,7 +166,7 @@ def test_why_there_are_no_frames_is_told(tmp_path: Path, capsys: pytest.CaptureF
     for packets, link, words, expected in (
         ([], 1, [], "no packets in this capture"),
         ([Packet(first, ethernet(bytes(28), 0x0806))] * 2, 1, [], "no TCP in 2 packets"),
-        ([Packet(first, bytes(28))], 147, [], "packets of a link layer that is not decoded were left out: 1 (link type 147"),
+        ([Packet(first, bytes(28))], 147, [], "not decoded were left out: 1 (link type 147"),
         ([Packet(first, ethernet(ipv4(tcp(b"GET / HT"))))], 1, [], "no frames of a known protocol in 1 TCP segments"),
         ([Packet(first, ethernet(ipv4(tcp())))], 1, ["--from", "2024-01-01T00:00:00"],
          "no frames in the time asked for; the packets are from 2023-11-14T22:13:20.000000Z to "),
