@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +35,36 @@ from dissector.tcp.layout import (
 )
 from dissector.tcp.reassembler import Reassembler
 from dissector.tcp.slots import identity
-from spec.model import Protocol
+from spec.model import Protocol as Specification
 
 Row = tuple[str, pa.RecordBatch]
 """A table's name and some rows of it."""
 Work = Callable[[], list[Row]]
 """Rows still to be made. It touches no state but its own."""
+
+
+Made = Frames | Messages | Faults | StreamFrames | StreamMessages | StreamFaults
+"""What protocols hand on: matrices of rows whose columns are still to be made."""
+
+
+class Spoken(Protocol):
+    """What a protocol does with the pieces of its connections."""
+
+    @property
+    def ranges(self) -> list[Ranges]:
+        """Octets that must outlive their batch."""
+
+    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
+        """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
+
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Made]:
+        """Take the first `count` pieces."""
+
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made]:
+        """Forget connections that are over, and hand on what was under way."""
+
+    def skipped(self, slots: Ints) -> Ints:
+        """Octets passed over in the searches at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +81,7 @@ class Options:
     """
 
     ports: dict[int, str] = field(default_factory=dict)
-    protocol: Protocol | None = None
+    protocol: Specification | None = None
     bodies: str = "hash"
     from_ns: int | None = None
     to_ns: int | None = None
@@ -81,16 +106,22 @@ class Dissector:
             self.protocol, self.options.ports, compiled, self.stream.layouts, self.stream.senders
         )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
+        self.protocols: dict[int, Spoken] = {detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream}
+        """The protocols that are decoded, by their number in a connection's state."""
         self.connections = Connections(self.protocol, compiled, self.options.ports)
         if self.options.handshakes:
             self.amqp091.select = self.connections.telling
+        self._makers: dict[type, Callable[..., list[Row]]] = {
+            Frames: self._frames, Messages: self._messages,
+            StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
+        }  # fmt: skip
         self.over = False
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none")
         self.carried = np.zeros(0, np.uint8)
 
     @property
     def _ranges(self) -> list[Ranges]:
-        return self.tcp.ranges + self.amqp091.ranges + self.stream.ranges
+        return sum((protocol.ranges for protocol in self.protocols.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture; captures one after the other, each in its own order."""
@@ -137,15 +168,13 @@ class Dissector:
         self.connections.begin(pieces, buffer.data)
         pieces = self.detector.sort(np.ascontiguousarray(pieces), buffer, conn)
         self._begin(conn)
-        protocol = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
-        mine = protocol == detect.AMQP_0_9_1
-        streams = np.ascontiguousarray(pieces[:, protocol == detect.STREAM])
-        if not mine.all():
-            pieces = np.ascontiguousarray(pieces[:, mine])
-        for out in self.amqp091.feed(pieces, pieces.shape[1], buffer, conn):
-            yield self._work(out, buffer, conn)
-        for made in self.stream.feed(streams, streams.shape[1], buffer, conn):
-            yield self._stream_work(made, conn)
+        spoken = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
+        for number, protocol in self.protocols.items():
+            mine = spoken == number
+            if mine.any():
+                own = pieces if mine.all() else np.ascontiguousarray(pieces[:, mine])
+                for made in protocol.feed(own, own.shape[1], buffer, conn):
+                    yield self._work(made, buffer, conn)
         if len(ended):
             yield from self._end(ended, buffer, conn)
 
@@ -156,69 +185,54 @@ class Dissector:
         self.detector.decided.clear()
         # Where octets were passed over, the first piece may begin anywhere, though the SYN was seen.
         states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), ly.HEAD, ly.SEARCH)
-        protocols = conn[slots, C_PROTOCOL]
-        for number, protocol in ((detect.AMQP_0_9_1, self.amqp091), (detect.STREAM, self.stream)):
-            mine = protocols == number
+        spoken = conn[slots, C_PROTOCOL]
+        for number, protocol in self.protocols.items():
+            mine = spoken == number
             if mine.any():
                 protocol.begin(slots[mine], states[mine], len(conn))
-        for slot, octets in zip(slots[skipped > 0].tolist(), skipped[skipped > 0].tolist(), strict=True):
-            self.connections.story(slot).skipped += octets
+        self._skip(slots, skipped)
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
         for slot in ended[conn[ended, C_ID] == 0].tolist():  # neither SYN nor data: known by its first packet alone
             conn[slot, C_ID] = identity(conn.data, slot, int(conn[slot, C_FIRST_PACKET]), int(conn[slot, C_FIRST_TS]))
-        slots = ended[conn[ended, C_PROTOCOL] == detect.AMQP_0_9_1]
-        for out in self.amqp091.end(slots, conn, buffer):
-            yield self._work(out, buffer, conn)
-        streams = ended[conn[ended, C_PROTOCOL] == detect.STREAM]
-        for made in self.stream.end(streams, conn):
-            yield self._stream_work(made, conn)
-        for slot in streams.tolist():
-            skipped = self.stream.skipped(slot)
-            if skipped:
-                self.connections.story(slot).skipped += skipped
+        spoken = conn[ended, C_PROTOCOL]
+        for number, protocol in self.protocols.items():
+            slots = ended[spoken == number]
+            if len(slots):
+                for made in protocol.end(slots, conn, buffer):
+                    yield self._work(made, buffer, conn)
+                self._skip(slots, protocol.skipped(slots))
         for slot, probe in self.detector.forget(ended).items():
             self.connections.story(slot).skipped += probe.skipped
-        for slot in slots.tolist():
-            skipped = self.amqp091.skipped(slot)
-            if skipped:
-                self.connections.story(slot).skipped += skipped
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
         self.tcp.free(ended)
 
-    def _work(self, out: Frames | Messages | Faults, buffer: Buffer, conn: Ints) -> Work:
-        """Note what state must know of these rows now; what is left is to make them."""
-        rows = out.rows
-        if isinstance(out, Frames):
-            self.connections.take(out, buffer.data)
-            if self.options.handshakes:
-                return list
-            return partial(self._frames, out, Ends.of(conn, rows[ly.R_SLOT], rows[ly.R_SIDE]))
-        if isinstance(out, Messages):
-            self._count(rows[ly.G_SLOT])
-            return partial(self._messages, out, Ends.of(conn, rows[ly.G_SLOT], rows[ly.G_SIDE]))
-        skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
-        for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
-            self.connections.story(slot).skipped += octets
-        return partial(self._faults, out, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
+    def _skip(self, slots: Ints, octets: Ints) -> None:
+        """Count octets that were passed over."""
+        for i in np.flatnonzero(octets).tolist():
+            self.connections.story(int(slots[i])).skipped += int(octets[i])
 
-    def _stream_work(self, out: StreamFrames | StreamFaults | StreamMessages, conn: Ints) -> Work:
-        """As `_work`, for streams."""
-        rows = out.rows
-        if isinstance(out, StreamFrames):
-            return partial(self._stream_frames, out, Ends.of(conn, rows[sl.R_SLOT], rows[sl.R_SIDE]))
-        if isinstance(out, StreamMessages):
-            self._count(rows[sl.R_SLOT])
-            return partial(self._stream_messages, out, Ends.of(conn, rows[sl.R_SLOT], rows[sl.R_SIDE]))
-        skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
-        for slot, octets in zip(skips[ly.Y_SLOT].tolist(), skips[ly.Y_VALUE].tolist(), strict=True):
-            self.connections.story(slot).skipped += octets
-        return partial(self._faults, out, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
+    def _work(self, made: Made, buffer: Buffer, conn: Ints) -> Work:
+        """Note what state must know of these rows now; what is left is to make them."""
+        rows = made.rows
+        if isinstance(made, Faults | StreamFaults):
+            skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
+            self._skip(skips[ly.Y_SLOT], skips[ly.Y_VALUE])
+            return partial(self._faults, made, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
+        if isinstance(made, Frames):
+            self.connections.take(made, buffer.data)
+        if isinstance(made, Messages | StreamMessages):
+            self._count(rows[ly.R_SLOT])
+        if self.options.handshakes:
+            return list
+        # Rows of all kinds begin with slot and side.
+        return partial(self._makers[type(made)], made, Ends.of(conn, rows[ly.R_SLOT], rows[ly.R_SIDE]))
 
     def _count(self, slots: Ints) -> None:
-        for slot, count in zip(*(a.tolist() for a in np.unique(slots, return_counts=True)), strict=True):
-            self.connections.story(slot).messages += count
+        counts = np.bincount(slots)
+        for slot in np.flatnonzero(counts).tolist():
+            self.connections.story(slot).messages += int(counts[slot])
 
     def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
         return self.cut("connections", self.connections.rows(closed, self.captures, clock))

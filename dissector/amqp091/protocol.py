@@ -324,10 +324,11 @@ class Amqp091:
             faults[to] = walk[:, of]
         return faults
 
-    def skipped(self, slot: int) -> int:
-        """Octets passed over in the search at hand of both directions."""
-        rows = self.walk[2 * slot : 2 * slot + 2]
-        return int(rows[rows[:, ly.W_STATE] == ly.SEARCH, ly.W_SKIPPED].sum())
+    def skipped(self, slots: Ints) -> Ints:
+        """Octets passed over in the searches at hand, both directions together."""
+        walk = self.walk.reshape(-1, 2, self.walk.shape[1])[slots]
+        skipped: Ints = np.where(walk[:, :, ly.W_STATE] == ly.SEARCH, walk[:, :, ly.W_SKIPPED], 0).sum(1)
+        return skipped
 
 
 def _flags(column: pa.Array) -> Ints:

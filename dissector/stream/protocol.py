@@ -136,7 +136,7 @@ class Stream:
         )  # fmt: skip
         return StreamFrames(rows, fields)
 
-    def end(self, slots: Ints, conn: Ints) -> Iterator[StreamFaults]:
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[StreamFaults]:
         """Forget connections that are over."""
         self.names.forget(slots)
         self.records.forget(slots)
@@ -165,7 +165,8 @@ class Stream:
             faults[first] = faults[last] = walk[:, of]
         return faults
 
-    def skipped(self, slot: int) -> int:
-        """Octets passed over in the search at hand of both directions."""
-        rows = self.walk[2 * slot : 2 * slot + 2]
-        return int(rows[rows[:, ly.W_STATE] == ly.SEARCH, ly.W_SKIPPED].sum())
+    def skipped(self, slots: Ints) -> Ints:
+        """Octets passed over in the searches at hand, both directions together."""
+        walk = self.walk.reshape(-1, 2, self.walk.shape[1])[slots]
+        skipped: Ints = np.where(walk[:, :, ly.W_STATE] == ly.SEARCH, walk[:, :, ly.W_SKIPPED], 0).sum(1)
+        return skipped
