@@ -21,7 +21,6 @@ from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.packets import PacketDecoder, PacketReport
-from dissector.stream import layout as sl
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
 from dissector.tcp.layout import (
