@@ -20,8 +20,9 @@ _SMALL = {
     # Planning anew behind each stage, and compiling loops for a few rows, take longer than they save.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
-    # So does the optimizing compiler of the JVM, as planning is most of the work.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # So do the optimizing compiler of the JVM, as planning is most of the work, and collecting garbage in parallel.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
 """Settings for little data, on one machine."""
 
