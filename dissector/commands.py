@@ -52,10 +52,10 @@ class Dissect:
                 # The first rows come before the folder is touched: what is no capture leaves no trace.
                 for work in reading.work():
                     if output is None:
-                        output = self._open(arguments, Output, schemas)
+                        output = self._open(arguments, options, Output, schemas)
                     output.add(work)
                 if output is None:
-                    output = self._open(arguments, Output, schemas)
+                    output = self._open(arguments, options, Output, schemas)
                 output.finish()
             except BaseException:
                 if output is not None:
@@ -71,10 +71,9 @@ class Dissect:
         common.tell(reading, frames)
         return 0
 
-    def _open(self, arguments: argparse.Namespace, kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
-        return kind(
-            arguments.output, schemas, arguments.format, arguments.compression, {"captures": arguments.captures}
-        )
+    def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
+        note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
+        return kind(arguments.output, schemas, arguments.format, arguments.compression, note)
 
 
 class Frames:

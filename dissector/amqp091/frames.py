@@ -189,7 +189,10 @@ def fault(
     faults: Array, control: Array, pieces: Array, i: int, code: int, number: int, channel: int, pos: int, value: int,
     walk: Array, row: int,
 ) -> None:  # fmt: skip
-    """Note a fault at this piece. One that finds no room is dropped: the caller leaves enough of it."""
+    """Note a fault at this piece. One that finds no room is dropped: the caller leaves enough of it.
+
+    `number` is that of the frame it lies in, -1 for none; where frames are lost, that of the next.
+    """
     n = control[M_FAULTS]
     if n >= faults.shape[1]:
         return
@@ -203,7 +206,7 @@ def fault(
     faults[Y_PACKET, n] = pieces[S_PACKET, i]
     faults[Y_TS, n] = pieces[S_TS, i]
     faults[Y_CAPTURE, n] = pieces[S_CAPTURE, i]
-    if number >= 0:
+    if number >= 0 and code not in (HOLE, SKIPPED):
         faults[Y_FIRST_PACKET, n] = walk[row, W_FIRST_PACKET]
         faults[Y_FIRST_TS, n] = walk[row, W_FIRST_TS]
         faults[Y_FIRST_CAPTURE, n] = walk[row, W_FIRST_CAPTURE]
@@ -358,7 +361,8 @@ def cross_hole(
         )  # fmt: skip
         return 1
     if state == HEAD:
-        fault(faults, control, pieces, i, HOLE, -1, -1, pieces[S_POS, i] + at, left, walk, row)
+        number = conn[pieces[S_SLOT, i], C_FRAMES]
+        fault(faults, control, pieces, i, HOLE, number, -1, pieces[S_POS, i] + at, left, walk, row)
         skipped = walk[row, W_HEADS]
         lose(walk, row, fragments, free, control)
         walk[row, W_SKIPPED] = skipped
@@ -448,7 +452,8 @@ def walk_pieces(
                     walk[row, W_SIZE] = 8
                     if head >> 32 != PROTOCOL:
                         fault(
-                            faults, control, pieces, i, HEADER_UNKNOWN, -1, -1, walk[row, W_POS], head >> 32, walk, row
+                            faults, control, pieces, i, HEADER_UNKNOWN, conn[slot, C_FRAMES], -1, walk[row, W_POS],
+                            head >> 32, walk, row,
                         )  # fmt: skip
                         lose(walk, row, fragments, free, control)
                         walk[row, W_SKIPPED] = 8
@@ -465,8 +470,8 @@ def walk_pieces(
                 if kind not in (METHOD, HEADER, BODY, HEARTBEAT) or size > limits.FRAME:
                     code = TOO_LARGE if kind in (METHOD, HEADER, BODY, HEARTBEAT) else TYPE_UNKNOWN
                     fault(
-                        faults, control, pieces, i, code, -1, (head >> 32) & 0xFFFF, walk[row, W_POS],
-                        size if code == TOO_LARGE else kind, walk, row,
+                        faults, control, pieces, i, code, conn[slot, C_FRAMES], (head >> 32) & 0xFFFF,
+                        walk[row, W_POS], size if code == TOO_LARGE else kind, walk, row,
                     )  # fmt: skip
                     lose(walk, row, fragments, free, control)
                     walk[row, W_SKIPPED] = 7
@@ -520,8 +525,8 @@ def walk_pieces(
                     skipped = walk[row, W_SKIPPED] + found - p
                     if skipped > 0:
                         fault(
-                            faults, control, pieces, i, SKIPPED, -1, -1, pieces[S_POS, i] + at - skipped, skipped,
-                            walk, row,
+                            faults, control, pieces, i, SKIPPED, conn[slot, C_FRAMES], -1,
+                            pieces[S_POS, i] + at - skipped, skipped, walk, row,
                         )  # fmt: skip
                     walk[row, W_STATE] = HEAD
                     walk[row, W_HEADS] = 0

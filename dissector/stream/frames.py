@@ -339,8 +339,9 @@ def begin_body(
 
 @kernel
 def cross_hole(
-    pieces: Array, i: int, at: int, walk: Array, row: int, faults: Array, fragments: Array, free: Array, control: Array
-) -> int:
+    pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array, free: Array,
+    control: Array,
+) -> int:  # fmt: skip
     """Take octets of a hole; return how many. The length of a body is known, so the walk goes on behind it."""
     left: int = pieces[S_LENGTH, i] - at
     state = walk[row, W_STATE]
@@ -350,7 +351,8 @@ def cross_hole(
         walk[row, W_MISSING] += take
         return take
     if state == HEAD:
-        fault(faults, control, pieces, i, HOLE, -1, -1, pieces[S_POS, i] + at, left, walk, row)
+        number = conn[pieces[S_SLOT, i], C_FRAMES]
+        fault(faults, control, pieces, i, HOLE, number, -1, pieces[S_POS, i] + at, left, walk, row)
         skipped = walk[row, W_HEADS]
         lose(walk, row, fragments, free, control)
         walk[row, W_SKIPPED] = skipped
@@ -412,7 +414,7 @@ def walk_pieces(
                 )  # fmt: skip
                 continue
             if base < 0:
-                at += cross_hole(pieces, i, at, walk, row, faults, fragments, free, control)
+                at += cross_hole(pieces, i, at, walk, row, conn, faults, fragments, free, control)
                 continue
             p = base + at
             end = base + length
@@ -455,8 +457,8 @@ def walk_pieces(
                     skipped = walk[row, W_SKIPPED] + found - p
                     if skipped > 0:
                         fault(
-                            faults, control, pieces, i, SKIPPED, -1, -1, pieces[S_POS, i] + at - skipped, skipped,
-                            walk, row,
+                            faults, control, pieces, i, SKIPPED, conn[pieces[S_SLOT, i], C_FRAMES], -1,
+                            pieces[S_POS, i] + at - skipped, skipped, walk, row,
                         )  # fmt: skip
                     walk[row, W_STATE] = HEAD
                     walk[row, W_HEADS] = 0

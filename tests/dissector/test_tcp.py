@@ -193,6 +193,8 @@ def test_a_lost_head_is_searched_for_and_counted() -> None:
     packets = tape.packets[:11] + tape.packets[12:]  # without the method, the header and the body's head
     assert [row["method"] for row in frames(packets) if row["from_client"]][-6::3] == ["basic.publish"] * 2
     assert codes(packets) == ["octets-skipped", "tcp-hole"]
+    behind = next(row["frame_no"] for row in frames(packets) if row["packet"] > 11)
+    assert [row["frame_no"] for row in rows(dissect_packets(packets)["anomalies"])] == [behind, behind]
     (row,) = connections(packets)
     assert row["lost_bytes"] == 50
     assert 0 < row["skipped_bytes"] <= 400
