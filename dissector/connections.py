@@ -4,6 +4,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ from dissector.arrays import Ints, Octets
 from dissector.detect import PROTOCOLS
 from dissector.fields import Plan, decode
 from dissector.handshakes.facts import Side, Tcp
-from dissector.handshakes.story import FIRST, Story, Where, detail
-from dissector.handshakes.verdict import judge
+from dissector.handshakes.memory import Memory
+from dissector.handshakes.story import FIRST, Said, Story, Where, detail
+from dissector.handshakes.verdict import Judge
 from dissector.tables import schema
 from dissector.tcp.layout import (
     C_A_HI,
@@ -69,10 +71,14 @@ from dissector.tcp.layout import (
 from spec import handshakes
 from spec.model import Protocol
 
-AGREED = ("channel_max", "frame_max", "heartbeat")
-"""Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
 CHANNEL_FAILED = 300
 """Reply codes from here on are errors."""
+PROPERTIES = ("client_properties", "server_properties")
+"""Arguments that may differ from connection to connection, so they are kept apart from the others."""
+
+
+Endpoint = tuple[str, int]
+"""Address and port."""
 
 
 class Closed(NamedTuple):
@@ -83,6 +89,13 @@ class Closed(NamedTuple):
     sides: Ints
 
 
+class _Arguments(NamedTuple):
+    """What a method says."""
+
+    said: Said
+    properties: dict[str, str | None]
+
+
 class Connections:
     """The stories of all open connections, by slot; `brokers` are ports that the user names."""
 
@@ -90,17 +103,21 @@ class Connections:
         self.compiled = compiled
         self.protocol = protocol
         self.brokers = frozenset(brokers)
-        self.handshakes = handshakes.load()
+        self.judge = Judge(handshakes.load(), protocol)
+        self.said: Memory[tuple[Any, ...], Said] = Memory()
         self.names = [m.full_name for m in protocol.methods]
-        self.columns = [[a.column for a in m.fields if a.column] for m in protocol.methods]
+        self.columns = [tuple(a.column for a in m.fields if a.column) for m in protocol.methods]
         self.is_telling = np.array(
-            [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
+            [*(m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods), False],
+            np.bool_,
         )
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.start_ok = self.names.index("connection.start-ok")
         # The user's name stands in a secret; the plan that reads it leaves nothing but that name behind.
         self.login = Plan.of_methods(_opened(protocol, "connection.start-ok"), only=("response",))
         self.stories: dict[int, Story] = {}
+        self.used = np.zeros(0, np.bool_)
+        """Slots whose first use was seen."""
 
     def story(self, slot: int) -> Story:
         """The story of a slot, begun when there is none."""
@@ -110,164 +127,186 @@ class Connections:
 
     def begin(self, pieces: Ints, data: Octets) -> None:
         """Keep the first octets of each side."""
-        for i in np.flatnonzero(pieces[S_POS] < FIRST).tolist():
-            slot, side, offset, length = (int(pieces[row, i]) for row in (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH))
-            at = Where(int(pieces[S_TS, i]), int(pieces[S_PACKET, i]), int(pieces[S_CAPTURE, i]))
+        early = np.flatnonzero(pieces[S_POS] < FIRST)
+        rows = (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE)
+        for slot, side, offset, length, *at in zip(*pieces[rows, :][:, early].tolist(), strict=True):
             octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
-            self.story(slot).firsts[side].add(octets, at)
+            self.story(slot).firsts[side].add(octets, Where(*at))
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        method = rows[ly.R_METHOD]
-        telling = np.zeros(len(method), np.bool_)
-        known = method >= 0
-        telling[known] = self.is_telling[method[known]]
-        others = np.flatnonzero(known & ~telling)
-        _, first = np.unique(rows[ly.R_SLOT][others], return_index=True)
+        method, slot = rows[ly.R_METHOD], rows[ly.R_SLOT]
+        most = int(slot.max(initial=-1)) + 1
+        if most > len(self.used):
+            self.used = np.concatenate([self.used, np.zeros(2 * most - len(self.used), np.bool_)])
+        telling = self.is_telling[method]  # of -1, which is none, it is the last
+        others = np.flatnonzero(~telling & (method >= 0) & ~self.used[slot])
+        _, first = np.unique(slot[others], return_index=True)
         telling[others[first]] = True
         return np.flatnonzero(telling)
 
     def take(self, frames: Frames, data: Octets) -> None:
         """Read the frames that tell of their connection, and note who is in use."""
-        rows = frames.rows
-        index = self.telling(rows)
-        methods = rows[ly.R_METHOD][index].tolist()
-        wanted = {name for m in set(methods) if self.is_telling[m] for name in self.columns[m]}
-        columns = {name: frames.fields.columns[name].take(pa.array(index)).to_pylist() for name in wanted}
-        responses = self._responses(rows[:, index], data)
-        for n, (i, method) in enumerate(zip(index.tolist(), methods, strict=True)):
-            story, side = self.story(int(rows[ly.R_SLOT, i])), int(rows[ly.R_SIDE, i])
-            at = Where(int(rows[ly.R_TS, i]), int(rows[ly.R_PACKET, i]), int(rows[ly.R_CAPTURE, i]))
-            if not self.is_telling[method]:
+        index = self.telling(frames.rows)
+        rows = frames.rows[:, index]
+        self.used[rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]]] = True
+        said = self._said(rows[ly.R_METHOD], index, frames)
+        logins = self._logins(rows, said, data)
+        wanted = (ly.R_SLOT, ly.R_SIDE, ly.R_METHOD, ly.R_CHANNEL, ly.R_TS, ly.R_PACKET, ly.R_CAPTURE)
+        for n, (slot, side, method, channel, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
+            story, at, arguments = self.story(slot), Where(*where), said[n]
+            if arguments is None:
                 story.use(side, at)
                 continue
-            name = self.names[method]
-            values = {column: columns[column][n] for column in self.columns[method]}
-            if method == self.start_ok:
-                response = responses[n]
-                story.user = user_name(values["mechanism"], response) if response else None
-                story.cut_login = bool(rows[ly.R_MISSING, i])
+            name, detail = self.names[method], arguments.said.detail
             if name == "channel.close":
                 story.use(side, at)
-                if (values["reply_code"] or 0) >= CHANNEL_FAILED:
-                    story.channel_error(at, self._failure(int(rows[ly.R_CHANNEL, i]), values))
+                if (arguments.said["reply_code"] or 0) >= CHANNEL_FAILED:
+                    story.channel_error(at, self._failure(channel, arguments.said))
                 continue
-            story.method(name, side, at, values, detail(name, values, story.user))
+            if n in logins:
+                story.user, story.cut_login = logins[n]
+                detail += f" as {story.user}" if story.user else ""
+            story.properties |= arguments.properties
+            story.method(name, side, at, arguments.said, detail)
+
+    def _said(self, methods: Ints, index: Ints, frames: Frames) -> list[_Arguments | None]:
+        """The arguments of the frames at `index` whose methods tell of their connection."""
+        said: list[_Arguments | None] = [None] * len(index)
+        for method in np.unique(methods[self.is_telling[methods]]).tolist():
+            mine = np.flatnonzero(methods == method)
+            names = self.columns[method]
+            at = pa.array(index[mine])
+            columns = {name: frames.fields.columns[name].take(at).to_pylist() for name in names}
+            apart = [(name, columns.pop(name)) for name in PROPERTIES if name in columns]
+            for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):
+                properties = {name: texts[place] for name, texts in apart}
+                said[n] = _Arguments(self._shared(method, tuple(values)), properties)
+        return said
+
+    def _shared(self, method: int, values: tuple[Any, ...]) -> Said:
+        """The arguments of a method, one object for all that are equal."""
+        said = self.said.get((method, values))
+        if said is None:
+            names = [name for name in self.columns[method] if name not in PROPERTIES]
+            said = Said(zip(names, values, strict=True))
+            said.detail = detail(self.names[method], said)
+            self.said.keep((method, values), said, sum(len(v) for v in values if isinstance(v, str)))
+        return said
 
     def _failure(self, channel: int, values: dict[str, Any]) -> str:
         cause = self.ids.get((values["class_id"], values["method_id"]))
         text = values["reply_text"] or str(values["reply_code"])
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
-    def _responses(self, rows: Ints, data: Octets) -> list[str | None]:
-        """The responses of start-ok frames among these, for the names in them; they go no further."""
-        mine = rows[ly.R_METHOD] == self.start_ok
-        if not mine.any():
-            return [None] * len(mine)
+    def _logins(self, rows: Ints, said: list[_Arguments | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
+        """Of each start-ok the user's name, and whether parts of the frame are missing; responses go no further."""
+        mine = np.flatnonzero(rows[ly.R_METHOD] == self.start_ok)
+        if not len(mine):
+            return {}
         decoded = decode(
-            self.login, data, np.where(mine, rows[ly.R_OFFSET] + IDS_OCTETS, 0),
-            np.where(mine, rows[ly.R_LENGTH] - IDS_OCTETS, 0), np.where(mine, self.start_ok, -1),
-            np.ones(len(mine), np.uint8), self.compiled,
+            self.login, data, rows[ly.R_OFFSET, mine] + IDS_OCTETS, rows[ly.R_LENGTH, mine] - IDS_OCTETS,
+            np.full(len(mine), self.start_ok), np.ones(len(mine), np.uint8), self.compiled,
         )  # fmt: skip
-        texts: list[str | None] = decoded.columns["response"].to_pylist()
-        return texts
+        responses = decoded.columns["response"].to_pylist()
+        found = {}
+        for n, response, missing in zip(mine.tolist(), responses, rows[ly.R_MISSING, mine].tolist(), strict=True):
+            arguments = said[n]
+            mechanism = arguments.said["mechanism"] if arguments else None
+            found[n] = user_name(mechanism, response) if response else None, bool(missing)
+        return found
 
     def close(self, slots: Ints, conn: Ints, half: Ints) -> Closed:
         """Take connections that are over out of the state; `rows` may judge them later."""
         stories = [self.story(slot) for slot in slots.tolist()]
         for slot in slots.tolist():
             del self.stories[slot]
+        self.used[slots[slots < len(self.used)]] = False
         return Closed(stories, conn[slots], half.reshape(len(conn), 2, -1)[slots])
 
     def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
         """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
-        made = [self._row(*one, captures, clock) for one in zip(*closed, strict=True)]
+        halves = zip(closed.sides[:, 0].tolist(), closed.sides[:, 1].tolist(), strict=True)
+        each = zip(closed.stories, closed.states.tolist(), halves, strict=True)
+        made = [self._row(story, state, sides, captures, clock) for story, state, sides in each]
         return pa.RecordBatch.from_pylist(made, schema("connections"))
 
-    def _row(self, story: Story, state: Ints, sides: Ints, captures: list[str], clock: int | None) -> dict[str, Any]:
-        tcp = self._tcp(state, sides, clock)
+    def _row(
+        self, story: Story, state: list[int], sides: tuple[list[int], list[int]], captures: list[str], clock: int | None
+    ) -> dict[str, Any]:
         both = endpoints(state)
+        tcp = self._tcp(state, sides, both, clock)
         closed_by = None
         if story.closer is not None:
             closed_by = "client-close" if story.closer == tcp.client else "server-close"
         elif state[C_CLOSER] >= 0:
             who = "client" if state[C_CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if state[C_CLOSED] == 4 else 'fin'}"
+        lost = sides[0][H_LOST] + sides[1][H_LOST]
         return {
-            "connection_id": int(state[C_ID]),
+            "connection_id": state[C_ID],
             "protocol": tcp.protocol,
             "client_ip": both[tcp.client][0],
             "client_port": both[tcp.client][1],
             "server_ip": tcp.server[0],
             "server_port": tcp.server[1],
             "first_capture": captures[state[C_FIRST_CAPTURE]],
-            "first_packet": int(state[C_FIRST_PACKET]),
-            "last_packet": int(state[C_LAST_PACKET]),
-            "first_ts_ns": int(state[C_FIRST_TS]),
-            "last_ts_ns": int(state[C_LAST_TS]),
+            "first_packet": state[C_FIRST_PACKET],
+            "last_packet": state[C_LAST_PACKET],
+            "first_ts_ns": state[C_FIRST_TS],
+            "last_ts_ns": state[C_LAST_TS],
             "syn_seen": bool(state[C_SYN] & 1),
-            "packets": int(state[C_PACKETS]),
-            "bytes": int(sides[:, H_POS].sum() - sides[:, H_LOST].sum()),
-            "frames": int(state[C_FRAMES]),
+            "packets": state[C_PACKETS],
+            "bytes": sides[0][H_POS] + sides[1][H_POS] - lost,
+            "frames": state[C_FRAMES],
             "messages": story.messages,
             "vantage": captures[state[C_FIRST_CAPTURE]],
-            "rtt_ns": int(state[C_RTT]) if state[C_RTT] >= 0 else None,
+            "rtt_ns": state[C_RTT] if state[C_RTT] >= 0 else None,
             "closed_by": closed_by,
-            "lost_bytes": int(sides[:, H_LOST].sum()),
-            "retransmitted_bytes": int(sides[:, H_AGAIN].sum()),
+            "lost_bytes": lost,
+            "retransmitted_bytes": sides[0][H_AGAIN] + sides[1][H_AGAIN],
             "skipped_bytes": story.skipped,
-            **_agreed(story),
-            **judge(story, tcp, self.handshakes, self.protocol, captures),
+            "server_properties": story.properties.get("server_properties"),
+            "client_properties": story.properties.get("client_properties"),
+            **self.judge(story, tcp, captures),
         }
 
-    def _tcp(self, state: Ints, sides: Ints, clock: int | None) -> Tcp:
-        client = int(state[C_CLIENT])
+    def _tcp(
+        self, state: list[int], sides: tuple[list[int], list[int]], both: tuple[Endpoint, Endpoint], clock: int | None
+    ) -> Tcp:
+        client = state[C_CLIENT]
         if client < 0:
             client = 1 if state[C_A_PORT] < state[C_B_PORT] else 0
-        server = endpoints(state)[1 - client]
+        server = both[1 - client]
         return Tcp(
             client=client,
             sides=(_side(sides[client]), _side(sides[1 - client])),
             begun=bool(state[C_SYN]),
             ack=_where(state, C_UP_TS, C_UP_PACKET, C_UP_CAPTURE),
-            until_ns=max(clock or 0, int(state[C_LAST_TS])),
-            lost=bool(sides[:, H_LOST].any()),
+            until_ns=max(clock or 0, state[C_LAST_TS]),
+            lost=bool(sides[0][H_LOST] or sides[1][H_LOST]),
             protocol=PROTOCOLS[state[C_PROTOCOL]] or "unknown",
             server=server,
             is_broker=server[1] in self.brokers,
         )
 
 
-def _side(half: Ints) -> Side:
+def _side(half: list[int]) -> Side:
     return Side(
-        packets=int(half[H_PACKETS]),
-        syns=int(half[H_SYNS]),
+        packets=half[H_PACKETS],
+        syns=half[H_SYNS],
         syn=_where(half, H_SYN_TS, H_SYN_PACKET, H_SYN_CAPTURE) if half[H_SYNS] else None,
-        end={0: "", FIN: "fin"}.get(int(half[H_END]), "rst"),
+        end="fin" if half[H_END] == FIN else "rst" if half[H_END] else "",
         end_at=_where(half, H_END_TS, H_END_PACKET, H_END_CAPTURE) if half[H_END] else None,
-        said_ns=int(half[H_SAID_TS]),
+        said_ns=half[H_SAID_TS],
     )
 
 
-def _where(row: Ints, ts: int, packet: int, capture: int) -> Where | None:
-    return Where(int(row[ts]), int(row[packet]), int(row[capture])) if row[packet] else None
+def _where(row: list[int], ts: int, packet: int, capture: int) -> Where | None:
+    return Where(row[ts], row[packet], row[capture]) if row[packet] else None
 
 
-def _agreed(story: Story) -> dict[str, Any]:
-    """What the methods of the handshake and the close say, as columns."""
-    told = story.told
-    tuned = told.get("connection.tune-ok") or told.get("connection.tune") or {}
-    return {name: tuned.get(name) for name in AGREED} | {
-        "server_properties": told.get("connection.start", {}).get("server_properties"),
-        "client_properties": told.get("connection.start-ok", {}).get("client_properties"),
-        "mechanism": told.get("connection.start-ok", {}).get("mechanism"),
-        "user": story.user,
-        "vhost": told.get("connection.open", {}).get("virtual_host"),
-        "reply_code": told.get("connection.close", {}).get("reply_code"),
-        "reply_text": told.get("connection.close", {}).get("reply_text"),
-    }
-
-
+@lru_cache(4096)
 def address(high: int, low: int) -> str:
     """An address from its signed halves; IPv4 addresses are mapped ones."""
     number = (high & 0xFFFFFFFFFFFFFFFF) << 64 | (low & 0xFFFFFFFFFFFFFFFF)
@@ -276,18 +315,18 @@ def address(high: int, low: int) -> str:
     return str(ipaddress.IPv6Address(number))
 
 
-def endpoints(state: Ints) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Addresses and ports of side 0 and side 1 of a connection."""
+def endpoints(state: list[int]) -> tuple[Endpoint, Endpoint]:
+    """Addresses and ports of side 0 and side 1 of a connection, of its row of `conn`."""
     return (
-        (address(int(state[C_A_HI]), int(state[C_A_LO])), int(state[C_A_PORT])),
-        (address(int(state[C_B_HI]), int(state[C_B_LO])), int(state[C_B_PORT])),
+        (address(state[C_A_HI], state[C_A_LO]), state[C_A_PORT]),
+        (address(state[C_B_HI], state[C_B_LO]), state[C_B_PORT]),
     )
 
 
 def ends(identity: int, conn: Ints) -> tuple[str, str]:
     """Client and server of an open connection as `ip:port`."""
     slot = np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] == 1))[0]
-    texts = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot])]
+    texts = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot].tolist())]
     client = int(conn[slot, C_CLIENT])
     return texts[client], texts[1 - client]
 

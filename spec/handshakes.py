@@ -110,6 +110,12 @@ def load() -> Handshakes:
     return Handshakes(machines, openings, outcomes, endings, notes, document["words"], alerts, causes)
 
 
+@functools.lru_cache(256)
+def opening(octets: bytes) -> Opening:
+    """What the first octets of a side are; there must be some."""
+    return next(opening for opening in load().openings if opening.pattern.match(octets))
+
+
 def holds(when: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Whether all conditions hold.
 

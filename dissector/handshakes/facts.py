@@ -21,16 +21,17 @@ Facts that rules ask for (None where it is not known):
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
 """
 
-import heapq
 import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dissector.handshakes.machine import Run, run
-from dissector.handshakes.story import Step, Story, Where
-from spec.handshakes import Handshakes, Machine
+from dissector.handshakes.memory import Memory
+from dissector.handshakes.story import NOTHING, Step, Story, Where
+from spec.handshakes import Handshakes, opening
 from spec.model import Protocol
 
 SERVER_PORTS = frozenset({5672, 5671, 5552, 5551})
@@ -39,6 +40,8 @@ FRAME_MIN = 4096
 ROLES = ("client", "server")
 ENDS = frozenset({"connection.close", "tcp.fin", "tcp.rst"})
 AMQP_KINDS = frozenset({"amqp-0-9-1", "amqp-0-9", "amqp-0-8", "amqp-0-10", "amqp-1.0", "amqp-other", "amqp-frames"})
+USUAL = ("amqp-0-9-1", "amqp-frames")
+"""First octets that say all by their kind."""
 
 
 class Side(NamedTuple):
@@ -78,29 +81,45 @@ class Told(NamedTuple):
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """All that there is to judge by."""
+class Facts(dict[str, Any]):
+    """Facts by name. Those that depend on times are worked out when the first of them is asked for."""
 
-    values: dict[str, Any]
+    def __init__(self, known: dict[str, Any], timed: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(known)
+        self.timed = timed
+        self.are_timed = False
+
+    def __missing__(self, name: str) -> Any:
+        if self.are_timed:
+            raise KeyError(name)
+        self.are_timed = True
+        self.update(self.timed())
+        return self[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that there is to judge by: the facts, the steps of both sides, and how the dialogue went through them."""
+
+    facts: Facts
     steps: list[Told]
     run: Run
-    machine: Machine
 
 
-def gather(story: Story, tcp: Tcp, handshakes: Handshakes, protocol: Protocol) -> Facts:
-    """The facts of one connection."""
-    kinds = [story.firsts[side].kind(handshakes.openings) for side in (tcp.client, 1 - tcp.client)]
+def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, protocol: Protocol) -> Case:
+    """The facts of one connection; `steps` are those of its `timeline`."""
+    first = story.firsts[tcp.client], story.firsts[1 - tcp.client]
+    kinds = [side.kind() for side in first]
     begun = tcp.begun or kinds[0] in AMQP_KINDS
-    steps = _timeline(story, tcp, kinds, handshakes)
+    told = [Told(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
     machine = handshakes.machines["amqp-0-9-1"]
     # Behind the first end nobody goes on with the dialogue, though octets may still be under way.
-    end = next((n for n, told in enumerate(steps) if told.step.event in ENDS), len(steps))
-    events = [(told.role, told.step.event) for told in steps[:end]]
+    end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
+    events = [(role, step.event) for role, step in told[:end]]
     ran = run(machine, events, leap=tcp.lost or not begun or seen != "both")
     state = machine.states[ran.state]
-    values: dict[str, Any] = {
+    known: dict[str, Any] = {
         "amqp": _is_amqp(tcp, kinds),
         "seen": seen,
         "begun": begun,
@@ -108,7 +127,6 @@ def gather(story: Story, tcp: Tcp, handshakes: Handshakes, protocol: Protocol) -
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
-        "until_ns": tcp.until_ns,
         "syns": tcp.sides[0].syns,
         "syn_acks": tcp.sides[1].syns,
         "syn_ack": tcp.sides[1].syns > 0,
@@ -121,18 +139,31 @@ def gather(story: Story, tcp: Tcp, handshakes: Handshakes, protocol: Protocol) -
         "blocked": story.blocked is not None,
         "blocked_reason": story.blocked or None,
     }
-    values |= {
-        f"{role}_first_doc": next((o.doc for o in handshakes.openings if o.kind == kind), None)
-        for role, kind in zip(ROLES, kinds, strict=True)
+    known |= {
+        f"{role}_first_doc": opening(side.octets).doc if side.octets else None
+        for role, side in zip(ROLES, first, strict=True)
     }
-    values |= _ends(story, tcp, steps, ran, handshakes)
-    values |= _agreement(story) | _closing(story, protocol) | _beats(story, tcp, steps)
+    known |= _ends(story, tcp, told) | _agreement(story) | _closing(story, protocol)
     if kinds[1] == "tls-alert":
-        octets = story.firsts[1 - tcp.client].octets
-        number = octets[6] if len(octets) > 6 else -1
+        number = first[1].octets[6] if len(first[1].octets) > 6 else -1
         name, doc = handshakes.alerts.get(number, (str(number), "The server ended TLS with an alert."))
-        values |= {"alert": name, "alert_meaning": doc}
-    return Facts(values, steps, ran, machine)
+        known |= {"alert": name, "alert_meaning": doc}
+    return Case(Facts(known, lambda: _timed(story, tcp, told, ran, handshakes)), told, ran)
+
+
+def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
+    """Equal for connections whose facts are equal, those set aside that depend on times."""
+    client = tcp.client
+    firsts = story.firsts[client], story.firsts[1 - client]
+    kinds = tuple([side.kind() for side in firsts])
+    return (
+        tuple([(event, side == client, at.capture, detail) for event, side, at, detail in steps]),
+        kinds, None if kinds == USUAL else (firsts[0].octets, firsts[1].octets),
+        tuple(story.told.values()), capabilities(story.properties.get("client_properties")),
+        story.user, story.cut_login, story.blocked, story.was_blocked, story.closer == client, story.closer is None,
+        tcp.server, tcp.begun, tcp.lost, tcp.protocol, tcp.is_broker,
+        tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
+    )  # fmt: skip
 
 
 def duration(ns: int) -> str:
@@ -144,38 +175,54 @@ def duration(ns: int) -> str:
     return f"{max(ns, 0)} ns"
 
 
-def _timeline(story: Story, tcp: Tcp, kinds: list[str], handshakes: Handshakes) -> list[Told]:
-    """The steps of both sides, each side's in its own order, merged by time."""
-    queues: list[list[Step]] = []
-    for index, side in enumerate((tcp.client, 1 - tcp.client)):
-        shown = tcp.sides[index]
-        queue = []
+def timeline(story: Story, tcp: Tcp) -> list[Step]:
+    """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first."""
+    client = tcp.client
+    queues: tuple[list[Step], list[Step]] = ([], [])
+    for index, side in enumerate((client, 1 - client)):
+        shown, queue = tcp.sides[index], queues[index]
         if shown.syn:
             again = f"sent {shown.syns} times" if shown.syns > 1 else ""
             queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
         if tcp.ack and index == 0:
             queue.append(Step("tcp.ack", side, tcp.ack))
         first = story.firsts[side]
-        event = _opening_event(kinds[index])
-        if first.at and event and (tcp.begun or event == "header"):
-            doc = next(opening.doc for opening in handshakes.openings if opening.kind == kinds[index])
-            if kinds[index] == "other":
-                doc = f"{doc}: {first.octets[:8].hex(' ')}"
-            queue.append(Step(event, side, first.at, doc))
-        queue += [step for step in story.steps if step.side == side]
+        if first.at and first.octets:
+            event, doc = _opening_event(first.octets)
+            if event and (tcp.begun or event == "header"):
+                queue.append(Step(event, side, first.at, doc))
+    for step in story.steps:
+        queues[step.side != client].append(step)
+    for index, side in enumerate((client, 1 - client)):
+        shown = tcp.sides[index]
         if shown.end and shown.end_at:
-            queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
-        queues.append(queue)
-    merged = heapq.merge(*queues, key=lambda step: step.at.ts_ns)
-    return [Told(ROLES[step.side != tcp.client], step) for step in merged]
+            queues[index].append(Step(f"tcp.{shown.end}", side, shown.end_at))
+    return _merged(*queues)
 
 
-def _opening_event(kind: str) -> str | None:
-    if kind in ("none", "lost", "amqp-frames"):
-        return None
+def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
+    """Both queues by time, though time may go back within one."""
+    merged: list[Step] = []
+    theirs = theirs[::-1]
+    for step in ours:
+        now = step.at.ts_ns
+        while theirs and theirs[-1].at.ts_ns < now:
+            merged.append(theirs.pop())
+        merged.append(step)
+    return merged + theirs[::-1]
+
+
+@lru_cache(256)
+def _opening_event(octets: bytes) -> tuple[str | None, str]:
+    """The step that the first octets of a side are, and what to say of them."""
+    first = opening(octets)
+    kind, doc = first.kind, first.doc
+    if kind == "amqp-frames":
+        return None, ""
     if kind in AMQP_KINDS:
-        return "header"
-    return {"tls": "tls.hello", "tls-alert": "tls.alert", "proxy": "proxy"}.get(kind, "octets")
+        return "header", doc
+    events = {"tls": "tls.hello", "tls-alert": "tls.alert", "proxy": "proxy"}
+    return events.get(kind, "octets"), f"{doc}: {octets[:8].hex(' ')}" if kind == "other" else doc
 
 
 def _seen(tcp: Tcp) -> str:
@@ -190,29 +237,36 @@ def _is_amqp(tcp: Tcp, kinds: list[str]) -> bool:
     return known or tcp.is_broker or tcp.server[1] in SERVER_PORTS or bool(AMQP_KINDS & set(kinds))
 
 
-def _ends(story: Story, tcp: Tcp, steps: list[Told], ran: Run, handshakes: Handshakes) -> dict[str, Any]:
-    ends = [told for told in steps if told.step.event in ("tcp.fin", "tcp.rst")]
-    end = f"{ends[0].role}-{ends[0].step.event[4:]}" if ends else "none"
+def _ends(story: Story, tcp: Tcp, steps: list[Told]) -> dict[str, Any]:
+    end = next((f"{role}-{step.event[4:]}" for role, step in steps if step.event in ("tcp.fin", "tcp.rst")), "none")
     close = "none" if story.closer is None else ROLES[story.closer != tcp.client]
-    over = ends[0].step.at.ts_ns if ends else tcp.until_ns
+    return {"end": end, "close": close, "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0]}
+
+
+def _timed(story: Story, tcp: Tcp, steps: list[Told], ran: Run, handshakes: Handshakes) -> dict[str, Any]:
+    """Silence before the end: how long it was, and by the side that the other one may have missed."""
+    over = next((told.step.at.ts_ns for told in steps if told.step.event in ("tcp.fin", "tcp.rst")), None)
     done = [steps[index] for index in ran.taken] + [told for told in steps if told.step.event == "octets"]
     last = max(reversed(done), key=lambda told: told.step.at.ts_ns, default=None)
-    quiet = max(over - last.step.at.ts_ns, 0) if last else None
-    return {
-        "end": end,
-        "close": close,
-        "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0],
+    quiet = max((tcp.until_ns if over is None else over) - last.step.at.ts_ns, 0) if last else None
+    facts = {
         "quiet_s": quiet / 1e9 if quiet is not None else None,
         "quiet": duration(quiet) if quiet is not None else None,
         "last": handshakes.words.get(last.step.event, last.step.event) if last else None,
     }
+    interval = story.told.get("connection.tune-ok", NOTHING).get("heartbeat")
+    for role, side in zip(ROLES, tcp.sides, strict=True):
+        silence = over - side.said_ns if over is not None and side.said_ns else None
+        facts[f"{role}_silence"] = duration(silence) if silence is not None else None
+        facts[f"{role}_beats"] = silence / 1e9 / interval if silence is not None and interval else None
+    return facts
 
 
 def _agreement(story: Story) -> dict[str, Any]:
-    start, login = story.told.get("connection.start", {}), story.told.get("connection.start-ok", {})
-    offer, settled = story.told.get("connection.tune", {}), story.told.get("connection.tune-ok", {})
+    start, login = story.told.get("connection.start", NOTHING), story.told.get("connection.start-ok", NOTHING)
+    offer, settled = story.told.get("connection.tune", NOTHING), story.told.get("connection.tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
-    capable = None if story.cut_login else capabilities(login.get("client_properties"))
+    capable = None if story.cut_login else capabilities(story.properties.get("client_properties"))
     above = {
         f"{name}_above": settled[name] is not None
         and bool(offer[name])
@@ -225,6 +279,7 @@ def _agreement(story: Story) -> dict[str, Any]:
         "frame_max_below": 0 < (settled.get("frame_max") or 0) < FRAME_MIN if settled else None,
         "channel_max": settled.get("channel_max"),
         "frame_max": settled.get("frame_max"),
+        "is_tuned": bool(settled),
         "heartbeat": (settled or offer).get("heartbeat"),
         "offered_channel_max": offer.get("channel_max"),
         "offered_frame_max": offer.get("frame_max"),
@@ -235,16 +290,16 @@ def _agreement(story: Story) -> dict[str, Any]:
         "response_wellformed": None
         if story.cut_login or mechanism not in ("PLAIN", "AMQPLAIN")
         else story.user is not None,
-        "capable_auth": None if capable is None else bool(capable.get("authentication_failure_close")),
+        "capable_auth": None if capable is None else "authentication_failure_close" in capable,
         "capabilities": capable,
         "user": story.user,
         "who": f"user {story.user}" if story.user else "the client",
-        "vhost": story.told.get("connection.open", {}).get("virtual_host"),
+        "vhost": story.told.get("connection.open", NOTHING).get("virtual_host"),
     }
 
 
 def _closing(story: Story, protocol: Protocol) -> dict[str, Any]:
-    values = story.told.get("connection.close", {})
+    values = story.told.get("connection.close", NOTHING)
     code, text = values.get("reply_code"), values.get("reply_text")
     words = next((constant.doc for constant in protocol.constants if constant.value == code), "")
     ids = values.get("class_id"), values.get("method_id")
@@ -259,25 +314,20 @@ def _closing(story: Story, protocol: Protocol) -> dict[str, Any]:
     }
 
 
-def _beats(story: Story, tcp: Tcp, steps: list[Told]) -> dict[str, Any]:
-    """Silence before the end, by the side that the other one may have missed."""
-    settled = story.told.get("connection.tune-ok", {})
-    interval = settled.get("heartbeat")
-    ends = [told.step.at.ts_ns for told in steps if told.step.event in ("tcp.fin", "tcp.rst")]
-    facts: dict[str, Any] = {}
-    for role, side in zip(ROLES, tcp.sides, strict=True):
-        silence = ends[0] - side.said_ns if ends and side.said_ns else None
-        facts[f"{role}_silence"] = duration(silence) if silence is not None else None
-        facts[f"{role}_beats"] = silence / 1e9 / interval if silence is not None and interval else None
-    return facts
-
-
-def capabilities(properties: str | None) -> Mapping[str, Any] | None:
-    """The capabilities in the JSON text of a peer's properties; None where these are not known."""
+def capabilities(properties: str | None) -> frozenset[str] | None:
+    """The capabilities that the JSON text of a peer's properties announces; None where these are not known."""
     if properties is None:
         return None
-    try:
-        found = json.loads(properties).get("capabilities")
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else {}
+    found = _capabilities.get(properties)
+    if found is None:
+        try:
+            named = json.loads(properties).get("capabilities")
+        except ValueError:
+            return None
+        found = frozenset(name for name, is_there in named.items() if is_there) if isinstance(named, dict) else NONE
+        _capabilities.keep(properties, found, len(properties))
+    return found
+
+
+NONE: frozenset[str] = frozenset()
+_capabilities: Memory[str, frozenset[str]] = Memory()

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spec.handshakes import Opening
+from spec.handshakes import opening
 
 STEPS = 64
 """Steps kept of one connection; those of its end are kept beyond."""
@@ -24,6 +24,21 @@ class Where(NamedTuple):
     ts_ns: int
     packet: int
     capture: int
+
+
+class Said(dict[str, Any]):
+    """The arguments of a method. Where two connections say the same, it is mostly one object; so it is compared."""
+
+    detail = ""
+    """What to say of it in a few words."""
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+NOTHING = Said()
+"""Arguments of a method that did not come."""
 
 
 class Step(NamedTuple):
@@ -52,11 +67,11 @@ class First:
                 self.at = at
             self.octets += octets[: FIRST - len(self.octets)]
 
-    def kind(self, openings: tuple[Opening, ...]) -> str:
+    def kind(self) -> str:
         """What they are: `none` when there are none, `lost` when the capture lacks them."""
         if not self.octets:
             return "lost" if self.lost else "none"
-        return next(opening.kind for opening in openings if opening.pattern.match(self.octets))
+        return opening(self.octets).kind
 
 
 @dataclass(slots=True)
@@ -65,8 +80,10 @@ class Story:
 
     steps: list[Step] = field(default_factory=list)
     firsts: tuple[First, First] = field(default_factory=lambda: (First(), First()))
-    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: dict[str, Said] = field(default_factory=dict)
     """Arguments of connection methods, by name: the latest of each, the first connection.close."""
+    properties: dict[str, str | None] = field(default_factory=dict)
+    """JSON text of what the peers say of themselves: `client_properties`, `server_properties`."""
     used: bool = False
     user: str | None = None
     cut_login: bool = False
@@ -81,7 +98,7 @@ class Story:
     messages: int = 0
     skipped: int = 0
 
-    def method(self, name: str, side: int, at: Where, values: dict[str, Any], detail: str) -> None:
+    def method(self, name: str, side: int, at: Where, values: Said, detail: str) -> None:
         """A connection method."""
         closing = name in ("connection.close", "connection.close-ok")
         if len(self.steps) < STEPS + (CLOSES if closing else 0):
@@ -109,12 +126,12 @@ class Story:
             self.steps.append(Step("first use", side, at))
 
 
-def detail(name: str, values: dict[str, Any], user: str | None) -> str:
+def detail(name: str, values: Said) -> str:
     """What to say of a connection method in a few words."""
     if name == "connection.start":
         return f"offers {values['mechanisms']}"
     if name == "connection.start-ok":
-        return f"{values['mechanism']}" + (f" as {user}" if user else "")
+        return f"{values['mechanism']}"
     if name in ("connection.tune", "connection.tune-ok"):
         channels, frame, beat = (values[k] for k in ("channel_max", "frame_max", "heartbeat"))
         return f"channel-max {channels}, frame-max {frame}, heartbeat {beat} s"

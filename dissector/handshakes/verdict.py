@@ -1,11 +1,13 @@
 """The verdict on one connection: which rule fits, what proves it, how long each side took."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dissector.handshakes.facts import ENDS, Facts, Tcp, Told, duration, gather
-from dissector.handshakes.story import Story
+from dissector.handshakes.facts import ENDS, Case, Facts, Tcp, Told, duration, gather, likeness, timeline
+from dissector.handshakes.memory import Memory
+from dissector.handshakes.story import NOTHING, Step, Story
 from spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
 from spec.model import Protocol
 
@@ -13,60 +15,183 @@ SLOW_NS = 1_000_000_000
 """A step that takes so long is noted."""
 UP = ("ok", "begun-before")
 """Outcomes of connections that were up: what became of them afterwards is judged too."""
+UP_STAGES = ("open-ok", "ready")
 FIRSTS = ("octets", "proxy", "header", "tls.hello", "tls.alert")
 """What sides say first; where it went no further, that is what it is about."""
+AGREED = ("channel_max", "frame_max", "heartbeat")
+"""Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
 CAPABILITIES = ("connection.blocked", "consumer_cancel_notify", "authentication_failure_close")
 """Capabilities whose lack in a client is noted."""
 
 
-def judge(
-    story: Story, tcp: Tcp, handshakes: Handshakes, protocol: Protocol, captures: Sequence[str]
-) -> dict[str, Any]:
-    """The columns of `connections` that tell of the handshake and the end.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verdict on all connections that fared alike: what is left open are the times and packets of their steps.
 
-    Args:
-        story: what was seen of AMQP.
-        tcp: what was seen of TCP.
-        handshakes: the rules.
-        protocol: for the words of reply codes and methods.
-        captures: names of captures, by the index that packets carry.
+    Attributes:
+        columns: those that are the same for all.
+        steps: JSON with places for numbers of each step: time, time since the step before if there is one, packet.
+        proof: JSON with a place for the packet of each step of `evidence`.
+        evidence: places of the steps that prove it.
+        waits: steps of the dialogue, and whether it was the client's turn; None where the beginning is not known.
+        waiting: whether it was the client's turn (or the server's) when the capture ended; None: nobody's.
+        pairs: steps of the dialogue and the one before each; the side and the name of the step.
+        notes: those before and behind the ones on slow steps.
+        usual_notes: JSON of these; nearly always that is all.
     """
-    facts = gather(story, tcp, handshakes, protocol)
-    values = facts.values
-    outcome = _first(handshakes.outcomes, values)
-    ending = None
-    if outcome.code in UP and values["stage"] in ("open-ok", "ready") and values["seen"] == "both":
-        ending = _first(handshakes.endings, values)
-    telling = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
-    main = captures[facts.steps[0].step.at.capture] if facts.steps else None
-    places = _evidence(telling, facts, telling is ending)
-    client_ns, server_ns, whole_ns = _waits(facts)
-    return {
-        "handshake_stage": values["stage"],
-        "handshake_outcome": outcome.code,
-        "handshake_cause": say(outcome.summary, values),
-        "ending": ending.code if ending else None,
-        "ending_cause": say(ending.summary, values) if ending else None,
-        "severity": telling.severity,
-        "handshake_ns": whole_ns,
-        "handshake_client_ns": client_ns,
-        "handshake_server_ns": server_ns,
-        "handshake_steps": _json([_step(told, before, captures, main) for before, told in _pairs(facts.steps)]),
-        "handshake_evidence": _json([_place(told, captures, main) for told in places]),
-        "handshake_notes": _json(list(_notes(story, facts, captures, main))),
-        "handshake_facts": _json(
-            {name: values[name] for name in _named(outcome, ending) if values.get(name) is not None}
-        ),
+
+    columns: dict[str, Any]
+    steps: str
+    proof: str
+    evidence: list[int]
+    waits: list[tuple[int, bool]] | None
+    waiting: bool | None
+    pairs: list[tuple[int, int, str, str]]
+    notes: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    usual_notes: str | None
+
+    def of(self, story: Story, steps: list[Step], until_ns: int, captures: Sequence[str]) -> dict[str, Any]:
+        """The columns of `connections` for one of them, whose steps these are."""
+        times = [step.at.ts_ns for step in steps]
+        packets = [step.at.packet for step in steps]
+        numbers = [*times[:1], *packets[:1]]
+        for before, now, packet in zip(times, times[1:], packets[1:], strict=False):
+            numbers += (now, now - before if now > before else 0, packet)
+        client_ns, server_ns, whole_ns = self._waits(times, until_ns)
+        return self.columns | {
+            "handshake_ns": whole_ns,
+            "handshake_client_ns": client_ns,
+            "handshake_server_ns": server_ns,
+            "handshake_steps": self.steps % tuple(numbers) if numbers else None,
+            "handshake_evidence": self.proof % tuple([packets[n] for n in self.evidence]) if self.evidence else None,
+            "handshake_notes": self._notes(story, steps, times, captures),
+        }
+
+    def _waits(self, times: list[int], until_ns: int) -> tuple[int | None, int | None, int | None]:
+        """Time until each step of the dialogue, by the side that took it; and all of it."""
+        if self.waits is None or not times:
+            return None, None, None
+        client = server = 0
+        first = last = times[0]
+        for place, is_client in self.waits:
+            now = times[place]
+            if now > last:
+                if is_client:
+                    client += now - last
+                else:
+                    server += now - last
+                last = now
+        if self.waiting is not None:
+            if self.waiting:
+                client += until_ns - last
+            else:
+                server += until_ns - last
+            last = until_ns
+        return client, server, last - first
+
+    def _notes(self, story: Story, steps: list[Step], times: list[int], captures: Sequence[str]) -> str | None:
+        slow = [pair for pair in self.pairs if times[pair[1]] - times[pair[0]] >= SLOW_NS]
+        if not slow and not story.channels_failed and not story.was_blocked:
+            return self.usual_notes
+        found = list(self.notes[0])
+        for before, place, role, event in slow:
+            took = duration(times[place] - times[before])
+            found.append({"code": "slow-step", "detail": f"the {role} took {took} for {event}"})
+        found += self.notes[1]
+        for at, text in story.channel_errors:
+            capture = captures[at.capture]
+            note = {"code": "channel-closed", "detail": text, "packet": at.packet}
+            found.append(note | ({"capture": capture} if capture != captures[steps[0].at.capture] else {}))
+        more = story.channels_failed - len(story.channel_errors)
+        if more:
+            found.append({"code": "channel-closed", "detail": f"and {more} more"})
+        if story.was_blocked:
+            found.append({"code": "was-blocked", "detail": story.blocked or ""})
+        return _json(found)
+
+
+class Judge:
+    """Gives verdicts by the rules of `handshakes`; `protocol` has the words of reply codes and methods."""
+
+    def __init__(self, handshakes: Handshakes, protocol: Protocol) -> None:
+        self.handshakes = handshakes
+        self.protocol = protocol
+        self.known: Memory[Hashable, Verdict] = Memory()
+
+    def __call__(self, story: Story, tcp: Tcp, captures: Sequence[str]) -> dict[str, Any]:
+        """The columns of `connections` that tell of the handshake and the end; `captures` has the captures' names."""
+        steps = timeline(story, tcp)
+        like = likeness(story, tcp, steps)
+        verdict = self.known.get(like)
+        if verdict is None:
+            case = gather(story, tcp, steps, self.handshakes, self.protocol)
+            verdict = self._judge(case, _agreed(story), captures)
+            if not case.facts.are_timed:
+                self.known.keep(like, verdict, len(verdict.steps) + len(str(story.told)))
+        return verdict.of(story, steps, tcp.until_ns, captures)
+
+    def _judge(self, case: Case, agreed: dict[str, Any], captures: Sequence[str]) -> Verdict:
+        facts = case.facts
+        outcome = _first(self.handshakes.outcomes, facts)
+        ending = None
+        if outcome.code in UP and facts["stage"] in UP_STAGES and facts["seen"] == "both":
+            ending = _first(self.handshakes.endings, facts)
+        telling = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
+        named = {name: _known(facts, name) for name in _named(outcome, ending)}
+        columns = agreed | {
+            "handshake_stage": facts["stage"],
+            "handshake_outcome": outcome.code,
+            "handshake_cause": say(outcome.summary, facts),
+            "ending": ending.code if ending else None,
+            "ending_cause": say(ending.summary, facts) if ending else None,
+            "severity": telling.severity,
+            "handshake_facts": _json({name: fact for name, fact in named.items() if fact is not None}),
+        }
+        main = captures[case.steps[0].step.at.capture] if case.steps else None
+        evidence = _evidence(telling, case, telling is ending)
+        waits, waiting = _turns(case)
+        notes = _notes(facts)
+        return Verdict(
+            columns,
+            f"[{','.join(_step(n, told, captures, main) for n, told in enumerate(case.steps))}]",
+            f"[{','.join(_place(case.steps[n], captures, main) for n in evidence)}]",
+            evidence,
+            waits,
+            waiting,
+            list(_pairs(case)),
+            notes,
+            _json(notes[0] + notes[1]),
+        )
+
+
+def _agreed(story: Story) -> dict[str, Any]:
+    """What the methods of the handshake and the close say, as columns."""
+    told = story.told
+    tuned = told.get("connection.tune-ok") or told.get("connection.tune") or NOTHING
+    return {name: tuned.get(name) for name in AGREED} | {
+        "mechanism": told.get("connection.start-ok", NOTHING).get("mechanism"),
+        "user": story.user,
+        "vhost": told.get("connection.open", NOTHING).get("virtual_host"),
+        "reply_code": told.get("connection.close", NOTHING).get("reply_code"),
+        "reply_text": told.get("connection.close", NOTHING).get("reply_text"),
     }
 
 
-def say(text: str, values: dict[str, Any]) -> str:
+def say(text: str, facts: Mapping[str, Any]) -> str:
     """A text with its facts filled in; what is not known is a question mark."""
-    return text.format_map(dict.fromkeys(_names(text), "?") | {k: v for k, v in values.items() if v is not None})
+    known = {name: _known(facts, name) for name in _names(text)}
+    return text.format_map({name: "?" if fact is None else fact for name, fact in known.items()})
 
 
-def _first(rules: tuple[Rule, ...], values: dict[str, Any]) -> Cause:
-    return next(rule.cause for rule in rules if holds(rule.when, values))
+def _known(facts: Mapping[str, Any], name: str) -> Any:
+    try:
+        return facts[name]  # not `get`: facts may be worked out when they are asked for
+    except KeyError:
+        return None
+
+
+def _first(rules: tuple[Rule, ...], facts: Mapping[str, Any]) -> Cause:
+    return next(rule.cause for rule in rules if holds(rule.when, facts))
 
 
 def _rank(cause: Cause) -> int:
@@ -83,99 +208,83 @@ def _named(*causes: Cause | None) -> list[str]:
     return list(dict.fromkeys(name for text in texts for name in _names(text)))
 
 
-def _evidence(cause: Cause, facts: Facts, is_ending: bool) -> list[Told]:
+def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
     """The last step of the dialogue, what came besides it up to the end, and what the cause asks for by name."""
-    last = max(facts.run.taken, default=-1)
-    firsts = () if is_ending or facts.values["stage"] not in ("tcp", "tls", "header") else FIRSTS
-    end = next((n for n, told in enumerate(facts.steps) if told.step.event in ENDS), len(facts.steps))
+    last = max(case.run.taken, default=-1)
+    firsts = () if is_ending or case.facts["stage"] not in ("tcp", "tls", "header") else FIRSTS
+    end = next((n for n, told in enumerate(case.steps) if told.step.event in ENDS), len(case.steps))
     return [
-        told
-        for n, told in enumerate(facts.steps[: end + 1])
+        n
+        for n, told in enumerate(case.steps[: end + 1])
         if (n == last and not is_ending) or n == end or told.step.event in cause.evidence or told.step.event in firsts
     ]
 
 
-def _waits(facts: Facts) -> tuple[int | None, int | None, int | None]:
-    """Time until each step of the dialogue, by the side that took it; and all of it.
-
-    Time until an end without success is that of the side whose turn it was.
-    """
-    if not facts.values["begun"] or not facts.steps:
-        return None, None, None
-    taken = set(facts.run.taken)
-    up = facts.values["stage"] in ("open-ok", "ready")
-    sums = {"client": 0, "server": 0}
-    first = last = facts.steps[0].step.at.ts_ns
-    for n, told in enumerate(facts.steps):
-        is_end = told.step.event in ENDS
-        if told.step.event == "first use" or (is_end and up):
+def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
+    """`waits` and `waiting` of a verdict. Time until an end without success is that of the side whose turn it was."""
+    facts = case.facts
+    if not facts["begun"]:
+        return None, None
+    taken = set(case.run.taken)
+    up = facts["stage"] in UP_STAGES
+    waits = []
+    for n, (role, step) in enumerate(case.steps):
+        is_end = step.event in ENDS
+        if step.event == "first use" or (is_end and up):
             break
         if n in taken or is_end:
-            now = max(told.step.at.ts_ns, last)
-            sums[(facts.values["turn"] or told.role) if is_end else told.role] += now - last
-            last = now
+            waits.append((n, ((facts["turn"] or role) if is_end else role) == "client"))
         if is_end:
             break
-    if facts.values["end"] == "none" and facts.values["turn"] and not up:
-        sums[facts.values["turn"]] += facts.values["until_ns"] - last
-        last = facts.values["until_ns"]
-    return sums["client"], sums["server"], last - first
+    waiting = facts["turn"] == "client" if facts["end"] == "none" and facts["turn"] and not up else None
+    return waits, waiting
 
 
-def _pairs(steps: list[Told]) -> Iterator[tuple[Told | None, Told]]:
+def _pairs(case: Case) -> Iterator[tuple[int, int, str, str]]:
     before = None
-    for told in steps:
-        yield before, told
-        before = told
+    for n in sorted(case.run.taken):
+        role, step = case.steps[n]
+        if step.event != "first use":
+            if before is not None:
+                yield before, n, role, step.event
+            before = n
 
 
-def _place(told: Told, captures: Sequence[str], main: str | None) -> dict[str, Any]:
-    at = told.step.at
-    capture = captures[at.capture]
-    return {"packet": at.packet} | ({"capture": capture} if capture != main else {})
+def _place(told: Told, captures: Sequence[str], main: str | None) -> str:
+    capture = captures[told.step.at.capture]
+    return '{"packet":%d' + (f',"capture":{_quoted(capture)}' if capture != main else "") + "}"
 
 
-def _step(told: Told, before: Told | None, captures: Sequence[str], main: str | None) -> dict[str, Any]:
-    at = told.step.at
-    step = {"step": told.step.event, "from_client": told.role == "client", "ts_ns": at.ts_ns}
-    step |= {"took_ns": max(at.ts_ns - before.step.at.ts_ns, 0)} if before else {}
-    step |= _place(told, captures, main)
-    return step | ({"detail": told.step.detail} if told.step.detail else {})
+def _step(number: int, told: Told, captures: Sequence[str], main: str | None) -> str:
+    """A step as JSON, with places for its numbers."""
+    step = told.step
+    head = f'{{"step":{_quoted(step.event)},"from_client":{_quoted(told.role == "client")},"ts_ns":%d,'
+    head += '"took_ns":%d,' if number else ""
+    detail = f',"detail":{_quoted(step.detail)}' if step.detail else ""
+    return head + _place(told, captures, main)[1:-1] + detail + "}"
 
 
-def _notes(story: Story, facts: Facts, captures: Sequence[str], main: str | None) -> Iterator[dict[str, Any]]:
-    values = facts.values
-    if values["syns"] > 1:
-        yield {"code": "syn-repeated", "detail": f"{values['syns']} requests to connect"}
-    taken = set(facts.run.taken)
-    before = None
-    for index, told in enumerate(facts.steps):
-        if index in taken and told.step.event != "first use":
-            if before and told.step.at.ts_ns - before.step.at.ts_ns >= SLOW_NS:
-                took = duration(told.step.at.ts_ns - before.step.at.ts_ns)
-                yield {"code": "slow-step", "detail": f"the {told.role} took {took} for {told.step.event}"}
-            before = told
-    if values["client_first"] == "proxy":
-        yield {"code": "behind-proxy"}
-    if story.told.get("connection.tune-ok") and values["stage"] in ("open-ok", "ready"):
-        settled, offered = values["heartbeat"], values["offered_heartbeat"]
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("%", "%%")
+
+
+def _notes(facts: Facts) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    before = []
+    if facts["syns"] > 1:
+        before.append({"code": "syn-repeated", "detail": f"{facts['syns']} requests to connect"})
+    behind = []
+    if facts["client_first"] == "proxy":
+        behind.append({"code": "behind-proxy"})
+    if facts["is_tuned"] and facts["stage"] in UP_STAGES:
+        settled, offered = facts["heartbeat"], facts["offered_heartbeat"]
         if settled == 0:
-            yield {"code": "heartbeat-off", "detail": f"the broker proposed {offered} s" if offered else ""}
+            behind.append({"code": "heartbeat-off", "detail": f"the broker proposed {offered} s" if offered else ""})
         elif offered is not None and settled != offered:
-            yield {"code": "heartbeat-other", "detail": f"{settled} s, the broker proposed {offered} s"}
-    if values["capabilities"] is not None:
-        for name in CAPABILITIES:
-            if not values["capabilities"].get(name):
-                yield {"code": f"no-{name.replace('.', '-').replace('_', '-')}"}
-    for at, text in story.channel_errors:
-        capture = captures[at.capture]
-        note = {"code": "channel-closed", "detail": text, "packet": at.packet}
-        yield note | ({"capture": capture} if capture != main else {})
-    more = story.channels_failed - len(story.channel_errors)
-    if more:
-        yield {"code": "channel-closed", "detail": f"and {more} more"}
-    if story.was_blocked:
-        yield {"code": "was-blocked", "detail": values["blocked_reason"] or ""}
+            behind.append({"code": "heartbeat-other", "detail": f"{settled} s, the broker proposed {offered} s"})
+    if facts["capabilities"] is not None:
+        lacking = [name for name in CAPABILITIES if name not in facts["capabilities"]]
+        behind += [{"code": f"no-{name.replace('.', '-').replace('_', '-')}"} for name in lacking]
+    return before, behind
 
 
 def _json(value: Any) -> str | None:

@@ -16,6 +16,7 @@ from pamqp import commands, frame
 from dissector.dissector import Options
 from dissector.handshakes import facts, ladder, listing, story
 from dissector.handshakes.machine import run
+from dissector.handshakes.memory import Memory
 from dissector.handshakes.source import rows
 from dissector.program import main
 from dissector.reading import Reading
@@ -127,6 +128,27 @@ def test_leaving_the_rest_undecoded_changes_no_verdict(stem: str) -> None:
     path = str(FOLDER / f"{stem}.pcap")
     options = Options()
     assert tuple(rows(Reading(find([path]), options, compiled=False), options)) == verdicts(path)
+
+
+@pytest.mark.parametrize("stem", ["failed_handshakes", "logins", "wrong_ports", "demo", "lossy_link", "port_reused"])
+def test_a_verdict_known_from_another_connection_is_the_one_that_it_would_get(stem: str) -> None:
+    paths = [str(FOLDER / f"{stem}.pcap")] * 2
+    options = Options(handshakes=True)
+    remembered, forgetful = (Reading(find(paths), options, compiled=False) for _ in range(2))
+    forgetful.dissector.connections.judge.known = Memory(room=0)
+    wanted = list(rows(forgetful, options))
+    assert not forgetful.dissector.connections.judge.known.items
+    assert list(rows(remembered, options)) == wanted
+
+
+def test_memory_is_bounded() -> None:
+    memory: Memory[int, str] = Memory(room=10_000)
+    for n in range(1000):
+        memory.keep(n, "x", 100)
+        assert memory.get(n) == "x"
+    memory.keep(1000, "long", 9_000)
+    assert memory.get(1000) is None
+    assert len(memory.items) < 40
 
 
 # ---------------------------------------------------------------------------------------------------- built ones
@@ -366,7 +388,8 @@ def test_the_machine_is_sound() -> None:
 def test_every_code_is_written_out_and_names_known_facts() -> None:
     side = facts.Side(0, 0, None, "", None, 0)
     tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
-    values = facts.gather(story.Story(), tcp, KNOWN, load()).values | {"alert": None, "alert_meaning": None}
+    known = facts.gather(story.Story(), tcp, [], KNOWN, load()).facts
+    values = {**known, **known.timed(), "alert": None, "alert_meaning": None}
     for rule in (*KNOWN.outcomes, *KNOWN.endings):
         assert set(rule.when) <= set(values), rule.cause.code
         assert rule.cause.severity in handshakes.SEVERITIES
@@ -395,4 +418,4 @@ def test_all_first_octets_are_something(octets: bytes) -> None:
     first = story.First()
     for n in range(0, len(octets), 7):
         first.add(octets[n : n + 7], story.Where(n, 1, 0))
-    assert (first.kind(KNOWN.openings) == "none") == (not octets)
+    assert (first.kind() == "none") == (not octets)
