@@ -7,14 +7,20 @@ registers it. `call` runs it, compiled by numba or as it stands: interpreted, ev
 What a kernel may do is the common part of both worlds: index arrays with one integer, or with a tuple of
 two integers; integer arithmetic that stays within int64 (or, for hashes, uint64 masked to 64 bits); calls of
 other kernels by their global name; no slices, no numpy functions, no exceptions, no floats.
+
+No index is negative. Compiled, all of them are unsigned: numba asks of a signed one at every access whether it counts
+from the end, which also keeps the compiler from joining accesses.
 """
 
+import ast
 import contextlib
 import functools
 import hashlib
 import inspect
+import marshal
 import os
 import sys
+import textwrap
 import types
 from collections.abc import Callable
 from importlib.metadata import version
@@ -30,6 +36,9 @@ _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
 _compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 _compiling = RLock()
+
+INDEX = "__unsigned"
+"""Name of what a compiled kernel makes of its indexes."""
 
 COMPILE_ABOVE = 1 << 18
 """Input of this many octets is worth loading compiled kernels, where they are cached (0.5 to 1 s)."""
@@ -110,9 +119,9 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     folder = cache_folder() / _digest(function)
     # numba takes a kernel for the same while its file has the same name, size and time. A file for each kernel and
     # all that it calls keeps what was compiled when others change, wherever the project lies.
-    file = folder / f"{function.__name__}.py"
-    _note_once(file, inspect.getsource(function))
-    code = function.__code__.replace(co_filename=str(file))
+    file = folder / f"{function.__name__}.code"
+    code = _noted(file) or _unsigned(function, file)
+    namespace[INDEX] = np.uint64
     copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__
     copy.__qualname__ = function.__qualname__
@@ -124,16 +133,24 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
         return numba.njit(cache=file.exists(), nogil=True, **flags)(copy)
     finally:
         numba.config.CACHE_DIR = before
-        _note_once(_marker(), "")
+        _note_once(_marker(), b"")
 
 
-def _note_once(file: Path, text: str) -> None:
+def _noted(file: Path) -> types.CodeType | None:
+    """Code that was noted."""
+    with contextlib.suppress(OSError, EOFError, ValueError, TypeError):
+        code = marshal.loads(file.read_bytes())  # noqa: S302 - what numba keeps beside it is code, too
+        return code if isinstance(code, types.CodeType) else None
+    return None
+
+
+def _note_once(file: Path, octets: bytes) -> None:
     """Write a file that is not there; where nothing can be written, nothing is cached."""
     with contextlib.suppress(OSError):
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             own = file.with_suffix(f".{os.getpid()}")
-            own.write_text(text)
+            own.write_bytes(octets)
             own.replace(file)
 
 
@@ -141,7 +158,7 @@ def _note_once(file: Path, text: str) -> None:
 def _digest(function: Callable[..., Any]) -> str:
     """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
     code = function.__code__
-    digest = hashlib.sha256(repr((function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode())
+    digest = hashlib.sha256(repr((INDEX, function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode())
     for name in code.co_names:
         value = function.__globals__.get(name)
         part = repr(value)
@@ -151,6 +168,36 @@ def _digest(function: Callable[..., Any]) -> str:
             part = repr([getattr(value, n, None) for n in code.co_names])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
+
+
+class _Unsigned(ast.NodeTransformer):
+    """Makes all indexes unsigned."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        made = [p if isinstance(p, ast.Constant) else _called(INDEX, p) for p in parts]
+        node.slice = ast.Tuple(made, ast.Load()) if isinstance(node.slice, ast.Tuple) else made[0]
+        return node
+
+
+def _called(name: str, argument: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name(name, ast.Load()), [argument], [])
+
+
+def _unsigned(function: Callable[..., Any], file: Path) -> types.CodeType:
+    """The code of a kernel with all indexes unsigned, made from its source and noted in a file."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    for argument in definition.args.args:
+        argument.annotation = None
+    definition.returns = None
+    module = compile(ast.fix_missing_locations(_Unsigned().visit(tree)), file, "exec")
+    code = next(code for code in module.co_consts if isinstance(code, types.CodeType))
+    _note_once(file, marshal.dumps(code))
+    return code
 
 
 @functools.cache
