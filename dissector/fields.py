@@ -308,7 +308,7 @@ def _column(
         found = found[~(clipped[found[:, 0]] & (found[:, 1] == TABLE_MALFORMED))]
         found[:, 0] = row[found[:, 0]]
         if slot.name == TRACE_TABLE and not TRACE_COLUMNS.keys().isdisjoint(plan.columns):
-            traced, wrong = _trace(n, data, row, tables.trace, compiled)
+            traced, wrong = trace_columns(n, data, row, tables.trace, compiled)
             return made | traced, (found, wrong)
         return made, (found,)
     return {slot.name: columns.numbers(n, slot.type, row, value)}, ()
@@ -325,7 +325,7 @@ def _lists(
     return {slot.name: columns.texts(n, row, found.sizes, found.octets)}, (found.problems,)
 
 
-def _trace(
+def trace_columns(
     n: int, data: Octets, row: Integers, trace: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Integers]:
     """The columns of the trace context from the places of `traceparent`, and where it is malformed."""

@@ -87,16 +87,16 @@ def render(data: Octets, at: Integers, size: Integers, compiled: bool) -> Tables
     used = np.empty(3, np.int64)
     stack = np.empty((DEPTH, 2), np.int64)
     call(
-        render_tables, compiled, data, at, size, _KINDS, _WIDTHS, ESCAPES, _LITERALS,
+        render_tables, compiled, data, at, size, _KINDS, _WIDTHS, ESCAPES, LITERALS,
         stack, octets, sizes, trace, floats, problems, used,
     )  # fmt: skip
     length, n_floats, n_problems = used.tolist()
     octets = octets[:length]
-    octets = _insert_floats(octets, sizes, data, floats[:n_floats]) if n_floats else octets.copy()
+    octets = insert_floats(octets, sizes, data, floats[:n_floats]) if n_floats else octets.copy()
     return Tables(octets, sizes, trace, problems[:n_problems])
 
 
-def _insert_floats(octets: Octets, sizes: Integers, data: Octets, floats: Integers) -> Octets:
+def insert_floats(octets: Octets, sizes: Integers, data: Octets, floats: Integers) -> Octets:
     """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
     pieces: list[memoryview | bytes] = []
     done, source = 0, octets.data
@@ -136,7 +136,7 @@ def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Octets, Oct
     return kinds, widths, escapes, literals
 
 
-_KINDS, _WIDTHS, ESCAPES, _LITERALS = _tables()
+_KINDS, _WIDTHS, ESCAPES, LITERALS = _tables()
 
 
 @kernel

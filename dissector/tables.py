@@ -48,6 +48,7 @@ DETAILS = {
     "records-malformed": "{value} octets make no entry",
     "record-count-wrong": "{value} found",
     "sub-batch-unreadable": "of coding {value}",
+    "message-malformed": "{value} records",
 }
 """What `detail` says of each fault; `value` is the number that came with it."""
 
@@ -197,9 +198,9 @@ class Tables:
             return f"class {value >> 16}, method {value & 0xFFFF}"
         if code == "command-unknown":
             return f"key 0x{value >> 16:04x}, version {value & 0xFFFF}"
-        if code == "integer-too-large":
+        if code == "integer-too-large" and not value:
             return "a publishing id"
-        return DETAILS[code].format(value=value)
+        return DETAILS.get(code, "in {value} records").format(value=value)
 
     def _anomalies(
         self, codes: list[str], details: list[str], channel: pa.Array, offset: pa.Array, leading: dict[str, pa.Array]

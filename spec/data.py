@@ -39,7 +39,7 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
     """
     if name not in _PROTOCOLS:
         raise SpecError(f"{name}: no such protocol; known are {', '.join(_PROTOCOLS)}")
-    document = _read(f"{name}.toml")
+    document = read_document(f"{name}.toml")
     domains = tuple(Domain(**entry) for entry in document["domains"])
     types = {domain.name: domain.type for domain in domains}
     major, minor, revision = document["version"]
@@ -60,7 +60,7 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
 @functools.cache
 def anomalies() -> dict[str, Anomaly]:
     """The closed list of anomaly codes, in the order of the document."""
-    return {entry["code"]: Anomaly(**entry) for entry in _read("anomalies.toml")["anomalies"]}
+    return {entry["code"]: Anomaly(**entry) for entry in read_document("anomalies.toml")["anomalies"]}
 
 
 @functools.cache
@@ -69,7 +69,7 @@ def tables() -> dict[str, Table]:
 
     Tables of frames go on with one column for each method argument: see `Table.with_methods`.
     """
-    document = _read("tables.toml")
+    document = read_document("tables.toml")
     shared = {name: group["columns"] for name, group in document["shared"].items()}
     result = {}
     for name, entry in document["table"].items():
@@ -86,7 +86,8 @@ def tables() -> dict[str, Table]:
     return result
 
 
-def _read(file_name: str) -> dict[str, Any]:
+def read_document(file_name: str) -> dict[str, Any]:
+    """One of the documents beside this module."""
     return tomllib.loads((_FOLDER / file_name).read_text(encoding="utf-8"))
 
 

@@ -2,7 +2,6 @@
 
 from dissector.amqp091.frames import u16, u32
 from dissector.arrays import Array
-from dissector.hashing import hash_begin, hash_end, hash_feed
 from dissector.kernel import i64, kernel
 from dissector.stream.layout import (
     CUT,
@@ -186,12 +185,3 @@ def place_inner(data: Array, at: Array, count: Array, offset: Array, length: Arr
             length[n] = u32(data, p)
             p += 4 + length[n]
             n += 1
-
-
-@kernel
-def hash_messages(data: Array, offset: Array, length: Array, lanes: Array, waiting: Array, hashes: Array) -> None:
-    """The hash of each message."""
-    for i in range(len(offset)):
-        hash_begin(lanes, 0)
-        hash_feed(lanes, waiting, 0, data, offset[i], length[i])
-        hashes[i] = hash_end(lanes, waiting, 0)

@@ -9,6 +9,7 @@ import numpy as np
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints
 from dissector.fields import Plan
+from dissector.problems import PROBLEM_CODES
 from spec.model import Protocol
 
 # A further column of `walk`.
@@ -55,9 +56,15 @@ FAULTS = (
     "records-malformed",  # value: octets not read
     "record-count-wrong",  # value: records found
     "sub-batch-unreadable",  # value: its coding
-    "integer-too-large",  # value: publishing ids beyond 63 bits
+    "integer-too-large",  # value: 0 for publishing ids beyond 63 bits, else as the following
+    "message-malformed",  # value: records with that, as of the following
+    *(code for code in PROBLEM_CODES if code not in ("field-overrun", "octets-left-over", "integer-too-large")),
 )
-COMMAND_UNKNOWN, CRC_WRONG, MALFORMED, COUNT_WRONG, UNREADABLE, ID_TOO_LARGE = range(len(ly.FAULTS), len(FAULTS))
+COMMAND_UNKNOWN, CRC_WRONG, MALFORMED, COUNT_WRONG, UNREADABLE, ID_TOO_LARGE, MESSAGE_MALFORMED = range(
+    len(ly.FAULTS), len(ly.FAULTS) + 7
+)
+FIELD_FAULTS = np.array([FAULTS.index(code) if code in FAULTS else -1 for code in PROBLEM_CODES], np.int64)
+"""Fault of each problem that a field of a message may have."""
 
 HEAD_OCTETS = 8
 """Length, key and version."""

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dissector import columns, limits, text
+from dissector.amqp10 import sections
 from dissector.arrays import Array, Ints
 from dissector.carry import Buffer
 from dissector.hashing import hash_begin, hash_end, hash_feed
@@ -84,8 +86,15 @@ class Large:
     number: int | None
     size: int
     left: int
+    held: sections.Sections
+    """What its first octets tell."""
     lanes: Array
     tail: Array
+
+    @property
+    def hashed(self) -> bool:
+        """The body is in one piece up to the record's end, so that it can be hashed."""
+        return bool(self.held.kind[0] in (sections.RAW, sections.DATA))
 
 
 class Reader:
@@ -157,7 +166,8 @@ class Reader:
             inside = readable[of] & (found[sl.E_CODING][of] >= 0)
             index += np.where(inside, np.arange(len(of)) - starts[of], 0)
             places[inside], lengths[inside] = inner_at, inner_size
-        made = self._columns(found, of, places, lengths, readable[of], buffer)
+        made, told = self._columns(found, of, places, lengths, readable[of], buffer)
+        wrong += [(int(region[of[record]]), code, count) for record, code, count in told]
         large = np.flatnonzero(found[sl.E_LARGE] == 1)
         wrong += [(int(r), sl.ID_TOO_LARGE, 0) for r in np.unique(region[large]).tolist()]
         return Found(region[of], index, made, wrong, total)
@@ -194,35 +204,50 @@ class Reader:
 
     def _columns(
         self, found: Ints, of: Ints, places: Ints, lengths: Ints, readable: Array, buffer: Buffer
-    ) -> dict[str, pa.Array]:
+    ) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+        """The columns, and what is wrong in the sections of messages: a record of each frame, fault, how many."""
         n = len(of)
-        hashes = np.empty(n, np.uint64)
-        call(entries.hash_messages, self.compiled, buffer.data, places, lengths, self.lanes, self.tail, hashes)
         missing = found[sl.E_MISSING][of]
+        held = sections.read(buffer.data, places, lengths, missing, self.compiled)
+        hashes = sections.hashes(buffer.data, places, lengths, held, self.lanes, self.tail, self.compiled)
         published = found[sl.E_LARGE][of] == 0
         filtered = np.flatnonzero(found[sl.E_FILTER_LENGTH][of] >= 0)
         texts = text.gather(
             buffer.data, found[sl.E_FILTER][of][filtered].copy(), found[sl.E_FILTER_LENGTH][of][filtered].copy(),
             self.compiled,
         )  # fmt: skip
-        made = {
+        made = held.columns | {
             "publish_seq": pa.array(found[sl.E_NUMBER][of], mask=~published),
-            "body_size": pa.array(lengths + missing, mask=~readable),
+            "record_size": pa.array(lengths + missing, mask=~readable),
+            "body_size": pa.array(held.size, mask=~readable | (held.size < 0)),
             "body_hash": pa.array(hashes.view(np.int64), mask=~readable | (missing > 0)),
             "is_partial": pa.array(missing > 0),
             "missing": pa.array(missing),
             "filter_value": columns.texts(n, filtered, texts.sizes, texts.octets),
         }
         if self.keep_bodies:
-            data = buffer.data
+            there = (readable & (missing == 0)).tolist()
+            spans = np.stack([places, lengths, held.at, held.size, held.pieces], axis=1).tolist()
             bodies = [
-                data[p : p + min(k, limits.BODY)].tobytes() if there else None
-                for p, k, there in zip(
-                    places.tolist(), lengths.tolist(), (readable & (missing == 0)).tolist(), strict=True
-                )
+                sections.body(buffer.data, *span)[: limits.BODY] if whole else None
+                for span, whole in zip(spans, there, strict=True)
             ]
             made["body"] = pa.array(bodies, pa.binary())
-        return made
+        if not readable.all():
+            made["body_kind"] = pc.if_else(pa.array(readable), made["body_kind"], pa.scalar(None, pa.string()))
+        return made, self._told(found[sl.E_REGION][of], readable, held)
+
+    @staticmethod
+    def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
+        broken = np.flatnonzero((held.kind == sections.BROKEN) & readable)
+        codes = [np.full(len(broken), sl.MESSAGE_MALFORMED), sl.FIELD_FAULTS[held.problems[:, 1]]]
+        records = np.concatenate([broken, held.problems[:, 0]])
+        if not len(records):
+            return []
+        keys = region[records] * len(sl.FAULTS) + np.concatenate(codes)
+        _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        code = np.concatenate(codes)[first]
+        return list(zip(records[first].tolist(), code.tolist(), counts.tolist(), strict=True))
 
     # ------------------------------------------------------------------------------------------------- long frames
 
@@ -284,12 +309,20 @@ class Reader:
             return
         number = int.from_bytes(buffer.data[rest : rest + ID_OCTETS].tobytes(), "big") if published else 0
         size = int.from_bytes(buffer.data[body - 4 : body].tobytes(), "big")
+        there = min(end - body, size)
+        held = sections.read(
+            buffer.data, np.array([body]), np.array([there]), np.array([size - there]), self.compiled
+        )  # fmt: skip
+        begin = int(held.at[0])
+        if held.kind[0] == sections.DATA and begin + held.size[0] != body + size:
+            held.kind[0] = -1
         large = Large(
-            number if number < 1 << 63 else None, size, size, np.zeros((1, 8), np.uint64), np.zeros(32, np.uint8)
-        )
+            number if number < 1 << 63 else None, size, size - (begin - body), held, np.zeros((1, 8), np.uint64),
+            np.zeros(32, np.uint8),
+        )  # fmt: skip
         call(hash_begin, self.compiled, large.lanes, 0)
-        long.large, long.waiting, long.waiting_octets = large, [], 0
-        self._hash(long, large, body, end - body, buffer)
+        long.large, long.waiting, long.waiting_octets, long.need = large, [], 0, 0
+        self._hash(long, large, begin, end - begin, buffer)
 
     def _hash(self, long: Long, large: Large, offset: int, length: int, buffer: Buffer) -> int:
         take = min(length, large.left)
@@ -297,10 +330,12 @@ class Reader:
         large.left -= take
         if large.left == 0:
             found = np.array([call(hash_end, self.compiled, large.lanes, large.tail, 0)], np.uint64)
-            made = {
+            size = int(large.held.size[0])
+            made = large.held.columns | {
                 "publish_seq": pa.array([large.number], pa.int64()),
-                "body_size": pa.array([large.size], pa.int64()),
-                "body_hash": pa.array(found.view(np.int64)),
+                "record_size": pa.array([large.size], pa.int64()),
+                "body_size": pa.array([size if size >= 0 else None], pa.int64()),
+                "body_hash": pa.array(found.view(np.int64), mask=np.array([not large.hashed])),
                 "is_partial": pa.array([False]),
                 "missing": pa.array([0], pa.int64()),
                 "filter_value": pa.array([None], pa.string()),

@@ -10,7 +10,7 @@ writer's dictionaries, for ours and the floor's alike.
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,14 +72,14 @@ def made(size: int) -> Iterator[Path]:
             path.unlink()
 
 
-def make(size: int) -> Path:
-    """A capture of `size` octets (less than a packet fewer), made unless it is there."""
-    path = folder() / f"{size // 1_000_000}mb.pcap"
+def make(size: int, name: str = "", repeated: Callable[[], Block] | None = None) -> Path:
+    """A capture of `size` octets (less than a packet fewer) of a block repeated, made unless it is there."""
+    path = folder() / f"{name}{size // 1_000_000}mb.pcap"
     if path.exists() and size - (1 << 16) < path.stat().st_size <= size:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".writing")
-    block = _block()
+    block = (repeated or _block)()
     period = int(block.time_us[-1]) + 1_000_000
     with temporary.open("wb") as file:
         file.write((RECORDED / "demo.pcap").read_bytes()[:HEADER])

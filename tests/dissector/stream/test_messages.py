@@ -14,10 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dissector import limits
+from tests.dissector.amqp10 import wire as amqp
 from tests.dissector.builders import Packet
 from tests.dissector.stream import wire as w
 from tests.dissector.stream.runs import Row, Wire, dissect, talk
 
+BODY = amqp.section(amqp.DATA, amqp.binary(b"body"))
+PROPERTIES = amqp.section(amqp.PROPERTIES, amqp.listed(amqp.string("m")))
 INNER = [b"a", b"", b"some longer message " * 50, b"\xff\x00"]
 PLAIN = w.messages(INNER)
 
@@ -172,6 +175,17 @@ def test_bombs_are_not_opened(coding: int) -> None:
         assert len(found["messages"]) == 1
 
 
+def test_messages_with_sections() -> None:
+    """Sections have their own tests; here they are inside of a sub-batch, and one of them is broken."""
+    inner = [BODY + b"x", PROPERTIES + BODY, BODY + b"y"]
+    entry = w.sub_batch(w.messages(inner), 3)
+    found = read((False, w.deliver(5, w.chunk([w.simple(PROPERTIES + BODY), entry], 4))))
+    assert [(row["body_kind"], row["message_id"], row["body_size"]) for row in found["messages"]] == [
+        ("data", "m", 4), ("raw", None, 10), ("data", "m", 4), ("raw", None, 10),
+    ]  # fmt: skip
+    assert [(row["code"], row["detail"]) for row in found["anomalies"]] == [("message-malformed", "2 records")]
+
+
 def test_publishing_ids_beyond_63_bits() -> None:
     found = read((True, w.publish(3, [(2**64 - 1, w.simple(b"m")), (5, w.simple(b"n"))])))
     assert codes(found) == [("integer-too-large", 10)]
@@ -285,6 +299,21 @@ def test_messages_that_are_too_long_to_be_put_together(monkeypatch: pytest.Monke
     assert not found["anomalies"]
     assert [row["body_hash"] for row in found["messages"]] == [hashed(item) for item in items] * 2
     assert [row["publish_seq"] for row in found["messages"]] == [0, 1, 2, 3, *[None] * 4]
+
+
+def test_long_messages_with_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that is hashed as it comes, the sections at its beginning are read, and the body is hashed alone."""
+    monkeypatch.setattr(limits, "PAYLOAD", 1 << 12)
+    monkeypatch.setattr("dissector.stream.frames.PART", 1 << 10)
+    data = random.Random(4).randbytes(20_000)
+    whole = PROPERTIES + amqp.section(amqp.DATA, amqp.binary(data))
+    behind = whole + amqp.section(amqp.FOOTER, amqp.mapped())
+    found = read((True, w.publish(3, [(1, w.simple(whole)), (2, w.simple(behind)), (3, w.simple(data))])))
+    rows = [(row["message_id"], row["body_kind"], row["body_size"], row["body_hash"]) for row in found["messages"]]
+    assert rows == [
+        ("m", "data", 20_000, hashed(data)), ("m", "data", 20_000, None), (None, "raw", 20_000, hashed(data)),
+    ]  # fmt: skip
+    assert [row["record_size"] for row in found["messages"]] == [len(whole), len(behind), len(data)]
 
 
 def test_damage_in_long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
