@@ -45,6 +45,15 @@ PROBE = 1 << 20
 HELD = 4_096
 """Octets of one connection held back until its protocol is known."""
 
+FRAGMENT_OCTETS = 16 << 20
+"""Octets of IP fragments that wait for others, or to know copies by; beyond, the oldest packets are given up."""
+
+FRAGMENTED_PACKETS = 8_192
+"""IP packets of which fragments wait."""
+
+FRAGMENTS_WAIT_NS = 30_000_000_000
+"""How long a fragment waits for the others, by the time of packets. Linux waits as long."""
+
 UNPACKING = 128 << 20
 """Octets that a decompressor may take (the dictionary of xz, the window of zstd); data that need more are not unpacked.
 `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""

@@ -1,8 +1,9 @@
 """Packets to TCP segments: link layer, IP and TCP headers of a batch of packets, read by kernels.
 
 The kernels know what nearly all captures hold: Ethernet with VLAN tags, Linux cooked captures, loopback and raw IP;
-IPv4, and IPv6 without extension headers. What is rarer they only mark, and `layers` looks at these packets one by one.
-Sources: RFC 791, RFC 8200, RFC 9293; https://www.tcpdump.org/linktypes.html.
+IPv4, and IPv6 without extension headers; VXLAN and Geneve, in which clouds mirror whole networks. What is rarer they
+only mark: `layers` looks at these packets one by one, and `fragments` puts IP packets together.
+Sources: RFC 791, RFC 7348, RFC 8200, RFC 8926, RFC 9293; https://www.tcpdump.org/linktypes.html.
 """
 
 from collections import Counter
@@ -14,11 +15,14 @@ import numpy as np
 from dissector import kernel as kernels
 from dissector.arrays import Array, Ints
 from dissector.capture import MAX_PROBLEMS, PacketBatch, Problem
+from dissector.carry import Buffer
+from dissector.fragments import Fragment, Fragments
 from dissector.kernel import kernel
 
 # What becomes of a packet: a segment; intact, but not TCP; to be looked at by `layers`; cut before its headers were
-# complete; headers that contradict each other; a part of an IP packet; a link layer that nobody knows.
-TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK = range(7)
+# complete; headers that contradict each other; a part of an IP packet that cannot be put in its place; a link layer
+# that nobody knows; one fragment of several; another packet in a tunnel (this one does not stay).
+TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK, PART, TUNNEL = range(9)
 
 # In kernels, a number shifted right is unsigned once compiled, hence // and %.
 
@@ -32,10 +36,13 @@ ETHER_VLAN, ETHER_VLAN_OUTER, ETHER_VLAN_OLD = 0x8100, 0x88A8, 0x9100
 ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE, ETHER_BRIDGING = 0x8847, 0x8848, 0x8864, 0x6558
 
 # IP protocols: TCP; tunnels; extension headers of IPv6.
-IP_TCP, IP_IPV4, IP_IPV6, IP_GRE = 6, 4, 41, 47
+IP_TCP, IP_IPV4, IP_IPV6, IP_GRE, IP_UDP = 6, 4, 41, 47, 17
 IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION = 0, 43, 44, 51, 60
 
-SYN = 2
+# Ports of UDP: VXLAN (RFC 7348, and what Linux had before that), Geneve (RFC 8926).
+PORT_VXLAN, PORT_VXLAN_OLD, PORT_GENEVE = PORTS = 4789, 8472, 6081
+
+FIN, SYN = 1, 2
 
 IPV4_MAPPED = 0xFFFF << 32
 """Lower half of ::ffff:0.0.0.0."""
@@ -113,6 +120,7 @@ class PacketReport:
         packets: all packets.
         tcp: those that are segments.
         other: intact, but not TCP.
+        parts: fragments of IP packets, but for those that completed one.
         counts: by code of the problem, all of them.
         problems: one for each packet with a problem, up to a limit for each code over the decoder's life.
     """
@@ -120,6 +128,7 @@ class PacketReport:
     packets: int = 0
     tcp: int = 0
     other: int = 0
+    parts: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -269,12 +278,24 @@ def read_link(data: Array, p: int, end: int, wire_end: int, link: int) -> tuple[
 
 
 @kernel
+def tunnel_header(data: Array, p: int, end: int, port: int) -> int:
+    """Octets of the header in front of an Ethernet frame in a UDP payload at p; 0 where there is none, -1 if cut."""
+    if port not in (PORT_VXLAN, PORT_VXLAN_OLD, PORT_GENEVE):
+        return 0
+    if p + 8 > end:
+        return -1
+    if port == PORT_GENEVE:
+        return 8 + data[p] % 64 * 4 if data[p] < 64 and be16(data, p + 2) == ETHER_BRIDGING else 0
+    return 8 if data[p] & 8 else 0
+
+
+@kernel
 def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple[int, int, int, int, int]:
     """Read an IP header at p; further arguments as in read_link.
 
     Returns:
         TCP to go on, else what becomes of the packet; version; position of the sender's address, position of the TCP
-        header; octets of TCP header and payload.
+        header; octets of TCP header and payload. TUNNEL: position and octets are those of an Ethernet frame.
     """
     if p >= end:
         return missing(p + 1, wire_end), 0, 0, 0, 0
@@ -299,11 +320,22 @@ def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple
         header, size, fragment = least, be16(data, p + 4), False
         if size == 0:  # larger than 64 KiB
             size = wire_end - p - least
+    if fragment:
+        return RARE if protocol in (IP_TCP, IP_UDP, IP_IPV4, IP_IPV6, IP_GRE) else OTHER, 0, 0, 0, 0
+    p += header
     if protocol == IP_TCP:
-        return FRAGMENT if fragment else TCP, version, source, p + header, size
+        return TCP, version, source, p, size
+    if protocol == IP_UDP:
+        if p + 8 > end:
+            return missing(p + 8, wire_end), 0, 0, 0, 0
+        header = tunnel_header(data, p + 8, end, be16(data, p + 2))
+        if header < 0:
+            return missing(p + 16, wire_end), 0, 0, 0, 0
+        if header > 0:
+            return TUNNEL if size >= 8 + header else MALFORMED, version, source, p + 8 + header, size - 8 - header
     if version == 6 and protocol in (IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION):
         return RARE, 0, 0, 0, 0
-    if not fragment and protocol in (IP_IPV4, IP_IPV6, IP_GRE):
+    if protocol in (IP_IPV4, IP_IPV6, IP_GRE):
         return RARE, 0, 0, 0, 0
     return OTHER, 0, 0, 0, 0
 
@@ -319,35 +351,73 @@ def read_packets(
     """
     m = 0
     for i in range(len(offset)):
-        end = offset[i] + caplen[i]
-        wire_end = offset[i] + max(length[i], caplen[i])
-        status, version, p = read_link(data, offset[i], end, wire_end, link[i])
-        if status == TCP:
-            status, version, source, p, size = read_ip(data, version, p, end, wire_end)
+        p, end, kind = offset[i], offset[i] + caplen[i], link[i]
+        wire_end = p + max(length[i], caplen[i])
+        status = TUNNEL
+        while status == TUNNEL:  # which begins behind the one around it
+            status, version, p = read_link(data, p, end, wire_end, kind)
             if status == TCP:
-                status = read_tcp(data, source, version, p, end, size, out, m, i)
+                status, version, source, p, size = read_ip(data, version, p, end, wire_end)
                 if status == TCP:
-                    m += 1
+                    status = read_tcp(data, source, version, p, end, size, out, m, i)
+                    if status == TCP:
+                        m += 1
+                elif status == TUNNEL:
+                    wire_end, kind = p + size, LINK_ETHERNET
+                    end = min(end, wire_end)
         outcome[i] = status
     return m
 
 
+def _pieces(segment: Ints, payload: int, start: int, runs: list[tuple[int, int]]) -> list[Ints]:
+    """A segment that was captured in several runs of octets, as one segment for each; each has a hole behind it.
+
+    Args:
+        segment: a column of the matrix, as of the first run alone.
+        payload: its place in its IP packet.
+        start: position of the octets that were captured of this packet.
+        runs: place in the packet and number of octets of each run.
+    """
+    end, at = payload + int(segment[LENGTH, 0]), start
+    found: list[Ints] = []
+    for number, (place, octets) in enumerate(runs):
+        begin, stop = max(place, payload), min(place + octets, end)
+        if number == 0 or begin < stop:
+            piece = segment.copy()
+            if number:
+                # What came before ends where this begins; only the first has the SYN, only the last the FIN.
+                found[-1][LENGTH] -= end - begin
+                found[-1][FLAGS] &= ~FIN
+                opens = int(segment[FLAGS, 0]) & SYN != 0
+                piece[SEQ] = (segment[SEQ] + begin - payload + opens) % (1 << 32)
+                piece[FLAGS] &= ~SYN
+                piece[OFFSET], piece[CAPLEN], piece[LENGTH] = at + begin - place, stop - begin, end - begin
+            found.append(piece)
+        at += octets
+    return found
+
+
 class PacketDecoder:
-    """Finds the TCP segments of packets. One for all batches of a capture."""
+    """Finds the TCP segments of packets. One for all captures: fragments may lie in several."""
 
     def __init__(self) -> None:
         self._listed: Counter[str] = Counter()
+        self._fragments = Fragments()
 
     def segments(self, batch: PacketBatch, compiled: bool) -> tuple[SegmentBatch, PacketReport]:
-        """The TCP segments of a batch of packets, and what became of the others."""
+        """The TCP segments of a batch of packets, and what became of the others.
+
+        Packets that are put together are appended to the octets of the batch.
+        """
         size = len(batch.offset)
         out = np.empty((HEIGHT, size), np.int64)
         outcome = np.empty(size, np.int64)
         columns = batch.data, batch.offset, batch.caplen, batch.length, batch.link
         out = out[:, : kernels.call(read_packets, compiled, *columns, out, outcome)]
         rare = np.flatnonzero(outcome == RARE)
+        wrong: list[Problem] = []
         if len(rare):
-            out = self._with_rare(batch, out, outcome, rare)
+            out = self._with_rare(batch, out, outcome, rare, wrong)
         row = out[ROW]
         segments = SegmentBatch(
             ts_ns=batch.ts_ns[row],
@@ -355,28 +425,58 @@ class PacketDecoder:
             capture=batch.capture,
             **{name: np.ascontiguousarray(column) for name, column in zip(_NAMES, out, strict=True)},
         )
-        return segments, self._report(batch, outcome, segments)
+        return segments, self._report(batch, outcome, segments, wrong)
 
-    def _with_rare(self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints) -> Ints:
+    def finish(self) -> list[Problem]:
+        """There are no more packets: what is wrong with those that were begun."""
+        count = self._fragments.finish()
+        return (
+            [Problem("ip-fragment", 0, None, f"IP packets that were not complete at the end: {count}")] if count else []
+        )
+
+    def _with_rare(self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints, wrong: list[Problem]) -> Ints:
         """Look at the marked packets one by one; their segments are put where they belong."""
         from dissector.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
 
-        more = np.empty((HEIGHT, len(rare)), np.int64)
-        rows, data, columns = 0, batch.data.data, more.data
+        buffer = Buffer(batch.data, batch.used)
+        more: list[Ints] = []
         for i in rare.tolist():
-            start, end = int(batch.offset[i]), int(batch.offset[i] + batch.caplen[i])
-            found = locate(bytes(data[start:end]), int(batch.link[i]), int(batch.length[i]))
+            start, size = int(batch.offset[i]), int(batch.caplen[i])
+            link, length, runs = int(batch.link[i]), int(batch.length[i]), [(0, size)]
+            number = int(batch.packet[i])
+            found = locate(bytes(buffer.data[start : start + size]), link, length)
+            while isinstance(found, Fragment):
+                whole = self._fragments.add(found, int(batch.ts_ns[i]), number, batch.capture)
+                wrong += [Problem(code, number, None, detail) for code, detail in self._fragments.problems]
+                self._fragments.problems.clear()
+                if whole is None:
+                    found = PART
+                    break
+                start, runs = buffer.append(np.frombuffer(whole.octets, np.uint8)), whole.runs
+                found = locate(whole.octets[: runs[0][1]], LINK_RAW, whole.size)
             if isinstance(found, int):
                 outcome[i] = found
-            else:
-                source, tcp = start + found.source, start + found.tcp
-                outcome[i] = read_tcp(data, source, found.version, tcp, end, found.size, columns, rows, i)
-                rows += outcome[i] == TCP
-        merged = np.concatenate([out, more[:, :rows]], axis=1)
+                continue
+            segment = np.empty((HEIGHT, 1), np.int64)
+            source, tcp = start + found.source, start + found.tcp
+            outcome[i] = read_tcp(
+                buffer.data.data, source, found.version, tcp, start + runs[0][1], found.size, segment.data, 0, i
+            )
+            if outcome[i] == TCP:
+                payload = found.tcp + found.size - int(segment[LENGTH, 0])
+                more += [segment] if len(runs) == 1 else _pieces(segment, payload, start, runs)
+        batch.data, batch.used = buffer.data, buffer.top
+        merged = np.concatenate([out, *more], axis=1)
         return merged[:, np.argsort(merged[ROW], kind="stable")]
 
-    def _report(self, batch: PacketBatch, outcome: Ints, segments: SegmentBatch) -> PacketReport:
-        report = PacketReport(len(outcome), len(segments.row), int(np.count_nonzero(outcome == OTHER)))
+    def _report(self, batch: PacketBatch, outcome: Ints, segments: SegmentBatch, wrong: list[Problem]) -> PacketReport:
+        tcp, other, parts = (int(np.count_nonzero(outcome == kind)) for kind in (TCP, OTHER, PART))
+        report = PacketReport(len(outcome), tcp, other, parts)
+        for problem in wrong:
+            report.counts[problem.code] = report.counts.get(problem.code, 0) + 1
+            if self._listed[problem.code] < MAX_PROBLEMS:
+                report.problems.append(problem)
+                self._listed[problem.code] += 1
         for code, rows, detail in self._problems(outcome, segments):
             report.counts[code] = report.counts.get(code, 0) + len(rows)
             for i in rows[: MAX_PROBLEMS - self._listed[code]].tolist():
@@ -388,11 +488,11 @@ class PacketDecoder:
 
     def _problems(self, outcome: Ints, segments: SegmentBatch) -> Iterator[tuple[str, Ints, str]]:
         """Code, indexes of the packets and text of each kind of problem."""
-        if len(segments.row) < len(outcome):
+        if np.count_nonzero(outcome) > 0:
             for status, (code, detail) in _PROBLEMS.items():
                 rows = np.flatnonzero(outcome == status)
                 if len(rows):
                     yield code, rows, detail
-        short = segments.row[segments.caplen < segments.length]
+        short = np.unique(segments.row[segments.caplen < segments.length])
         if len(short):
             yield "packet-truncated", short, "{caplen} of {length} octets were captured"

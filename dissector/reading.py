@@ -21,8 +21,9 @@ from spec.model import Protocol
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 LINK_NAMES = {
-    0: "null", 1: "ethernet", 9: "ppp", 12: "raw", 14: "raw", 101: "raw", 105: "802.11", 108: "loop", 113: "linux-sll",
-    127: "radiotap", 228: "ipv4", 229: "ipv6", 276: "linux-sll2",
+    0: "null", 1: "ethernet", 9: "ppp", 12: "raw", 14: "raw", 50: "ppp", 51: "pppoe", 101: "raw", 104: "c-hdlc",
+    105: "802.11", 108: "loop", 113: "linux-sll", 117: "pflog", 127: "radiotap", 192: "ppi", 219: "mpls", 228: "ipv4",
+    229: "ipv6", 239: "nflog", 258: "pktap", 276: "linux-sll2",
 }  # fmt: skip
 """Link types by their number in capture files (https://www.tcpdump.org/linktypes.html)."""
 MAX_CLOCK_STEPS = 1000
@@ -87,6 +88,8 @@ class Reading:
         """As iterating, with the rows still to be made: work may be done later, by any thread, in any order."""
         for index, source in enumerate(self.sources):
             yield from self._capture(index, source)
+        if self.sources:
+            yield partial(self._problems, self.sources[-1].name, self.dissector.packets.finish(), None)
         yield from self.dissector.last_work()
 
     def _capture(self, index: int, source: Source) -> Iterator[Work]:

@@ -35,13 +35,13 @@ def tcp(
 
 def ipv4(
     payload: bytes, src: str = "10.0.0.1", dst: str = "10.0.0.2", protocol: int = 6, options: bytes = b"",
-    fragment: int = 0, total: int | None = None,
+    fragment: int = 0, total: int | None = None, ident: int = 1,
 ) -> bytes:  # fmt: skip
     options += bytes(-len(options) % 4)
     words = 5 + len(options) // 4
     total = words * 4 + len(payload) if total is None else total
     addresses = ip_address(src).packed + ip_address(dst).packed
-    head = struct.pack(">BBHHHBBH", 0x40 | words, 0, total & 0xFFFF, 1, fragment, 64, protocol, 0)
+    head = struct.pack(">BBHHHBBH", 0x40 | words, 0, total & 0xFFFF, ident, fragment, 64, protocol, 0)
     return head + addresses + options + payload
 
 
@@ -51,6 +51,38 @@ def ipv6(
     size = len(payload) if size is None else size
     head = struct.pack(">IHBB", 0x60000000, size & 0xFFFF, protocol, 64)
     return head + ip_address(src).packed + ip_address(dst).packed + payload
+
+
+def fragments(ip: bytes, places: list[int], ident: int = 1) -> list[bytes]:
+    """The fragments of an IPv4 packet without options, or of an IPv6 one, cut at these multiples of eight octets."""
+    four = ip[0] >> 4 == 4
+    head, payload, protocol = (ip[:20], ip[20:], ip[9]) if four else (ip[:40], ip[40:], ip[6])
+    ends = [8 * place for place in sorted(set(places)) if 0 < 8 * place < len(payload)] + [len(payload)]
+    made = []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        more = end < len(payload)
+        if four:
+            fields = struct.pack(
+                ">BBHHHBBH", 0x45, 0, 20 + end - begin, ident, more << 13 | begin // 8, 64, protocol, 0
+            )
+            made.append(fields + head[12:] + payload[begin:end])
+        else:
+            header = struct.pack(">BBHI", protocol, 0, begin | more, ident)
+            fields = struct.pack(">IHBB", 0x60000000, 8 + end - begin, 44, 64)
+            made.append(fields + head[8:] + header + payload[begin:end])
+    return made
+
+
+def udp(payload: bytes, dport: int, sport: int = 50000) -> bytes:
+    return struct.pack(">HHHH", sport, dport, 8 + len(payload), 0) + payload
+
+
+def vxlan(frame: bytes, ident: int = 42) -> bytes:
+    return struct.pack(">II", 0x08000000, ident << 8) + frame
+
+
+def geneve(frame: bytes, options: bytes = b"") -> bytes:
+    return struct.pack(">BBHI", len(options) // 4, 0, 0x6558, 42 << 8) + options + frame
 
 
 def ethernet(payload: bytes, kind: int = 0x0800, tags: tuple[int, ...] = (), pad: bool = True) -> bytes:
