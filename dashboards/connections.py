@@ -12,7 +12,7 @@ from dashboards.section import Cell, Grid, Section, left_out, number
 from dashboards.tables import Tables
 
 MOST = 30
-"""Connections that are listed one by one: failed ones first, then the largest."""
+"""Connections that are listed one by one: those that failed or ended badly first, then the largest."""
 
 _COLUMNS = [
     "connection_id",
@@ -30,19 +30,15 @@ _COLUMNS = [
     "rtt_ns",
     "handshake_stage",
     "handshake_outcome",
+    "ending",
+    "severity",
     "closed_by",
-    "reply_code",
-    "reply_text",
     "vhost",
     "user",
     "lost_bytes",
     "retransmitted_bytes",
 ]
-_GOOD = "ok"
-_HEADS = (
-    *("client → server", "handshake", "reached", "ended by", "protocol", "vhost", "user"),
-    *("length", "frames", "octets", "lost", "rtt", "timed at"),
-)
+_BAD = ("error", "warning")
 
 
 @dataclass(frozen=True)
@@ -83,8 +79,7 @@ def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
 
 def query(tables: Tables, most: int = MOST) -> list[dict[str, Any]]:
     """The connections to list."""
-    # What is no messaging protocol has no handshake to fail.
-    failing = (pc.field("handshake_outcome") != _GOOD) & (pc.field("protocol") != "unknown")
+    failing = pc.field("severity").isin(_BAD)
     failed = tables.top("connections", _COLUMNS, "bytes", most // 2, failing)
     seen = {r["connection_id"] for r in failed}
     rest = tables.top("connections", _COLUMNS, "bytes", most, None)
@@ -101,9 +96,11 @@ def vantages(tables: Tables) -> str:
 
 
 def outcomes(tables: Tables) -> list[dict[str, Any]]:
-    """How many connections ended in which handshake outcome, per protocol."""
+    """How many connections had which verdict, per protocol."""
     grouped = tables.group(
-        "connections", ["protocol", "handshake_outcome", "handshake_stage"], {"count": ("connection_id", "count")}
+        "connections",
+        ["protocol", "handshake_outcome", "handshake_stage", "ending", "severity"],
+        {"count": ("connection_id", "count")},
     )
     return sorted(grouped.to_pylist(), key=lambda r: -r["count"])
 
@@ -116,18 +113,18 @@ def section(tables: Tables) -> Section:
         page.empty = "No connections."
         return page
     rows = query(tables)
-    page.lead = "Handshakes that did not succeed come first, then the connections with most octets."
+    page.lead = "Those that failed or ended badly come first, then the ones with most octets."
     page.parts.append(_grid(rows, total))
     kinds = outcomes(tables)
     if len(kinds) > 1:
         page.parts.append(
             Grid(
                 "Connections by outcome",
-                ["protocol", "handshake", "stage reached", "connections"],
+                ["protocol", "verdict", "stage reached", "connections"],
                 [
                     [
                         Cell(k["protocol"] or units.NONE),
-                        _outcome(k["handshake_outcome"]),
+                        _verdict(k),
                         Cell(k["handshake_stage"] or units.NONE),
                         number(units.count(k["count"])),
                     ]
@@ -140,37 +137,35 @@ def section(tables: Tables) -> Section:
     return page
 
 
-def _outcome(outcome: str | None) -> Cell:
-    return Cell(outcome or units.NONE, "text" if outcome is None or outcome == _GOOD else "bad")
+def _verdict(row: dict[str, Any]) -> Cell:
+    """The outcome of the handshake, and the ending of what was up."""
+    codes = [c for c in (row["handshake_outcome"], row["ending"]) if c]
+    return Cell(", ".join(codes) or units.NONE, "bad" if row["severity"] in _BAD else "text")
 
 
 def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
+    points = len({r["vantage"] for r in rows}) > 1
+    heads = ["client → server", "protocol", "user", "vhost", "verdict", "ended by"]
+    heads += ["length", "frames", "octets", "lost", "rtt", *(["timed at"] if points else [])]
     return Grid(
         "Connections",
-        _HEADS,
+        heads,
         [
             [
                 Cell(f"{address(r, 'client')} → {address(r, 'server')}", "mono"),
-                _outcome(r["handshake_outcome"]),
-                Cell(r["handshake_stage"] or units.NONE),
-                _ending(r),
                 Cell(r["protocol"] or units.NONE),
-                Cell(r["vhost"] or units.NONE),
                 Cell(r["user"] or units.NONE),
+                Cell(r["vhost"] or units.NONE),
+                _verdict(r),
+                Cell(r["closed_by"] or units.NONE),
                 number(units.duration(units.between(r["first_ts_ns"], r["last_ts_ns"]))),
                 number(units.count(r["frames"])),
                 number(units.size(r["bytes"])),
                 number(units.size(r["lost_bytes"]), bad=bool(r["lost_bytes"])),
                 number(units.duration(r["rtt_ns"])),
-                Cell(r["vantage"] or units.NONE),
+                *([Cell(r["vantage"] or units.NONE)] if points else []),
             ]
             for r in rows
         ],
         left_out(len(rows), total, "connections"),
     )
-
-
-def _ending(row: dict[str, Any]) -> Cell:
-    parts = [str(p) for p in (row["closed_by"], row["reply_code"], row["reply_text"]) if p]
-    good = row["reply_code"] in {None, 200}
-    return Cell(" ".join(parts) or units.NONE, "text" if good else "bad")

@@ -14,16 +14,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dashboards import captured, connections, heatmap, rpcs, slowest, staircase, summary, theme, units, waits
+from dashboards import captured, connections, heatmap, rpcs, slowest, staircase, summary, theme, units, verdicts, waits
 from dashboards.section import Figure, Section
 from dashboards.tables import Tables
 
-_DISSECTED = (captured, connections)
+_DISSECTED = (captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, waits, slowest, rpcs)
 _WHOLE_TEXT = 2000
 """Nothing on the page is longer, whatever a capture holds; tables cut earlier."""
 
-_ORDER = ("captured", "latency", "heat", "staircase", "waits", "slowest", "rpcs", "connections")
+_ORDER = ("captured", "verdicts", "latency", "heat", "staircase", "waits", "slowest", "rpcs", "connections")
 
 
 def sections(tables: Tables) -> list[Section]:

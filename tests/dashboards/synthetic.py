@@ -235,7 +235,8 @@ def shop(folder: Path, publishes: int = 4000, seconds: float = 90.0, seed: int =
                 "vantage": "eth0",
                 "rtt_ns": 180_000 + 1000 * i,
                 "handshake_stage": "start" if i == 5 else "ready",
-                "handshake_outcome": "failed" if i == 5 else "ok",
+                "handshake_outcome": "vhost-not-found" if i == 5 else "ok",
+                "severity": "error" if i == 5 else "fine",
                 "closed_by": "server" if i == 5 else None,
                 "reply_code": 403 if i == 5 else None,
                 "reply_text": "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."

@@ -2,6 +2,7 @@
 
 import argparse
 import html.parser
+import json
 import re
 import subprocess
 import sys
@@ -76,6 +77,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Tables:
                 for k in kept
                 if k in row
             }
+            if name == "connections" and i % 2:
+                step = {"step": text, "from_client": True, "ts_ns": 10**18, "packet": i, "detail": text}
+                row |= {name: json.dumps([step]) for name in ("handshake_steps", "handshake_evidence")}
+                row["handshake_notes"] = json.dumps([{"code": "channel-closed", "detail": text, "packet": i}])
+                row |= {"handshake_facts": json.dumps({"user": text}), "handshake_outcome": "auth-failed"}
+                row |= {"ending": None, "severity": "error", "client_properties": None, "server_properties": None}
             if "grouping" in row:
                 row["grouping"] = ["all", "connection", "channel", "exchange", "routing_key", "queue", "consumer_tag"][
                     i % 7
@@ -88,7 +95,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 def test_the_page_is_whole(shop_page: str) -> None:
     reader = read(shop_page)
     headings = [s.title for s in page.sections(Tables())]
-    assert headings == ["What was captured", "Connections"]
+    assert headings == ["What was captured", "What went wrong", "Connections"]
     ids = [a["id"] for _, a in reader.tags if "id" in a]
     assert len(ids) == len(set(ids))
     assert [i for i in ids if i in page._ORDER] == list(page._ORDER)
@@ -110,7 +117,7 @@ def test_references_within_the_page_resolve(shop_page: str) -> None:
 
 def test_the_page_needs_nothing_from_elsewhere(shop_page: str) -> None:
     assert not re.search(
-        r"https?:|//[a-z]|@import|<link|<iframe|<object|url\((?!#)", shop_page.replace("// A button", "")
+        r"https?:|(?<!amqp:)//[a-z]|@import|<link|<iframe|<object|url\((?!#)", shop_page.replace("// A button", "")
     )
     for tag, attributes in read(shop_page).tags:
         assert tag not in {"link", "iframe", "object", "embed", "img", "image", "base"}

@@ -157,7 +157,7 @@ def test_requests_with_errors_come_first(shop: Tables) -> None:
 
 def test_failed_handshakes_come_first_and_the_rest_is_counted(shop: Tables) -> None:
     listed = connections.query(shop)
-    assert listed[0]["handshake_outcome"] == "failed"
+    assert listed[0]["handshake_outcome"] == "vhost-not-found"
     assert len(listed) == connections.MOST
     assert len({r["connection_id"] for r in listed}) == connections.MOST
     section = connections.section(shop)
