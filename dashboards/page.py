@@ -35,6 +35,11 @@ def sections(tables: Tables) -> list[Section]:
 def notices(tables: Tables) -> list[str]:
     """What to know before the rest: tables that are not complete, and what to do when there are no statistics."""
     said = [f"The tables in `{f}` are not complete: writing them was broken off." for f in tables.unfinished()]
+    if tables.outdated():
+        said.append(
+            f"The tables in `{tables.dissected}` were written anew after the statistics in `{tables.analyzed}` were made: "
+            "what follows is of both. Run `amqpscope analyze` again."
+        )
     if tables.analyzed:
         return said
     return [

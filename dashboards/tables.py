@@ -5,6 +5,7 @@ whatever the size of the tables. A table that is missing has no rows, a column t
 and newer folders are read alike.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ FRAMES = ("amqp091_frames", "stream_frames", "amqp010_frames")
 
 NOTE = "_amqpscope.json"
 """A note in every folder: `complete` says whether its writing came to an end; in that of `analyze` `tables` names the
-folder of `dissect` that it was made from."""
+folder of `dissect` that it was made from, and `made_of` is a digest of that folder's note."""
 
 _BATCH_ROWS = 1 << 17
 _MOST_PARTIAL_ROWS = 1 << 20
@@ -91,6 +92,14 @@ class Tables:
         """The folders whose writing was broken off, or still goes on."""
         folders = [f for f in (self.dissected, self.analyzed) if f]
         return [f for f in folders if _note(f).get("complete") is False]
+
+    def outdated(self) -> bool:
+        """Whether the statistics were made of other tables than those that are there now."""
+        if not (self.dissected and self.analyzed):
+            return False
+        made_of = _note(self.analyzed).get("made_of")
+        note = self.dissected / NOTE
+        return made_of is not None and note.is_file() and made_of != _digest(note)
 
     def scan(
         self, name: str, columns: Sequence[str] | Mapping[str, pc.Expression], where: pc.Expression | None = None
@@ -227,6 +236,10 @@ def _note(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return note if isinstance(note, dict) else {}
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _same(one: Path | None, other: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,12 +38,13 @@ class Analyze:
             pipelines.session.SessionError: Spark does not start.
         """
         from pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
-        from pipelines.output import Output  # noqa: PLC0415
+        from pipelines.output import NOTE, Output  # noqa: PLC0415
         from pipelines.reader import dissected  # noqa: PLC0415
         from pipelines.session import session  # noqa: PLC0415
 
         folder = dissected(arguments.tables)
-        output = Output(arguments.output, {"tables": str(folder.absolute())})
+        made_of = hashlib.sha256((folder / NOTE).read_bytes()).hexdigest()[:16] if (folder / NOTE).is_file() else None
+        output = Output(arguments.output, {"tables": str(folder.absolute()), "made_of": made_of})
         with _progress(len(jobs())) as tell:
             tell("starting Spark")
             octets = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,6 +1,7 @@
 """The page as a whole: complete, self-contained, safe, the same every time."""
 
 import argparse
+import hashlib
 import html.parser
 import json
 import re
@@ -176,6 +177,16 @@ def test_tables_that_are_not_complete_are_said(tmp_path: Path) -> None:
     (dissected / NOTE).write_text('{"complete": false}')
     assert f"The tables in <code>{dissected}</code> are not complete" in page.render(Tables(dissected))
     assert Tables(None, analyzed).unfinished() == []
+
+
+def test_statistics_of_other_tables_are_said(tmp_path: Path) -> None:
+    dissected, analyzed = synthetic.shop(tmp_path, 50)
+    (dissected / NOTE).write_text('{"complete": true, "rows": {}}')
+    digest = hashlib.sha256((dissected / NOTE).read_bytes()).hexdigest()[:16]
+    (analyzed / NOTE).write_text(json.dumps({"complete": True, "made_of": digest}))
+    assert "written anew" not in page.render(Tables(dissected, analyzed))
+    (dissected / NOTE).write_text('{"complete": true, "rows": {"messages": 1}}')
+    assert "written anew after the statistics" in page.render(Tables(dissected, analyzed))
 
 
 def run(*arguments: str) -> int:
