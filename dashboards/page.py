@@ -37,8 +37,8 @@ def notices(tables: Tables) -> list[str]:
     said = [f"The tables in `{f}` are not complete: writing them was broken off." for f in tables.unfinished()]
     if tables.outdated():
         said.append(
-            f"The tables in `{tables.dissected}` were written anew after the statistics in `{tables.analyzed}` were made: "
-            "what follows is of both. Run `amqpscope analyze` again."
+            f"The tables in `{tables.dissected}` were written anew after the statistics in `{tables.analyzed}` were "
+            "made: what follows is of both. Run `amqpscope analyze` again."
         )
     if tables.analyzed:
         return said
