@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
-from pipelines.buckets import small
+from pipelines.buckets import once, small
 from pipelines.confirms import confirms
 from pipelines.flow_control import flow_control
+from pipelines.holes import holes
 from pipelines.latency import latency_buckets, latency_summary
 from pipelines.output import Output
-from pipelines.reader import read_table
+from pipelines.reader import read_note, read_table
 from pipelines.rpcs import rpcs
 from pipelines.settlements import settlements
 
 Read = Callable[[str], DataFrame]
+Lost = Callable[[], DataFrame | None]
 
 
-def jobs() -> dict[str, Callable[[Read], DataFrame]]:
+def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
     """Tables in the order in which they are made, each with what makes it from the tables that are there already."""
     return {
-        "confirms": lambda read: confirms(read("amqp091_frames"), read("messages"), read("connections")),
-        "settlements": lambda read: settlements(read("amqp091_frames"), read("messages"), read("connections")),
-        "rpcs": lambda read: rpcs(read("amqp091_frames"), read("connections")),
-        "flow_control": lambda read: flow_control(read("amqp091_frames"), read("settlements"), read("connections")),
-        "latency_buckets": lambda read: latency_buckets(*_measured(read)),
-        "latency_summary": lambda read: latency_summary(*_measured(read)),
+        "confirms": lambda read, lost: confirms(
+            read("amqp091_frames"), read("messages"), read("connections"), lost()
+        ),
+        "settlements": lambda read, lost: settlements(
+            read("amqp091_frames"), read("messages"), read("connections"), lost()
+        ),
+        "rpcs": lambda read, lost: rpcs(read("amqp091_frames"), read("connections"), lost()),
+        "flow_control": lambda read, _: flow_control(read("amqp091_frames"), read("settlements"), read("connections")),
+        "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
+        "latency_summary": lambda read, _: latency_summary(*_measured(read)),
     }
 
 
@@ -45,15 +54,46 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
         OutputError: a table cannot be made or written.
     """
     made = jobs()
+    note = read_note(folder)
 
+    @cache
     def read(table: str) -> DataFrame:
         rows = read_table(spark, output.folder if table in made else folder, table)
-        return rows.coalesce(1) if small(spark) else rows
+        rows = rows.coalesce(1) if small(spark) else rows
+        return _as_noted(rows, read("amqp091_frames"), note) if table == "connections" else rows
+
+    @cache
+    def lost() -> DataFrame | None:
+        """Where answers may be lost; None when nothing is."""
+        lossy = read("connections").where("lost_bytes > 0 or skipped_bytes > 0")
+        if note["complete"] and lossy.isEmpty():
+            return None
+        return once(holes(read("anomalies"), read("amqp091_frames")))
 
     for table, job in made.items():
         tell(table)
-        output.write(table, job(read))
+        with output.making(table):
+            rows = job(read, lost)
+        output.write(table, rows)
     output.finish()
+
+
+def _as_noted(connections: DataFrame, frames: DataFrame, note: dict[str, Any]) -> DataFrame:
+    """Connections as far as their frames go: in the time range that was asked for, and when dissection was cut short.
+
+    What lies behind the range is no end of what waits in it. Connections that were open when dissection was killed have
+    no row: they get one, with their times.
+    """
+    if not note["complete"]:
+        times = (sf.min("ts_ns").alias("first_ts_ns"), sf.max("ts_ns").alias("last_ts_ns"))
+        seen = frames.groupBy("connection_id").agg(*times)
+        missing = seen.join(connections, "connection_id", "left_anti")
+        connections = connections.unionByName(missing, allowMissingColumns=True)
+    if note["to_ns"] is not None:
+        to_ns = sf.lit(note["to_ns"]).cast("bigint")
+        connections = connections.withColumn("closed_by", sf.when(sf.col("last_ts_ns") < to_ns, sf.col("closed_by")))
+        connections = connections.withColumn("last_ts_ns", sf.least("last_ts_ns", to_ns))
+    return connections
 
 
 def _measured(read: Read) -> tuple[DataFrame, ...]:

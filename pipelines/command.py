@@ -39,12 +39,16 @@ class Analyze:
         """
         from pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
         from pipelines.output import NOTE, Output  # noqa: PLC0415
-        from pipelines.reader import dissected  # noqa: PLC0415
+        from pipelines.reader import dissected, read_note  # noqa: PLC0415
         from pipelines.session import session  # noqa: PLC0415
 
         folder = dissected(arguments.tables)
+        complete = read_note(folder)["complete"]
+        if not complete:
+            print(f"amqpscope: {folder}: dissect did not finish; this is what it wrote until then", file=sys.stderr)
         made_of = hashlib.sha256((folder / NOTE).read_bytes()).hexdigest()[:16] if (folder / NOTE).is_file() else None
-        output = Output(arguments.output, {"tables": str(folder.absolute()), "made_of": made_of})
+        note = {"tables": str(folder.absolute()), "tables_complete": complete, "made_of": made_of}
+        output = Output(arguments.output, note)
         with _progress(len(jobs())) as tell:
             tell("starting Spark")
             octets = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial, reduce
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from pipelines import endings
 from pipelines.buckets import CHANNEL, running
+from pipelines.holes import reaching, swallowed, union
 from pipelines.returns import returns
 from pipelines.schemas import conform
 
 
-def confirms(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> DataFrame:
+def confirms(
+    frames: DataFrame, messages: DataFrame, connections: DataFrame, places: DataFrame | None = None
+) -> DataFrame:
     """One row per publish in confirm mode.
 
     The answer to publish s is the earliest, by frame number, of a single answer for s and a `multiple` answer for at
-    least s: the minimum over the answers at or above s, taken along the numbers from above.
+    least s, behind the publish: the minimum over the answers at or above s, taken along the numbers from above, where a
+    `multiple` answer stands at the last number published before it. So do places where answers may be lost.
 
     Args:
         frames: `amqp091_frames`.
         messages: `messages`.
         connections: `connections`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `confirms`.
@@ -39,31 +42,39 @@ def confirms(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> 
     answer = sf.struct(
         "frame_no", "ts_ns", "capture", "packet", "multiple", (sf.col("method") == "basic.nack").alias("negative")
     )
-    answers = frames.where(~sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack")).select(
-        *CHANNEL,
-        sf.col("delivery_tag").alias("number"),
-        sf.when(sf.col("multiple"), answer).alias("up_to"),
-        sf.when(~sf.col("multiple"), answer).alias("only"),
-    )
+    answers = frames.where(
+        ~sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack") & sf.col("delivery_tag").isNotNull()
+    ).select(*CHANNEL, "frame_no", sf.col("delivery_tag").alias("number"), "multiple", answer.alias("answer"))
+    multiple = sf.coalesce("multiple", sf.lit(False))
+    single = answers.where(~multiple).select(*CHANNEL, "number", sf.col("answer").alias("only"))
+    sent = published.select(*CHANNEL, "number", "publish.frame_no")
+    up_to = reaching(answers.where(multiple), sent).select(*CHANNEL, "number", sf.col("answer").alias("up_to"))
     returned = returns(messages).select(
         *CHANNEL, sf.col("publish_seq").alias("number"), sf.struct("reply_code").alias("return")
     )
-    rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), (published, answers, returned))
+    aggregates = {"covered": ("min", "up_to")}
+    parts = [published, single, up_to, returned.where(sf.col("number").isNotNull())]
+    if places is not None:
+        parts.append(swallowed(sent, places, from_client=False).withColumnRenamed("lost", "lost_up_to"))
+        aggregates["lost"] = ("min", "lost_up_to")
     rows = running(
-        rows.where(sf.col("number").isNotNull()),
+        union(*parts),
         CHANNEL,
         "number",
-        {"covered": ("min", "up_to")},
+        aggregates,
         descending=True,
         facts=lambda summary: endings.attach(summary, frames, connections),
     )
     same_number = Window.partitionBy(*CHANNEL, "bucket", "place")
-    rows = rows.withColumn("alone", sf.min("only").over(same_number)).withColumn(
+    rows = rows.withColumn("sent", sf.max("publish.frame_no").over(same_number))
+    behind = sf.when(sf.col("only.frame_no") > sf.col("sent"), sf.col("only"))
+    rows = rows.withColumn("alone", sf.min(behind).over(same_number)).withColumn(
         "return", sf.max("return").over(same_number)
     )
     rows = rows.where(sf.col("publish").isNotNull()).withColumn("answer", sf.least("covered", "alone"))
     answered = sf.col("answer").isNotNull()
-    ended_by, end_ts_ns = endings.unanswered(sf.col("publish.frame_no"), "server_close")
+    lost = sf.col("lost") if places is not None else None
+    ended_by, end_ts_ns = endings.unanswered(sf.col("publish"), "server_close", lost)
     result = rows.select(
         "publish.protocol",
         *CHANNEL,
@@ -86,7 +97,7 @@ def confirms(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> 
         "return.reply_code",
         sf.when(~answered, ended_by).alias("ended_by"),
         sf.when(~answered, end_ts_ns).alias("end_ts_ns"),
-        (sf.col("answer.ts_ns") - sf.col("publish.ts_ns")).alias("latency_ns"),
+        sf.try_subtract("answer.ts_ns", "publish.ts_ns").alias("latency_ns"),
         sf.lit(1).alias("records"),
     )
     return conform(result, "confirms")

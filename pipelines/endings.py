@@ -39,7 +39,7 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
         The rows with `client_close` and `server_close` (the first channel.close or connection.close of that side),
         `end` (the first close of either side, the opening of the same channel number anew, or the end of what was
         captured) and `silence` (the last of these), each a struct of frame_no, ts_ns, capture, packet, reply_code and
-        by; and `lossy` (bool: octets of the connection were lost).
+        by.
     """
     channels = _closes(frames, "channel.close", CHANNEL, "channel")
     reopened = (
@@ -58,7 +58,6 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
             ),
             sf.when(sf.col("closed_by").isNull(), "capture-end").otherwise("connection-close").alias("by"),
         ).alias("silence"),
-        (sf.col("lost_bytes") > 0).alias("lossy"),
     )
     joined = (
         rows.join(channels, [*CHANNEL], "left")
@@ -71,21 +70,29 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
         joined.withColumn("client_close", sf.least("channel_by_client", "connection_by_client"))
         .withColumn("server_close", sf.least("channel_by_server", "connection_by_server"))
         .withColumn("end", sf.coalesce(sf.least("client_close", "server_close", "reopened"), "silence"))
-        .withColumn("lossy", sf.coalesce("lossy", sf.lit(False)))
         .drop(*names)
     )
 
 
-def unanswered(frame_no: Column, other_close: str) -> tuple[Column, Column]:
-    """Why nobody answered a frame, and when that was certain: `ended_by` and `end_ts_ns`.
+def unanswered(waits: Column, other_close: str, lost: Column | None = None) -> tuple[Column, Column]:
+    """Why nobody answered a frame, and when that was certain: `ended_by` and `end_ts_ns`, neither of them null.
 
-    A frame sent behind the other side's close was discarded, from that close on. Otherwise what lies in a hole may have
-    answered it; and otherwise it waited until the channel ended.
+    A frame sent behind the other side's close was discarded, from that close on. Otherwise it waited until the channel
+    ended, or until the first place behind it where its answer may be lost.
 
     Args:
-        frame_no: of the frame that waits.
+        waits: the frame that waits, a struct with frame_no and ts_ns.
         other_close: name of the column with the close of the side that should have answered.
+        lost: that place, a struct of frame_no and ts_ns; None when nothing was lost.
     """
-    discarded = sf.coalesce(frame_no > sf.col(other_close)["frame_no"], sf.lit(False))
-    by = sf.when(discarded, "discarded").when(sf.col("lossy"), "hole").otherwise(sf.col("end")["by"])
-    return by, sf.when(discarded, sf.col(other_close)["ts_ns"]).otherwise(sf.col("end")["ts_ns"])
+    no = sf.lit(False)
+    end, close = sf.col("end"), sf.col(other_close)
+    discarded = sf.coalesce(waits["frame_no"] > close["frame_no"], no)
+    by = sf.coalesce(end["by"], sf.lit("capture-end"))
+    # Of a connection without a row no more is known than that the frame was not answered at once.
+    when = sf.coalesce(end["ts_ns"], waits["ts_ns"])
+    if lost is not None:
+        swallowed = lost.isNotNull() & sf.coalesce(lost["frame_no"] <= end["frame_no"], sf.lit(True))
+        by = sf.when(swallowed, "hole").otherwise(by)
+        when = sf.when(swallowed, lost["ts_ns"]).otherwise(when)
+    return sf.when(discarded, "discarded").otherwise(by), sf.when(discarded, close["ts_ns"]).otherwise(when)

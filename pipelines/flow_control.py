@@ -69,7 +69,8 @@ def _result(intervals: DataFrame) -> DataFrame:
     ending = sf.struct(*(f"end.{name}" for name in _POINT))
     first = sf.least(release, sf.when(sf.col("end.frame_no").isNotNull(), ending))
     seen = first.isNotNull() | (sf.col("end.by") == "connection-close")
-    soon = (sf.col("next_delivery.ts_ns") - sf.col("end_event.ts_ns")) <= 2 * sf.col("rtt_ns")
+    later = sf.try_subtract("next_delivery.ts_ns", "end_event.ts_ns")
+    soon = later <= sf.try_multiply(sf.lit(2), "rtt_ns")
     proven = (sf.col("cause") != "prefetch") | (sf.col("end_event.acknowledges") & soon)
     whole_connection = sf.col("cause") == "connection-blocked"
     rows = intervals.withColumn("finish", sf.coalesce(first, ending)).withColumn(
@@ -82,7 +83,7 @@ def _result(intervals: DataFrame) -> DataFrame:
         "cause",
         *(sf.col(f"start.{name}").alias(f"start_{name}") for name in _POINT),
         *(sf.when(sf.col("seen"), sf.col(f"finish.{name}")).alias(f"end_{name}") for name in _POINT),
-        (sf.col("finish.ts_ns") - sf.col("start.ts_ns")).alias("duration_ns"),
+        sf.try_subtract("finish.ts_ns", "start.ts_ns").alias("duration_ns"),
         "side",
         sf.when(proven, "proven").otherwise("possible").alias("evidence"),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -48,10 +50,20 @@ class Output:
             OutputError: the table cannot be made or written.
         """
         temporary = self._temporary(table)
-        try:
+        with self.making(table):
             rows.write.option("compression", "zstd").parquet(str(temporary.absolute()))
             temporary.rename(self.folder / table)
-        except (PySparkException, OSError) as error:
+
+    @contextlib.contextmanager
+    def making(self, table: str) -> Iterator[None]:
+        """What Spark complains of meanwhile is one line: some of a table is already made when it is asked for.
+
+        Raises:
+            OutputError: it complained.
+        """
+        try:
+            yield
+        except (PySparkException, Py4JError, OSError) as error:
             raise OutputError(
                 f"{self.folder / table}: cannot write: {_reason(error)}; complete tables are kept"
             ) from error

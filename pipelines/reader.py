@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import glob
+import json
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import dissector
 import spec
+from dissector.output import NOTE
 from pipelines.schemas import schema
 
 
@@ -32,6 +35,19 @@ def dissected(folder: Path) -> Path:
     if missing:
         raise ReadError(f"{folder}: no table {missing[0]} here; name a folder that amqpscope dissect wrote")
     return folder
+
+
+def read_note(folder: Path) -> dict[str, Any]:
+    """What `dissect` noted of its output: at least complete, from_ns and to_ns.
+
+    A folder without a note, which somebody else wrote, is complete.
+    """
+    default = {"complete": True, "from_ns": None, "to_ns": None}
+    try:
+        found = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    return default | (found if isinstance(found, dict) else {})
 
 
 def read_table(

@@ -7,11 +7,12 @@ from pyspark.sql import functions as sf
 
 from pipelines import endings
 from pipelines.buckets import CHANNEL, bucket, running
+from pipelines.holes import first_behind
 from pipelines.pairs import pairs, requests
 from pipelines.schemas import conform
 
 
-def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
+def rpcs(frames: DataFrame, connections: DataFrame, places: DataFrame | None = None) -> DataFrame:
     """One row per synchronous request that asks for an answer, of either side.
 
     A close of the channel or connection by the other side, for any reason but 200, is an error in answer to the oldest
@@ -20,12 +21,13 @@ def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     Args:
         frames: `amqp091_frames`.
         connections: `connections`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `rpcs`.
     """
-    places = frames.where(sf.col("method").isin(list(requests()))).select(*CHANNEL, bucket("frame_no").alias("bucket"))
-    ends = endings.attach(places.distinct(), frames, connections)
+    asked = frames.where(sf.col("method").isin(list(requests()))).select(*CHANNEL, bucket("frame_no").alias("bucket"))
+    ends = endings.attach(asked.distinct(), frames, connections)
     rows = pairs(frames).withColumn("bucket", bucket(sf.col("asked.frame_no")))
     rows = rows.join(ends, [*CHANNEL, "bucket"], "left")
     rows = rows.withColumn(
@@ -47,6 +49,9 @@ def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     rows = running(
         rows.drop("bucket"), channel_and_side, "place_asked", {"older": ("min", "refused_at")}, before=True
     ).withColumn("refused", sf.col("refused_at").isNotNull() & sf.col("older").isNull())
+    rows = first_behind(
+        rows, None if places is None else places.where("not numbered"), "place_asked", ~sf.col("asked_by_client")
+    )
     close = sf.struct(*(f"other_close.{name}" for name in ("frame_no", "ts_ns", "capture", "packet")))
     method = sf.when(sf.col("other_close.by") == "channel-close", "channel.close").otherwise("connection.close")
     rows = rows.withColumn("response", sf.when(sf.col("refused"), method).otherwise(sf.col("answer.method")))
@@ -54,7 +59,7 @@ def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     rows = rows.withColumn(
         "answer", sf.when(sf.col("refused"), close).otherwise(sf.struct(*(f"answer.{name}" for name in names)))
     )
-    ended_by, end_ts_ns = endings.unanswered(sf.col("asked.frame_no"), "other_close")
+    ended_by, end_ts_ns = endings.unanswered(sf.col("asked"), "other_close", sf.col("lost"))
     open_still = sf.col("response").isNull()
     result = rows.select(
         *CHANNEL,
@@ -67,6 +72,6 @@ def rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
         sf.when(sf.col("refused"), sf.col("other_close.reply_code")).alias("reply_code"),
         sf.when(open_still, ended_by).alias("ended_by"),
         sf.when(open_still, end_ts_ns).alias("end_ts_ns"),
-        (sf.col("answer.ts_ns") - sf.col("asked.ts_ns")).alias("latency_ns"),
+        sf.try_subtract("answer.ts_ns", "asked.ts_ns").alias("latency_ns"),
     )
     return conform(result, "rpcs")

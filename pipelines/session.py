@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pipelines.buckets import SMALL
@@ -65,6 +66,8 @@ def session(master: str | None = None, *, small: bool = False, **settings: str) 
     chosen |= {name.replace("_", "."): value for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True  # the page it writes is in the exception as well
     with _silenced() as said:
         try:
             return builder.getOrCreate()

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 from pipelines import endings
 from pipelines.buckets import CHANNEL, once, running
 from pipelines.consumers import with_queue
+from pipelines.holes import reaching, swallowed
 from pipelines.pairs import pairs
 from pipelines.schemas import conform
 
@@ -22,7 +23,9 @@ _EFFECT = (
 )
 
 
-def settlements(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> DataFrame:
+def settlements(
+    frames: DataFrame, messages: DataFrame, connections: DataFrame, places: DataFrame | None = None
+) -> DataFrame:
     """One row per delivery, pushed or got.
 
     What settles delivery s is the earliest of a single acknowledgement of s, of a `multiple` one that reaches s, and of
@@ -34,6 +37,7 @@ def settlements(frames: DataFrame, messages: DataFrame, connections: DataFrame) 
         frames: `amqp091_frames`.
         messages: `messages`.
         connections: `connections`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `settlements`.
@@ -50,23 +54,32 @@ def settlements(frames: DataFrame, messages: DataFrame, connections: DataFrame) 
         sf.col("delivery_tag").alias("number"),
         sf.struct(*names, "routing_key", "redelivered", "body_size", "no_ack", "protocol").alias("delivery"),
     )
+    aggregates = {"covered": ("min", "up_to"), "dropped": ("min", "dropped_up_to")}
+    if places is not None:
+        sent = deliveries.select(*CHANNEL, "number", "delivery.frame_no")
+        acts = _union(acts, swallowed(sent, places, from_client=True).withColumnRenamed("lost", "lost_up_to"))
+        aggregates["lost"] = ("min", "lost_up_to")
     rows = running(
         _union(deliveries, acts),
         CHANNEL,
         "number",
-        {"covered": ("min", "up_to"), "dropped": ("min", "dropped_up_to")},
+        aggregates,
         descending=True,
         facts=lambda summary: endings.attach(summary, frames, connections),
     )
     same_tag = Window.partitionBy(*CHANNEL, "bucket", "place")
+    rows = rows.withColumn("sent", sf.max("delivery.first_frame_no").over(same_tag))
+    only, dropped_only = (
+        sf.when(sf.col(f"{name}.said") > sf.col("sent"), sf.col(name)) for name in ("only", "dropped_only")
+    )
     rows = (
-        rows.withColumn("alone", sf.min("only").over(same_tag))
-        .withColumn("dropped_alone", sf.min("dropped_only").over(same_tag))
+        rows.withColumn("alone", sf.min(only).over(same_tag))
+        .withColumn("dropped_alone", sf.min(dropped_only).over(same_tag))
         .where(sf.col("delivery").isNotNull())
         .withColumn("effect", sf.least("covered", "alone"))
         .withColumn("dropped", sf.least("dropped", "dropped_alone"))
     )
-    return _result(rows)
+    return _result(rows, sf.col("lost") if places is not None else None)
 
 
 def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
@@ -89,7 +102,11 @@ def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
     )
     tagged = _heard(answers.where(sf.col("number").isNotNull()), frames)
     said = once(_committed(tagged.unionByName(voids), frames))
-    said = said.where(~sf.col("all")).unionByName(_reaching(said.where("all"), delivered))
+    sent = delivered.select(
+        *CHANNEL, sf.col("first_frame_no").alias("frame_no"), sf.col("delivery_tag").alias("number")
+    )
+    bulk = said.where("all").withColumn("number", sf.nullif("number", sf.lit(0)))
+    said = said.where(~sf.col("all")).unionByName(reaching(bulk, sent))
     return said.select(
         *CHANNEL,
         "number",
@@ -121,15 +138,6 @@ def _effect(outcome: Column) -> Column:
     multiple = sf.coalesce("multiple", sf.lit(False)).alias("multiple")
     said = (sf.col("frame_no"), sf.col("frame_no").alias("said"))
     return sf.struct(*said, *names, outcome.alias("outcome"), multiple, "requeue").cast(_EFFECT)
-
-
-def _reaching(bulk: DataFrame, delivered: DataFrame) -> DataFrame:
-    """Acts on many tags, with the highest tag that each can mean: none delivered after it, and all with tag 0."""
-    tags = delivered.select(*CHANNEL, sf.col("first_frame_no").alias("frame_no"), sf.col("delivery_tag").alias("tag"))
-    rows = running(_union(bulk, tags), CHANNEL, "frame_no", {"last": ("max", "tag")})
-    rows = rows.where(sf.col("all") & sf.col("last").isNotNull())
-    number = sf.when(sf.col("number") == 0, sf.col("last")).otherwise(sf.least("number", "last"))
-    return rows.select(*CHANNEL, "frame_no", number.alias("number"), "all", "effect", "dropped")
 
 
 def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
@@ -171,7 +179,7 @@ def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
     )
 
 
-def _result(rows: DataFrame) -> DataFrame:
+def _result(rows: DataFrame, lost: Column | None) -> DataFrame:
     voided = sf.col("effect.outcome") == "recover"
     no_ack = sf.col("delivery.no_ack")
     rows = (
@@ -187,7 +195,7 @@ def _result(rows: DataFrame) -> DataFrame:
         .when(sf.col("unknown"), "unknown")
         .otherwise("none")
     )
-    by, end_ts_ns = endings.unanswered(sf.col("delivery.frame_no"), "client_close")
+    by, end_ts_ns = endings.unanswered(sf.col("delivery"), "client_close", lost)
     by = sf.when(voided, "recover").when(sf.col("taken_back"), "rollback").otherwise(by)
     end_ts_ns = sf.coalesce("effect.ts_ns", "dropped.ts_ns", end_ts_ns)
     names = ("protocol", "kind", "consumer_tag", "queue", "exchange", "routing_key", "redelivered", "body_size")
@@ -203,6 +211,6 @@ def _result(rows: DataFrame) -> DataFrame:
         sf.when(sf.col("settled"), sf.col("effect.requeue")).alias("requeue"),
         sf.when(sf.col("nobody"), by).alias("ended_by"),
         sf.when(sf.col("nobody"), end_ts_ns).alias("end_ts_ns"),
-        sf.when(sf.col("settled"), sf.col("effect.ts_ns") - sf.col("delivery.ts_ns")).alias("latency_ns"),
+        sf.when(sf.col("settled"), sf.try_subtract("effect.ts_ns", "delivery.ts_ns")).alias("latency_ns"),
     )
     return conform(result, "settlements")

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pipelines.holes import holes
 from pipelines.schemas import schema
 
 TICK = 1000
@@ -23,6 +24,7 @@ class Connection:
         self.id = next(_ids)
         self.frames: list[dict[str, Any]] = []
         self.messages: list[dict[str, Any]] = []
+        self.anomalies: list[dict[str, Any]] = []
         self.columns = columns
 
     def frame(self, from_client: bool, channel: int = 1, epoch: int = 1, **columns: Any) -> int:
@@ -77,6 +79,12 @@ class Connection:
     def nack(self, tag: int, multiple: bool = False, *, client: bool = False, **columns: Any) -> int:
         return self.frame(client, method="basic.nack", delivery_tag=tag, multiple=multiple, **columns)
 
+    def lose(self, from_client: bool) -> int:
+        """A hole in front of the next frame."""
+        where = {"connection_id": self.id, "frame_no": len(self.frames), "ts_ns": len(self.frames) * TICK}
+        self.anomalies.append(where | {"from_client": from_client, "code": "tcp-hole"})
+        return len(self.frames)
+
     @property
     def end(self) -> int:
         return len(self.frames) * TICK
@@ -101,6 +109,13 @@ def tables(spark: SparkSession, connections: Iterable[Connection]) -> tuple[Data
         table(spark, "messages", [row for each in connections for row in each.messages]),
         table(spark, "connections", [each.row() for each in connections]),
     )
+
+
+def lost(spark: SparkSession, connections: Iterable[Connection]) -> DataFrame:
+    """Where these may have lost frames."""
+    connections = list(connections)
+    anomalies = table(spark, "anomalies", [row for each in connections for row in each.anomalies])
+    return holes(anomalies, tables(spark, connections)[0])
 
 
 def collect(result: DataFrame, *order: str) -> dict[int, list[dict[str, Any]]]:

@@ -4,16 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as sf
 
 import dissector
 import pipelines
+from dissector.program import main
+from pipelines.analysis import analyze
 from pipelines.output import NOTE, Output, OutputError
 from pipelines.reader import ReadError, dissected
 from pipelines.schemas import schema
-from tests.pipelines.scenario import Connection, table
+from tests.pipelines.scenario import TICK, Connection, table, tables
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
 
@@ -54,6 +58,58 @@ def test_output_is_complete_or_says_that_it_is_not(spark, tmp_path):
     assert json.loads((output.folder / NOTE).read_text())["complete"] is True
     with pytest.raises(OutputError, match="cannot write"):
         output.write("confirms", spark.range(3).selectExpr("raise_error('no')"))
+
+
+def test_an_error_is_one_line(spark, tmp_path, capfd):
+    output = Output(tmp_path, {})
+    with pytest.raises(OutputError) as told:
+        output.write("confirms", spark.range(3).select(sf.lit(1) / sf.col("id")))
+    assert "\n" not in str(told.value)
+    assert capfd.readouterr().err == ""
+
+
+def written(spark, folder, connections, **note):
+    """A folder as `dissect` leaves it."""
+    frames, messages, rows = tables(spark, connections)
+    empty = {name: table(spark, name, []) for name in ("anomalies", "captures", "stream_frames", "amqp010_frames")}
+    for name, each in {"amqp091_frames": frames, "messages": messages, "connections": rows, **empty}.items():
+        each.write.parquet(str(folder / name))
+    (folder / NOTE).write_text(json.dumps(note))
+    return folder
+
+
+def confirms_of(spark, folder, tmp_path):
+    output = Output(tmp_path / "statistics", {})
+    analyze(spark, folder, output)
+    rows = pipelines.read(spark, output.folder, "confirms").collect()
+    return {row["publish_seq"]: (row["ended_by"], row["end_ts_ns"]) for row in rows}
+
+
+def test_what_lies_behind_the_time_range_ends_nothing(spark, tmp_path):
+    c = Connection(last_ts_ns=99 * TICK, closed_by="client-close")
+    c.publish(1)
+    folder = written(spark, tmp_path / "tables", [c], complete=True, to_ns=7 * TICK)
+    assert confirms_of(spark, folder, tmp_path) == {1: ("capture-end", 7 * TICK)}
+
+
+def test_tables_of_a_dissection_that_was_killed(spark, tmp_path):
+    c = Connection(connection_id=0)  # was open, so has no row
+    c.publish(1)
+    last = c.publish(2)
+    folder = written(spark, tmp_path / "tables", [c], complete=False)
+    assert confirms_of(spark, folder, tmp_path) == {
+        1: ("capture-end", last * TICK),
+        2: ("capture-end", last * TICK),
+    }
+
+
+def test_says_that_dissection_was_killed(spark, tmp_path, capsys, monkeypatch):
+    folder = written(spark, tmp_path / "tables", [Connection()], complete=False)
+    monkeypatch.setattr("pipelines.analysis.jobs", dict)
+    monkeypatch.setattr("pipelines.session.session", lambda *_, **__: Mock(conf=Mock(get=Mock(return_value="false"))))
+    assert main(["analyze", str(folder), "-o", str(tmp_path / "statistics")]) == 0
+    assert "tables: dissect did not finish; this is what it wrote until then" in capsys.readouterr().err
+    assert json.loads((tmp_path / "statistics" / NOTE).read_text())["tables_complete"] is False
 
 
 def test_reads_arrow_parts_and_captures(spark, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.confirms import confirms
 from pipelines.schemas import schema
-from tests.pipelines.scenario import TICK, Connection, check, collect, tables
+from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
 
 # Each scenario gives a connection and, for each publish number in order, the columns that must be.
 
@@ -202,10 +202,86 @@ def capture_ends() -> tuple[Connection, list[dict[str, Any]]]:
 
 
 def answer_may_lie_in_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
-    c = Connection(lost_bytes=1)
+    c = Connection()
     c.publish(1)
+    c.lose(from_client=True)  # no answer comes from there
+    c.publish(2)
+    first = c.lose(from_client=False)
+    c.server("channel.flow")
+    c.publish(3)
+    second = c.lose(from_client=False)
+    c.server("channel.flow")
+    c.publish(1, channel=2)
+    c.publish(4)
+    c.ack(2)
     c.client("channel.close")
-    return c, [{"outcome": "none", "ended_by": "hole"}]
+    c.lose(from_client=False)  # too late for channel 1
+    last = c.server("channel.close-ok")
+    return c, [
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": first * TICK},
+        {"outcome": "ack", "ended_by": None, "end_ts_ns": None},
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": second * TICK},
+        {"outcome": "none", "ended_by": "channel-close", "end_ts_ns": (last - 1) * TICK},
+        {"channel": 2, "outcome": "none", "ended_by": "hole", "end_ts_ns": last * TICK},
+    ]
+
+
+def answers_cut_by_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1)
+    c.publish(2)
+    c.publish(3)
+    c.publish(1, channel=2)
+    c.ack(1, None, is_partial=True)  # perhaps it was `multiple`; that it is for 1 is certain
+    c.server("basic.deliver", is_partial=True)
+    tag = c.ack(None, None, is_partial=True)
+    c.publish(4)
+    ids = c.server(None, is_partial=True, frame_type="method")
+    c.publish(5)
+    return c, [
+        {"outcome": "ack", "ended_by": None},
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": (tag - 2) * TICK},
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": (tag - 2) * TICK},
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": ids * TICK},
+        {"outcome": "none", "ended_by": "capture-end"},
+        {"channel": 2, "outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
+def connection_without_a_row() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(connection_id=-1)  # of a dissection that was killed
+    sent = c.publish(1)
+    return c, [{"outcome": "none", "ended_by": "capture-end", "end_ts_ns": sent * TICK}]
+
+
+def times_that_cannot_be() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1, ts_ns=-(2**62) - 1)
+    c.publish(2)
+    c.ack(1, ts_ns=2**62)
+    c.ack(2, ts_ns=2**62)
+    return c, [{"outcome": "ack", "latency_ns": None}, {"outcome": "ack", "latency_ns": 2**62 - 5 * TICK}]
+
+
+def answers_before_their_publish() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.publish(1)
+    early = c.ack(4, multiple=True)  # says nothing of what is published behind it
+    c.ack(2)
+    c.publish(2)
+    c.ack(3)
+    c.publish(3)
+    c.publish(4)
+    second = c.ack(2)
+    late = c.ack(9, multiple=True)
+    c.publish(5)
+    return c, [
+        {"confirm_frame_no": early, "multiple": True},
+        {"confirm_frame_no": second, "multiple": False},
+        {"confirm_frame_no": late, "multiple": True},
+        {"confirm_frame_no": late, "multiple": True},
+        {"outcome": "none", "confirm_frame_no": None, "latency_ns": None},
+    ]
 
 
 def answers_of_other_channels_and_of_the_client() -> tuple[Connection, list[dict[str, Any]]]:
@@ -232,13 +308,6 @@ def across_buckets() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
-def answered_before_it_was_published() -> tuple[Connection, list[dict[str, Any]]]:
-    c = Connection()
-    answer = c.ack(1)
-    publish = c.publish(1)
-    return c, [{"outcome": "ack", "latency_ns": (answer - publish) * TICK}]
-
-
 SCENARIOS = {
     f.__name__: f
     for f in (
@@ -255,9 +324,12 @@ SCENARIOS = {
         reset_without_a_close,
         capture_ends,
         answer_may_lie_in_a_hole,
+        answers_cut_by_a_hole,
+        answers_before_their_publish,
+        times_that_cannot_be,
+        connection_without_a_row,
         answers_of_other_channels_and_of_the_client,
         across_buckets,
-        answered_before_it_was_published,
     )
 }
 
@@ -268,10 +340,14 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     step = chance.choice([1, 1, 30000])  # now and then over several buckets
     numbers: list[int] = []
+    sent: dict[int, int] = {}
+    losses: list[int] = []
     for _ in range(chance.randint(1, 40)):
         if chance.random() < 0.5:
             numbers.append((numbers[-1] if numbers else 0) + chance.randint(1, step))
-            c.publish(numbers[-1])
+            sent[numbers[-1]] = c.publish(numbers[-1])
+        elif numbers and chance.random() < 0.1:
+            losses.append(c.lose(from_client=False))
         elif numbers:
             answer = chance.choice([c.ack, c.ack, c.nack])
             answer(max(1, chance.choice(numbers) + chance.choice([0, 0, 0, 1, -1])), chance.random() < 0.4)
@@ -281,15 +357,19 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
             f
             for f in c.frames
             if f.get("method") in ("basic.ack", "basic.nack")
+            and f["frame_no"] > sent[number]
             and (f["delivery_tag"] == number or (f["multiple"] and f["delivery_tag"] >= number))
         ]
         first = min(answers, key=lambda f: f["frame_no"]) if answers else None
+        behind = [loss for loss in losses if loss > sent[number]]
         expected.append(
             {
                 "publish_seq": number,
                 "outcome": first["method"].removeprefix("basic.") if first else "none",
                 "confirm_frame_no": first and first["frame_no"],
                 "multiple": first and first["multiple"],
+                "ended_by": None if first else "hole" if behind else "capture-end",
+                "end_ts_ns": None if first else behind[0] * TICK if behind else c.end,
             }
         )
     return c, expected
@@ -300,7 +380,8 @@ def runs(spark):
     """All conversations through one run of the job: Spark is slow per query, not per row."""
     made = {name: scenario() for name, scenario in SCENARIOS.items()}
     made |= {f"random {seed}": random_connection(seed) for seed in range(60)}
-    result = confirms(*tables(spark, [connection for connection, _ in made.values()]))
+    connections = [connection for connection, _ in made.values()]
+    result = confirms(*tables(spark, connections), lost(spark, connections))
     assert result.schema.simpleString() == schema("confirms").simpleString()
     rows = collect(result, "connection_id", "channel", "channel_epoch", "publish_seq")
     return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
@@ -321,7 +402,7 @@ def test_one_channel_is_many_tasks(spark):
     """Windows go over a bucket, or along the buckets of the summary; never along all rows of a channel."""
     c = Connection()
     c.publish(1)
-    plan = confirms(*tables(spark, [c]))._jdf.queryExecution().optimizedPlan().toString()
+    plan = confirms(*tables(spark, [c]), lost(spark, [c]))._jdf.queryExecution().optimizedPlan().toString()
     windows = [line for line in plan.splitlines() if "Window [" in line]
     assert len(windows) >= 3
     assert all("bucket#" in line.split("], [", 1)[1] for line in windows)

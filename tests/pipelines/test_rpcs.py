@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.rpcs import rpcs
 from pipelines.schemas import schema
-from tests.pipelines.scenario import TICK, Connection, check, collect, tables
+from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
 
 # Each scenario gives a connection and, for each request in the order of frames, the columns that must be.
 
@@ -157,9 +157,26 @@ def both_sides_ask_the_same() -> tuple[Connection, list[dict[str, Any]]]:
 
 
 def no_answer() -> tuple[Connection, list[dict[str, Any]]]:
-    c = Connection(lost_bytes=9)
+    c = Connection()
     c.client("queue.purge")
-    return c, [{"outcome": "none", "ended_by": "hole", "response": None, "response_frame_no": None}]
+    c.client("queue.purge", channel=2)
+    c.lose(from_client=True)
+    cut = c.server(None, frame_type="method", is_partial=True)
+    hole = c.lose(from_client=False)
+    c.server("basic.deliver", is_partial=True)
+    c.client("queue.purge")
+    return c, [
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": cut * TICK, "response": None, "response_frame_no": None},
+        {"channel": 2, "outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK},
+        {"outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
+def times_that_cannot_be() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("queue.purge", ts_ns=-(2**63))
+    c.server("queue.purge-ok", ts_ns=2**63 - 1)
+    return c, [{"outcome": "ok", "latency_ns": None}]
 
 
 SCENARIOS = {
@@ -175,6 +192,7 @@ SCENARIOS = {
         capture_begins_between_request_and_answer,
         both_sides_ask_the_same,
         no_answer,
+        times_that_cannot_be,
     )
 }
 
@@ -207,8 +225,9 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
 def runs(spark):
     made = {name: scenario() for name, scenario in SCENARIOS.items()}
     made |= {f"random {seed}": random_connection(seed) for seed in range(80)}
-    frames, _, connections = tables(spark, [connection for connection, _ in made.values()])
-    result = rpcs(frames, connections)
+    each = [connection for connection, _ in made.values()]
+    frames, _, connections = tables(spark, each)
+    result = rpcs(frames, connections, lost(spark, each))
     assert result.schema.simpleString() == schema("rpcs").simpleString()
     rows = collect(result, "connection_id", "request_frame_no")
     return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}

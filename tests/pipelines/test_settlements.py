@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.schemas import schema
 from pipelines.settlements import settlements
-from tests.pipelines.scenario import TICK, Connection, check, collect, tables
+from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
 
 # Each scenario gives a connection and, for each delivery in the order of tags, the columns that must be.
 
@@ -269,9 +269,38 @@ def said_behind_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
 
 
 def hole() -> tuple[Connection, list[dict[str, Any]]]:
-    c = Connection(lost_bytes=100)
+    c = Connection()
     c.deliver(1)
-    return c, [{"outcome": "none", "ended_by": "hole"}]
+    c.deliver(2)
+    c.lose(from_client=False)  # no acknowledgement comes from there
+    lost = c.lose(from_client=True)
+    c.ack(2, client=True)
+    c.deliver(3)
+    c.deliver(1, channel=2)
+    cut = c.frame(True, method="basic.nack", is_partial=True)
+    c.deliver(4)
+    return c, [
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": lost * TICK},
+        {"outcome": "ack", "ended_by": None},
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": cut * TICK},
+        {"outcome": "none", "ended_by": "capture-end"},
+        {"channel": 2, "outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
+def times_that_cannot_be() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(1, ts_ns=-(2**63))
+    c.ack(1, client=True, ts_ns=2**63 - 1)
+    return c, [{"outcome": "ack", "latency_ns": None}]
+
+
+def acknowledged_before_its_delivery() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.ack(1, client=True)
+    c.deliver(1)
+    late = c.ack(1, client=True)
+    return c, [{"outcome": "ack", "settle_frame_no": late}]
 
 
 SCENARIOS = {
@@ -293,6 +322,8 @@ SCENARIOS = {
         across_buckets,
         said_behind_the_servers_close,
         hole,
+        acknowledged_before_its_delivery,
+        times_that_cannot_be,
     )
 }
 
@@ -363,7 +394,8 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
 def runs(spark):
     made = {name: scenario() for name, scenario in SCENARIOS.items()}
     made |= {f"random {seed}": random_connection(seed) for seed in range(120)}
-    result = settlements(*tables(spark, [connection for connection, _ in made.values()]))
+    connections = [connection for connection, _ in made.values()]
+    result = settlements(*tables(spark, connections), lost(spark, connections))
     assert result.schema.simpleString() == schema("settlements").simpleString()
     rows = collect(result, "connection_id", "channel", "channel_epoch", "delivery_tag")
     return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
@@ -383,7 +415,7 @@ def test_random_conversations_agree_with_a_ledger(runs):
 def test_one_channel_is_many_tasks(spark):
     c = Connection()
     c.deliver(1)
-    plan = settlements(*tables(spark, [c]))._jdf.queryExecution().optimizedPlan().toString()
+    plan = settlements(*tables(spark, [c]), lost(spark, [c]))._jdf.queryExecution().optimizedPlan().toString()
     windows = [line for line in plan.splitlines() if "Window [" in line and "consume_frame_no" not in line]
     assert windows
     assert all("bucket#" in line.split("], [", 1)[1] for line in windows)
