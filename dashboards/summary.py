@@ -55,8 +55,8 @@ def totals(rows: list[dict[str, Any]]) -> Grid:
         "Latency of everything",
         ["from … to", *_HEADS],
         [[Cell(percentiles.NAMES.get(r["metric"], str(r["metric"]))), *values(r)] for r in rows],
-        "n: answers, good and bad. failed: bad ones. censored: not answered as far as the capture goes; "
-        "their latency is not known and they are not in the percentiles. Grey: too few samples for that percentile.",
+        "n: answers, good and bad. failed: bad ones, and what never had one. censored: not answered as far as the "
+        "capture goes; their latency is not known and is in no percentile. Grey: too few samples for that percentile.",
     )
 
 

@@ -38,6 +38,9 @@ GROUPINGS: dict[str, tuple[str, ...]] = {
 PERCENTILES = {"p50_ns": 5_000, "p90_ns": 9_000, "p99_ns": 9_900, "p999_ns": 9_990, "p9999_ns": 9_999}
 """Columns of `latency_summary` and their quantiles, in parts of ten thousand."""
 
+COUNTS = ("count", "failed", "censored", "unanswered", "unusable")
+"""Columns of `latency_summary` that count operations."""
+
 _USED = {
     "confirm": ("all", "connection", "channel", "exchange", "routing_key"),
     "settlement": ("all", "connection", "channel", "exchange", "routing_key", "queue", "consumer_tag"),
@@ -112,20 +115,20 @@ def latency_summary(
 
     Returns:
         The table `latency_summary`. `count` is of answers, good and bad, with a latency of at least zero, and the
-        percentiles are theirs; `failed` of bad answers (nack, reject, error); `censored` of those whose answer the
-        capture may have missed.
+        percentiles are theirs. Everything that asked for an answer is in one of `count`, `unusable` (answered, but
+        without such a latency: clocks stepped, or the publish of a delivery is ambiguous), `censored` (the capture may
+        have missed the answer) and `unanswered` (a close, a recover or a rollback came first); so they add up. `failed`
+        is of bad answers (nack, reject, error) and all that is `unanswered`.
     """
     samples = _samples(confirms, settlements, rpcs, transits)
     groups = _grouped(
         samples.groupBy("metric", *COLUMNS).agg(
-            sf.count_if("usable").alias("count"),
-            sf.count_if("failed").alias("failed"),
-            sf.count_if("censored").alias("censored"),
+            *(sf.count_if("usable" if name == "count" else name).alias(name) for name in COUNTS),
             sf.max(sf.when(sf.col("usable"), sf.col("latency_ns"))).alias("max_ns"),
         )
     )
     totals = groups.groupBy(*_GROUP).agg(
-        *(sf.sum(name).alias(name) for name in ("count", "failed", "censored")), sf.max("max_ns").alias("max_ns")
+        *(sf.sum(name).alias(name) for name in COUNTS), sf.max("max_ns").alias("max_ns")
     )
     return conform(_joined(totals, _percentiles(samples), _GROUP, "left"), "latency_summary")
 
@@ -133,7 +136,7 @@ def latency_summary(
 def _samples(
     confirms: DataFrame | None, settlements: DataFrame | None, rpcs: DataFrame | None, transits: DataFrame | None
 ) -> DataFrame:
-    """Rows of metric, the columns of `COLUMNS`, latency_ns, and usable, failed, censored (bool)."""
+    """Rows of metric, the columns of `COLUMNS`, latency_ns, and usable, failed, censored, unanswered, unusable."""
     given = {"confirm": confirms, "settlement": settlements, "rpc": rpcs, "transit": transits}
     parts = [_sample(metric, table) for metric, table in given.items() if table is not None]
     if not parts:
@@ -144,10 +147,14 @@ def _samples(
 def _sample(metric: str, table: DataFrame) -> DataFrame:
     used = {name for grouping in _USED[metric] for name in GROUPINGS[grouping]}
     no = sf.lit(False)
-    censored = no
-    if "ended_by" in table.columns:  # `unknown` ones may not have asked for an answer
-        censored = sf.coalesce(sf.col("ended_by").isin(*_CENSORED) & (sf.col("outcome") == "none"), no)
-    failed = sf.coalesce(sf.col("outcome").isin("nack", "reject", "error"), no) if "outcome" in table.columns else no
+    usable = sf.coalesce(sf.col("latency_ns") >= 0, no)
+    outcome = sf.col("outcome") if "outcome" in table.columns else sf.lit("ok")
+    # `auto` and `unknown` ones have not asked for an answer, or may not have.
+    ended_by = sf.when(outcome == "none", sf.col("ended_by")) if "ended_by" in table.columns else sf.lit(None)
+    censored = sf.coalesce(ended_by.isin(*_CENSORED), no)
+    unanswered = sf.coalesce(~ended_by.isin(*_CENSORED), no)
+    failed = sf.coalesce(outcome.isin("nack", "reject", "error"), no) | unanswered
+    unusable = ~usable & ~sf.coalesce(outcome.isin("none", "auto", "unknown"), sf.lit(True))
     types = {"connection_id": "bigint", "channel": "int", "channel_epoch": "int"}
     return table.select(
         sf.lit(metric).alias("metric"),
@@ -156,9 +163,11 @@ def _sample(metric: str, table: DataFrame) -> DataFrame:
             for name in COLUMNS
         ),
         "latency_ns",
-        sf.coalesce(sf.col("latency_ns") >= 0, no).alias("usable"),
+        usable.alias("usable"),
         failed.alias("failed"),
         censored.alias("censored"),
+        unanswered.alias("unanswered"),
+        unusable.alias("unusable"),
     )
 
 
