@@ -109,7 +109,7 @@ class Dissector:
         """The protocols that are decoded, by their number in a connection's state."""
         self.connections = Connections(self.protocol, compiled, self.options.ports)
         if self.options.handshakes:
-            self.amqp091.select = self.connections.telling
+            self.amqp091.select = self.connections.methods.telling
         self._makers: dict[type, Callable[..., list[Row]]] = {
             Frames: self._frames, Messages: self._messages,
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
@@ -220,7 +220,9 @@ class Dissector:
             self._skip(skips[ly.Y_SLOT], skips[ly.Y_VALUE])
             return partial(self._faults, made, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
         if isinstance(made, Frames):
-            self.connections.take(made, buffer.data)
+            self.connections.methods.take(made, buffer.data)
+        elif isinstance(made, StreamFrames):
+            self.connections.commands.take(made, buffer.data)
         if isinstance(made, Messages | StreamMessages):
             self._count(rows[ly.R_SLOT])
         if self.options.handshakes:

@@ -98,13 +98,19 @@ class Handshakes:
 def load() -> Handshakes:
     """The document."""
     document = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    causes: dict[str, Cause] = {}
-    outcomes, endings = (tuple(_rule(entry, causes) for entry in document[part]) for part in ("outcome", "ending"))
+    causes = {
+        entry["code"]: _cause(entry) for part in ("outcome", "ending") for entry in document[part] if "summary" in entry
+    }
+    outcomes, endings = (
+        tuple(Rule(causes[entry["code"]], entry["when"]) for entry in document[part]) for part in ("outcome", "ending")
+    )
     openings = tuple(
         Opening(entry["kind"], re.compile(entry["octets"].encode("latin-1"), re.DOTALL), entry["doc"])
         for entry in document["opening"]
     )
-    machines = {entry["name"]: _machine(entry) for entry in document["machine"]}
+    machines: dict[str, Machine] = {}
+    for entry in document["machine"]:
+        machines[entry["name"]] = _machine(entry, machines.get(entry.get("follows")))
     notes = {entry["code"]: entry["doc"] for entry in document["note"]}
     alerts = {entry["number"]: (entry["name"], entry["doc"]) for entry in document["alert"]}
     return Handshakes(machines, openings, outcomes, endings, notes, document["words"], alerts, causes)
@@ -137,15 +143,15 @@ def _fits(condition: Any, fact: Any) -> bool:
     return bool(condition.get("min", fact) <= fact <= condition.get("max", fact))
 
 
-def _rule(entry: dict[str, Any], causes: dict[str, Cause]) -> Rule:
-    """A rule; one that repeats a code repeats its cause, wherever that is written out."""
+def _cause(entry: dict[str, Any]) -> Cause:
+    """A cause; rules that only repeat its code have it too."""
     texts = {name: item for name, item in entry.items() if name != "when"}
-    if "summary" in texts:
-        causes[entry["code"]] = Cause(**texts | {"evidence": tuple(texts.get("evidence", ()))})
-    return Rule(causes[entry["code"]], entry["when"])
+    return Cause(**texts | {"evidence": tuple(texts.get("evidence", ()))})
 
 
-def _machine(entry: dict[str, Any]) -> Machine:
-    states = {state["name"]: State(**state) for state in entry["states"]}
-    transitions = {(before, side, event): after for before, side, event, after in entry["transitions"]}
-    return Machine(entry["name"], entry["title"], entry["start"], states, transitions)
+def _machine(entry: dict[str, Any], before: Machine | None) -> Machine:
+    states = dict(before.states if before else {})
+    states |= {state["name"]: State(**state) for state in entry["states"]}
+    transitions = dict(before.transitions if before else {})
+    transitions |= {(state, side, event): after for state, side, event, after in entry["transitions"]}
+    return Machine(entry["name"], entry["title"], before.start if before else entry["start"], states, transitions)

@@ -2,6 +2,7 @@
 
 Facts that rules ask for (None where it is not known):
 
+    protocol           name of the protocol
     amqp               bool: a broker's port, or anything of AMQP or streams was seen
     seen               `both`; `syn`: only requests to connect; `client`, `server`: packets of one side only
     begun              bool: the beginning of the connection was captured
@@ -13,6 +14,7 @@ Facts that rules ask for (None where it is not known):
     close              sender of the first connection.close: `client`, `server`, `none`
     ended_by           who ended it first, by either: `client`, `server`, `none`
     reply_code, reply_text       of that connection.close
+    refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
     mechanism_offered, response_wellformed, capable_auth   bool
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
@@ -30,7 +32,8 @@ from typing import Any, NamedTuple
 
 from dissector.handshakes.machine import Run, run
 from dissector.handshakes.memory import Memory
-from dissector.handshakes.story import NOTHING, Step, Story, Where
+from dissector.handshakes.sayings import NOTHING
+from dissector.handshakes.story import Step, Story, Where
 from spec.handshakes import Handshakes, opening
 from spec.model import Protocol
 
@@ -38,8 +41,10 @@ SERVER_PORTS = frozenset({5672, 5671, 5552, 5551})
 FRAME_MIN = 4096
 """AMQP 0-9-1, frame-min-size."""
 ROLES = ("client", "server")
-ENDS = frozenset({"connection.close", "tcp.fin", "tcp.rst"})
+ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
 AMQP_KINDS = frozenset({"amqp-0-9-1", "amqp-0-9", "amqp-0-8", "amqp-0-10", "amqp-1.0", "amqp-other", "amqp-frames"})
+FIRST_KINDS = AMQP_KINDS | {"stream"}
+"""What is only said at the beginning of a connection."""
 USUAL = ("amqp-0-9-1", "amqp-frames")
 """First octets that say all by their kind."""
 
@@ -110,16 +115,17 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     """The facts of one connection; `steps` are those of its `timeline`."""
     first = story.firsts[tcp.client], story.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
-    begun = tcp.begun or kinds[0] in AMQP_KINDS
+    begun = tcp.begun or kinds[0] in FIRST_KINDS
     told = [Told(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
-    machine = handshakes.machines["amqp-0-9-1"]
+    machine = handshakes.machines.get(tcp.protocol, handshakes.machines["amqp-0-9-1"])
     # Behind the first end nobody goes on with the dialogue, though octets may still be under way.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
     ran = run(machine, events, leap=tcp.lost or not begun or seen != "both")
     state = machine.states[ran.state]
     known: dict[str, Any] = {
+        "protocol": tcp.protocol,
         "amqp": _is_amqp(tcp, kinds),
         "seen": seen,
         "begun": begun,
@@ -143,7 +149,8 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
         f"{role}_first_doc": opening(side.octets).doc if side.octets else None
         for role, side in zip(ROLES, first, strict=True)
     }
-    known |= _ends(story, tcp, told) | _agreement(story) | _closing(story, protocol)
+    known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
+    known |= story.facts
     if kinds[1] == "tls-alert":
         number = first[1].octets[6] if len(first[1].octets) > 6 else -1
         name, doc = handshakes.alerts.get(number, (str(number), "The server ended TLS with an alert."))
@@ -160,6 +167,7 @@ def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
         tuple([(event, side == client, at.capture, detail) for event, side, at, detail in steps]),
         kinds, None if kinds == USUAL else (firsts[0].octets, firsts[1].octets),
         tuple(story.told.values()), capabilities(story.properties.get("client_properties")),
+        tuple(story.facts.items()),
         story.user, story.cut_login, story.blocked, story.was_blocked, story.closer == client, story.closer is None,
         tcp.server, tcp.begun, tcp.lost, tcp.protocol, tcp.is_broker,
         tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
@@ -217,7 +225,7 @@ def _opening_event(octets: bytes) -> tuple[str | None, str]:
     """The step that the first octets of a side are, and what to say of them."""
     first = opening(octets)
     kind, doc = first.kind, first.doc
-    if kind == "amqp-frames":
+    if kind in ("amqp-frames", "stream"):  # their frames are steps themselves
         return None, ""
     if kind in AMQP_KINDS:
         return "header", doc
@@ -254,7 +262,7 @@ def _timed(story: Story, tcp: Tcp, steps: list[Told], ran: Run, handshakes: Hand
         "quiet": duration(quiet) if quiet is not None else None,
         "last": handshakes.words.get(last.step.event, last.step.event) if last else None,
     }
-    interval = story.told.get("connection.tune-ok", NOTHING).get("heartbeat")
+    interval = story.told.get("tune-ok", NOTHING).get("heartbeat")
     for role, side in zip(ROLES, tcp.sides, strict=True):
         silence = over - side.said_ns if over is not None and side.said_ns else None
         facts[f"{role}_silence"] = duration(silence) if silence is not None else None
@@ -262,21 +270,18 @@ def _timed(story: Story, tcp: Tcp, steps: list[Told], ran: Run, handshakes: Hand
     return facts
 
 
-def _agreement(story: Story) -> dict[str, Any]:
-    start, login = story.told.get("connection.start", NOTHING), story.told.get("connection.start-ok", NOTHING)
-    offer, settled = story.told.get("connection.tune", NOTHING), story.told.get("connection.tune-ok", NOTHING)
+def _agreement(story: Story, protocol: str) -> dict[str, Any]:
+    start, login = story.told.get("start", NOTHING), story.told.get("start-ok", NOTHING)
+    offer, settled = story.told.get("tune", NOTHING), story.told.get("tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
-    capable = None if story.cut_login else capabilities(story.properties.get("client_properties"))
+    streams = protocol == "rabbitmq-stream"
+    capable = None if story.cut_login or streams else capabilities(story.properties.get("client_properties"))
     above = {
-        f"{name}_above": settled[name] is not None
-        and bool(offer[name])
-        and (settled[name] == 0 or settled[name] > offer[name])
-        if settled and offer
-        else None
+        f"{name}_above": _is_above(settled.get(name), offer.get(name)) if settled and offer else None
         for name in ("channel_max", "frame_max")
     }
     return above | {
-        "frame_max_below": 0 < (settled.get("frame_max") or 0) < FRAME_MIN if settled else None,
+        "frame_max_below": 0 < (settled.get("frame_max") or 0) < FRAME_MIN if settled and not streams else None,
         "channel_max": settled.get("channel_max"),
         "frame_max": settled.get("frame_max"),
         "is_tuned": bool(settled),
@@ -294,12 +299,27 @@ def _agreement(story: Story) -> dict[str, Any]:
         "capabilities": capable,
         "user": story.user,
         "who": f"user {story.user}" if story.user else "the client",
-        "vhost": story.told.get("connection.open", NOTHING).get("virtual_host"),
+        "vhost": story.told.get("open", NOTHING).get("virtual_host"),
+    }
+
+
+def _is_above(settled: int | None, offered: int | None) -> bool:
+    """Whether a limit is not within the one offered; 0 is none at all."""
+    return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
+
+
+def _refusal(story: Story) -> dict[str, Any]:
+    said = story.told.get("refusal", NOTHING)
+    return {
+        "refusal": said.get("code"),
+        "refusal_words": said.get("words"),
+        "refusal_doc": said.get("doc"),
+        "refused": said.get("of"),
     }
 
 
 def _closing(story: Story, protocol: Protocol) -> dict[str, Any]:
-    values = story.told.get("connection.close", NOTHING)
+    values = story.told.get("close", NOTHING)
     code, text = values.get("reply_code"), values.get("reply_text")
     words = next((constant.doc for constant in protocol.constants if constant.value == code), "")
     ids = values.get("class_id"), values.get("method_id")

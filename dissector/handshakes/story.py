@@ -1,9 +1,11 @@
 """What one connection shows of its handshake and its end, collected while it is dissected."""
 
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dissector.handshakes.sayings import Said
 from spec.handshakes import opening
 
 STEPS = 64
@@ -24,21 +26,6 @@ class Where(NamedTuple):
     ts_ns: int
     packet: int
     capture: int
-
-
-class Said(dict[str, Any]):
-    """The arguments of a method. Where two connections say the same, it is mostly one object; so it is compared."""
-
-    detail = ""
-    """What to say of it in a few words."""
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-NOTHING = Said()
-"""Arguments of a method that did not come."""
 
 
 class Step(NamedTuple):
@@ -81,7 +68,12 @@ class Story:
     steps: list[Step] = field(default_factory=list)
     firsts: tuple[First, First] = field(default_factory=lambda: (First(), First()))
     told: dict[str, Said] = field(default_factory=dict)
-    """Arguments of connection methods, by name: the latest of each, the first connection.close."""
+    """What was said, by its role, which is the name of AMQP 0-9-1's method of class connection that says it:
+    `start` (`mechanisms`), `start-ok` (`mechanism`), `tune` and `tune-ok` (`channel_max`, `frame_max`, `heartbeat`),
+    `open` (`virtual_host`), `close` (`reply_code`, `reply_text`); and `refusal` (`code`, `words`, `of`) where a
+    protocol answers with codes. The latest of each, but the first close and refusal."""
+    facts: dict[str, Hashable] = field(default_factory=dict)
+    """Further facts for rules to ask for and texts to name, as a protocol finds them; None: not known."""
     properties: dict[str, str | None] = field(default_factory=dict)
     """JSON text of what the peers say of themselves: `client_properties`, `server_properties`."""
     used: bool = False
@@ -94,24 +86,31 @@ class Story:
     channel_errors: list[tuple[Where, str]] = field(default_factory=list)
     channels_failed: int = 0
     closer: int | None = None
-    """Side of the first connection.close."""
+    """Side that said close first."""
     messages: int = 0
     skipped: int = 0
 
-    def method(self, name: str, side: int, at: Where, values: Said, detail: str) -> None:
-        """A connection method."""
-        closing = name in ("connection.close", "connection.close-ok")
-        if len(self.steps) < STEPS + (CLOSES if closing else 0):
-            self.steps.append(Step(name, side, at, detail))
-        if name == "connection.close":
+    def step(self, event: str, side: int, at: Where, detail: str = "", beyond: int = 0) -> None:
+        """Something that a side did; of such steps STEPS are kept, and `beyond`."""
+        if len(self.steps) < STEPS + beyond:
+            self.steps.append(Step(event, side, at, detail))
+
+    def say(self, event: str, role: str, side: int, at: Where, said: Said, detail: str | None = None) -> None:
+        """A step that says something; see `told`."""
+        closing = role in ("close", "close-ok")
+        self.step(event, side, at, said.detail if detail is None else detail, CLOSES if closing else 0)
+        if role == "close":
             if self.closer is not None:
                 return
             self.closer = side
-        elif name == "connection.blocked":
-            self.blocked, self.was_blocked = values["reason"] or "", True
-        elif name == "connection.unblocked":
+        elif role == "refusal":
+            if role in self.told:
+                return
+        elif role == "blocked":
+            self.blocked, self.was_blocked = said["reason"] or "", True
+        elif role == "unblocked":
             self.blocked = None
-        self.told[name] = values
+        self.told[role] = said
 
     def channel_error(self, at: Where, text: str) -> None:
         """The broker closed a channel."""
@@ -124,24 +123,6 @@ class Story:
         if not self.used:
             self.used = True
             self.steps.append(Step("first use", side, at))
-
-
-def detail(name: str, values: Said) -> str:
-    """What to say of a connection method in a few words."""
-    if name == "connection.start":
-        return f"offers {values['mechanisms']}"
-    if name == "connection.start-ok":
-        return f"{values['mechanism']}"
-    if name in ("connection.tune", "connection.tune-ok"):
-        channels, frame, beat = (values[k] for k in ("channel_max", "frame_max", "heartbeat"))
-        return f"channel-max {channels}, frame-max {frame}, heartbeat {beat} s"
-    if name == "connection.open":
-        return f"vhost {values['virtual_host']}"
-    if name == "connection.close":
-        return f"{values['reply_code']} {values['reply_text']}"
-    if name == "connection.blocked":
-        return values["reason"] or ""
-    return ""
 
 
 def product(properties: str | None) -> str:

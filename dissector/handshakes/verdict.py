@@ -7,7 +7,8 @@ from typing import Any
 
 from dissector.handshakes.facts import ENDS, Case, Facts, Tcp, Told, duration, gather, likeness, timeline
 from dissector.handshakes.memory import Memory
-from dissector.handshakes.story import NOTHING, Step, Story
+from dissector.handshakes.sayings import NOTHING
+from dissector.handshakes.story import Step, Story
 from spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
 from spec.model import Protocol
 
@@ -20,6 +21,8 @@ FIRSTS = ("octets", "proxy", "header", "tls.hello", "tls.alert")
 """What sides say first; where it went no further, that is what it is about."""
 AGREED = ("channel_max", "frame_max", "heartbeat")
 """Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
+REFUSED = " refused"
+"""With this the names of steps end that say no; they prove whatever came of it."""
 CAPABILITIES = ("connection.blocked", "consumer_cancel_notify", "authentication_failure_close")
 """Capabilities whose lack in a client is noted."""
 
@@ -167,13 +170,13 @@ class Judge:
 def _agreed(story: Story) -> dict[str, Any]:
     """What the methods of the handshake and the close say, as columns."""
     told = story.told
-    tuned = told.get("connection.tune-ok") or told.get("connection.tune") or NOTHING
+    tuned = told.get("tune-ok") or told.get("tune") or NOTHING
     return {name: tuned.get(name) for name in AGREED} | {
-        "mechanism": told.get("connection.start-ok", NOTHING).get("mechanism"),
+        "mechanism": told.get("start-ok", NOTHING).get("mechanism"),
         "user": story.user,
-        "vhost": told.get("connection.open", NOTHING).get("virtual_host"),
-        "reply_code": told.get("connection.close", NOTHING).get("reply_code"),
-        "reply_text": told.get("connection.close", NOTHING).get("reply_text"),
+        "vhost": told.get("open", NOTHING).get("virtual_host"),
+        "reply_code": told.get("close", NOTHING).get("reply_code"),
+        "reply_text": told.get("close", NOTHING).get("reply_text"),
     }
 
 
@@ -216,7 +219,10 @@ def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
     return [
         n
         for n, told in enumerate(case.steps[: end + 1])
-        if (n == last and not is_ending) or n == end or told.step.event in cause.evidence or told.step.event in firsts
+        if (n == last and not is_ending)
+        or n == end
+        or told.step.event in (*cause.evidence, *firsts)
+        or told.step.event.endswith(REFUSED)
     ]
 
 

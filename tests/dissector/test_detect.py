@@ -2,8 +2,8 @@
 
 import pytest
 
-from dissector.connections import user_name
 from dissector.dissector import Options
+from dissector.handshakes.logins import user_name
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import CLIENT, HEADER, SERVER, Tape, Turn, handshake, opening, publish

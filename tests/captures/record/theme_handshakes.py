@@ -191,7 +191,7 @@ def wrong_ports(stage: Stage) -> None:
         for client, octets, cause, reached in (
             ("PROXY header", b"PROXY TCP4 10.1.2.3 10.4.5.6 40000 5672\r\n" + PROTOCOL_HEADER,
              "proxy-header-unexpected", "tcp"),
-            ("stream protocol", RAW_STREAM_HELLO, "stream-on-amqp-port", "tcp"),
+            ("stream protocol", RAW_STREAM_HELLO, "stream-on-amqp-port", "header"),
             ("AMQP 0-10", b"AMQP\x01\x01\x00\x0a", "amqp-0-10-refused", "header"),
             ("a version nobody has", b"AMQP\x00\x00\x09\x02", "version-refused", "header"),
             ("MQTT", bytes.fromhex("101000044d5154540402003c000474657374"), "wrong-protocol", "tcp"),

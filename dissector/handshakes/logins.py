@@ -1,0 +1,62 @@
+"""The user's name in a login; nothing else of a login goes any further."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from dissector.arrays import Ints, Octets
+from dissector.fields import Plan, decode
+from spec.model import Protocol
+
+
+class Logins:
+    """Reads the names in the secret argument `column` of a method."""
+
+    def __init__(self, protocol: Protocol, full_name: str, column: str, compiled: bool) -> None:
+        self.method = next(n for n, m in enumerate(protocol.methods) if m.full_name == full_name)
+        self.plan = Plan.of_methods(_opened(protocol, full_name), only=(column,))
+        self.column = column
+        self.compiled = compiled
+
+    def users(self, mechanisms: list[str | None], offset: Ints, length: Ints, data: Octets) -> list[str | None]:
+        """The names in logins by these mechanisms, whose arguments lie at these places; None where there is none."""
+        count = len(mechanisms)
+        methods, cut = np.full(count, self.method), np.ones(count, np.uint8)
+        decoded = decode(self.plan, data, offset, length, methods, cut, self.compiled)
+        responses = decoded.columns[self.column].to_pylist()
+        return [user_name(m, response) if response else None for m, response in zip(mechanisms, responses, strict=True)]
+
+
+def user_name(mechanism: str | None, response: str) -> str | None:
+    """The user's name in a first SASL response, and nothing else of it.
+
+    RFC 4616 for PLAIN; AMQPLAIN is a field table; RabbitMQ's RABBIT-CR-DEMO has the password in its second response.
+    """
+    name: str | None = None
+    if mechanism == "PLAIN":
+        parts = response.split("\0")
+        name = parts[1] if len(parts) == 3 and parts[2] else None
+    elif mechanism == "AMQPLAIN":
+        octets = response.encode()  # its lengths count octets, and behind the name may stand the password
+        found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", octets)
+        name = octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
+    elif mechanism == "RABBIT-CR-DEMO":
+        name = response
+    # A name with control characters in it is no name: a length lies, and what follows may be the password.
+    return name if name and name.isprintable() else None
+
+
+def _opened(protocol: Protocol, full_name: str) -> Protocol:
+    """The protocol with no fields but those of one method, none of them secret."""
+    classes = tuple(
+        replace(
+            k,
+            methods=tuple(
+                replace(m, fields=tuple(replace(a, secret=False) for a in m.fields if m.full_name == full_name))
+                for m in k.methods
+            ),
+        )
+        for k in protocol.classes
+    )
+    return replace(protocol, classes=classes)
