@@ -37,6 +37,10 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--spec", metavar="FILE", help="AMQP XML document of a vendor, laid over our own data")
     parser.add_argument(
+        "--keylog", metavar="FILE",
+        help="TLS key log (SSLKEYLOGFILE) to decrypt with, also while it grows; secrets in a pcapng are used anyway",
+    )  # fmt: skip
+    parser.add_argument(
         "--from", dest="from_ns", metavar="TIME", type=_time,
         help="leave out what was before: 2026-01-31T12:00:00.5Z or seconds since 1970 (UTC)",
     )  # fmt: skip
@@ -65,7 +69,9 @@ def options(arguments: argparse.Namespace) -> Options:
         import spec  # noqa: PLC0415
 
         protocol = spec.overlay(spec.load("amqp-0-9-1"), spec.load_xml(arguments.spec))
-    return Options(dict(arguments.port), protocol, arguments.bodies, arguments.from_ns, arguments.to_ns)
+    return Options(
+        dict(arguments.port), protocol, arguments.bodies, arguments.from_ns, arguments.to_ns, keylog=arguments.keylog
+    )
 
 
 def _port(text: str) -> tuple[int, str]:

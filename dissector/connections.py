@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dissector.arrays import Ints, Octets
 from dissector.detect import PROTOCOLS
+from dissector.handshakes import secured
 from dissector.handshakes.commands import Commands
 from dissector.handshakes.facts import Side, Tcp
 from dissector.handshakes.methods import Methods
@@ -65,6 +66,7 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
+from dissector.tls.session import Step as Secured
 from spec import handshakes
 from spec.model import Protocol
 
@@ -99,6 +101,11 @@ class Connections:
         if slot not in self.stories:
             self.stories[slot] = Story()
         return self.stories[slot]
+
+    def secured(self, slot: int, step: Secured) -> None:
+        """Note a step of TLS."""
+        packet, ts_ns, capture = step.at
+        self.story(slot).step(step.event, step.side, Where(ts_ns, packet, capture), step.detail)
 
     def begin(self, pieces: Ints, data: Octets) -> None:
         """Keep the first octets of each side."""
@@ -160,6 +167,7 @@ class Connections:
             "skipped_bytes": story.skipped,
             "server_properties": story.properties.get("server_properties"),
             "client_properties": story.properties.get("client_properties"),
+            **secured.columns(story.tls, tcp.client),
             **self.judge(story, tcp, captures),
         }
 

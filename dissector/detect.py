@@ -29,14 +29,20 @@ from dissector.tcp.layout import (
     S_SIDE,
     S_SLOT,
 )
+from dissector.tls.records import boundary
 from spec.model import Protocol
 
 PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 """Protocol names by their number in the connection's state; 0 is undecided."""
 AMQP_0_9_1, AMQP_0_10, STREAM, AMQP_1_0, TLS, UNKNOWN = range(1, len(PROTOCOLS))
+HELLO = b"\x16\x03"
+"""With this TLS begins, and nothing else that is known here."""
 START = 16
 """Octets of each direction that are looked at."""
 SERVER_PORTS = {5672, 5671, 5552, 5551}
+TLS_PORTS = {5671, 5551}
+CHAIN = 3
+"""Heads of TLS records in a row by which TLS is recognised in the middle, on other ports than these."""
 
 HEADERS = {
     b"\x00\x00\x09\x01": AMQP_0_9_1,
@@ -83,6 +89,8 @@ class Detector:
         self.probes: dict[int, Probe] = {}
         self.decided: dict[int, int] = {}
         """Slots decided since the caller last looked, with the octets passed over before."""
+        self.opened: set[int] = set()
+        """Slots whose TLS was opened: what is judged now is what it carries."""
 
     def sort(self, pieces: Ints, buffer: Buffer, conn: Ints) -> Ints:
         """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
@@ -125,6 +133,7 @@ class Detector:
 
     def forget(self, slots: Ints) -> dict[int, Probe]:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
+        self.opened.difference_update(slots.tolist())
         return {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
 
     def _orient_by_port(self, conn: Ints, slot: int) -> None:
@@ -138,15 +147,15 @@ class Detector:
             conn[slot, C_CLIENT] = 1 if a < b else 0
 
     def _look(self, piece: Ints, probe: Probe, buffer: Buffer, conn: Ints, slot: int) -> None:
-        forced = self.ports.get(int(conn[slot, C_A_PORT])) or self.ports.get(int(conn[slot, C_B_PORT]))
-        if forced:
-            conn[slot, C_PROTOCOL] = forced
-            return
         offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
         probe.seen += length
         whole = conn[slot, C_SYN] != 0 and probe.skipped == 0
         if offset >= 0 and len(probe.octets[side]) < START:
             probe.octets[side].extend(buffer.data[offset : offset + min(length, START)].tobytes())
+        forced = self._forced(probe, conn, slot)
+        if forced:
+            conn[slot, C_PROTOCOL] = forced
+            return
         if whole and offset >= 0:
             verdict = judge_start(*self._client_first(probe, conn, slot))
             if verdict:
@@ -161,7 +170,8 @@ class Detector:
         if offset >= 0:
             start = call(frames.boundary, self.compiled, buffer.data, offset, offset + length, -1, self.methods)
             octets = bytes(probe.octets[side][:8])
-            if probe.skipped == 0 and octets.startswith(b"AMQP") and (verdict := judge_start(octets, b"")):
+            is_first = probe.skipped == 0 and octets.startswith((b"AMQP", HELLO))
+            if is_first and (verdict := judge_start(octets, b"")):
                 conn[slot, C_PROTOCOL] = verdict
                 conn[slot, C_CLIENT] = side
                 return
@@ -174,12 +184,25 @@ class Detector:
                 conn[slot, C_PROTOCOL] = STREAM
                 self._orient_by_command(conn, slot, side, buffer, start)
                 return
+            chain = 1 if TLS_PORTS & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])} else CHAIN
+            if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
+                conn[slot, C_PROTOCOL] = TLS
+                return
         for _, octets in probe.held:
             probe.skipped += len(octets)
         probe.held.clear()
         probe.skipped += length
         if probe.seen > limits.PROBE:
             conn[slot, C_PROTOCOL] = UNKNOWN
+
+    def _forced(self, probe: Probe, conn: Ints, slot: int) -> int:
+        """The protocol that a port stands for, 0 where content decides. TLS in front of it shows by its hello."""
+        forced = self.ports.get(int(conn[slot, C_A_PORT])) or self.ports.get(int(conn[slot, C_B_PORT])) or 0
+        if slot in self.opened:
+            return 0 if forced == TLS else forced
+        if forced == TLS or not any(octets.startswith(HELLO[:1]) for octets in probe.octets):
+            return forced
+        return forced if judge_start(*self._client_first(probe, conn, slot)) == 0 else 0
 
     def _client_first(self, probe: Probe, conn: Ints, slot: int) -> tuple[bytes, bytes]:
         client = int(conn[slot, C_CLIENT])

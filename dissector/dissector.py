@@ -34,6 +34,7 @@ from dissector.tcp.layout import (
 )
 from dissector.tcp.reassembler import Reassembler
 from dissector.tcp.slots import identity
+from dissector.tls.stage import Tls
 from spec.model import Protocol as Specification
 
 Row = tuple[str, pa.RecordBatch]
@@ -77,6 +78,7 @@ class Options:
         from_ns: earlier rows are left out, though they count for state and identity.
         to_ns: rows at this time or later are left out.
         handshakes: nothing but rows of `connections` is wanted, so what tells nothing of these is not decoded.
+        keylog: path of a TLS key log (NSS format), which may still be growing.
     """
 
     ports: dict[int, str] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class Options:
     from_ns: int | None = None
     to_ns: int | None = None
     handshakes: bool = False
+    keylog: str | None = None
 
 
 class Dissector:
@@ -108,6 +111,7 @@ class Dissector:
         self.protocols: dict[int, Spoken] = {detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream}
         """The protocols that are decoded, by their number in a connection's state."""
         self.connections = Connections(self.protocol, compiled, self.options.ports)
+        self.tls = Tls(self.options.keylog, self.connections.secured)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
         self._makers: dict[type, Callable[..., list[Row]]] = {
@@ -134,6 +138,8 @@ class Dissector:
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """As `feed`, with the rows still to be made: each piece of work may be done later, by any thread."""
+        for secrets in batch.secrets:
+            self.tls.add(secrets)
         segments, report = self.packets.segments(batch, self.compiled)
         self.reports.append(report)
         buffer = self._resume(Buffer(batch.data, batch.used))
@@ -147,6 +153,7 @@ class Dissector:
         self.tcp.given_up.clear()
         for pieces, ended in self.tcp.expire():
             yield from self._pieces(pieces, ended, buffer)
+        yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def last_work(self) -> Iterator[Work]:
@@ -163,9 +170,46 @@ class Dissector:
         return buffer
 
     def _pieces(self, pieces: Ints, ended: Ints, buffer: Buffer) -> Iterator[Work]:
-        conn = self.tcp.conn
         self.connections.begin(pieces, buffer.data)
-        pieces = self.detector.sort(np.ascontiguousarray(pieces), buffer, conn)
+        yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
+        if len(ended):
+            yield from self._speak(self._opened(self.tls.look(ended, buffer), buffer), buffer)
+            yield from self._end(ended, buffer, self.tcp.conn)
+
+    def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
+        """Pieces of connections whose protocol is known; of TLS ones what is in their records instead of these."""
+        conn = self.tcp.conn
+        sealed = self.tls.mine(pieces[S_SLOT])
+        rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, conn)
+        for slot, skipped in self.detector.decided.items():
+            if conn[slot, C_PROTOCOL] == detect.TLS:
+                begun = bool(conn[slot, C_SYN] != 0 and skipped == 0)
+                self.connections.story(slot).tls = self.tls.begin(slot, begun, len(conn))
+        new = self.tls.mine(rest[S_SLOT])
+        if sealed is None and new is None:
+            return rest
+        records = [pieces[:, sealed]] if sealed is not None else []
+        if new is not None:
+            records.append(rest[:, new])
+            rest = rest[:, ~new]
+        opened = self._opened(self.tls.feed(np.concatenate(records, axis=1), buffer), buffer)
+        return np.ascontiguousarray(np.concatenate([rest, opened], axis=1))
+
+    def _opened(self, pieces: Ints, buffer: Buffer) -> Ints:
+        """Sort what was in records; it has a protocol of its own."""
+        if not pieces.shape[1]:
+            return pieces
+        for slot in np.unique(pieces[S_SLOT]).tolist():
+            if slot not in self.detector.opened:
+                self.detector.opened.add(slot)
+                self.tcp.conn[slot, C_PROTOCOL] = 0
+                self.connections.story(slot).open()
+        self.connections.begin(pieces, buffer.data)
+        return self.detector.sort(pieces, buffer, self.tcp.conn)
+
+    def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
+        """Hand pieces to the protocols."""
+        conn = self.tcp.conn
         self._begin(conn)
         spoken = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
         for number, protocol in self.protocols.items():
@@ -174,8 +218,6 @@ class Dissector:
                 own = pieces if mine.all() else np.ascontiguousarray(pieces[:, mine])
                 for made in protocol.feed(own, own.shape[1], buffer, conn):
                     yield self._work(made, buffer, conn)
-        if len(ended):
-            yield from self._end(ended, buffer, conn)
 
     def _begin(self, conn: Ints) -> None:
         if not self.detector.decided:
@@ -203,8 +245,11 @@ class Dissector:
                 self._skip(slots, protocol.skipped(slots))
         for slot, probe in self.detector.forget(ended).items():
             self.connections.story(slot).skipped += probe.skipped
+            if slot in self.tls.sessions:
+                conn[slot, C_PROTOCOL] = detect.TLS
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
+        self.tls.free(ended)
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:

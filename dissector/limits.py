@@ -60,3 +60,21 @@ UNPACKING = 128 << 20
 
 BODY = 64 << 20
 """Octets of one body kept with `--bodies full`; the rest is counted and hashed only."""
+
+TLS_SECRETS = 1 << 20
+"""Secrets kept of key logs; later ones are not used."""
+
+TLS_MESSAGE = 1 << 17
+"""Octets of a message of the TLS handshake; a longer one is passed over."""
+
+TLS_HELD = 1 << 20
+"""Octets of one connection's records that wait for secrets; beyond, the connection stays encrypted."""
+
+TLS_HELD_ALL = 64 << 20
+"""Octets of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted."""
+
+TLS_TRIES = 4_096
+"""Record numbers tried behind a hole before the next record is looked at."""
+
+TLS_TRIES_ALL = 65_536
+"""Record numbers tried for one direction of a connection in all; beyond, what is behind a hole stays encrypted."""

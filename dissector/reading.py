@@ -177,6 +177,7 @@ def read(
     bodies: str = "hash",
     from_ns: int | None = None,
     to_ns: int | None = None,
+    keylog: str | None = None,
 ) -> dict[str, pa.RecordBatchReader]:
     """Dissect captures in Python.
 
@@ -187,17 +188,18 @@ def read(
         bodies: `none`, `hash`, or `full` to have bodies in `messages`.
         from_ns: leave out rows before this time (ns since the epoch, UTC).
         to_ns: leave out rows at or after this time.
+        keylog: TLS key log (NSS format) to decrypt with.
 
     Returns:
         A reader for each table by its name. Readers are lazy and independent: each makes its own pass over the
         captures when its first batch is asked for, in bounded memory, and gives the rows of its table.
 
     Raises:
-        CaptureError: there is nothing of that name, or a file is no capture.
+        CaptureError: there is nothing of that name, or a file is no capture, or TLS cannot be decrypted.
     """
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     sources = find(named)
-    options = Options(ports or {}, protocol, bodies, from_ns, to_ns)
+    options = Options(ports or {}, protocol, bodies, from_ns, to_ns, keylog=keylog)
 
     def rows(table: str) -> Iterator[pa.RecordBatch]:
         for name, batch in Reading(sources, options):

@@ -88,8 +88,6 @@ class Handshakes:
     notes: Mapping[str, str]
     words: Mapping[str, str]
     """What to call events in a sentence."""
-    alerts: Mapping[int, tuple[str, str]]
-    """Name and meaning of TLS alerts, by number."""
     causes: Mapping[str, Cause] = field(default_factory=dict)
     """Of outcomes and endings, by code."""
 
@@ -112,8 +110,7 @@ def load() -> Handshakes:
     for entry in document["machine"]:
         machines[entry["name"]] = _machine(entry, machines.get(entry.get("follows")))
     notes = {entry["code"]: entry["doc"] for entry in document["note"]}
-    alerts = {entry["number"]: (entry["name"], entry["doc"]) for entry in document["alert"]}
-    return Handshakes(machines, openings, outcomes, endings, notes, document["words"], alerts, causes)
+    return Handshakes(machines, openings, outcomes, endings, notes, document["words"], causes)
 
 
 @functools.lru_cache(256)

@@ -21,6 +21,7 @@ Facts that rules ask for (None where it is not known):
     user, server_port, server_loopback
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
+    tls, tls_*         see dissector/handshakes/secured.py
 """
 
 import ipaddress
@@ -30,10 +31,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dissector.handshakes import secured
 from dissector.handshakes.machine import Run, run
 from dissector.handshakes.memory import Memory
 from dissector.handshakes.sayings import NOTHING
-from dissector.handshakes.story import Step, Story, Where
+from dissector.handshakes.story import First, Step, Story, Where
 from spec.handshakes import Handshakes, opening
 from spec.model import Protocol
 
@@ -150,11 +152,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
         for role, side in zip(ROLES, first, strict=True)
     }
     known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
-    known |= story.facts
-    if kinds[1] == "tls-alert":
-        number = first[1].octets[6] if len(first[1].octets) > 6 else -1
-        name, doc = handshakes.alerts.get(number, (str(number), "The server ended TLS with an alert."))
-        known |= {"alert": name, "alert_meaning": doc}
+    known |= story.facts | secured.facts(story.tls, tcp.client)
     return Case(Facts(known, lambda: _timed(story, tcp, told, ran, handshakes)), told, ran)
 
 
@@ -171,6 +169,7 @@ def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
         story.user, story.cut_login, story.blocked, story.was_blocked, story.closer == client, story.closer is None,
         tcp.server, tcp.begun, tcp.lost, tcp.protocol, tcp.is_broker,
         tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
+        tuple(secured.facts(story.tls, client).values()) if story.tls else None,
     )  # fmt: skip
 
 
@@ -194,18 +193,32 @@ def timeline(story: Story, tcp: Tcp) -> list[Step]:
             queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
         if tcp.ack and index == 0:
             queue.append(Step("tcp.ack", side, tcp.ack))
-        first = story.firsts[side]
-        if first.at and first.octets:
-            event, doc = _opening_event(first.octets)
-            if event and (tcp.begun or event == "header"):
-                queue.append(Step(event, side, first.at, doc))
+        first = story.outer[side] if story.outer else story.firsts[side]
+        if step := _first_step(story, tcp, side, first):
+            queue.append(step)
     for step in story.steps:
         queues[step.side != client].append(step)
+    if story.outer:  # what TLS holds begins behind its handshake
+        for index, side in enumerate((client, 1 - client)):
+            if step := _first_step(story, tcp, side, story.firsts[side]):
+                queue, now = queues[index], step.at.ts_ns
+                is_before = [name.startswith(("tcp.", "tls.")) and at.ts_ns <= now for name, _, at, _ in queue]
+                queue.insert([*is_before, False].index(False), step)
     for index, side in enumerate((client, 1 - client)):
         shown = tcp.sides[index]
         if shown.end and shown.end_at:
             queues[index].append(Step(f"tcp.{shown.end}", side, shown.end_at))
     return _merged(*queues)
+
+
+def _first_step(story: Story, tcp: Tcp, side: int, first: First) -> Step | None:
+    """The step that the first octets of a side are, if they are one."""
+    if not first.at or not first.octets:
+        return None
+    event, doc = _opening_event(first.octets)
+    if story.tls and event in ("tls.hello", "tls.alert"):
+        event, doc = secured.opening(event, story.tls, side)
+    return Step(event, side, first.at, doc) if event and (tcp.begun or event == "header") else None
 
 
 def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dissector.handshakes.sayings import Said
+from dissector.tls.shown import Shown
 from spec.handshakes import opening
 
 STEPS = 64
@@ -89,6 +90,14 @@ class Story:
     """Side that said close first."""
     messages: int = 0
     skipped: int = 0
+    tls: Shown | None = None
+    """What TLS shows, where there is TLS."""
+    outer: tuple[First, First] | None = None
+    """Where TLS was opened: the first octets of TLS itself; `firsts` are those inside."""
+
+    def open(self) -> None:
+        """What TLS holds comes now."""
+        self.outer, self.firsts = self.firsts, (First(), First())
 
     def step(self, event: str, side: int, at: Where, detail: str = "", beyond: int = 0) -> None:
         """Something that a side did; of such steps STEPS are kept, and `beyond`."""

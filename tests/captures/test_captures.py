@@ -16,6 +16,7 @@ SETS = [path for path in FOLDER.iterdir() if path.is_dir() and any(path.glob("*.
 CAPTURES = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
 LARGE = {"large_message", "large_message_small_frames", "demo"}  # these may be bigger than the rest
 CUT = {"snapped"}  # these have holes
+SEALED = {"tls_sessions", "tls_sessions_13", "tls_secrets"}  # these are encrypted
 COMMON = {"client", "channel", "channel_epoch"}
 COLUMNS = {
     "clients": {"client", "client_ip", "client_port", "server_ip", "server_port"},
@@ -56,7 +57,7 @@ def test_nothing_is_an_orphan() -> None:
 def test_the_set_stays_small() -> None:
     for capture in [*CAPTURES, *FOLDER.glob("*/*.pcap")]:
         assert capture.stat().st_size < (3_000_000 if capture.stem in LARGE else 120_000), capture.name
-    assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 6_000_000
+    assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 7_000_000
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
@@ -102,7 +103,7 @@ def test_a_log_is_in_order(capture: Path) -> None:
 def test_a_capture_holds_what_its_golden_counts(capture: Path) -> None:
     wanted = golden_of(capture).get("counts", {})
     assert isinstance(wanted, dict)
-    if capture.stem in CUT:
+    if capture.stem in CUT | SEALED:
         return
     found = naive.counts(capture)
     assert {what: found[what] for what in wanted} == wanted
@@ -111,7 +112,7 @@ def test_a_capture_holds_what_its_golden_counts(capture: Path) -> None:
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
 def test_a_capture_holds_the_messages_of_its_golden(capture: Path) -> None:
     golden = golden_of(capture)
-    if "messages" not in golden or "anomalies" in golden:
+    if "messages" not in golden or "anomalies" in golden or capture.stem in SEALED:
         return
     clients, rows = golden["clients"], golden["messages"]
     assert isinstance(clients, list) and isinstance(rows, list)

@@ -39,7 +39,13 @@ def tables(batches: Batches, options: Options | None = None, check: bool = False
 
 
 def dissect(*paths: Path | str, check: bool = False, **how: Any) -> dict[str, pa.Table]:
-    """The tables of capture files; `how` goes to `Reading`, which is interpreted if not told otherwise."""
+    """The tables of capture files; `how` goes to `Reading`, which is interpreted if not told otherwise.
+
+    A key log that lies beside a capture is used unless options are given.
+    """
+    keylog = Path(paths[0]).with_suffix(".keylog")
+    if keylog.exists():
+        how.setdefault("options", Options(keylog=str(keylog)))
     reading = Reading(find([str(path) for path in paths]), **({"compiled": False} | how))
     return tables(reading, how.get("options"), check)
 

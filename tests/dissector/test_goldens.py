@@ -17,7 +17,9 @@ FIELDS = (
     "kind", "from_client", "channel", "channel_epoch", "exchange", "routing_key", "consumer_tag", "delivery_tag",
     "redelivered", "mandatory", "publish_seq", "body_size", "body_hash",
 )  # fmt: skip
-LEFT_OUT = {"snapped", "wrong_end_octet", "violations", "failed_handshakes", "wrong_ports"}
+LEFT_OUT = {
+    "snapped", "wrong_end_octet", "violations", "failed_handshakes", "wrong_ports", "tls_sessions", "tls_sessions_13",
+}  # fmt: skip
 """Captures that are not to be read by counting."""
 NOT_STATED = {("failed_calls", 4, 0, "queue.declare")}
 """Requests that are in no book: capture, channel, epoch, method."""

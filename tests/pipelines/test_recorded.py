@@ -42,7 +42,9 @@ def statistics(spark, tmp_path_factory):
     parts: dict[str, list[pa.Table]] = {}
     clients: dict[str, dict[str, int]] = {}
     for name, golden in goldens().items():
-        tables = {table: reader.read_all() for table, reader in dissector.read(capture(name)).items()}
+        path = capture(name)
+        keylog = str(path.with_suffix(".keylog")) if path.with_suffix(".keylog").exists() else None
+        tables = {table: reader.read_all() for table, reader in dissector.read(path, keylog=keylog).items()}
         for table, rows in tables.items():
             parts.setdefault(table, []).append(rows)
         ids: dict[tuple[str, int], list[int]] = {}

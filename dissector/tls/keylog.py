@@ -1,0 +1,107 @@
+"""Secrets by connection, from key logs in the NSS format: files, also such as are still being written, and captures.
+
+A line is `LABEL client-random secret`, both hexadecimal. Source: RFC 9850 (the SSLKEYLOGFILE format). Secrets are never
+shown, logged or written.
+"""
+
+from pathlib import Path
+from typing import BinaryIO
+
+from dissector import limits
+from dissector.input import CaptureError
+
+LINE = 1024
+"""Octets of a line, at most; a longer one is none of a key log."""
+STEP = 1 << 20
+LABELS = frozenset(
+    {
+        b"CLIENT_RANDOM", b"CLIENT_EARLY_TRAFFIC_SECRET", b"CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+        b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0", b"SERVER_TRAFFIC_SECRET_0",
+    }
+)  # fmt: skip
+"""Labels of secrets that are used. Later generations follow from the first."""
+
+
+class KeyLog:
+    """All secrets that are known.
+
+    Args:
+        path: a key log to read, and to read on when it has grown.
+
+    Attributes:
+        expecting: secrets may still come, so that records are worth waiting for them.
+        grown: secrets have come since the caller last set it back.
+        full: more secrets came than are kept.
+
+    Raises:
+        CaptureError: there is no such file, or it cannot be read.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.expecting = path is not None
+        self.grown = False
+        self.full = False
+        self._secrets: dict[bytes, dict[bytes, bytes]] = {}
+        self._count = 0
+        self._rest = b""
+        self._path = path
+        self._read_to = 0
+        self.look()
+
+    def __repr__(self) -> str:
+        return f"KeyLog({self._count} secrets)"
+
+    def look(self) -> None:
+        """Read what was added to the file since.
+
+        Raises:
+            CaptureError: it cannot be read.
+        """
+        if self._path is None:
+            return
+        try:
+            with Path(self._path).open("rb") as file:
+                if file.seek(0, 2) < self._read_to:
+                    self._read_to, self._rest = 0, b""  # it was begun anew
+                file.seek(self._read_to)
+                self._read(file)
+        except OSError as error:
+            raise CaptureError(f"{self._path}: cannot read the key log: {error.strerror}") from error
+
+    def add(self, octets: bytes) -> None:
+        """Take in a key log that came with a capture."""
+        self.expecting = True
+        for line in octets.splitlines():
+            self._line(line)
+
+    def secrets(self, random: bytes) -> dict[bytes, bytes]:
+        """Secrets by label of the connection with this client random."""
+        return self._secrets.get(random, {})
+
+    def _read(self, file: BinaryIO) -> None:
+        while octets := file.read(STEP):
+            self._read_to += len(octets)
+            *lines, self._rest = (self._rest + octets).split(b"\n")
+            for line in lines:
+                self._line(line)
+            if len(self._rest) > LINE:
+                self._rest = self._rest[:1]  # no line of a key log; what follows up to its end is none either
+        self._line(self._rest)  # perhaps all of the last line; if more of it follows, that counts
+
+    def _line(self, line: bytes) -> None:
+        words = line[:LINE].split()
+        if len(words) != 3 or words[0] not in LABELS:
+            return
+        try:
+            random, secret = bytes.fromhex(words[1].decode("ascii")), bytes.fromhex(words[2].decode("ascii"))
+        except ValueError:
+            return
+        if len(random) != 32 or (len(secret) != 48 and (words[0] == b"CLIENT_RANDOM" or len(secret) != 32)):
+            return
+        if self._count >= limits.TLS_SECRETS:
+            self.full = True
+            return
+        labels = self._secrets.setdefault(random, {})
+        self._count += words[0] not in labels
+        labels[words[0]] = secret
+        self.grown = True

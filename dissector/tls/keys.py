@@ -1,0 +1,72 @@
+"""From secrets to keys: the key schedules of TLS 1.2 and 1.3, as far as a key log leaves them to do.
+
+Sources: RFC 5246 sections 5 (pseudorandom function) and 6.3 (keys), RFC 4346 section 5 (that of TLS 1.1), RFC 8446
+sections 7.1 to 7.3, RFC 5869 (HKDF).
+"""
+
+import hmac
+
+from dissector.tls import ciphers
+from dissector.tls.ciphers import Cipher
+from spec.tls import Suite
+
+TLS_1_3, TLS_1_2, TLS_1_1 = 0x0304, 0x0303, 0x0302
+FIXED = {"gcm": 4, "ccm": 4, "chacha": 12, "cbc": 0}
+"""Octets of the part of the nonce that comes from the keys, in TLS 1.2; RFC 5288, 6655, 7905."""
+
+
+def prf(hash_name: str, secret: bytes, label: bytes, seed: bytes, count: int) -> bytes:
+    """So many octets of the pseudorandom function of TLS 1.2."""
+    seed = label + seed
+    out, a = b"", seed
+    while len(out) < count:
+        a = hmac.digest(secret, a, hash_name)
+        out += hmac.digest(secret, a + seed, hash_name)
+    return out[:count]
+
+
+def old_prf(secret: bytes, label: bytes, seed: bytes, count: int) -> bytes:
+    """As `prf`, of TLS 1.0 and 1.1."""
+    half = (len(secret) + 1) // 2
+    first, second = prf("md5", secret[:half], label, seed, count), prf("sha1", secret[-half:], label, seed, count)
+    return bytes(a ^ b for a, b in zip(first, second, strict=True))
+
+
+def expand(hash_name: str, secret: bytes, label: bytes, count: int) -> bytes:
+    """HKDF-Expand-Label with an empty context."""
+    label = b"tls13 " + label
+    info = count.to_bytes(2, "big") + bytes([len(label)]) + label + b"\0"
+    out, block = b"", b""
+    while len(out) < count:
+        block = hmac.digest(secret, block + info + bytes([len(out) // max(len(block), 1) + 1]), hash_name)
+        out += block
+    return out[:count]
+
+
+def of_master(
+    master: bytes, client_random: bytes, server_random: bytes, suite: Suite, version: int, then_mac: bool
+) -> tuple[Cipher, Cipher]:
+    """The ciphers of client and server up to TLS 1.2, from the master secret."""
+    mac = suite.tag if suite.mode == "cbc" else 0
+    iv = FIXED[suite.mode]
+    count, seed = 2 * (mac + suite.key + iv), server_random + client_random
+    if version < TLS_1_2:
+        block = old_prf(master, b"key expansion", seed, count)
+    else:
+        block = prf(suite.hash, master, b"key expansion", seed, count)
+    parts, at = [], 0
+    for length in (mac, mac, suite.key, suite.key, iv, iv):
+        parts.append(block[at : at + length])
+        at += length
+    client, server = (ciphers.of_12(suite, parts[i], parts[2 + i], parts[4 + i], then_mac) for i in range(2))
+    return client, server
+
+
+def of_traffic(secret: bytes, suite: Suite) -> Cipher:
+    """The cipher of one direction in TLS 1.3, from its traffic secret."""
+    return ciphers.of_13(suite, expand(suite.hash, secret, b"key", suite.key), expand(suite.hash, secret, b"iv", 12))
+
+
+def following(secret: bytes, suite: Suite) -> bytes:
+    """The traffic secret after a change of keys."""
+    return expand(suite.hash, secret, b"traffic upd", len(secret))

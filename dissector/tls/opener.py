@@ -1,0 +1,148 @@
+"""Opening the records of one direction, with keys that follow each other and record numbers that holes hide.
+
+In TLS 1.3 keys follow each other: handshake, application, its successors. Where the next ones begin is found by trial,
+for a hole may hide what says so; so are record numbers behind a hole.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dissector import limits
+from dissector.tls import keys
+from dissector.tls.ciphers import Cipher, Opened
+from dissector.tls.records import HEAD, LONGEST, Record
+from spec.tls import Suite
+
+SHORTEST = 17
+"""Octets of the shortest encrypted record behind its head: a tag and one more."""
+AHEAD = 16
+"""Record numbers tried where a record with no hole before it does not open."""
+REFUSED = 32
+"""Records in a row that no key opens, after which none is tried any more."""
+
+
+class Epoch:
+    """Keys of one direction and the number of the next record under them.
+
+    `carries` says whether these records hold what is carried; `secret` is the traffic secret of TLS 1.3.
+    """
+
+    def __init__(self, cipher: Cipher, carries: bool, suite: Suite, secret: bytes = b"") -> None:
+        self.cipher, self.carries, self.suite, self.secret = cipher, carries, suite, secret
+        self.number = 0
+
+    def following(self) -> "Epoch | None":
+        """The keys after a change of them; None up to TLS 1.2, and in the handshake."""
+        if not self.secret or not self.carries:
+            return None
+        return of_secret(keys.following(self.secret, self.suite), self.suite, True)
+
+
+class Found(NamedTuple):
+    """A record behind a hole: what is in it, records lost under its keys, whether those were the keys before."""
+
+    opened: Opened
+    lost: int
+    known: bool
+
+
+class Opener:
+    """All keys of one direction, in their order."""
+
+    def __init__(self, epochs: list[Epoch]) -> None:
+        self.epochs = epochs
+        self.worked = False
+        """Some record was opened."""
+        self._next: Epoch | None = None
+        self._last = b""
+        """Of the last record opened, where some ciphers count."""
+        self._refused = self._tries = 0
+
+    @property
+    def epoch(self) -> Epoch:
+        """The keys at hand."""
+        return self.epochs[0]
+
+    @property
+    def hopeless(self) -> bool:
+        """Too many records did not open."""
+        return self._refused >= REFUSED
+
+    def open(self, record: Record) -> Opened | None:
+        """What is in the next record; None where no key opens it."""
+        body = record.body or b""
+        epoch = self.epochs[0]
+        opened = epoch.cipher.open(epoch.number, record.head, body)
+        if opened is None:
+            for later in self._later():
+                if opened := later.cipher.open(later.number, record.head, body):
+                    self._enter(later)
+                    break
+            else:
+                opened = self._ahead(epoch, record.head, body) if self.worked else None
+        if opened is None:
+            self._refused += 1
+            return None
+        self._opened(body)
+        return opened
+
+    def miss(self) -> None:
+        """A record was lost."""
+        self.epochs[0].number += 1
+
+    def find(self, head: bytes, body: bytes, gap: int) -> Found | None:
+        """What is in a record behind so many octets whose records are not known; None where it is none.
+
+        Its number becomes that of the record at hand.
+        """
+        fewest, most = gap // (HEAD + LONGEST), gap // (HEAD + SHORTEST)
+        for index, epoch in enumerate([self.epochs[0], *self._later()]):
+            begin = epoch.number + (fewest if index == 0 else 0)
+            numbers = range(begin, min(epoch.number + most, begin + limits.TLS_TRIES) + 1)
+            guess = epoch.cipher.guess(self._last, body) if index == 0 and self._last else None
+            if guess is not None and epoch.number + guess - 1 in numbers:
+                numbers = range(epoch.number + guess - 1, numbers.stop)
+            for number in numbers:
+                if self._tries >= limits.TLS_TRIES_ALL:
+                    return None
+                self._tries += 1
+                if opened := epoch.cipher.open(number, head, body):
+                    found = Found(opened, number - epoch.number, index == 0)
+                    epoch.number = number
+                    self._enter(epoch)
+                    self._opened(body)
+                    return found
+        return None
+
+    def _ahead(self, epoch: Epoch, head: bytes, body: bytes) -> Opened | None:
+        for number in range(epoch.number + 1, epoch.number + AHEAD + 1):
+            if self._tries >= limits.TLS_TRIES_ALL:
+                return None
+            self._tries += 1
+            if opened := epoch.cipher.open(number, head, body):
+                epoch.number = number
+                return opened
+        return None
+
+    def _opened(self, body: bytes) -> None:
+        self.epochs[0].number += 1
+        self._last = body[:8]
+        self._refused, self.worked = 0, True
+
+    def _later(self) -> Iterator[Epoch]:
+        yield from self.epochs[1:]
+        if self._next is None:
+            self._next = self.epochs[-1].following()
+        if self._next is not None:
+            yield self._next
+
+    def _enter(self, epoch: Epoch) -> None:
+        if epoch is self._next:
+            self.epochs, self._next = [epoch], None
+        elif epoch is not self.epochs[0]:
+            del self.epochs[: self.epochs.index(epoch)]
+
+
+def of_secret(secret: bytes, suite: Suite, carries: bool) -> Epoch:
+    """The keys of a traffic secret of TLS 1.3."""
+    return Epoch(keys.of_traffic(secret, suite), carries, suite, secret)

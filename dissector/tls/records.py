@@ -1,0 +1,223 @@
+"""The walk over the records of one direction: octets and holes in, records and what is missing of them out.
+
+A record whose head is visible is known by its length, whatever of it lies in a hole. Behind a hole in which heads lie
+the next record is searched for, and confirmed by whoever can: see `Walk.confirm`.
+Sources: RFC 5246 section 6.2.1, RFC 8446 section 5.1.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+HEAD = 5
+"""Octets before the content: kind, version (2), length (2)."""
+LONGEST = (1 << 14) + 2048
+"""Octets of a record behind its head."""
+CHANGE, ALERT, HANDSHAKE, DATA, HEARTBEAT = range(20, 25)
+LIKE_HEAD = re.compile(rb"[\x14-\x18]\x03[\x00-\x04]")
+
+At = tuple[int, int, int]
+"""A packet: its number, time and capture."""
+
+
+class Record(NamedTuple):
+    """A record. `body` is None where only its length was wanted."""
+
+    head: bytes
+    body: bytes | None
+    first: At
+    last: At
+
+    @property
+    def kind(self) -> int:
+        """What it says it is."""
+        return self.head[0]
+
+    @property
+    def length(self) -> int:
+        """Octets behind its head."""
+        return self.head[3] << 8 | self.head[4]
+
+
+class Lost(NamedTuple):
+    """A record that has octets in a hole."""
+
+    head: bytes
+    last: At
+
+
+class Gap(NamedTuple):
+    """Octets of an unknown number of records, before a record that was found again."""
+
+    octets: int
+    last: At
+
+
+Event = Record | Lost | Gap
+
+
+class Walk:
+    """One direction. `confirm` says whether octets begin with a record, behind a gap of so many octets.
+
+    It is given all octets from the record's first one on, and how long the record is with its head.
+    """
+
+    def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
+        self.confirm = confirm
+        self.blind = False
+        """What is in data records is not wanted."""
+        self.octets = bytearray()
+        self.need = HEAD
+        """Octets from which on there is something to do."""
+        self.skip = 0
+        """Octets of a record that are still to be passed over."""
+        self.gap = -1 if begun else 0
+        """Octets passed over in the search for a record; -1: in step."""
+        self.at = 0
+        """Position of the first of `octets` in the stream."""
+        self.marks: list[tuple[int, At]] = []
+        """Where the octets of each packet begin."""
+        self.refused: set[int] = set()
+        """Positions at which no record begins."""
+
+    def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterator[Event]:
+        """Take a piece; None is a hole of this length."""
+        if octets is None:
+            yield from self._hole(length, last)
+            return
+        if self.skip:
+            taken = min(self.skip, length)
+            self.skip -= taken
+            self.at += taken
+            if taken == length:
+                return
+            octets = octets[taken:]
+        self.marks.append((self.at + len(self.octets), first))
+        self.octets += octets
+        if self.gap >= 0:
+            yield from self._search(last)
+        elif len(self.octets) >= self.need:
+            yield from self._records(last)
+
+    def _records(self, last: At) -> Iterator[Event]:
+        octets, at, end = bytes(self.octets), 0, len(self.octets)
+        while True:
+            if end - at < HEAD:
+                self.need = HEAD
+                break
+            if not is_head(octets, at):
+                self._drop(at)
+                self.gap = 0
+                yield from self._search(last)
+                return
+            stop = at + HEAD + (octets[at + 3] << 8 | octets[at + 4])
+            if self.blind and octets[at] == DATA:
+                yield Record(octets[at : at + HEAD], None, self._first(at), last)
+                if stop > end:
+                    self.skip = stop - end
+                    stop = end
+            elif stop > end:
+                self.need = stop - at
+                break
+            else:
+                yield Record(octets[at : at + HEAD], octets[at + HEAD : stop], self._first(at), last)
+            at = stop
+        self._drop(at)
+
+    def _first(self, offset: int) -> At:
+        """The packet of an octet; those before it are forgotten."""
+        marks, position = self.marks, self.at + offset
+        while len(marks) > 1 and marks[1][0] <= position:
+            del marks[0]
+        return marks[0][1]
+
+    def _drop(self, count: int) -> None:
+        """Forget octets at the front."""
+        if count == len(self.octets):
+            self.octets.clear()
+            self.marks.clear()
+        else:
+            self._first(count)
+            del self.octets[:count]
+        self.at += count
+
+    def _hole(self, length: int, last: At) -> Iterator[Event]:
+        held = len(self.octets)
+        if self.gap >= 0:
+            self._drop(held)
+            self.gap += held + length
+        elif self.skip:
+            self._lack(self.skip, length)
+        elif held >= HEAD:
+            head = bytes(self.octets[:HEAD])
+            rest = HEAD + (head[3] << 8 | head[4]) - held
+            self._drop(held)
+            yield Lost(head, last)
+            self._lack(rest, length)
+        else:
+            self._drop(held)
+            self.gap = held + length
+        self.at += length
+        self.need = HEAD
+
+    def _lack(self, rest: int, length: int) -> None:
+        """A hole begins so many octets before the end of a record."""
+        self.skip = max(rest - length, 0)
+        if length > rest:
+            self.gap = length - rest
+
+    def _search(self, last: At) -> Iterator[Event]:
+        """Look for a record; octets that can belong to none are passed over."""
+        octets = bytes(self.octets)
+        unsure = None
+        for found in LIKE_HEAD.finditer(octets):
+            at = found.start()
+            if at + HEAD > len(octets):
+                unsure = at if unsure is None else unsure
+                break
+            if not is_head(octets, at) or self.at + at in self.refused:
+                continue
+            stop = at + HEAD + (octets[at + 3] << 8 | octets[at + 4])
+            if stop > len(octets):
+                unsure = at if unsure is None else unsure
+            elif self.confirm(octets[at:], stop - at, self.gap + at):
+                gap, self.gap = self.gap + at, -1
+                self.refused.clear()
+                self._drop(at)
+                self.need = HEAD
+                yield Gap(gap, last)
+                yield from self._records(last)
+                return
+            else:
+                self.refused.add(self.at + at)
+        passed = max(len(octets) - 2, 0) if unsure is None else unsure
+        self.gap += passed
+        self._drop(passed)
+        self.refused = {position for position in self.refused if position >= self.at}
+
+
+def is_head(octets: bytes, at: int) -> bool:
+    """Whether a record can begin there; five octets must be there."""
+    return (
+        CHANGE <= octets[at] <= HEARTBEAT
+        and octets[at + 1] == 3
+        and octets[at + 2] <= 4
+        and 0 < (octets[at + 3] << 8 | octets[at + 4]) <= LONGEST
+    )
+
+
+def is_followed(octets: bytes, length: int) -> bool:
+    """Whether another record seems to follow one of this length, or nothing at all."""
+    return length == len(octets) or (length + HEAD <= len(octets) and is_head(octets, length))
+
+
+def boundary(octets: bytes, chain: int) -> int:
+    """Where so many heads of records are that follow each other; -1 where they are not."""
+    for found in LIKE_HEAD.finditer(octets):
+        at, count = found.start(), 0
+        while count < chain and at + HEAD <= len(octets) and is_head(octets, at):
+            at += HEAD + (octets[at + 3] << 8 | octets[at + 4])
+            count += 1
+        if count == chain:
+            return found.start()
+    return -1

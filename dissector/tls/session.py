@@ -1,0 +1,391 @@
+"""One TLS connection: the records of both directions in order, what they show, and what is in them where keys allow."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dissector import limits
+from dissector.tls import certificates, keys, messages
+from dissector.tls.keylog import KeyLog
+from dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
+from dissector.tls.opener import Epoch, Found, Opener, of_secret
+from dissector.tls.records import ALERT, CHANGE, DATA, HANDSHAKE, HEAD, At, Event, Gap, Lost, Record, Walk, is_followed
+from dissector.tls.shown import Alert, Shown, owner
+from spec.tls import Suite
+
+CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
+    KNOWN.number("messages", name)
+    for name in (
+        "client_hello", "server_hello", "encrypted_extensions", "certificate", "certificate_request", "finished",
+    )
+)  # fmt: skip
+CLOSE_NOTIFY = KNOWN.number("alerts", "close_notify")
+HIDDEN_ALERT, HIDDEN_BARE, HIDDEN_FINISHED = 2 + 17, 8 + 17, (4 + 32 + 17, 4 + 48 + 17)
+"""Lengths in TLS 1.3 of an encrypted alert, of a Certificate message without any, and of Finished by its hash."""
+LABELS = {
+    True: (b"CLIENT_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0"),
+    False: (b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"SERVER_TRAFFIC_SECRET_0"),
+}
+"""Secrets of the client's and of the server's direction in TLS 1.3, in their order; early data are not read."""
+
+
+class Plain(NamedTuple):
+    """Octets of what is carried; None for a hole of `length`."""
+
+    side: int
+    octets: bytes | None
+    length: int
+    first: At
+    last: At
+
+
+class Step(NamedTuple):
+    """Something that a side did."""
+
+    event: str
+    side: int
+    at: At
+    detail: str = ""
+
+
+class Half:
+    """One direction."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.walk = walk
+        self.opener: Opener | None = None
+        self.changed = False
+        """Up to TLS 1.2: change_cipher_spec was sent."""
+        self.message = bytearray()
+        self.passing = 0
+        """Octets of a long message that are passed over."""
+        self.found: Found | None = None
+        """The record that a search has just confirmed."""
+        self.finished = False
+        self.sealed = 0
+        """Encrypted records that were not opened."""
+        self.said = False
+        """Something came after the handshake."""
+
+    def tear(self) -> None:
+        """Something was lost: the next message begins with a record."""
+        self.message.clear()
+        self.passing = 0
+
+
+class Session:
+    """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
+
+    The caller takes `steps` and `plain` and empties them.
+    """
+
+    def __init__(self, keylog: KeyLog, begun: bool) -> None:
+        self.keylog = keylog
+        self.shown = Shown()
+        self.steps: list[Step] = []
+        self.plain: list[Plain] = []
+        self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
+        self.waiting: deque[tuple[int, Event]] = deque()
+        """Events that wait for secrets."""
+        self.held = 0
+        """Octets in them."""
+        self.hoping = True
+        """Secrets that are missing may still come."""
+        self._hello: ClientHello | None = None
+        self._chosen: ServerHello | None = None
+
+    def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
+        """Take a piece of one direction; None is a hole."""
+        for event in self.halves[side].walk.feed(octets, length, first, last):
+            if self.waiting or not self._take(side, event):
+                self.waiting.append((side, event))
+                self.held += _size(event)
+        if self.held > limits.TLS_HELD:
+            self.give_up()
+
+    def resume(self) -> None:
+        """Go on where secrets were missing."""
+        while self.waiting and self._take(*self.waiting[0]):
+            self.held -= _size(self.waiting.popleft()[1])
+
+    def give_up(self) -> None:
+        """No more secrets will come."""
+        self.hoping = False
+        self.resume()
+
+    # ------------------------------------------------------------------------------------------------------ events
+
+    def _take(self, side: int, event: Event) -> bool:
+        """Take an event; False when secrets are missing that may still come."""
+        half = self.halves[side]
+        if isinstance(event, Record):
+            if self._is_encrypted(half, event.kind):
+                return self._encrypted(side, half, event)
+            self._content(side, half, event.kind, event.body or b"", event)
+        elif isinstance(event, Lost):
+            self._lost(side, half, event)
+        else:
+            self._gap(side, half, event)
+        return True
+
+    def _is_encrypted(self, half: Half, kind: int) -> bool:
+        if self._chosen and self._chosen.version < keys.TLS_1_3:
+            return half.changed
+        return kind == DATA or (half.changed and kind == HANDSHAKE)
+
+    def _encrypted(self, side: int, half: Half, record: Record) -> bool:
+        found, half.found = half.found, None
+        opened = found.opened if found else None
+        if opened is None:
+            opener = half.opener or self._make_opener(side, half)
+            if opener and record.body is not None and not opener.hopeless:
+                opened = opener.open(record)
+                if opened is None and self._adds(side, opener):
+                    opened = opener.open(record)
+            if opened is None and self._may_wait(side, opener):
+                return False
+            half.walk.blind = opener is None or opener.hopeless
+        if opened is None:
+            self._seal(side, half, record)
+            self._miss(side, half, record.length, record.last)
+        else:
+            self._content(side, half, opened.kind, opened.content, record)
+        return True
+
+    def _lost(self, side: int, half: Half, event: Lost) -> None:
+        half.tear()
+        kind, length = event.head[0], event.head[3] << 8 | event.head[4]
+        if self._is_encrypted(half, kind):
+            self._make_opener(side, half)
+            self._miss(side, half, length if kind == DATA else 0, event.last)
+        elif kind == CHANGE:
+            self._change(half)
+
+    def _gap(self, side: int, half: Half, gap: Gap) -> None:
+        half.tear()
+        if half.found is None or half.opener is None:
+            return
+        epoch, found = half.opener.epoch, half.found
+        if epoch.carries and (found.lost or not found.known):
+            # Under new keys, what was lost under the old ones was the end of the handshake, or more of the same.
+            length = gap.octets - found.lost * (HEAD + epoch.cipher.overhead)
+            self._hole(side, max(length, 1) if found.lost else 0, gap.last)
+
+    def _miss(self, side: int, half: Half, length: int, last: At) -> None:
+        """A record could not be read: its number counts, and its content is a hole."""
+        if half.opener and half.opener.worked:
+            epoch = half.opener.epoch
+            half.opener.miss()
+            if epoch.carries:
+                self._hole(side, length - epoch.cipher.overhead, last)
+
+    def _hole(self, side: int, length: int, last: At) -> None:
+        if length > 0:
+            self.plain.append(Plain(side, None, length, last, last))
+
+    def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
+        """Says behind a gap of so many octets whether a record of this length begins here; see `Walk`."""
+
+        def confirm(octets: bytes, length: int, gap: int) -> bool:
+            half = self.halves[side]
+            opener = None if self.waiting else half.opener or self._make_opener(side, half)
+            if opener and not opener.hopeless:
+                half.found = opener.find(octets[:HEAD], octets[HEAD:length], gap)
+                if half.found:
+                    half.changed = True
+                    return True
+                if opener.worked:
+                    return False
+            return is_followed(octets, length)
+
+        return confirm
+
+    # -------------------------------------------------------------------------------------------------------- keys
+
+    def _make_opener(self, side: int, half: Half) -> Opener | None:
+        """What opens this direction's records from now on; None without secrets, or before the handshake is known."""
+        if half.opener is None and self._hello and self.shown.client is not None:
+            known = self.keylog.secrets(self._hello.random)
+            epochs = self._epochs(side == self.shown.client, known) if known else []
+            half.opener = Opener(epochs) if epochs else None
+        return half.opener
+
+    def _epochs(self, from_client: bool, known: dict[bytes, bytes]) -> list[Epoch]:
+        hello, chosen = self._hello, self._chosen
+        if hello is None or (chosen and chosen.retry):
+            return []
+        suite = KNOWN.suites.get(chosen.suite) if chosen else None
+        if chosen and chosen.version < keys.TLS_1_3:
+            master = known.get(b"CLIENT_RANDOM")
+            if not master or suite is None or not suite.mode or chosen.version < keys.TLS_1_1:
+                return []
+            both = keys.of_master(master, hello.random, chosen.random, suite, chosen.version, chosen.then_mac)
+            return [Epoch(both[0 if from_client else 1], True, suite)]
+        # Where the server's choice was lost, the length of the secrets leaves few suites.
+        return [
+            of_secret(known[label], each, carries)
+            for label, carries in zip(LABELS[from_client], (False, True), strict=True)
+            if label in known
+            for each in ([suite] if suite else _suites(known[label]))
+            if each.mode and _digest(each) == len(known[label])
+        ]
+
+    def _adds(self, side: int, opener: Opener) -> bool:
+        """Whether secrets have come since this was made, and were added."""
+        if self._hello is None or opener.epoch.carries:
+            return False
+        known = self.keylog.secrets(self._hello.random)
+        have = {epoch.secret for epoch in opener.epochs}
+        epochs = [e for e in self._epochs(side == self.shown.client, known) if e.carries and e.secret not in have]
+        opener.epochs += epochs
+        return bool(epochs)
+
+    def _may_wait(self, side: int, opener: Opener | None) -> bool:
+        """Whether secrets of this direction are missing that may still come."""
+        if not self.hoping or not self.keylog.expecting or self._hello is None:
+            return False
+        return opener is None or not any(epoch.carries for epoch in opener.epochs)
+
+    # ------------------------------------------------------------------------------------------------ what they say
+
+    def _content(self, side: int, half: Half, kind: int, content: bytes, record: Record) -> None:
+        """The content of a record in clear, or opened."""
+        if kind == DATA:
+            if content and half.opener is not None:
+                self.shown.decrypted = True
+                self.plain.append(Plain(side, content, len(content), record.first, record.last))
+        elif kind == HANDSHAKE:
+            self._messages(side, half, content, record.last)
+        elif kind == CHANGE:
+            self._change(half)
+        elif kind == ALERT and len(content) == 2:
+            self._alert(side, content[0], content[1], record.last)
+
+    def _change(self, half: Half) -> None:
+        """Up to TLS 1.2: what follows in this direction has the keys of the last hellos."""
+        if self._chosen is None or self._chosen.version < keys.TLS_1_3:
+            half.changed, half.opener = True, None
+            half.tear()
+
+    def _alert(self, side: int, level: int, number: int, at: At) -> None:
+        self.shown.alert(Alert(side, level, number, at))
+        if number != CLOSE_NOTIFY:
+            known = KNOWN.alerts.get(number)
+            self.steps.append(Step("tls.alert", side, at, known.name if known else str(number)))
+
+    def _messages(self, side: int, half: Half, content: bytes, at: At) -> None:
+        if half.passing:
+            passed = min(half.passing, len(content))
+            half.passing -= passed
+            content = content[passed:]
+        half.message += content
+        while len(half.message) >= 4:
+            kind, length = half.message[0], int.from_bytes(half.message[1:4], "big")
+            if kind not in KNOWN.messages:
+                half.tear()
+            elif length > limits.TLS_MESSAGE:
+                half.passing = max(4 + length - len(half.message), 0)
+                del half.message[: 4 + length]
+            elif len(half.message) < 4 + length:
+                return
+            else:
+                body = bytes(half.message[4 : 4 + length])
+                del half.message[: 4 + length]
+                try:
+                    self._message(side, half, kind, body, at)
+                except MalformedError:
+                    self.shown.malformed += 1
+
+    def _message(self, side: int, half: Half, kind: int, body: bytes, at: At) -> None:
+        shown = self.shown
+        if kind == CLIENT_HELLO:
+            self._hello, self._chosen = messages.client_hello(body), None
+            shown.client = side
+            shown.hello = shown.hello or self._hello
+        elif kind == SERVER_HELLO:
+            self._choose(side, messages.server_hello(body), at)
+        elif kind == ENCRYPTED_EXTENSIONS:
+            shown.protocol = messages.encrypted_extensions(body) or shown.protocol
+        elif kind == CERTIFICATE:
+            self._certificate(side, body, at)
+        elif kind == REQUEST:
+            shown.asked = True
+            self.steps.append(Step("tls.certificate-request", side, at))
+        elif kind == FINISHED:
+            self._finish(side, half, at)
+
+    def _choose(self, side: int, chosen: ServerHello, at: At) -> None:
+        shown = self.shown
+        if shown.client is None:
+            shown.client = 1 - side
+        if chosen.retry:
+            self.steps.append(Step("tls.retry", side, at, "the client is to say hello again"))
+            return
+        self._chosen = chosen
+        if shown.chosen is None:
+            offered = self._hello.session if self._hello else b""
+            shown.chosen, shown.protocol = chosen, chosen.protocol
+            new = chosen.version >= keys.TLS_1_3
+            shown.resumed = chosen.shared_key if new else bool(offered) and chosen.session == offered
+
+    def _certificate(self, side: int, body: bytes, at: At) -> None:
+        found = messages.certificates(body, self._chosen.version if self._chosen else keys.TLS_1_2)
+        if not found:
+            self.shown.bare[side] = True
+        elif self.shown.certificates[side] is None:
+            try:
+                self.shown.certificates[side] = certificates.read(found[0])
+            except MalformedError:
+                self.shown.malformed += 1
+        self.steps.append(Step("tls.certificate", side, at, owner(self.shown.certificates[side])))
+
+    def _finish(self, side: int, half: Half, at: At) -> None:
+        if not half.finished:
+            half.finished = True
+            self.steps.append(Step("tls.finished", side, at))
+
+    def _seal(self, side: int, half: Half, record: Record) -> None:
+        """What an encrypted record tells by its kind and length alone."""
+        shown, length = self.shown, record.length
+        half.sealed += 1
+        client, server = (self.halves[s] for s in ((shown.client or 0), 1 - (shown.client or 0)))
+        if client.finished and server.finished:
+            if half is server and shown.hidden is None:
+                if length == HIDDEN_ALERT and not shown.accepted and shown.version == keys.TLS_1_3:
+                    self._hide(side, record.last)
+                    return
+                shown.accepted = shown.accepted or length != HIDDEN_ALERT
+            elif half is client and length == HIDDEN_ALERT:
+                shown.accepted = True  # it says goodbye
+            if record.kind == DATA and not half.said:
+                half.said = True
+                self.steps.append(Step("tls.data", side, record.last))
+        elif shown.version is None or shown.version < keys.TLS_1_3:
+            if record.kind == HANDSHAKE:
+                self._finish(side, half, record.last)
+        elif half is server:
+            self._finish(side, half, record.last)
+        elif length == HIDDEN_ALERT:
+            self._hide(side, record.last)
+        elif length == HIDDEN_BARE:
+            shown.asked = shown.bare[side] = True
+        else:
+            if half.sealed == 1 and length not in HIDDEN_FINISHED:
+                shown.asked = True
+            self._finish(side, half, record.last)
+
+    def _hide(self, side: int, at: At) -> None:
+        self.shown.hidden = side
+        self.steps.append(Step("tls.alert", side, at, "encrypted; known by its length"))
+
+
+def _size(event: Event) -> int:
+    return 64 + len(event.body or b"") if isinstance(event, Record) else 64
+
+
+def _suites(secret: bytes) -> list[Suite]:
+    return [suite for suite in KNOWN.suites.values() if suite.number >> 8 == 0x13 and _digest(suite) == len(secret)]
+
+
+def _digest(suite: Suite) -> int:
+    return 48 if suite.hash == "sha384" else 32

@@ -1,0 +1,161 @@
+"""TLS as a stage between TCP and the protocols: pieces of encrypted connections in, pieces of what is in them out."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dissector import limits
+from dissector.arrays import Ints
+from dissector.carry import Buffer
+from dissector.tcp.layout import (
+    S_CAPTURE,
+    S_FIRST_CAPTURE,
+    S_FIRST_PACKET,
+    S_FIRST_TS,
+    S_HEIGHT,
+    S_LENGTH,
+    S_OFFSET,
+    S_PACKET,
+    S_POS,
+    S_SIDE,
+    S_SLOT,
+    S_TS,
+)
+from dissector.tls import ciphers
+from dissector.tls.keylog import KeyLog
+from dissector.tls.session import Plain, Session, Step
+from dissector.tls.shown import Shown
+
+ROWS = (
+    S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,
+)  # fmt: skip
+
+
+class Tls:
+    """All connections whose content is TLS.
+
+    Args:
+        keylog: path of a key log, or None.
+        note: told each step of a connection's handshake as it is seen.
+
+    Raises:
+        CaptureError: the key log cannot be read, or the library that decrypts is not installed.
+    """
+
+    def __init__(self, keylog: str | None, note: Callable[[int, Step], None]) -> None:
+        self.keylog = KeyLog(keylog)
+        if keylog is not None:
+            ciphers.needs()
+        self.note = note
+        self.sessions: dict[int, Session] = {}
+        self.taken = np.zeros(0, np.bool_)
+        """Slots that are TLS."""
+        self.positions: dict[int, list[int]] = {}
+        """Octets handed on, by slot and side."""
+        self.stuck: set[int] = set()
+        """Slots that wait for secrets."""
+        self.held = 0
+        """Octets that wait."""
+
+    def begin(self, slot: int, begun: bool, capacity: int) -> Shown:
+        """Take over a connection; returns what will be known of it."""
+        if len(self.taken) < capacity:
+            self.taken = np.concatenate([self.taken, np.zeros(capacity - len(self.taken), np.bool_)])
+        self.taken[slot] = True
+        session = self.sessions[slot] = Session(self.keylog, begun)
+        self.positions[slot] = [0, 0]
+        return session.shown
+
+    def add(self, secrets: bytes) -> None:
+        """Take in a key log that came with a capture.
+
+        Raises:
+            CaptureError: the library that decrypts is not installed.
+        """
+        if secrets:
+            ciphers.needs()
+            self.keylog.add(secrets)
+
+    def mine(self, slots: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
+        """Which of these slots are TLS; None where none is."""
+        if not self.sessions:
+            return None
+        mask = np.zeros(len(slots), np.bool_)
+        inside = slots < len(self.taken)
+        mask[inside] = self.taken[slots[inside]]
+        return mask if mask.any() else None
+
+    def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
+        """Pieces of what these pieces, all of TLS connections, hold; the octets are in the buffer's arena."""
+        data = buffer.data
+        made: list[tuple[int, Plain]] = []
+        for slot, side, offset, length, *where in pieces[ROWS, :].T.tolist():
+            session = self.sessions[slot]
+            octets = data[offset : offset + length].tobytes() if offset >= 0 else None
+            before = session.held
+            session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
+            if session.held != before:
+                self._hold(slot, session, before)
+            if session.steps or session.plain:
+                self._collect(slot, session, made)
+        return self._pieces(made, buffer)
+
+    def look(self, slots: Ints | None, buffer: Buffer) -> Ints:
+        """Go on where secrets were missing and have come since; for these slots, which are over, for the last time."""
+        made: list[tuple[int, Plain]] = []
+        over = set() if slots is None else self.stuck.intersection(slots.tolist())
+        if over or (self.stuck and slots is None):
+            self.keylog.look()
+            for slot in sorted(over or self.stuck):
+                session = self.sessions[slot]
+                before = session.held
+                session.resume()
+                if over:
+                    session.give_up()
+                self._hold(slot, session, before)
+                self._collect(slot, session, made)
+        return self._pieces(made, buffer)
+
+    def _hold(self, slot: int, session: Session, before: int) -> None:
+        """Count what waits."""
+        if self.held + session.held - before > limits.TLS_HELD_ALL:
+            session.give_up()
+        self.held += session.held - before
+        if session.held:
+            self.stuck.add(slot)
+        else:
+            self.stuck.discard(slot)
+
+    def free(self, slots: Ints) -> None:
+        """Forget connections that are over."""
+        if self.sessions:
+            for slot in slots.tolist():
+                if self.sessions.pop(slot, None):
+                    self.taken[slot] = False
+                    self.stuck.discard(slot)
+                    del self.positions[slot]
+
+    def _collect(self, slot: int, session: Session, made: list[tuple[int, Plain]]) -> None:
+        for step in session.steps:
+            self.note(slot, step)
+        session.steps.clear()
+        made += [(slot, plain) for plain in session.plain]
+        session.plain.clear()
+
+    def _pieces(self, made: list[tuple[int, Plain]], buffer: Buffer) -> Ints:
+        pieces = np.zeros((S_HEIGHT, len(made)), np.int64)
+        if not made:
+            return pieces
+        at = buffer.append(np.frombuffer(b"".join(plain.octets or b"" for _, plain in made), np.uint8))
+        rows = []
+        for slot, plain in made:
+            position = self.positions[slot]
+            offset = at if plain.octets is not None else -1
+            rows.append((slot, plain.side, position[plain.side], offset, plain.length, *plain.last, *plain.first))
+            position[plain.side] += plain.length
+            at += len(plain.octets or b"")
+        pieces[
+            [S_SLOT, S_SIDE, S_POS, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE, S_FIRST_PACKET, S_FIRST_TS,
+             S_FIRST_CAPTURE]
+        ] = np.array(rows, np.int64).T  # fmt: skip
+        return pieces
