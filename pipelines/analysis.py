@@ -27,9 +27,7 @@ Lost = Callable[[], DataFrame | None]
 def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
     """Tables in the order in which they are made, each with what makes it from the tables that are there already."""
     return {
-        "confirms": lambda read, lost: confirms(
-            read("amqp091_frames"), read("messages"), read("connections"), lost()
-        ),
+        "confirms": lambda read, lost: confirms(read("amqp091_frames"), read("messages"), read("connections"), lost()),
         "settlements": lambda read, lost: settlements(
             read("amqp091_frames"), read("messages"), read("connections"), lost()
         ),

@@ -3,7 +3,7 @@
 Facts that rules ask for (None where it is not known):
 
     protocol           name of the protocol
-    amqp               bool: a broker's port, or anything of AMQP or streams was seen
+    amqp               bool: a broker's port, or anything of AMQP or streams was seen, or TCP failed: then it may be
     seen               `both`; `syn`: only requests to connect; `client`, `server`: packets of one side only
     begun              bool: the beginning of the connection was captured
     holes              bool: octets are missing from the capture
@@ -39,7 +39,8 @@ from dissector.handshakes.story import First, Step, Story, Where
 from spec.handshakes import Handshakes, opening
 from spec.model import Protocol
 
-SERVER_PORTS = frozenset({5672, 5671, 5552, 5551})
+STREAM_PORTS = frozenset({5552, 5551})
+SERVER_PORTS = STREAM_PORTS | {5672, 5671}
 FRAME_MIN = 4096
 """AMQP 0-9-1, frame-min-size."""
 ROLES = ("client", "server")
@@ -120,7 +121,8 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     begun = tcp.begun or kinds[0] in FIRST_KINDS
     told = [Told(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
-    machine = handshakes.machines.get(tcp.protocol, handshakes.machines["amqp-0-9-1"])
+    usual = "rabbitmq-stream" if tcp.protocol == "unknown" and tcp.server[1] in STREAM_PORTS else "amqp-0-9-1"
+    machine = handshakes.machines.get(tcp.protocol, handshakes.machines[usual])
     # Behind the first end nobody goes on with the dialogue, though octets may still be under way.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
@@ -255,7 +257,9 @@ def _seen(tcp: Tcp) -> str:
 
 def _is_amqp(tcp: Tcp, kinds: list[str]) -> bool:
     known = tcp.protocol in ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0")
-    return known or tcp.is_broker or tcp.server[1] in SERVER_PORTS or bool(AMQP_KINDS & set(kinds))
+    # Where TCP itself failed nobody can tell what would have been spoken.
+    unheard = tcp.begun and not tcp.sides[1].syns and kinds == ["none", "none"]
+    return known or unheard or tcp.is_broker or tcp.server[1] in SERVER_PORTS or bool(AMQP_KINDS & set(kinds))
 
 
 def _ends(story: Story, tcp: Tcp, steps: list[Told]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dissector.handshakes.facts import duration
-from dissector.handshakes.verdict import say
+from dissector.handshakes.verdict import SLOW_NS, say
 from dissector.lines import clean
 from spec.handshakes import SEVERITIES, Cause, Handshakes
 from spec.layout import paragraph, width
@@ -26,6 +26,8 @@ TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_
          "server_properties")  # fmt: skip
 """Those of them that are JSON text."""
 MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
+MOST_OF_IT = 0.8
+"""Part of a slow handshake's time by which it is told whose it was."""
 OFTEN = 3
 """Connections of a group from which on it is told how often they come."""
 LINES = 60
@@ -153,6 +155,7 @@ class Listing:
         """Groups and connections for JSON, the worst first."""
         groups = [
             {
+                "text": self._text(g),
                 "code": cause_of(g.first, self.handshakes).code,
                 "severity": g.first["severity"],
                 "connections": g.count,
@@ -162,7 +165,9 @@ class Listing:
                 "server_port": g.first["server_port"],
                 "vhost": g.first["vhost"],
                 "user": g.first["user"],
+                "first": moment(g.first["first_ts_ns"]),
                 "first_ts_ns": g.first["first_ts_ns"],
+                "last": moment(g.last_ns),
                 "last_ts_ns": g.last_ns,
                 "every_ns": g.every_ns,
                 "summary": sentence(g.first),
@@ -176,12 +181,31 @@ class Listing:
         plain = {name: json.loads(item) if name in TEXTS and item else item for name, item in row.items()}
         cause = cause_of(row, self.handshakes)
         facts = plain.pop("handshake_facts") or {}
-        return plain | {
-            "code": cause.code,
-            "summary": sentence(row),
-            "meaning": say(cause.meaning, facts),
-            "remedy": say(cause.remedy, facts),
+        client, server = ends_of(row)
+        told = {
+            "client": client,
+            "server": server,
+            "first": moment(row["first_ts_ns"]),
+            "last": moment(row["last_ts_ns"]),
+            "slow_side": slow_side(row),
         }
+        for step in plain["handshake_steps"] or []:
+            step["ts"] = moment(step["ts_ns"])
+        return (
+            plain
+            | told
+            | {
+                "code": cause.code,
+                "summary": sentence(row),
+                "meaning": say(cause.meaning, facts),
+                "remedy": say(cause.remedy, facts),
+            }
+        )
+
+    def _text(self, group: Group) -> str:
+        """A group in one sentence."""
+        every = f", every {duration(group.every_ns)}" if group.count >= OFTEN and group.every_ns else ""
+        return f"{_count(group.count, 'connection')} from {self._clients(group)}: {sentence(group.first)}{every}"
 
     def _clients(self, group: Group) -> str:
         if len(group.clients) == 1:
@@ -221,12 +245,13 @@ class Listing:
         told = group.count >= OFTEN and group.every_ns and row["severity"] != "fine"
         every = f", every {duration(group.every_ns or 0)}" if told else ""
         took = duration(row["handshake_ns"]) if row["handshake_ns"] is not None else "?"
+        slow = slow_side(row)
         return [
             "FAILED" if self._never_came_up(row) else MARKS[row["severity"]],
             often + cause_of(row, self.handshakes).code,
             f"{self._clients(group) if many else client} > {server}",
             row["handshake_stage"],
-            took,
+            f"{took}, {slow}" if slow else took,
             _clock(row["first_ts_ns"]) + every,
             clean(sentence(row)),
         ]
@@ -262,9 +287,10 @@ def explain(row: Row, cause: Cause) -> Iterator[str]:
 def proof(row: Row) -> str:
     """The packets that prove a verdict."""
     found = json.loads(row["handshake_evidence"] or "[]")
-    packets = [
+    places = [
         str(place["packet"]) + (f" of {clean(place['capture'])}" if "capture" in place else "") for place in found
     ]
+    packets = list(dict.fromkeys(places))
     if not packets:
         return ""
     return f"packet{'s' if len(packets) > 1 else ''} {', '.join(packets)} of {clean(row['first_capture'])}"
@@ -275,6 +301,20 @@ def ends_of(row: Row) -> tuple[str, str]:
     sides = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
     client, server = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in sides)
     return client, server
+
+
+def slow_side(row: Row) -> str | None:
+    """The side that a slow handshake waited for most of the time: `client`, `server`; None where it was not slow."""
+    if (row["handshake_ns"] or 0) < SLOW_NS:
+        return None
+    side = max(("client", "server"), key=lambda side: row[f"handshake_{side}_ns"])
+    return side if row[f"handshake_{side}_ns"] > MOST_OF_IT * row["handshake_ns"] else None
+
+
+def moment(ns: int) -> str:
+    """A time to read, ISO 8601 in UTC."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def _clock(ns: int) -> str:

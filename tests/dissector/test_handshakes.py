@@ -297,9 +297,30 @@ def test_blocked_when_the_capture_ends(tmp_path: Path) -> None:
 
 
 def test_another_port_is_a_brokers_when_the_user_says_so(tmp_path: Path) -> None:
-    wire = Wire(1234).send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=RST_ACK)
+    wire = Wire(1234).shaken().send(CLIENT, 3, flags=FIN_ACK)
     assert wire.verdict(tmp_path)["handshake_outcome"] == "not-amqp"
-    assert wire.verdict(tmp_path, ports={1234: "amqp-0-9-1"})["handshake_outcome"] == "refused"
+    assert wire.verdict(tmp_path, ports={1234: "amqp-0-9-1"})["handshake_outcome"] == "probe"
+
+
+def test_where_tcp_failed_the_port_does_not_matter(tmp_path: Path) -> None:
+    refused = Wire(1234).send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=RST_ACK)
+    assert refused.verdict(tmp_path)["handshake_outcome"] == "refused"
+    unheard = Wire(1234).send(CLIENT, 0, flags=SYN).again(1000).again(3000)
+    assert unheard.verdict(tmp_path)["handshake_outcome"] == "no-answer"
+
+
+def test_json_says_when_who_and_whose_time_it_was() -> None:
+    listed = listing.Listing(KNOWN)
+    found = verdicts(str(FOLDER / "handshake_timeouts.pcap"))
+    for row in found:
+        listed.add(row)
+    document = listed.document(found)
+    slow = next(row for row in document["connections"] if row["code"] == "client-timeout")
+    assert slow["slow_side"] == "server"
+    assert slow["client"] == f"{slow['client_ip']}:{slow['client_port']}"
+    assert slow["first"].startswith("2026-") and slow["first"].endswith("Z")
+    assert all(step["ts"][-10:-1] == f"{step['ts_ns'] % 10**9:09d}" for step in slow["handshake_steps"])
+    assert document["groups"][0]["text"].startswith("2 connections from 127.0.0.1: the broker gave up")
 
 
 def test_repeated_requests_and_slow_steps_are_noted(tmp_path: Path) -> None:
