@@ -1,19 +1,95 @@
-"""Arrow columns from entries: most columns of a frame table have a value in few of its rows.
+"""Arrow columns of which most have a value in few of their rows.
 
-An entry is the number of a row and what stands there; the entries of a column come in ascending order of rows, no row
-twice. All other rows are null.
+Numbers are put into the memory of a `Room` by the kernel that reads them. Of texts there are entries: the number of a
+row and the octets that stand there, in ascending order of rows, no row twice. All other rows are null.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dissector.arrays import Array
+from dissector.kernel import call, proven
 from dissector.text import Integers, Octets
 
 TYPES: dict[str, pa.DataType] = {"bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string()}
 """The types of columns by the names that specifications use."""
 
+ENTRIES, BOOLS, INT32S, INT64S = range(4)
+STORES = {"bool": BOOLS, "int32": INT32S, "int64": INT64S}
+"""What of a `Room` holds the values of columns of these types; entries are held elsewhere."""
+
 _nulls: dict[str, pa.Array] = {}
+
+
+class Validity(NamedTuple):
+    """Which of the rows of a column have a value."""
+
+    rows: int
+    values: int
+    bits: Octets
+    """One bit a row, lowest first."""
+
+    def buffers(self, *others: npt.NDArray[np.generic]) -> list[pa.Buffer | None]:
+        """The buffers of a column with these behind the validity."""
+        bits = None if self.values == self.rows else pa.py_buffer(self.bits)
+        return [bits, *map(pa.py_buffer, others)]
+
+
+class Room:
+    """Memory for the columns of n rows, all null and zero at first.
+
+    Args:
+        n: rows.
+        stores: (columns,) what holds the values of each.
+        used: (columns,) whether it has values.
+
+    Attributes:
+        bits: bitmaps: of each column in use the validity, and of columns of bools the values.
+        ints: values of columns of int32.
+        longs: values of columns of int64.
+        valid_at: (columns,) where in `bits` the validity of each begins.
+        value_at: (columns,) where in `bits`, `ints` or `longs` the values of each begin.
+    """
+
+    def __init__(self, n: int, stores: Integers, used: npt.NDArray[np.bool_]) -> None:
+        self.n = n
+        self.width = -(-n // 64) * 8
+        self.stores = stores
+        self.valid_at = (np.cumsum(used) - 1) * self.width
+        self.value_at = np.zeros(len(stores), np.int64)
+        bitmaps = int(used.sum())
+        places = [0] * 4
+        for store, first, step in ((BOOLS, bitmaps, self.width), (INT32S, 0, n), (INT64S, 0, n)):
+            mine = used & (stores == store)
+            places[store] = int(mine.sum())
+            self.value_at[mine] = (np.arange(places[store]) + first) * step
+        self.bits = np.zeros((bitmaps + places[BOOLS]) * self.width, np.uint8)
+        self.ints = np.zeros(places[INT32S] * n, np.int32)
+        self.longs = np.zeros(places[INT64S] * n, np.int64)
+
+    def validity(self, column: int, values: int) -> Validity:
+        """Which rows of a column have one of its so many values."""
+        at = int(self.valid_at[column])
+        return Validity(self.n, values, self.bits[at : at + self.width])
+
+    def numbers(self, column: int, kind: str, values: int) -> pa.Array:
+        """A column of `bool`, `int32` or `int64` with so many values."""
+        at = int(self.value_at[column])
+        held: npt.NDArray[np.integer] = self.bits[at : at + self.width]
+        if kind != "bool":
+            held = (self.ints if kind == "int32" else self.longs)[at : at + self.n]
+        buffers = self.validity(column, values).buffers(held)
+        return pa.Array.from_buffers(TYPES[kind], self.n, buffers, self.n - values)
+
+
+def validity(n: int, row: Integers) -> Validity:
+    """The validity of n rows of which these have a value."""
+    valid = np.zeros(n, np.bool_)
+    valid[row] = True
+    return Validity(n, len(row), np.packbits(valid, bitorder="little"))
 
 
 def nulls(n: int, kind: str) -> pa.Array:
@@ -24,42 +100,55 @@ def nulls(n: int, kind: str) -> pa.Array:
     return array.slice(0, n)
 
 
-def numbers(n: int, kind: str, row: Integers, value: npt.NDArray[np.generic]) -> pa.Array:
-    """A column of `bool`, `int32` or `int64` with `value[e]` in `row[e]` of n rows."""
+def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.generic]) -> pa.Array:
+    """A column of `bool`, `int32` or `int64` with `value[e]` in `row[e]`, all that are valid."""
     if not len(row):
-        return nulls(n, kind)
-    values: npt.NDArray[np.integer | np.bool_] = np.zeros(n, kind)
+        return nulls(valid.rows, kind)
+    values: npt.NDArray[np.integer | np.bool_] = np.zeros(valid.rows, kind)
     values[row] = value
     octets = np.packbits(values, bitorder="little") if kind == "bool" else values
-    return pa.Array.from_buffers(TYPES[kind], n, [_validity(n, row), pa.py_buffer(octets)], n - len(row))
+    return pa.Array.from_buffers(TYPES[kind], valid.rows, valid.buffers(octets), valid.rows - valid.values)
 
 
-def texts(n: int, row: Integers, size: Integers, octets: Octets) -> pa.Array:
-    """A column of text: entries of `size[e]` octets of valid UTF-8, one behind the other, for `row[e]` of n rows.
+def texts(valid: Validity, row: Integers, size: Integers, octets: Octets, compiled: bool) -> pa.Array:
+    """A column of text: entries of `size[e]` octets of valid UTF-8, one behind the other, for `row[e]`.
 
     Raises:
         OverflowError: 2 GiB of text or more; batches have to be smaller than that.
     """
+    n = valid.rows
     if not len(row):
         return nulls(n, "string")
     if len(octets) > np.iinfo(np.int32).max:
         raise OverflowError("more than 2 GiB of text in one column of a batch")
+    offsets = np.empty(n + 1, np.int32)
+    call(place_texts, compiled, row, size, offsets)
+    return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, octets), n - valid.values)
+
+
+def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
+    """A column with the same text in every `row[e]`."""
+    n = valid.rows
+    octets = text.encode()
     offsets = np.zeros(n + 1, np.int32)
-    offsets[1:][row] = size
+    offsets[1:][row] = len(octets)
     np.cumsum(offsets, out=offsets)
-    buffers = [_validity(n, row), pa.py_buffer(offsets), pa.py_buffer(octets)]
-    return pa.Array.from_buffers(pa.string(), n, buffers, n - len(row))
+    held = np.frombuffer(octets * len(row), np.uint8)
+    return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, held), n - valid.values)
 
 
-def constant(n: int, row: Integers, text: str) -> pa.Array:
-    """A column with the same text in every `row[e]` of n rows."""
-    octets = np.frombuffer(text.encode(), np.uint8)
-    return texts(n, row, np.full(len(row), len(octets), np.int64), np.tile(octets, len(row)))
+@proven
+def place_texts(row: Integers, size: Integers, offsets: Array) -> None:
+    """Fill in where the text of each row begins, and where the last ends.
 
-
-def _validity(n: int, row: Integers) -> pa.Buffer | None:
-    if len(row) == n:
-        return None
-    valid = np.zeros(n, np.bool_)
-    valid[row] = True
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+    Bounds: rows ascend, and none lies beyond the last item of `offsets`.
+    """
+    at = 0
+    r = 0
+    for e in range(len(row)):
+        for k in range(r, row[e] + 1):
+            offsets[k] = at
+        r = row[e] + 1
+        at += size[e]
+    for k in range(r, len(offsets)):
+        offsets[k] = at

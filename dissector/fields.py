@@ -2,8 +2,8 @@
 
 A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
 of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). One kernel walks all records and
-puts an entry, row and value or row and place of the text, into the slot of the field's column; columns are made from
-the entries, so that a column costs what it has entries. A further protocol adds programs, and where it must, ops.
+puts numbers where their columns are; of text, tables and lists it notes row, place and octets as entries, from which
+other kernels make the columns. A further protocol adds programs, and where it must, ops.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from dissector import columns, fieldtable, lists, text
+from dissector.arrays import Array
+from dissector.columns import BOOLS, ENTRIES, INT32S, STORES, Room, Validity
 from dissector.fieldtable import unsigned
-from dissector.kernel import call, kernel
+from dissector.kernel import call, i64, kernel, proven
 from dissector.lists import list_end
 from dissector.problems import (
     FIELD_OVERRUN,
@@ -41,6 +43,8 @@ REDACTED = "<redacted>"
     TAIL,  # the record may end here
     REST,  # all octets to the end
 ) = range(12)  # fmt: skip
+O_KIND, O_WIDTH, O_SLOT, O_FLAG, O_SHAPE, O_HEIGHT = range(6)
+"""Columns of the ops of a plan. Slot -1: read and forgotten; flag -1: always there; shape of a list."""
 AMQP_TYPES = {
     "bit": (BIT, 0), "octet": (UNSIGNED, 1), "short": (UNSIGNED, 2), "long": (UNSIGNED, 4), "longlong": (UNSIGNED, 8),
     "timestamp": (UNSIGNED, 8), "shortstr": (TEXT, 1), "longstr": (TEXT, 4), "table": (TABLE, 4),
@@ -84,14 +88,16 @@ class Plan:
     columns: dict[str, str]
     """Name and type (`bool`, `int32`, `int64`, `string`) of all columns that `decode` gives, in order."""
     slots: tuple[Slot, ...]
-    ops: dict[str, Integers]
-    """Per op: `kind`, `width`, `slot` (-1: read and forgotten), `flag` (-1: always there) and `shape` of a list."""
+    ops: Integers
+    """(ops, O_HEIGHT)."""
     starts: Integers
     """First op of each program, and the end of the last."""
     uses: Integers
     """(programs, slots): 1 where the program has the column."""
     limits: Integers
     """Largest number of each slot."""
+    stores: Integers
+    """Where the values of each slot go, as `Room` says."""
     shapes: Integers
     lists: tuple[Integers, Integers, Octets]
     """Tables of the shapes of lists."""
@@ -217,12 +223,11 @@ class _Maker:
             of_ops[op] = shape
             program = int(np.searchsorted(starts, op, "right")) - 1
             shapes[program, self.ops[op][2]] = shape
-        table = np.array(self.ops, np.int64).reshape(-1, 4)
-        ops = {name: table[:, k].copy() for k, name in enumerate(("kind", "width", "slot", "flag"))}
-        ops["shape"] = of_ops
+        ops = np.column_stack((np.array(self.ops, np.int64).reshape(-1, O_SHAPE), of_ops))
         limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
+        stores = np.array([ENTRIES if s.secret else STORES.get(s.type, ENTRIES) for s in slots], np.int64)
         growth = np.array(self.shapes.growth, np.int64)
-        return Plan(names, slots, ops, starts, uses, limits, shapes, self.shapes.tables(), growth)
+        return Plan(names, slots, ops, starts, uses, limits, stores, shapes, self.shapes.tables(), growth)
 
 
 @dataclass(frozen=True)
@@ -255,74 +260,79 @@ def decode(
     """
     n = len(program)
     present = np.bincount(program[program >= 0], minlength=len(plan.uses)) @ plan.uses
-    ends = np.cumsum(present)
-    fill = ends - present
+    room = Room(n, plan.stores, present > 0)
+    ends = np.cumsum(np.where(plan.stores == ENTRIES, present, 0))
+    fill = np.append(0, ends)[: len(plan.slots)]
     begins = fill.tolist()
-    total = int(present.sum())
-    row, value, size = (np.empty(total, np.int64) for _ in range(3))
-    problems = np.empty((n + total, 3), np.int64)
-    ops = plan.ops
+    row, value, size = (np.empty(ends[-1] if len(ends) else 0, np.int64) for _ in range(3))
+    problems = np.empty((n + int(present.sum()), 3), np.int64)
     used = call(
-        walk, compiled, data, offset, length, program, cut, plan.starts,
-        ops["kind"], ops["width"], ops["slot"], ops["flag"], plan.limits, fill, row, value, size, problems,
-        ops["shape"], plan.lists[0], plan.lists[1],
+        walk, compiled, data, offset, length, program, cut, plan.starts, plan.ops, plan.limits, plan.stores,
+        room.valid_at, room.value_at, room.bits, room.ints, room.longs, fill, row, value, size, problems,
+        plan.lists[0], plan.lists[1],
     )  # fmt: skip
     arrays: dict[str, pa.Array] = {}
     found = [problems[:used]]
     for k, (slot, begin, end) in enumerate(zip(plan.slots, begins, fill.tolist(), strict=True)):
+        if begin == end:
+            continue
+        if plan.stores[k] != ENTRIES:
+            arrays[slot.name] = room.numbers(k, slot.type, end - begin)
+            continue
         part = slice(begin, end)
-        if slot.op == LIST and end > begin and not slot.secret:
+        valid = room.validity(k, end - begin)
+        if slot.op == LIST and not slot.secret:
             shapes = plan.shapes[program[row[part]], k]
-            made, more = _lists(plan, slot, n, data, row[part], value[part], size[part], shapes, compiled)
+            made, more = _lists(plan, slot, valid, data, row[part], value[part], size[part], shapes, compiled)
         else:
-            made, more = _column(plan, slot, n, data, row[part], value[part], size[part], compiled)
+            made, more = _column(plan, slot, valid, data, row[part], value[part], size[part], compiled)
         arrays |= made
         found += more
     for name, kind in plan.columns.items():
         if name not in arrays:
             arrays[name] = columns.nulls(n, kind)
-    all_problems = np.concatenate(found)
-    all_problems = all_problems[np.lexsort((all_problems[:, 1], all_problems[:, 2], all_problems[:, 0]))]
+    all_problems = found[0] if len(found) == 1 else np.concatenate(found)
+    if len(all_problems):
+        all_problems = all_problems[np.lexsort((all_problems[:, 1], all_problems[:, 2], all_problems[:, 0]))]
     return Decoded({name: arrays[name] for name in plan.columns}, *all_problems.T.copy())
 
 
 def _column(
-    plan: Plan, slot: Slot, n: int, data: Octets, row: Integers, value: Integers, size: Integers, compiled: bool
+    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, at: Integers, size: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
-    """The columns of one slot and the problems in them."""
-    if not len(row):
-        return {}, ()
+    """The columns of one slot of text or tables and the problems in them."""
     if slot.secret:
-        return {slot.name: columns.constant(n, row, REDACTED)}, ()
-    if slot.op in (TEXT, NULLABLE):
-        texts = text.gather(data, value, size, compiled)
-        array = columns.texts(n, row, texts.sizes, texts.octets)
-        return {slot.name: array}, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
+        return {slot.name: columns.constant(valid, row, REDACTED)}, ()
     if slot.op == TABLE:
         clipped = size < 0
-        tables = fieldtable.render(data, value, np.where(clipped, ~size, size), compiled)
+        tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled)
         made = {}
         if slot.name in plan.columns:
-            made[slot.name] = columns.texts(n, row, tables.sizes, tables.octets)
+            made[slot.name] = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
         found = tables.problems
-        found = found[~(clipped[found[:, 0]] & (found[:, 1] == TABLE_MALFORMED))]
-        found[:, 0] = row[found[:, 0]]
+        if len(found):
+            found = found[~(clipped[found[:, 0]] & (found[:, 1] == TABLE_MALFORMED))]
+            found[:, 0] = row[found[:, 0]]
         if slot.name == TRACE_TABLE and not TRACE_COLUMNS.keys().isdisjoint(plan.columns):
-            traced, wrong = trace_columns(n, data, row, tables.trace, compiled)
+            traced, wrong = trace_columns(valid.rows, data, row, tables.trace, compiled)
             return made | traced, (found, wrong)
         return made, (found,)
-    return {slot.name: columns.numbers(n, slot.type, row, value)}, ()
+    texts = text.gather(data, at, size, compiled)
+    array = columns.texts(valid, row, texts.sizes, texts.octets, compiled)
+    if not len(texts.invalid):
+        return {slot.name: array}, ()
+    return {slot.name: array}, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
 
 
 def _lists(
-    plan: Plan, slot: Slot, n: int, data: Octets, row: Integers, value: Integers, size: Integers, shapes: Integers,
-    compiled: bool,
+    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, value: Integers, size: Integers,
+    shapes: Integers, compiled: bool,
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
     """The column of a slot with lists, and the problems in them."""
     size = np.where(size < 0, ~size, size)
     found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
     found.problems[:, 0] = row[found.problems[:, 0]]
-    return {slot.name: columns.texts(n, row, found.sizes, found.octets)}, (found.problems,)
+    return {slot.name: columns.texts(valid, row, found.sizes, found.octets, compiled)}, (found.problems,)
 
 
 def trace_columns(
@@ -338,10 +348,11 @@ def trace_columns(
     good = flags >= 0
     wrong = _problems(row[~good], TRACEPARENT_MALFORMED, at[~good])
     row, at = row[good], at[good]
-    made = {"trace_flags": columns.numbers(n, "int32", row, flags[good])}
+    valid = columns.validity(n, row)
+    made = {"trace_flags": columns.numbers(valid, "int32", row, flags[good])}
     for name, begin, width in (("trace_id", 3, 32), ("span_id", 36, 16)):
         texts = text.gather(data, at + begin, np.full(len(at), width, np.int64), compiled)
-        made[name] = columns.texts(n, row, texts.sizes, texts.octets)
+        made[name] = columns.texts(valid, row, texts.sizes, texts.octets, compiled)
     return made, wrong
 
 
@@ -349,31 +360,37 @@ def _problems(row: Integers, code: int, at: Integers) -> Integers:
     return np.column_stack((row, np.full(len(row), code, np.int64), at))
 
 
-@kernel
+@proven
 def walk(
     data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, starts: Integers,
-    kind: Integers, width: Integers, slot: Integers, flag: Integers, limits: Integers,
-    fill: Integers, row: Integers, value: Integers, size: Integers, problems: Integers,
-    shape: Integers, members: Integers, shapes: Integers,
+    ops: Integers, limits: Integers, stores: Integers, valid_at: Integers, value_at: Integers, bits: Octets,
+    ints: Array, longs: Integers, fill: Integers, row: Integers, value: Integers, size: Integers, problems: Integers,
+    members: Integers, shapes: Integers,
 ) -> int:  # fmt: skip
     """Run the programs of all records; returns how many problems there are.
 
-    `fill[s]` is where the next entry of slot s goes in `row`, `value` and `size`. For text, tables and lists `value` is
-    the place and `size` the octets, of a table or list that is cut the complement of those that are there.
+    Numbers go to their places in the `Room`. `fill[s]` counts the values of slot s; where these are entries, it is
+    where the next goes in `row`, `value` (its place) and `size` (its octets; of a table or list that is cut the
+    complement of those that are there).
+
+    Bounds: all of `data` that is read lies between `at` and `end`, which are checked once; programs, ops and slots are
+    those of a `Plan`; a record gives a slot one value and one problem at most, which is what there is room for.
     """
     n_problems = 0
     for r in range(len(program)):
-        if program[r] < 0:
-            continue
+        p = program[r]
         at = offset[r]
         end = at + length[r]
+        if p < 0 or p + 1 >= len(starts) or at < 0 or end > len(data):
+            continue
         flags = 0
-        bits = 0
+        octet = 0
         bit = 8
         whole = True
-        for op in range(starts[program[r]], starts[program[r] + 1]):
-            what = kind[op]
-            s = slot[op]
+        for op in range(starts[p], starts[p + 1]):
+            what = ops[op, O_KIND]
+            flag = ops[op, O_FLAG]
+            s = ops[op, O_SLOT]
             v = 0
             n = 0
             if what == BIT:
@@ -382,13 +399,13 @@ def walk(
                     if at >= end:
                         whole = False
                         break
-                    bits = 0 + data[at]
+                    octet = i64(data[at])
                     at += 1
                     bit = 0
-                v = (bits >> bit) & 1
+                v = (octet >> bit) & 1
                 bit += 1
             elif what == FLAG_BIT:
-                v = (flags >> flag[op]) & 1
+                v = (flags >> flag) & 1
             elif what == FLAGS:
                 shift = 0
                 more = 1
@@ -396,7 +413,7 @@ def walk(
                     if at + 2 > end:
                         whole = False
                     else:
-                        word = data[at] * 256 + data[at + 1]
+                        word = i64(data[at]) * 256 + i64(data[at + 1])
                         at += 2
                         more = word & 1
                         if shift < 60:
@@ -404,7 +421,7 @@ def walk(
                             shift += 15
                 if not whole:
                     break
-            elif flag[op] >= 0 and (flags >> flag[op]) & 1 == 0:
+            elif flag >= 0 and (flags >> flag) & 1 == 0:
                 continue
             elif what == TAIL:
                 if at >= end:
@@ -415,11 +432,11 @@ def walk(
                 continue
             else:
                 bit = 8
-                w = width[op]
+                w = ops[op, O_WIDTH]
                 if at + w > end:
                     whole = False
                     break
-                v = 0 + data[at]
+                v = i64(data[at])
                 large = False
                 if v >= 128:
                     if what == SIGNED:
@@ -428,7 +445,7 @@ def walk(
                         large = True
                         v = 0
                 for i in range(at + 1, at + w):
-                    v = v * 256 + data[i]
+                    v = v * 256 + i64(data[i])
                 at += w
                 if what in (TEXT, TABLE):
                     n = v
@@ -444,7 +461,7 @@ def walk(
                         at += n
                 elif what == LIST:
                     v = at - w
-                    at = list_end(data, v, end, shape[op], members, shapes)
+                    at = list_end(data, v, end, ops[op, O_SHAPE], members, shapes)
                     n = at - v
                     if at < 0:
                         whole = False
@@ -471,11 +488,23 @@ def walk(
                     n_problems += 1
                     continue
             if s >= 0:
+                place = valid_at[s] + (r >> 3)
+                bits[place] = bits[place] | (1 << (r & 7))
                 entry = fill[s]
-                row[entry] = r
-                value[entry] = v
-                size[entry] = n
                 fill[s] = entry + 1
+                store = stores[s]
+                if store == ENTRIES:
+                    row[entry] = r
+                    value[entry] = v
+                    size[entry] = n
+                elif store == BOOLS:
+                    if v != 0:
+                        place = value_at[s] + (r >> 3)
+                        bits[place] = bits[place] | (1 << (r & 7))
+                elif store == INT32S:
+                    ints[value_at[s] + r] = v
+                else:
+                    longs[value_at[s] + r] = v
             if not whole:
                 break
         if whole and at < end:
@@ -493,22 +522,21 @@ def walk(
 
 @kernel
 def fits(
-    data: Octets, at: int, end: int, begin: int, stop: int, kind: Integers, width: Integers, flag: Integers,
-    shape: Integers, members: Integers, shapes: Integers,
+    data: Octets, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
 ) -> bool:  # fmt: skip
     """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
     flags = 0
     for op in range(begin, stop):
-        what = kind[op]
-        if flag[op] >= 0 and (flags >> flag[op]) & 1 == 0:
+        what = ops[op, O_KIND]
+        if ops[op, O_FLAG] >= 0 and (flags >> ops[op, O_FLAG]) & 1 == 0:
             continue
         if what == REST or (what == TAIL and at == end):
             return True
-        w = width[op]
+        w = ops[op, O_WIDTH]
         if at + w > end:
             return False
         if what == LIST:
-            at = list_end(data, at, end, shape[op], members, shapes)
+            at = list_end(data, at, end, ops[op, O_SHAPE], members, shapes)
             if at < 0:
                 return False
             continue

@@ -7,9 +7,9 @@ Source: the XXH64 description in the xxHash specification, release 0.8. And `mix
 
 from dissector.arrays import Array
 from dissector.kernel import i64, kernel, proven, u64
+from dissector.words import MASK, word
 
 SEED = 42
-MASK = 0xFFFFFFFFFFFFFFFF
 P1 = 0x9E3779B185EBCA87
 P2 = 0xC2B2AE3D27D4EB4F
 P3 = 0x165667B19E3779F9
@@ -21,14 +21,6 @@ LANE_3 = SEED
 LANE_4 = (SEED - P1) & MASK
 
 L_LANE, L_TOTAL, L_WIDTH = 0, 4, 8
-
-
-@proven
-def word(data: Array, p: int) -> int:
-    """Eight octets, little-endian."""
-    low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
-    high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
-    return u64(low) | ((u64(high) << u64(32)) & MASK)
 
 
 @proven

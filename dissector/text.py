@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dissector.kernel import call, kernel, proven
+from dissector.kernel import call, kernel, proven, u64
+from dissector.words import HIGH_BITS, WORD, put_word, word
 
 Octets = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -37,18 +38,18 @@ class Texts:
 def gather(data: Octets, at: Integers, size: Integers, compiled: bool) -> Texts:
     """Copy `size[e]` octets from `data[at[e]]` on for every entry e, all of them within `data`."""
     total = int(size.sum())
-    octets = np.empty(total, np.uint8)
+    octets = np.empty(total + WORD, np.uint8)
     nothing = np.empty(0, np.int64)
     if total:
-        call(copy_entries, compiled, data, at, size, octets)
-        if octets.max() >= 0x80:
+        is_ascii = call(copy_entries, compiled, data, at, size, octets)
+        if not is_ascii:
             octets = np.empty(GROWTH * total, np.uint8)
             sizes = np.empty(len(at), np.int64)
             wrong = np.empty(len(at), np.int64)
             used = call(copy_escaped, compiled, data, at, size, octets, sizes, wrong)
             invalid = np.flatnonzero(wrong >= 0)
             return Texts(octets[:used].copy(), sizes, invalid, wrong[invalid])
-    return Texts(octets, size, nothing, nothing)
+    return Texts(octets[:total], size, nothing, nothing)
 
 
 @kernel
@@ -61,14 +62,36 @@ def copy(source: Octets, at: int, end: int, target: Octets, j: int) -> int:
 
 
 @proven
-def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> None:
-    """Copy all entries, which lie within `data`, as they are; `target` has the sum of their sizes."""
+def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> bool:
+    """Copy all entries, which lie within `data`, as they are; returns whether all octets are ASCII.
+
+    Bounds: `target` has the sum of their sizes and a word more, so that whole words may be written, of which the next
+    entry covers what is too much. Whole words are read where a word more lies in `data`.
+    """
+    seen = u64(0)
     j = 0
     for e in range(len(at)):
-        begin = at[e]
-        for i in range(begin, begin + size[e]):
-            target[j] = data[i]
-            j += 1
+        p = at[e]
+        left = size[e]
+        if p + left + WORD <= len(data):
+            while left >= WORD:
+                octets = word(data, p)
+                put_word(target, j, octets)
+                seen = seen | octets
+                p += WORD
+                j += WORD
+                left -= WORD
+            if left > 0:
+                octets = word(data, p)
+                put_word(target, j, octets)
+                seen = seen | (octets & ((u64(1) << u64(8 * left)) - u64(1)))
+                j += left
+        else:
+            for i in range(p, p + left):
+                target[j] = data[i]
+                seen = seen | u64(data[i])
+                j += 1
+    return seen & u64(HIGH_BITS) == 0
 
 
 @kernel

@@ -171,7 +171,8 @@ def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: i
 
 def _names(kind: Ints) -> pa.Array:
     if len(kind) and kind[0] >= 0 and (kind == kind[0]).all():
-        return columns.constant(len(kind), np.arange(len(kind)), KINDS[int(kind[0])])
+        rows = np.arange(len(kind))
+        return columns.constant(columns.validity(len(rows), rows), rows, KINDS[int(kind[0])])
     return pa.array(KINDS, pa.string()).take(pa.array(kind, mask=kind < 0))
 
 
@@ -182,10 +183,11 @@ def _column(
         fits = value <= ((1 << 31) - 1 if slot.type == "int32" else (1 << 63) - 1)
         wrong = _problems(row[~fits], INTEGER_TOO_LARGE, row[~fits])
         numbers = value[fits] // slot.divide + slot.add
-        return {slot.column: columns.numbers(n, slot.type, row[fits], numbers)}, wrong
+        return {slot.column: columns.numbers(columns.validity(n, row[fits]), slot.type, row[fits], numbers)}, wrong
+    valid = columns.validity(n, row)
     if slot.what == MAPS:
         maps = values.render(data, value.copy(), size.copy(), compiled)
-        made = {slot.column: columns.texts(n, row, maps.sizes, maps.octets)}
+        made = {slot.column: columns.texts(valid, row, maps.sizes, maps.octets, compiled)}
         problems = maps.problems
         problems[:, 0] = row[problems[:, 0]]
         if slot.column == TRACE_TABLE:
@@ -199,7 +201,7 @@ def _column(
         data, value, size = octets[:used].copy(), begins, sizes
     texts = text.gather(data, value.copy(), size.copy(), compiled)
     wrong = _problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at)
-    return {slot.column: columns.texts(n, row, texts.sizes, texts.octets)}, wrong
+    return {slot.column: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}, wrong
 
 
 def _problems(row: Ints, code: int, at: Ints) -> Ints:

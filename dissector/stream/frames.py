@@ -473,9 +473,8 @@ def walk_pieces(
 
 @kernel
 def choose(
-    data: Array, frames: Array, n: int, variants: Array, starts: Array, kind: Array, width: Array, flag: Array,
-    shape: Array, members: Array, shapes: Array,
-) -> None:  # fmt: skip
+    data: Array, frames: Array, n: int, variants: Array, starts: Array, ops: Array, members: Array, shapes: Array
+) -> None:
     """Where a command has layouts that differ in age alone, take the first that ends with the frame."""
     for i in range(n):
         layout = frames[R_LAYOUT, i]
@@ -491,9 +490,7 @@ def choose(
             continue
         end = at + frames[R_LENGTH, i]
         while layout >= 0:
-            if fits(
-                data, at, end, starts[layout], starts[layout + 1], kind, width, flag, shape, members, shapes
-            ):  # fmt: skip
+            if fits(data, at, end, starts[layout], starts[layout + 1], ops, members, shapes):
                 frames[R_LAYOUT, i] = layout
                 break
             layout = variants[layout]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints
-from dissector.fields import Plan
+from dissector.fields import O_WIDTH, Plan
 from dissector.problems import PROBLEM_CODES
 from spec.model import Protocol
 
@@ -98,7 +98,7 @@ def layout_table(protocol: Protocol, plan: Plan) -> Ints:
         place = (method.class_id * COMMANDS + method.id) * VERSIONS + method.version
         rest = bool(method.fields) and method.fields[-1].type == "rest"
         begin, end = plan.starts[index], plan.starts[index + 1]
-        table[place] = index, int(plan.ops["width"][begin:end].sum()) if rest else -1
+        table[place] = index, int(plan.ops[begin:end, O_WIDTH].sum()) if rest else -1
     return table
 
 

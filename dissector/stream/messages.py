@@ -11,7 +11,7 @@ from dissector import limits
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints
 from dissector.carry import Buffer
-from dissector.fields import Decoded, Plan
+from dissector.fields import O_WIDTH, Decoded, Plan
 from dissector.stream import layout as sl
 from dissector.stream import names
 from dissector.stream.records import Long, Reader, Regions
@@ -36,7 +36,7 @@ class Records:
         self.kinds = np.zeros(len(protocol.methods), np.int64)
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
-                self.heads[index] = plan.ops["width"][plan.starts[index] : plan.starts[index + 1]].sum()
+                self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], O_WIDTH].sum()
                 filtered = sl.FILTERED if method.version > 1 else sl.PUBLISHED
                 self.kinds[index] = filtered if method.id == PUBLISH else sl.DELIVERED
         self.long: dict[tuple[int, int], Long] = {}

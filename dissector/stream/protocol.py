@@ -124,10 +124,10 @@ class Stream:
             yield StreamMessages(*messages)
 
     def _decoded(self, n: int, buffer: Buffer) -> StreamFrames:
-        plan, ops = self.plan, self.plan.ops
+        plan = self.plan
         call(
-            frames.choose, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, ops["kind"],
-            ops["width"], ops["flag"], ops["shape"], plan.lists[0], plan.lists[1],
+            frames.choose, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
+            plan.lists[0], plan.lists[1],
         )  # fmt: skip
         rows = self.frames[:, :n].copy()
         fields = decode(

@@ -223,7 +223,9 @@ class Reader:
             "body_hash": pa.array(hashes.view(np.int64), mask=~readable | (missing > 0)),
             "is_partial": pa.array(missing > 0),
             "missing": pa.array(missing),
-            "filter_value": columns.texts(n, filtered, texts.sizes, texts.octets),
+            "filter_value": columns.texts(
+                columns.validity(n, filtered), filtered, texts.sizes, texts.octets, self.compiled
+            ),
         }
         if self.keep_bodies:
             there = (readable & (missing == 0)).tolist()

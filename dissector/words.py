@@ -1,0 +1,30 @@
+"""Octets eight at a time: little-endian words out of arrays of octets and into them, wherever they lie."""
+
+from dissector.arrays import Array
+from dissector.kernel import proven, u64
+
+MASK = 0xFFFFFFFFFFFFFFFF
+WORD = 8
+HIGH_BITS = 0x8080808080808080
+"""Of each octet of a word; none is set where all are ASCII."""
+
+
+@proven
+def word(data: Array, p: int) -> int:
+    """Eight octets, as uint64. The caller has shown that they lie in `data`."""
+    low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
+    high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
+    return u64(low) | ((u64(high) << u64(32)) & MASK)
+
+
+@proven
+def put_word(target: Array, p: int, value: int) -> None:
+    """Write eight octets. The caller has shown that they lie in `target`."""
+    target[p] = value & u64(0xFF)
+    target[p + 1] = (value >> u64(8)) & u64(0xFF)
+    target[p + 2] = (value >> u64(16)) & u64(0xFF)
+    target[p + 3] = (value >> u64(24)) & u64(0xFF)
+    target[p + 4] = (value >> u64(32)) & u64(0xFF)
+    target[p + 5] = (value >> u64(40)) & u64(0xFF)
+    target[p + 6] = (value >> u64(48)) & u64(0xFF)
+    target[p + 7] = (value >> u64(56)) & u64(0xFF)
