@@ -13,12 +13,14 @@ from pyspark.sql import functions as sf
 from pipelines.buckets import once, small
 from pipelines.confirms import confirms
 from pipelines.flow_control import flow_control
+from pipelines.heartbeats import heartbeats
 from pipelines.holes import holes
 from pipelines.latency import latency_buckets, latency_summary
 from pipelines.output import Output
 from pipelines.reader import read_note, read_table
 from pipelines.rpcs import rpcs
 from pipelines.settlements import settlements
+from pipelines.transits import transits
 
 Read = Callable[[str], DataFrame]
 Lost = Callable[[], DataFrame | None]
@@ -33,6 +35,8 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
         ),
         "rpcs": lambda read, lost: rpcs(read("amqp091_frames"), read("connections"), lost()),
         "flow_control": lambda read, _: flow_control(read("amqp091_frames"), read("settlements"), read("connections")),
+        "heartbeats": lambda read, _: heartbeats(read("amqp091_frames"), read("anomalies"), read("connections")),
+        "transits": lambda read, _: transits(read("messages")),
         "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
         "latency_summary": lambda read, _: latency_summary(*_measured(read)),
     }
@@ -95,4 +99,4 @@ def _as_noted(connections: DataFrame, frames: DataFrame, note: dict[str, Any]) -
 
 
 def _measured(read: Read) -> tuple[DataFrame, ...]:
-    return read("confirms"), read("settlements"), read("rpcs")
+    return read("confirms"), read("settlements"), read("rpcs"), read("transits")

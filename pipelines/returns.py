@@ -25,15 +25,13 @@ def returns(messages: DataFrame) -> DataFrame:
         The columns of `CHANNEL`, `publish_seq` (of the publish; null before confirm mode) and `reply_code` (of the
         return), one row per matched return.
     """
-    properties = [name for name in spec.load().property_columns() if name not in _REWRITTEN]
-    equal = sf.md5(sf.to_json(sf.struct("exchange", "routing_key", "body_size", "body_hash", *properties)))
     messages = messages.where((sf.col("protocol") == "amqp-0-9-1") & ~sf.coalesce("is_partial", sf.lit(False)))
     columns: list[Column | str] = [
         *CHANNEL,
         "frame_no",
         "publish_seq",
         "reply_code",
-        equal.alias("equal"),
+        equal().alias("equal"),
         sf.lit(1).alias("one"),
     ]
     returned = messages.where(sf.col("kind") == "return")
@@ -45,3 +43,9 @@ def returns(messages: DataFrame) -> DataFrame:
     first = running(published, _CLASS, "frame_no", turn).select(*_CLASS, "turn", "publish_seq")
     second = running(returned, _CLASS, "frame_no", turn).select(*_CLASS, "turn", "reply_code")
     return first.join(second, [*_CLASS, "turn"]).select(*CHANNEL, "publish_seq", "reply_code")
+
+
+def equal() -> Column:
+    """A digest of what stays the same when a message is passed on: exchange, routing key, properties and body."""
+    properties = [name for name in spec.load().property_columns() if name not in _REWRITTEN]
+    return sf.md5(sf.to_json(sf.struct("exchange", "routing_key", "body_size", "body_hash", *properties)))
