@@ -109,7 +109,7 @@ class Output:
             table = self._tables[name]
             table.waiting.append(batch)
             table.rows += batch.num_rows
-            table.octets += batch.nbytes
+            table.octets += batch.get_total_buffer_size()  # `nbytes` takes a hundred times as long
             if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
                 self._submit(table)
 
