@@ -35,9 +35,9 @@ _AGGREGATES: dict[str, tuple[Callable[[Column | str], Column], Callable[[Column,
 }
 
 
-def bucket(position: Column | str) -> Column:
-    """The bucket of a position (int64)."""
-    return sf.shiftright(position, BITS)
+def bucket(position: Column | str, bits: int = BITS) -> Column:
+    """The bucket of a position (int64): 2**bits positions."""
+    return sf.shiftright(position, bits)
 
 
 def small(spark: SparkSession) -> bool:
@@ -64,6 +64,7 @@ def running(
     descending: bool = False,
     before: bool = False,
     facts: Callable[[DataFrame], DataFrame] | None = None,
+    bits: int = BITS,
 ) -> DataFrame:
     """Adds running aggregates along a position, each row's own and its peers' values included.
 
@@ -75,6 +76,7 @@ def running(
         descending: from the highest position down.
         before: leave each row's own and its peers' values out.
         facts: adds columns to a frame with one row per (keys, bucket); they come with the rows.
+        bits: a bucket has 2**bits positions.
 
     Returns:
         The rows with the new columns, `bucket`, `place` (the position, ordered in the direction gone) and the columns
@@ -82,7 +84,7 @@ def running(
     """
     by = [*keys, "bucket"]
     place = sf.bitwise_not(position) if descending else sf.col(position)  # unlike a minus, cannot overflow
-    rows = once(rows.withColumn("bucket", bucket(position)).withColumn("place", place))
+    rows = once(rows.withColumn("bucket", bucket(position, bits)).withColumn("place", place))
     summary = rows.groupBy(*by).agg(*(_AGGREGATES[how][0](value).alias(name) for name, (how, value) in columns.items()))
     order = sf.desc("bucket") if descending else sf.asc("bucket")
     earlier = Window.partitionBy(*keys).orderBy(order).rowsBetween(Window.unboundedPreceding, -1)

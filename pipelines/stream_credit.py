@@ -1,0 +1,112 @@
+"""The credit of subscriptions to streams: what was granted, what deliveries used, and since when there is none left.
+
+A unit of credit is one chunk. A subscription begins with some; each delivery uses one, whatever it holds; the consumer
+grants more (the broker reads the number as signed).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from pipelines import streams
+from pipelines.buckets import running
+from pipelines.schemas import conform
+from pipelines.streams import POINT, SUBSCRIPTION
+
+_ACCOUNT = (*SUBSCRIPTION, "subscription_epoch")
+_EVENTS = ("credit", "deliver", "unsubscribe")
+
+
+def stream_credit(frames: DataFrame) -> DataFrame:
+    """One row per frame that changes the credit of a subscription.
+
+    Args:
+        frames: `stream_frames`.
+
+    Returns:
+        The table `stream_credit`. Of a subscription that was not seen to begin the balance is null.
+    """
+    events = frames.where(
+        sf.col("command").isin(list(_EVENTS)) & ~sf.col("is_response") & sf.col("subscription_id").isNotNull()
+    ).select(*SUBSCRIPTION, *POINT, "credit", sf.col("command").alias("event"))
+    rows = streams.of_subscriptions(events, frames).withColumn("event", sf.coalesce("event", sf.lit("subscribe")))
+    rows = rows.withColumns(
+        {
+            "grant": sf.when(sf.col("event").isin("subscribe", "credit"), sf.col("credit").cast("bigint")),
+            "use": sf.when(sf.col("event") == "deliver", 1),
+        }
+    )
+    rows = running(rows, _ACCOUNT, "frame_no", {"granted": ("sum", "grant"), "used": ("sum", "use")})
+    rows = rows.drop("bucket", "place").withColumn(
+        "balance", sf.when(sf.col("subscription_epoch") > 0, sf.col("granted") - sf.col("used"))
+    )
+    waits = (sf.col("balance") <= 0) & (sf.col("event") != "unsubscribe")
+    rows = rows.withColumn("waits", sf.coalesce(waits, sf.lit(False)))
+    rows = rows.withColumn("free_at", sf.when(~sf.col("waits"), sf.col("frame_no")))
+    rows = running(rows, _ACCOUNT, "frame_no", {"last_free": ("max", "free_at")})
+    spell = Window.partitionBy(*_ACCOUNT, "last_free")
+    since = sf.min(sf.when(sf.col("waits"), sf.col("ts_ns"))).over(spell)
+    rows = rows.withColumn("zero_since_ts_ns", sf.when(sf.col("waits"), since))
+    names = ("stream", "consumer", *POINT, "event", "credit", "granted", "used", "balance", "zero_since_ts_ns")
+    return conform(rows.select(*_ACCOUNT, *names), "stream_credit")
+
+
+def credit_waits(credit: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row per interval in which a subscription had no credit: rows of the table `flow_control`.
+
+    `proven` when a delivery follows the credit that ended it within two round trips; else there may have been nothing
+    to deliver (brokers from 3.11.8 on also wait for half of the first credit).
+
+    Args:
+        credit: the table `stream_credit`.
+        frames: `stream_frames`.
+        connections: `connections`.
+    """
+    held = sf.coalesce(sf.col("balance") <= 0, sf.lit(False)) & (sf.col("event") != "unsubscribe")
+    point = sf.struct(*POINT)
+    rows = credit.withColumns(
+        {
+            "held": held,
+            "released": sf.when(~held, sf.struct(*POINT, (sf.col("event") == "credit").alias("credits"))),
+            "delivered": sf.when(sf.col("event") == "deliver", sf.struct("frame_no", "ts_ns")),
+        }
+    )
+    rows = running(
+        rows,
+        _ACCOUNT,
+        "frame_no",
+        {"end_event": ("min", "released"), "next_delivery": ("min", "delivered")},
+        descending=True,
+        before=True,
+    )
+    intervals = (
+        rows.where("held")
+        .groupBy(*_ACCOUNT, "end_event")
+        .agg(sf.min(point).alias("start"), sf.max("next_delivery").alias("next_delivery"))
+    )
+    rtt = connections.select("connection_id", "rtt_ns")
+    rows = intervals.join(streams.endings(frames, connections), "connection_id", "left").join(
+        rtt, "connection_id", "left"
+    )
+    over = sf.struct(*(sf.col(f"over.{name}") for name in POINT))
+    release = sf.struct(*(sf.col(f"end_event.{name}") for name in POINT))
+    closed = sf.col("over.by") == "connection-close"
+    rows = rows.withColumn("finish", sf.when(sf.col("end_event").isNotNull(), release).otherwise(over))
+    seen = sf.col("end_event").isNotNull() | sf.coalesce(closed, sf.lit(False))
+    soon = sf.try_subtract("next_delivery.ts_ns", "end_event.ts_ns") <= 2 * sf.col("rtt_ns")
+    proven = sf.coalesce(sf.col("end_event.credits") & soon, sf.lit(False))
+    return conform(
+        rows.select(
+            "connection_id",
+            sf.col("subscription_id").cast("string").alias("consumer_tag"),
+            "subscription_id",
+            sf.lit("stream-credit").alias("cause"),
+            *(sf.col(f"start.{name}").alias(f"start_{name}") for name in POINT),
+            *(sf.when(seen, sf.col(f"finish.{name}")).alias(f"end_{name}") for name in POINT),
+            sf.try_subtract("finish.ts_ns", "start.ts_ns").alias("duration_ns"),
+            sf.lit("client").alias("side"),
+            sf.when(proven, "proven").otherwise("possible").alias("evidence"),
+        ),
+        "flow_control",
+    )
