@@ -19,7 +19,12 @@ from pipelines.latency import latency_buckets, latency_summary
 from pipelines.output import Output
 from pipelines.reader import read_note, read_table
 from pipelines.rpcs import rpcs
+from pipelines.schemas import nothing
 from pipelines.settlements import settlements
+from pipelines.stream_confirms import stream_confirms
+from pipelines.stream_credit import credit_waits, stream_credit
+from pipelines.stream_deliveries import stream_deliveries
+from pipelines.stream_rpcs import stream_rpcs
 from pipelines.transits import transits
 
 Read = Callable[[str], DataFrame]
@@ -29,17 +34,38 @@ Lost = Callable[[], DataFrame | None]
 def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
     """Tables in the order in which they are made, each with what makes it from the tables that are there already."""
     return {
-        "confirms": lambda read, lost: confirms(read("amqp091_frames"), read("messages"), read("connections"), lost()),
+        "confirms": lambda read, lost: _with_streams(
+            confirms(read("amqp091_frames"), read("messages"), read("connections"), lost()),
+            stream_confirms, read, "stream_frames", "messages", "connections",
+        ),
         "settlements": lambda read, lost: settlements(
             read("amqp091_frames"), read("messages"), read("connections"), lost()
         ),
-        "rpcs": lambda read, lost: rpcs(read("amqp091_frames"), read("connections"), lost()),
-        "flow_control": lambda read, _: flow_control(read("amqp091_frames"), read("settlements"), read("connections")),
+        "rpcs": lambda read, lost: _with_streams(
+            rpcs(read("amqp091_frames"), read("connections"), lost()),
+            stream_rpcs, read, "stream_frames", "connections",
+        ),
+        "stream_credit": lambda read, _: _with_streams(
+            nothing(read("connections").sparkSession, "stream_credit"), stream_credit, read, "stream_frames"
+        ),
+        "stream_deliveries": lambda read, _: _with_streams(
+            nothing(read("connections").sparkSession, "stream_deliveries"),
+            stream_deliveries, read, "stream_frames", "connections",
+        ),
+        "flow_control": lambda read, _: _with_streams(
+            flow_control(read("amqp091_frames"), read("settlements"), read("connections")),
+            credit_waits, read, "stream_credit", "stream_frames", "connections",
+        ),
         "heartbeats": lambda read, _: heartbeats(read("amqp091_frames"), read("anomalies"), read("connections")),
         "transits": lambda read, _: transits(read("messages")),
         "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
         "latency_summary": lambda read, _: latency_summary(*_measured(read)),
-    }
+    }  # fmt: skip
+
+
+def _with_streams(rows: DataFrame, job: Callable[..., DataFrame], read: Read, *tables: str) -> DataFrame:
+    """The rows and those of a job over streams, which is not even planned where there are none."""
+    return rows if read("stream_frames").isEmpty() else rows.unionByName(job(*(read(table) for table in tables)))
 
 
 def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[str], None] = lambda what: None) -> None:
@@ -62,7 +88,7 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
     def read(table: str) -> DataFrame:
         rows = read_table(spark, output.folder if table in made else folder, table)
         rows = rows.coalesce(1) if small(spark) else rows
-        return _as_noted(rows, read("amqp091_frames"), note) if table == "connections" else rows
+        return _as_noted(rows, _times(read), note) if table == "connections" else rows
 
     @cache
     def lost() -> DataFrame | None:
@@ -78,6 +104,12 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
             rows = job(read, lost)
         output.write(table, rows)
     output.finish()
+
+
+def _times(read: Read) -> DataFrame:
+    """Connections and times of all frames."""
+    columns = ("connection_id", "ts_ns")
+    return read("amqp091_frames").select(*columns).unionByName(read("stream_frames").select(*columns))
 
 
 def _as_noted(connections: DataFrame, frames: DataFrame, note: dict[str, Any]) -> DataFrame:

@@ -20,7 +20,10 @@ from pipelines.schemas import conform
 BITS = 7
 """A power of two is cut into 2**7 buckets."""
 
-COLUMNS = ("connection_id", "channel", "channel_epoch", "exchange", "routing_key", "queue", "consumer_tag", "request")
+COLUMNS = (
+    "connection_id", "channel", "channel_epoch", "exchange", "routing_key", "queue", "consumer_tag", "request",
+    "stream",
+)  # fmt: skip
 """Columns that name a group; those that its grouping does not use are null."""
 
 GROUPINGS: dict[str, tuple[str, ...]] = {
@@ -32,8 +35,12 @@ GROUPINGS: dict[str, tuple[str, ...]] = {
     "queue": ("queue",),
     "consumer_tag": ("connection_id", "channel", "channel_epoch", "consumer_tag"),
     "request": ("request",),
+    "stream": ("stream",),
 }
 """The closed list of groupings, and the columns of each."""
+
+_NEEDED = {"channel": "channel", "exchange": "exchange", "routing_key": "exchange", "stream": "stream"}
+"""What is not null in the rows of a grouping: streams have no channels and exchanges, the others no streams."""
 
 PERCENTILES = {"p50_ns": 5_000, "p90_ns": 9_000, "p99_ns": 9_900, "p999_ns": 9_990, "p9999_ns": 9_999}
 """Columns of `latency_summary` and their quantiles, in parts of ten thousand."""
@@ -42,7 +49,7 @@ COUNTS = ("count", "failed", "censored", "unanswered", "unusable")
 """Columns of `latency_summary` that count operations."""
 
 _USED = {
-    "confirm": ("all", "connection", "channel", "exchange", "routing_key"),
+    "confirm": ("all", "connection", "channel", "exchange", "routing_key", "stream"),
     "settlement": ("all", "connection", "channel", "exchange", "routing_key", "queue", "consumer_tag"),
     "rpc": ("all", "connection", "channel", "request"),
     "transit": ("all", "exchange", "routing_key"),
@@ -180,7 +187,8 @@ def _grouped(rows: DataFrame) -> DataFrame:
             sf.lit(grouping).alias("grouping"),
             *((sf.col(name) if name in columns else sf.lit(None)).alias(name) for name in COLUMNS),
         )
-        entries.append(sf.when(sf.col("metric").isin(metrics), entry))
+        there = sf.col(_NEEDED[grouping]).isNotNull() if grouping in _NEEDED else sf.lit(True)
+        entries.append(sf.when(sf.col("metric").isin(metrics) & there, entry))
     each = rows.withColumn("group", sf.explode(sf.array_compact(sf.array(*entries))))
     rest = [name for name in rows.columns if name not in _GROUP]
     return each.select("metric", "group.*", *rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from pyspark.sql import DataFrame, types
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as sf
 
 import spec
@@ -34,6 +34,11 @@ def declared(table: str) -> Table:
 def schema(table: str) -> types.StructType:
     """The columns of a table in their order, all nullable."""
     return types.StructType([types.StructField(column.name, _TYPES[column.type]) for column in declared(table).columns])
+
+
+def nothing(spark: SparkSession, table: str) -> DataFrame:
+    """A table without rows."""
+    return spark.createDataFrame([], schema(table))
 
 
 def conform(result: DataFrame, table: str) -> DataFrame:

@@ -253,12 +253,11 @@ class Talk:
         self.frames.append(leading | {"command": command, "is_response": is_response, "version": 1} | columns)
         return no
 
-    def ask(self, command: str, correlation: int, code: int | None = 1, told: Row | None = None, **columns: Any) -> None:
-        """A request and its answer; without a code there is none."""
+    def ask(self, command: str, correlation: int, code: int = 1, told: Row | None = None, **columns: Any) -> None:
+        """A request and its answer."""
         self.frame(True, command, correlation_id=correlation, **columns)
-        if code is not None:
-            answer = {"correlation_id": correlation, "response_code": code} | (told or {})
-            self.frame(False, command, is_response=True, **answer)
+        answer = {"correlation_id": correlation, "response_code": code} | (told or {})
+        self.frame(False, command, is_response=True, **answer)
 
     def publish(self, number: int, epoch: int | None = 1, publisher: int = 1, records: int = 1, **columns: Any) -> None:
         no = self.frame(True, "publish", publisher_id=publisher)
@@ -382,7 +381,8 @@ def test_waits_for_credit_by_hand(spark):
         (12, "subscribe", 2, "s2", None, 0, 0, 0, 12000),
         (14, "deliver", 0, None, None, 0, 1, None, None),
     ]
-    waits = sorted(credit_waits(stream_credit(frames), frames, connections).collect(), key=lambda r: r["start_frame_no"])
+    waits = credit_waits(stream_credit(frames), frames, connections).collect()
+    waits.sort(key=lambda row: row["start_frame_no"])
     names = ("start_frame_no", "end_frame_no", "duration_ns", "evidence", "side", "cause", "consumer_tag")
     assert [tuple(row[name] for name in names) for row in waits] == [
         (3, 4, 1000, "proven", "client", "stream-credit", "3"),

@@ -39,6 +39,8 @@ MUST_HAVE = {
         matched_by""",
     "flow_control": """
         connection_id channel channel_epoch consumer_tag cause start_ts_ns end_ts_ns duration_ns side evidence""",
+    "stream_credit": "connection_id subscription_id stream event granted used balance zero_since_ts_ns",
+    "stream_deliveries": "connection_id subscription_id stream chunk_id last_offset age_ns stream_offset lag_records",
     "heartbeats": "connection_id from_client negotiated_s longest_silence_ns missed",
     "latency_summary": "metric grouping count failed censored p50_ns p90_ns p99_ns p999_ns p9999_ns max_ns",
     "latency_buckets": "metric grouping bucket low_ns high_ns count",
