@@ -19,6 +19,7 @@ from typing import Any
 from dissector import capture, connections, detect, kernel, output, packets, program, reading, tables
 from dissector import dissector as whole
 from dissector.amqp091 import protocol
+from dissector.handshakes import methods
 from dissector.tcp import reassembler
 
 STAGES = (
@@ -35,7 +36,9 @@ STAGES = (
     ("assemble", protocol.Amqp091, "end"),
     ("decode frames", protocol.Amqp091, "_arguments"),
     ("decode messages", protocol.Amqp091, "decode"),
-    ("connections", connections.Connections, "take"),
+    ("connections", connections.Connections, "begin"),
+    ("connections", methods.Methods, "take"),
+    ("connections", connections.Connections, "close"),
     ("connections", connections.Connections, "rows"),
     ("tables", tables.Tables, "frames"),
     ("tables", tables.Tables, "messages"),
