@@ -20,7 +20,7 @@ STANDARD_INPUT = "-"
 Readable: TypeAlias = str | BinaryIO | io.RawIOBase
 """What can be read: a path, `-`, a binary file object."""
 
-LINGER_S = 0.2
+LINGER_S = 0.05
 """A pipe's octets are handed on at the latest so long after the first of them: few large batches when much comes in,
 and a live capture is seen at once."""
 

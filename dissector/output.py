@@ -86,8 +86,10 @@ class Output:
         self.folder = Path(folder)
         self.note = dict(note or {})
         self.rows = dict.fromkeys(schemas, 0)
-        _claim(self.folder, schemas)
+        # Killed anywhere in between, the next run knows the folder for ours, and nobody takes it for complete.
+        parts = _claim(self.folder, schemas)
         self._write_note(complete=False)
+        _empty(self.folder, parts, schemas)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="amqpscope-write")
         self._work: deque[Future[list[Row]]] = deque()
         self._writes: deque[Future[None]] = deque()
@@ -227,16 +229,17 @@ class _Table:
         self._writer = None
 
 
-def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
-    """Make the folder ours, and empty it of an earlier output."""
+def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
+    """Make the folder, or see that it is ours; the parts of an earlier output in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
-        if there and NOTE not in there:
+        notes = {NOTE, _temporary(folder / NOTE).name}
+        if there and not there & notes:
             raise OutputError(
                 f"{folder}: holds files that are not of an earlier run ({sorted(there)[0]}); name another folder"
             )
-        strange = there - {NOTE, _temporary(folder / NOTE).name} - set(schemas)
+        strange = there - notes - set(schemas)
         if strange:
             raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
         parts: list[Path] = []
@@ -245,6 +248,14 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
         foreign = sorted(str(part.relative_to(folder)) for part in parts if not PART_NAME.fullmatch(part.name))
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
+    return parts
+
+
+def _empty(folder: Path, parts: list[Path], schemas: Mapping[str, pa.Schema]) -> None:
+    """Remove an earlier output, and make the folders of the tables."""
+    try:
         for part in parts:
             part.unlink()
         for name in schemas:

@@ -493,6 +493,7 @@ class PacketDecoder:
                 rows = np.flatnonzero(outcome == status)
                 if len(rows):
                     yield code, rows, detail
-        short = np.unique(segments.row[segments.caplen < segments.length])
+        short = segments.row[segments.caplen < segments.length]
+        short = short[np.diff(short, prepend=-1) != 0]  # a packet may have several segments
         if len(short):
             yield "packet-truncated", short, "{caplen} of {length} octets were captured"

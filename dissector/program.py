@@ -55,6 +55,25 @@ def commands(wanted: str | None = None) -> tuple[dict[str, Command], dict[str, s
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named in the arguments; the result is the exit status."""
     gc.set_threshold(COLLECT_AT)
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing more is wanted of us.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not _is_ours(error):
+            raise
+        told = str(error)
+        if isinstance(error, OSError) and error.strerror and not error.filename:
+            told = f"cannot write: {error.strerror.lower()}"
+        print(f"amqpscope: {' '.join(told.split())}", file=sys.stderr)
+        return 2
+
+
+def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     names = {entry.name for entry in entry_points(group=GROUP)}
     ready, lacking = commands(words[0] if words and words[0] in names else None)
@@ -77,19 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, left = parser.parse_known_args(words)
     if left:  # argparse would show the usage of the program
         below.choices[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
-    try:
-        return ready[arguments.command].run(arguments)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing more is wanted of us.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        if not _is_ours(error):
-            raise
-        print(f"amqpscope: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    return ready[arguments.command].run(arguments)
 
 
 def _is_ours(error: Exception) -> bool:

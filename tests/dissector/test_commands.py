@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -270,7 +271,44 @@ def test_standard_output_that_is_full() -> None:
         command = [sys.executable, "-m", "dissector.program", "frames", str(SESSION)]
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2
-    assert done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"amqpscope: ")
+    assert done.stderr == b"amqpscope: cannot write: no space left on device\n"
+
+
+KILLED = """
+import os, pathlib, signal, sys
+left = int(sys.argv.pop(1))
+def moving(function):
+    def move(*arguments):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return move
+pathlib.Path.rename, pathlib.Path.replace = moving(pathlib.Path.rename), moving(pathlib.Path.replace)
+from dissector.program import main
+main()
+"""
+
+
+@pytest.mark.parametrize("moves", [0, 1, 4, len(NAMES) + 1])
+def test_a_killed_run_leaves_complete_parts_and_is_no_obstacle(moves: int, tmp_path: Path) -> None:
+    """Killed when the next file of the output was to be put in its place; then run again, undisturbed."""
+    folder, capture = tmp_path / "out", str(FOLDER / "interleaved_channels.pcap")
+    command = [sys.executable, "-c", KILLED, str(moves), "dissect", capture, "-o", str(folder)]
+    assert subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == -signal.SIGKILL
+    assert len(list(folder.rglob("part-*"))) == max(moves - 1, 0)
+    assert list(folder.rglob(".*.writing"))
+    for name in NAMES:
+        for part in (folder / name).glob("part-*"):
+            assert pq.read_table(part).schema.equals(schema(name))
+    if moves:
+        assert not json.loads((folder / "_amqpscope.json").read_text())["complete"]
+    assert main(["dissect", capture, "-o", str(folder)]) == 0
+    assert json.loads((folder / "_amqpscope.json").read_text())["complete"]
+    assert main(["dissect", capture, "-o", str(tmp_path / "undisturbed")]) == 0
+    for name in NAMES:
+        assert table(folder, name).equals(table(tmp_path / "undisturbed", name))
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
