@@ -96,6 +96,10 @@ class Connections:
         self.methods = Methods(protocol, compiled, self.story, self.used)
         self.commands = Commands(compiled, self.story, self.used)
 
+    def count(self, slot: int, performatives: str) -> None:
+        """Take the counts of a connection of AMQP 1.0, as JSON text."""
+        self.story(slot).performatives = performatives
+
     def story(self, slot: int) -> Story:
         """The story of a slot, begun when there is none."""
         if slot not in self.stories:
@@ -167,6 +171,7 @@ class Connections:
             "skipped_bytes": story.skipped,
             "server_properties": story.properties.get("server_properties"),
             "client_properties": story.properties.get("client_properties"),
+            "performatives": story.performatives,
             **secured.columns(story.tls, tcp.client),
             **self.judge(story, tcp, captures),
         }

@@ -3,7 +3,7 @@
 `feed` and `finish` are what everybody uses: the command line, the Spark source and the tests.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -16,6 +16,7 @@ import spec
 from dissector import detect
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
+from dissector.amqp10.frames import Amqp10
 from dissector.arrays import Ints
 from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
@@ -51,7 +52,7 @@ class Spoken(Protocol):
     """What a protocol does with the pieces of its connections."""
 
     @property
-    def ranges(self) -> list[Ranges]:
+    def ranges(self) -> Sequence[Ranges]:
         """Octets that must outlive their batch."""
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
@@ -108,9 +109,12 @@ class Dissector:
             self.protocol, self.options.ports, compiled, self.stream.layouts, self.stream.senders
         )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
-        self.protocols: dict[int, Spoken] = {detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream}
-        """The protocols that are decoded, by their number in a connection's state."""
         self.connections = Connections(self.protocol, compiled, self.options.ports)
+        self.protocols: dict[int, Spoken] = {
+            detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream,
+            detect.AMQP_1_0: Amqp10(compiled, self.connections.count),
+        }  # fmt: skip
+        """The protocols that are decoded, by their number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.connections.secured)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
@@ -124,7 +128,7 @@ class Dissector:
 
     @property
     def _ranges(self) -> list[Ranges]:
-        return sum((protocol.ranges for protocol in self.protocols.values()), self.tcp.ranges)
+        return sum((list(protocol.ranges) for protocol in self.protocols.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture; captures one after the other, each in its own order."""

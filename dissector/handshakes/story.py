@@ -89,6 +89,8 @@ class Story:
     closer: int | None = None
     """Side that said close first."""
     messages: int = 0
+    performatives: str | None = None
+    """JSON text of how many of each AMQP 1.0 had."""
     skipped: int = 0
     tls: Shown | None = None
     """What TLS shows, where there is TLS."""

@@ -139,6 +139,69 @@ def read_entries(
 
 
 @kernel
+def read_mixed(
+    data: Array, at: Array, end: Array, left: Array, entries: Array, start: Array, plain: Array
+) -> int:  # fmt: skip
+    """As `read_entries`, for regions that end with their frame and have filter values in some of their entries.
+
+    Some clients leave the value out altogether where there is none. An entry is read with a value first, then without,
+    until the last one ends where the region does; `start` and `plain` hold the entries up to the one at hand.
+    """
+    n = 0
+    for r in range(len(at)):
+        count = left[r]
+        depth = 0
+        steps = 0
+        start[0] = at[r]
+        plain[0] = 0
+        while 0 <= depth < count and steps < 8 * count + 64:
+            steps += 1
+            q = start[depth] + 8
+            if plain[depth] == 0 and q + 2 <= end[r]:
+                q += 2 + (0 if u16(data, q) == NULL else u16(data, q))
+            if plain[depth] <= 1 and q + 4 <= end[r] and data[q] < 0x80:
+                q += 4 + u32(data, q)
+                if q + 12 * (count - depth - 1) <= end[r] and (depth + 1 < count or q == end[r]):
+                    depth += 1
+                    if depth < count:
+                        start[depth] = q
+                        plain[depth] = 0
+                    continue
+            plain[depth] += 1
+            while depth >= 0 and plain[depth] > 1:
+                depth -= 1
+                if depth >= 0:
+                    plain[depth] += 1
+        if depth < count:
+            continue
+        for k in range(count):
+            p = start[k]
+            number = i64(data[p]) & 0x7F
+            for i in range(p + 1, p + 8):
+                number = number << 8 | i64(data[i])
+            q = p + 8
+            value_length = -1
+            if plain[k] == 0:
+                value_length = -1 if u16(data, q) == NULL else u16(data, q)
+                q += 2 + max(value_length, 0)
+            entries[E_REGION, n] = r
+            entries[E_NUMBER, n] = number
+            entries[E_LARGE, n] = i64(data[p]) >> 7
+            entries[E_OFFSET, n] = q + 4
+            entries[E_LENGTH, n] = u32(data, q)
+            entries[E_MISSING, n] = 0
+            entries[E_CODING, n] = -1
+            entries[E_COUNT, n] = 1
+            entries[E_SIZE, n] = -1
+            entries[E_FILTER, n] = p + 10
+            entries[E_FILTER_LENGTH, n] = value_length
+            n += 1
+        at[r] = end[r]
+        left[r] = 0
+    return n
+
+
+@kernel
 def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
     """Octets that the entry at p has, as far as can be seen: at least those up to `end`."""
     least: int = end - p

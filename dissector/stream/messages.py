@@ -13,12 +13,13 @@ from dissector.arrays import Ints
 from dissector.carry import Buffer
 from dissector.fields import O_WIDTH, Decoded, Plan
 from dissector.stream import layout as sl
-from dissector.stream import names
+from dissector.stream import names, tracking
 from dissector.stream.records import Long, Reader, Regions
 from spec.model import Protocol
 
 PUBLISH = 2
 USER_CHUNK = 0
+TRACKING_CHUNKS = (1, 2)
 MOST_ENTRIES = 1 << 16
 """Entries of a chunk: their number has 16 bits."""
 
@@ -30,6 +31,8 @@ class Records:
 
     def __init__(self, protocol: Protocol, plan: Plan, known: names.Names, compiled: bool, keep_bodies: bool) -> None:
         self.known = known
+        self.compiled = compiled
+        self.texts = tracking.texts(protocol)
         self.reader = Reader(compiled, keep_bodies)
         self.heads = np.zeros(len(protocol.methods), np.int64)
         """Octets in front of the entries, of the layouts that have such; else 0."""
@@ -101,6 +104,30 @@ class Records:
         rows[sl.R_LENGTH, frame] = len(long.head)
         rows[sl.R_CUT, frame] = 0
         self.complete[frame] = long
+
+    # ---------------------------------------------------------------------------------------------------- tracking
+
+    def tracking(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[pa.Array | None, Ints]:
+        """The column `tracking` of frames that are whole in one piece (None: all null), and faults."""
+        layout = rows[sl.R_LAYOUT]
+        kind = np.where(layout >= 0, self.kinds[layout], 0)
+        head = self.heads[layout]
+        body = rows[sl.R_SIZE] - sl.HEAD_OCTETS
+        size, trailer = _numbers(fields, "chunk_data_length"), _numbers(fields, "chunk_trailer_length")
+        chunk = _numbers(fields, "chunk_type")
+        whole = (kind == sl.DELIVERED) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] == body)
+        tracks = np.isin(chunk, TRACKING_CHUNKS) & (head + size <= body)
+        trails = (chunk == USER_CHUNK) & (trailer > 0) & (head + size + trailer == body)
+        frames = np.flatnonzero(whole & (tracks | trails))
+        if not len(frames):
+            return None, _faults(rows, [])
+        begin = rows[sl.R_OFFSET] + head + np.where(tracks, 0, size)
+        octets = np.where(tracks, size, trailer)
+        column, torn = tracking.render(
+            buffer.data, rows.shape[1], frames, begin[frames], octets[frames], chunk[frames], self.texts, self.compiled
+        )
+        wrong = [(int(frames[k]), sl.MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
+        return column, _faults(rows, wrong)
 
     # ---------------------------------------------------------------------------------------------------- messages
 
@@ -200,7 +227,7 @@ class Records:
             _numbers(fields, "publisher_id")[holders],
         )  # fmt: skip
         meaning, table = self.known.meanings(rows, fields, holders, ids)
-        columns |= names.columns(meaning[np.searchsorted(holders, frame)], table)
+        columns |= names.columns(meaning[np.searchsorted(holders, frame)], table, delivered)
         chunk = _numbers(fields, "chunk_id")[frame]
         placed = delivered & ~fields.columns["chunk_id"].is_null().to_numpy(zero_copy_only=False)[frame]
         times = _numbers(fields, "chunk_timestamp")[frame]

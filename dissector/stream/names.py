@@ -4,13 +4,15 @@ Ids are per connection, and may be declared anew. What a request says holds from
 answer is an error; a subscription's id keeps its stream until another one is granted, for chunks may be under way.
 """
 
+import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dissector.arrays import Ints
+from dissector.arrays import Array, Ints
 from dissector.fields import Decoded
 from dissector.stream import layout as sl
 
@@ -26,6 +28,7 @@ class Meaning(NamedTuple):
 
     stream: str | None
     reference: str | None = None
+    """Name of the publisher or consumer, where it has one."""
     epoch: int | None = None
 
 
@@ -118,7 +121,7 @@ class Names:
         if len(book.asked) >= MOST_REQUESTS:
             del book.asked[next(iter(book.asked))]
         if subscribing:
-            number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream)
+            number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream, _name(values["properties"]))
         else:
             reference = values["publisher_reference"]
             number, epoch = number_told, book.epochs.get(number_told, 0) + 1
@@ -149,14 +152,27 @@ class Names:
         return [(number, before or NOTHING)]
 
 
-COLUMNS = ("correlation_id", "stream", "publisher_id", "subscription_id", "publisher_reference", "response_code")
+COLUMNS = (
+    "correlation_id", "stream", "publisher_id", "subscription_id", "publisher_reference", "response_code", "properties",
+)  # fmt: skip
 
 
-def columns(of: Ints, table: list[Meaning]) -> dict[str, pa.Array]:
-    """The columns of messages that say so, for indexes into the table."""
-    index = pa.array(of)
+def _name(properties: object) -> str | None:
+    """The name of a consumer, among the properties of its subscription."""
+    if not isinstance(properties, str) or '"name"' not in properties:
+        return None
+    found = json.loads(properties).get("name")
+    return found if isinstance(found, str) else None
+
+
+def columns(of: Ints, table: list[Meaning], delivered: Array) -> dict[str, pa.Array]:
+    """The columns of messages that say so, for indexes into the table; `delivered` (bool) where they are of chunks."""
+    index, of_consumer = pa.array(of), pa.array(delivered)
+    references = pa.array([m.reference for m in table], pa.string()).take(index)
+    nobody = pa.scalar(None, pa.string())
     return {
         "stream": pa.array([m.stream for m in table], pa.string()).take(index),
-        "publisher_reference": pa.array([m.reference for m in table], pa.string()).take(index),
+        "publisher_reference": pc.if_else(of_consumer, nobody, references),
+        "consumer": pc.if_else(of_consumer, references, nobody),
         "publisher_epoch": pa.array([m.epoch for m in table], pa.int32()).take(index),
     }

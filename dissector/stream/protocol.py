@@ -116,7 +116,12 @@ class Stream:
         if not n:
             return
         frames = self._decoded(n, buffer)
+        tracking, torn = self.records.tracking(frames.rows, frames.fields, buffer)
+        if tracking is not None:
+            frames.fields.columns["tracking"] = tracking
         yield frames
+        if torn.shape[1]:
+            yield StreamFaults(torn)
         messages, faults = self.records.take(frames.rows, frames.fields, buffer)
         if faults.shape[1]:
             yield StreamFaults(faults)

@@ -22,6 +22,8 @@ from dissector.stream import coding, entries
 from dissector.stream import layout as sl
 
 ID_OCTETS = 8
+ENTRY_OCTETS = 12
+"""Of a published entry, at least."""
 
 
 class Regions(NamedTuple):
@@ -112,15 +114,15 @@ class Reader:
         found = self._entries(regions, buffer)
         retry = np.flatnonzero((regions.kind == sl.FILTERED) & ~_done(regions) & (regions.ends == sl.WHOLE))
         if len(retry):
-            plain = Regions(
-                begins[retry], regions.end[retry], regions.limit[retry], np.full(len(retry), sl.PUBLISHED),
-                regions.ends[retry], lefts[retry],
-            )  # fmt: skip
-            found = self._without_filters(regions, retry, plain, found, buffer)
+            regions.at[retry], regions.left[retry] = begins[retry], lefts[retry]
+            found = found[:, ~np.isin(found[sl.E_REGION], retry)]
+            parts = [found, self._without_filters(regions, retry, buffer), self._entries(regions, buffer)]
+            joined = np.concatenate(parts, axis=1)
+            found = np.ascontiguousarray(joined[:, np.argsort(joined[sl.E_REGION], kind="stable")])
         return self._opened(found, len(regions.at), buffer)
 
     def _entries(self, regions: Regions, buffer: Buffer) -> Ints:
-        least = np.where(regions.kind == sl.DELIVERED, 4, 12)
+        least = np.where(regions.kind == sl.DELIVERED, 4, ENTRY_OCTETS)
         room = int(np.minimum(regions.left, np.maximum(regions.end - regions.at, 0) // least).sum())
         found = np.empty((sl.E_HEIGHT, room), np.int64)
         n = call(
@@ -129,16 +131,36 @@ class Reader:
         )  # fmt: skip
         return found[:, :n]
 
-    def _without_filters(self, regions: Regions, retry: Ints, plain: Regions, found: Ints, buffer: Buffer) -> Ints:
-        """Some clients leave the filter value out altogether where there is none; such a frame fits without."""
-        other = self._entries(plain, buffer)
-        good = _done(plain)
-        regions.at[retry[good]] = plain.at[good]
-        regions.left[retry[good]] = 0
-        other = other[:, good[other[sl.E_REGION]]].copy()
-        other[sl.E_REGION] = retry[other[sl.E_REGION]]
-        joined = np.concatenate([found[:, ~np.isin(found[sl.E_REGION], retry[good])], other], axis=1)
-        return np.ascontiguousarray(joined[:, np.argsort(joined[sl.E_REGION], kind="stable")])
+    def _without_filters(self, regions: Regions, retry: Ints, buffer: Buffer) -> Ints:
+        """Some clients leave the filter value out altogether where there is none: in all entries of a frame, or some.
+
+        What fits so is read, and its regions are done.
+        """
+        found = np.empty((sl.E_HEIGHT, 0), np.int64)
+        for read in (self._plain, self._mixed):
+            octets = (regions.end - regions.at)[retry]
+            retry = retry[(regions.left[retry] > 0) & (regions.left[retry] * ENTRY_OCTETS <= octets)]
+            some = Regions(*(column[retry] for column in regions))
+            made = read(some, buffer)
+            good = _done(some)
+            regions.at[retry[good]] = some.at[good]
+            regions.left[retry[good]] = 0
+            made = made[:, good[made[sl.E_REGION]]].copy()
+            made[sl.E_REGION] = retry[made[sl.E_REGION]]
+            found = np.concatenate([found, made], axis=1)
+        return found
+
+    def _plain(self, regions: Regions, buffer: Buffer) -> Ints:
+        regions.kind[:] = sl.PUBLISHED
+        return self._entries(regions, buffer)
+
+    def _mixed(self, regions: Regions, buffer: Buffer) -> Ints:
+        found = np.empty((sl.E_HEIGHT, int(regions.left.sum())), np.int64)
+        start, plain = (np.empty(int(regions.left.max(initial=0)), np.int64) for _ in range(2))
+        n = call(
+            entries.read_mixed, self.compiled, buffer.data, regions.at, regions.end, regions.left, found, start, plain
+        )
+        return found[:, :n]
 
     def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
         """Sub-batches become their records."""

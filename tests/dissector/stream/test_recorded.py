@@ -89,6 +89,17 @@ def test_two_subscriptions_got_the_same_records() -> None:
         assert {(row["stream"], row["subscription_id"]) for row in rows} == {("chunks", 1)}
 
 
+def test_tracking_data_of_a_broker() -> None:
+    """What the writer stored and published comes to who asks for all kinds of chunks."""
+    told = [row for row in read("stream_chunks")["stream_frames"] if row["tracking"]]
+    assert {row["chunk_type"] for row in told} == {0, 1}
+    items = [item for row in told for item in json.loads(row["tracking"])]
+    assert {"kind": "offset", "name": "cons1", "value": 4} in items
+    # a writer of AMQP has a reference, too, which the broker made up
+    assert {item["name"] for item in items} > {"cons1", "ref"}
+    assert {item["kind"] for item in items if item["name"] == "ref"} == {"sequence"}
+
+
 def test_publishers_ids_mean_what_was_declared_last() -> None:
     rows = [row for row in read("stream_calls")["messages"] if row["kind"] == "publish"]
     assert [(row["publisher_id"], row["publish_seq"]) for row in rows] == [
@@ -145,7 +156,8 @@ def test_rows_do_not_depend_on_how_the_capture_is_read(name: str) -> None:
 def test_nothing_is_skipped_or_unread(name: str) -> None:
     found = read(name)
     assert found["stream_frames"]
-    assert {row["protocol"] for row in found["connections"]} <= {"rabbitmq-stream", "unknown"}
+    others = {"tls", "amqp-0-9-1"} if name == "stream_wrong_ports" else set()
+    assert {row["protocol"] for row in found["connections"]} <= {"rabbitmq-stream", "unknown"} | others
     assert not [row for row in found["connections"] if row["skipped_bytes"] and row["protocol"] == "rabbitmq-stream"]
     if name != "stream_errors":
         assert not found["anomalies"]
