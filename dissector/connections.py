@@ -49,6 +49,7 @@ from dissector.tcp.layout import (
     H_END_CAPTURE,
     H_END_PACKET,
     H_END_TS,
+    H_FULL_NS,
     H_LOST,
     H_PACKETS,
     H_POS,
@@ -57,6 +58,9 @@ from dissector.tcp.layout import (
     H_SYN_PACKET,
     H_SYN_TS,
     H_SYNS,
+    H_TWICE,
+    H_WSCALE,
+    H_ZERO_NS,
     S_CAPTURE,
     S_LENGTH,
     S_OFFSET,
@@ -168,6 +172,8 @@ class Connections:
             "closed_by": closed_by,
             "lost_bytes": lost,
             "retransmitted_bytes": sides[0][H_AGAIN] + sides[1][H_AGAIN],
+            "duplicated_bytes": sides[0][H_TWICE] + sides[1][H_TWICE],
+            **_stalls(sides, tcp.client),
             "skipped_bytes": story.skipped,
             "server_properties": story.properties.get("server_properties"),
             "client_properties": story.properties.get("client_properties"),
@@ -211,6 +217,16 @@ def _where(row: list[int], ts: int, packet: int, capture: int) -> Where | None:
     return Where(row[ts], row[packet], row[capture]) if row[packet] else None
 
 
+def _stalls(sides: tuple[list[int], list[int]], client: int) -> dict[str, int | None]:
+    """How long the window of each side held the other up. Where a SYN was not seen, when it was full is not known."""
+    scales = sides[0][H_WSCALE], sides[1][H_WSCALE]
+    known = min(scales) >= 0 or -2 in scales
+    both = (("client", sides[client]), ("server", sides[1 - client]))
+    return {f"{who}_zero_window_ns": side[H_ZERO_NS] for who, side in both} | {
+        f"{who}_full_window_ns": side[H_FULL_NS] if known else None for who, side in both
+    }
+
+
 @lru_cache(4096)
 def address(high: int, low: int) -> str:
     """An address from its signed halves; IPv4 addresses are mapped ones."""
@@ -230,7 +246,7 @@ def endpoints(state: list[int]) -> tuple[Endpoint, Endpoint]:
 
 def ends(identity: int, conn: Ints) -> tuple[str, str]:
     """Client and server of an open connection as `ip:port`."""
-    slot = np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] == 1))[0]
+    slot = np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] != 0))[0]
     texts = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot].tolist())]
     client = int(conn[slot, C_CLIENT])
     return texts[client], texts[1 - client]

@@ -25,19 +25,21 @@ from dissector.packets import PacketDecoder, PacketReport
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
 from dissector.tcp.layout import (
-    C_FIRST_PACKET,
-    C_FIRST_TS,
-    C_ID,
     C_PROTOCOL,
     C_SYN,
     K_CLOCK,
     S_SLOT,
+    T_SIDE,
+    T_SLOT,
+    V_SIDE,
+    V_SLOT,
 )
-from dissector.tcp.reassembler import Reassembler
-from dissector.tcp.slots import identity
+from dissector.tcp.reassembler import Output, Reassembler
 from dissector.tls.stage import Tls
 from spec.model import Protocol as Specification
 
+SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
+"""Where rows begin and end, in tables whose rows are not of one moment."""
 Row = tuple[str, pa.RecordBatch]
 """A table's name and some rows of it."""
 Work = Callable[[], list[Row]]
@@ -147,16 +149,14 @@ class Dissector:
         segments, report = self.packets.segments(batch, self.compiled)
         self.reports.append(report)
         buffer = self._resume(Buffer(batch.data, batch.used))
-        for pieces, ended in self.tcp.feed(segments):
-            yield from self._pieces(pieces, ended, buffer)
+        for out in self.tcp.feed(segments, buffer):
+            yield from self._take(out, buffer)
         for packet, count in self.tcp.given_up:
             told = (
                 f"more than {self.tcp.max_connections} connections were open: {count} that were idle longest ended here"
             )
             report.problems.append(Problem("limit-reached", packet, None, told))
         self.tcp.given_up.clear()
-        for pieces, ended in self.tcp.expire():
-            yield from self._pieces(pieces, ended, buffer)
         yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
@@ -164,8 +164,8 @@ class Dissector:
         """As `finish`, with the rows still to be made."""
         buffer = self._resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
-        for pieces, ended in self.tcp.finish():
-            yield from self._pieces(pieces, ended, buffer)
+        for out in self.tcp.finish():
+            yield from self._take(out, buffer)
         self.carried = np.zeros(0, np.uint8)
 
     def _resume(self, buffer: Buffer) -> Buffer:
@@ -173,12 +173,21 @@ class Dissector:
         move(self._ranges, buffer.append(self.carried), self.compiled)
         return buffer
 
-    def _pieces(self, pieces: Ints, ended: Ints, buffer: Buffer) -> Iterator[Work]:
+    def _take(self, out: Output, buffer: Buffer) -> Iterator[Work]:
+        if out.pieces.shape[1]:
+            yield from self._pieces(out.pieces, buffer)
+        conn = self.tcp.conn
+        if out.faults.shape[1]:
+            yield partial(self._tcp_faults, out.faults, Ends.of(conn, out.faults[T_SLOT], out.faults[T_SIDE]))
+        if out.windows.shape[1]:
+            yield partial(self._windows, out.windows, Ends.of(conn, out.windows[V_SLOT], out.windows[V_SIDE]))
+        if len(out.ended):
+            yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
+            yield from self._end(out.ended, buffer, conn)
+
+    def _pieces(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
         self.connections.begin(pieces, buffer.data)
         yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
-        if len(ended):
-            yield from self._speak(self._opened(self.tls.look(ended, buffer), buffer), buffer)
-            yield from self._end(ended, buffer, self.tcp.conn)
 
     def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
         """Pieces of connections whose protocol is known; of TLS ones what is in their records instead of these."""
@@ -238,8 +247,6 @@ class Dissector:
         self._skip(slots, skipped)
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
-        for slot in ended[conn[ended, C_ID] == 0].tolist():  # neither SYN nor data: known by its first packet alone
-            conn[slot, C_ID] = identity(conn.data, slot, int(conn[slot, C_FIRST_PACKET]), int(conn[slot, C_FIRST_TS]))
         spoken = conn[ended, C_PROTOCOL]
         for number, protocol in self.protocols.items():
             slots = ended[spoken == number]
@@ -303,6 +310,12 @@ class Dissector:
     def _stream_messages(self, messages: StreamMessages, ends: Ends) -> list[Row]:
         return self.cut("messages", self.tables.stream_messages(messages, ends))
 
+    def _tcp_faults(self, faults: Ints, ends: Ends) -> list[Row]:
+        return self.cut("anomalies", self.tables.tcp_faults(faults, ends))
+
+    def _windows(self, windows: Ints, ends: Ends) -> list[Row]:
+        return self.cut("tcp_windows", self.tables.windows(windows, ends))
+
     def _faults(self, faults: Faults | StreamFaults, ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.faults(faults, ends))
 
@@ -311,7 +324,7 @@ class Dissector:
         if rows is None or (self.options.handshakes and table != "connections"):
             return []
         start, end = self.options.from_ns, self.options.to_ns
-        first, last = ("first_ts_ns", "last_ts_ns") if table == "connections" else ("ts_ns", "ts_ns")
+        first, last = SPANS.get(table, ("ts_ns", "ts_ns"))
         # What has no time, such as an anomaly of a whole file, is always in.
         if start is not None:
             rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(last), start), True))

@@ -3,8 +3,14 @@
 CONNECTIONS = 131_072
 """Connections held open at a time; beyond, those idle longest are given up (and have their row)."""
 
+IDENTITIES = 1 << 21
+"""Connections that are remembered so that none has the identity of another; then half of them are forgotten."""
+
 WAITING_PARTS = 65_536
 """Segments that wait for an earlier one, over all connections; beyond, the hole before them counts as lost."""
+
+WAITING_PARTS_PER_STREAM = 8_192
+"""Segments that wait in one direction of one connection; each that comes out of order is sorted in among them."""
 
 WAITING_OCTETS = 64 << 20
 """Octets in these."""

@@ -50,11 +50,11 @@ IPV4_MAPPED = 0xFFFF << 32
 # Rows of the matrix that the kernel fills, one column a segment; named as in SegmentBatch.
 (
     ROW, SRC_HI, SRC_LO, DST_HI, DST_LO, SPORT, DPORT, SEQ, ACK, FLAGS, WINDOW, OFFSET, CAPLEN, LENGTH, WSCALE, MSS,
-    HEIGHT,
-) = range(17)  # fmt: skip
+    MARK, HEIGHT,
+) = range(18)  # fmt: skip
 _NAMES = (
     "row", "src_hi", "src_lo", "dst_hi", "dst_lo", "sport", "dport", "seq", "ack", "flags", "window", "offset",
-    "caplen", "length", "wscale", "mss",
+    "caplen", "length", "wscale", "mss", "mark",
 )  # fmt: skip
 
 _PROBLEMS = {
@@ -88,6 +88,8 @@ class SegmentBatch:
         length: octets of the payload by the IP header; more than `caplen` where the snap length cut it.
         wscale: window scale option of a SYN, -1 without.
         mss: maximum segment size option of a SYN, -1 without.
+        mark: what tells a packet sent again from a copy by the capture: the identification of IPv4; where that is zero,
+            and in IPv6, 65536 and the checksum.
         capture: index of the capture.
     """
 
@@ -109,6 +111,7 @@ class SegmentBatch:
     length: Ints
     wscale: Ints
     mss: Ints
+    mark: Ints
     capture: int
 
 
@@ -217,6 +220,8 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
     out[LENGTH, m] = size - header
     out[WSCALE, m] = wscale
     out[MSS, m] = mss
+    mark = be16(data, source - 8) if version == 4 else 0  # RFC 6864: zero says nothing
+    out[MARK, m] = mark if mark > 0 else 0x10000 + be16(data, p + 16)
     return TCP
 
 

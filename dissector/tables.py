@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import spec
@@ -17,14 +18,38 @@ from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
 from dissector.stream.protocol import PROTOCOL as STREAM
 from dissector.stream.protocol import StreamFaults, StreamFrames, StreamMessages
-from dissector.tcp.layout import C_CLIENT, C_ID
+from dissector.tcp.layout import (
+    C_A_PORT,
+    C_B_PORT,
+    C_CLIENT,
+    C_ID,
+    T_CAPTURE,
+    T_CODE,
+    T_PACKET,
+    T_POS,
+    T_TS,
+    T_VALUE,
+    V_CAPTURE,
+    V_END_CAPTURE,
+    V_END_PACKET,
+    V_END_TS,
+    V_KIND,
+    V_PACKET,
+    V_PACKETS,
+    V_TS,
+    ZERO,
+)
+from dissector.tcp.layout import FAULTS as TCP_FAULTS
 from spec.model import Protocol
 
 TYPES = {
     "int64": pa.int64(), "int32": pa.int32(), "bool": pa.bool_(), "string": pa.string(), "binary": pa.binary(),
     "timestamp": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-NAMES = ("captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "anomalies")
+NAMES = (
+    "captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "tcp_windows",
+    "anomalies",
+)  # fmt: skip
 """The tables that dissection gives."""
 FRAME_TYPES = {
     ly.METHOD: "method", ly.HEADER: "header", ly.BODY: "body", ly.HEARTBEAT: "heartbeat",
@@ -49,6 +74,8 @@ DETAILS = {
     "record-count-wrong": "{value} found",
     "sub-batch-unreadable": "of coding {value}",
     "message-malformed": "{value} records",
+    "overlap-mismatch": "{value} octets are not those that came first",
+    "connection-reused-port": "the connection had {value} packets until then",
 }
 """What `detail` says of each fault; `value` is the number that came with it."""
 
@@ -71,7 +98,10 @@ class Ends(NamedTuple):
     @classmethod
     def of(cls, conn: Ints, slot: Ints, side: Ints) -> "Ends":
         """Look it up for rows of these slots and sides."""
-        return cls(conn[:, C_ID].copy()[slot], side == conn[:, C_CLIENT].copy()[slot])
+        client = conn[:, C_CLIENT].copy()[slot]
+        if (client < 0).any():  # nobody said anything yet: the server has the lower port
+            client = np.where(client < 0, conn[slot, C_A_PORT] < conn[slot, C_B_PORT], client)
+        return cls(conn[:, C_ID].copy()[slot], side == client)
 
 
 class Tables:
@@ -177,6 +207,34 @@ class Tables:
         channel = pa.array(rows[ly.Y_CHANNEL], pa.int32(), mask=rows[ly.Y_CHANNEL] < 0)
         offset = pa.array(rows[ly.Y_POS], mask=rows[ly.Y_POS] < 0)
         return self._anomalies(codes, details, channel, offset, leading)
+
+    def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
+        """Rows of `anomalies` for what segments had."""
+        codes = [TCP_FAULTS[code] for code in rows[T_CODE].tolist()]
+        details = [self._detail(code, value) for code, value in zip(codes, rows[T_VALUE].tolist(), strict=True)]
+        number = np.full(len(codes), -1, np.int64)
+        where = rows[T_CAPTURE], rows[T_PACKET], rows[T_TS]
+        offset = pa.array(rows[T_POS], mask=rows[T_POS] < 0)
+        leading = self._leading(ends, number, *where, *where)
+        return self._anomalies(codes, details, nulls(len(codes), "int32"), offset, leading)
+
+    def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
+        """Rows of `tcp_windows`."""
+        unended = rows[V_END_PACKET] == 0
+        capture = self._capture(rows[V_END_CAPTURE])
+        columns = {
+            "connection_id": pa.array(ends.connection_id),
+            "from_client": pa.array(ends.from_client),
+            "kind": pa.array(["zero" if kind == ZERO else "full" for kind in rows[V_KIND].tolist()], pa.string()),
+            "start_capture": self._capture(rows[V_CAPTURE]),
+            "start_packet": pa.array(rows[V_PACKET]),
+            "start_ts_ns": pa.array(rows[V_TS]),
+            "end_capture": pc.if_else(pa.array(unended), pa.scalar(None, pa.string()), capture),
+            "end_packet": pa.array(rows[V_END_PACKET], mask=unended),
+            "end_ts_ns": pa.array(rows[V_END_TS], mask=unended),
+            "packets": pa.array(rows[V_PACKETS]),
+        }
+        return record_batch(schema("tcp_windows"), columns)
 
     def problems(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch | None:
         """Rows of `anomalies` for the fields of the rows of another batch; None when there were none."""

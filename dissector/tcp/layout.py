@@ -1,4 +1,4 @@
-"""What the matrices of TCP hold: connections, their two directions, octets that wait, pieces.
+"""What the matrices of TCP hold: connections, their two directions, octets that wait, and what comes out.
 
 A connection has a slot in the matrix `conn`, its two directions have rows `2 * slot + side` in `half`, where
 side 0 is the endpoint with the lower (address, port). Octets that came too early wait as `parts`, linked in
@@ -9,10 +9,11 @@ copy seen; a hole is a piece without octets.
 # Columns of `conn`. Addresses are 128 bits in two signed halves; times are ns since the epoch.
 (
     C_A_HI, C_A_LO, C_A_PORT, C_B_HI, C_B_LO, C_B_PORT,
-    C_USED,  # 1 while the slot holds a connection
-    C_CLIENT,  # side that opened the connection; -1: not known yet
+    C_USED,  # 1 while the slot holds a connection, 2 when that is over and its last pieces are being read
+    C_CLIENT,  # side that opened the connection; -1: not known yet. Where no SYN tells, the readers of octets decide
+    C_OPENER,  # the same by SYNs alone
     C_SYN,  # bit 0: SYN seen, bit 1: SYN-ACK seen
-    C_ISN,  # the client's initial sequence number, when bit 0 or 1 of C_SYN is set
+    C_ISN,  # the client's initial sequence number, when bit 0 or 1 of C_SYN is set; else that of the first segment
     C_ID,  # connection_id; 0: not decided yet
     C_FIRST_TS, C_LAST_TS, C_FIRST_PACKET, C_FIRST_CAPTURE, C_LAST_PACKET,
     C_PACKETS, C_BYTES,
@@ -23,21 +24,31 @@ copy seen; a hole is a piece without octets.
     C_FRAMES,  # frames so far: the next frame_no
     C_PROTOCOL,  # index into detect.PROTOCOLS; 0: not decided yet
     C_UP_TS, C_UP_PACKET, C_UP_CAPTURE,  # the client's acknowledgement of the SYN-ACK; time 0: not seen
+    C_LIST, C_OLDER, C_NEWER,  # OPEN or CLOSED, and neighbours in that list, which is in order of the last segment
+    C_SEEN,  # number of the last segment, over all connections
     C_WIDTH,
-) = range(28)  # fmt: skip
+) = range(33)  # fmt: skip
+
+OPEN, CLOSED = range(2)
 
 # Columns of `half`.
 (
     H_STARTED,
     H_NEXT,  # sequence number (32 bits) of the next octet
     H_POS,  # position of the next octet in the stream
+    H_TOP,  # position behind the highest octet seen
     H_ACKED,  # position up to which the other side has acknowledged
     H_ACK_TS,  # when it did
     H_HEAD, H_TAIL,  # parts that wait, in stream order; -1: none
     H_WAITING,  # octets in them
     H_COUNT,  # how many
-    H_LOST, H_AGAIN,  # octets in holes; octets that came more than once
-    H_WSCALE,  # window scale of the SYN; -1: not seen
+    H_LOST,  # octets in holes
+    H_AGAIN, H_TWICE,  # octets that came more than once: sent again; captured twice
+    H_WSCALE,  # window scale of the SYN; -1: SYN not seen, -2: SYN without that option
+    H_WINDOW,  # window that this side last announced, not scaled; -1: none
+    H_STALL,  # what that window does to the other side: one of the kinds below; 0: nothing
+    H_STALL_TS, H_STALL_PACKET, H_STALL_CAPTURE, H_STALL_COUNT,  # since when; packets of the connection until then
+    H_ZERO_NS, H_FULL_NS,  # how long in all it was so, up to the last change
     H_PACKETS,  # packets that this side sent, SYNs left out
     H_SYNS,  # SYNs (or SYN-ACKs), copies of one left out
     H_SYN_LAST_TS,
@@ -45,8 +56,10 @@ copy seen; a hole is a piece without octets.
     H_END,  # the first FIN or RST: its flag; 0: none
     H_END_TS, H_END_PACKET, H_END_CAPTURE,
     H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
-    H_WIDTH,
-) = range(24)  # fmt: skip
+    H_RECENT,  # hashes of the last packets, RECENT of them
+) = range(34)  # fmt: skip
+RECENT = 8
+H_WIDTH = H_RECENT + RECENT
 
 # Columns of `parts`. P_OFFSET -1 is a hole.
 P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_WIDTH = range(9)
@@ -58,13 +71,49 @@ P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_WIDTH = 
     S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_HEIGHT,
 ) = range(12)  # fmt: skip
 
-# Items of `control`, what the kernel remembers between calls.
-K_PIECES, K_CLOCK, K_WAITING, K_ENDED, K_TOMBSTONES, K_WIDTH = range(6)
+# Rows of `windows`, one column an interval in which the window of a side held the other up: its kind; the packet
+# with which it began, and that with which it ended (0: it did not); packets of the connection in between.
+(
+    V_SLOT, V_SIDE, V_KIND, V_PACKET, V_TS, V_CAPTURE, V_END_PACKET, V_END_TS, V_END_CAPTURE, V_PACKETS, V_HEIGHT,
+) = range(11)  # fmt: skip
+ZERO, FULL = 1, 2
+
+# Rows of `faults`, one column each; the code is an index into FAULTS.
+T_SLOT, T_SIDE, T_CODE, T_POS, T_VALUE, T_PACKET, T_TS, T_CAPTURE, T_HEIGHT = range(9)
+FAULTS = (
+    "overlap-mismatch",  # value: octets that differ
+    "connection-reused-port",  # value: packets of the connection that was not seen to end
+)
+MISMATCH, REUSED = range(2)
+
+# Items of `control`, what the kernels remember between calls.
+(
+    K_PIECES, K_FAULTS, K_WINDOWS, K_ENDED,  # how many were made
+    K_CLOCK,
+    K_SEGMENTS,  # taken so far
+    K_WAITING,  # octets in all parts
+    K_TOMBSTONES,
+    K_LIVE,  # connections that are not over
+    K_KNOWN,  # identities in the younger table of them
+    K_GIVEN_UP,  # open connections that were ended to make room
+    K_WANT,  # why the walk stopped
+    K_OLDEST,  # of the lists OPEN and CLOSED
+    _K_OLDEST_CLOSED,
+    K_NEWEST,
+    _K_NEWEST_CLOSED,
+    K_WIDTH,
+) = range(17)  # fmt: skip
+
+# Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
+# rows for parts are needed; identities are to be given more room.
+READ, SLOT, FEWER, PARTS, IDENTITIES = range(5)
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 
 LINGER_NS = 30_000_000_000
 """A closed connection is over when no packet of it came for this long."""
+LINGER_SEGMENTS = 256
+"""And not before so many other segments: a few wrong times end nothing."""
 COPY_NS = 100_000_000
 """A SYN so soon after another is a copy by the capture; retransmissions wait for a second (RFC 6298 §2)."""
 HOLE_NS = 1_000_000_000

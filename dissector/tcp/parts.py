@@ -87,10 +87,14 @@ def keep(
 
 @kernel
 def store(
-    half: Array, parts: Array, control: Array, free: Array, row: int,
+    data: Array, half: Array, parts: Array, control: Array, free: Array, row: int, again: int,
     pos: int, length: int, offset: int, packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Keep octets that came too early, less those already waiting: the first copy wins."""
+) -> int:  # fmt: skip
+    """Keep octets that came too early, less those already waiting: the first copy wins.
+
+    Those count in column `again` of `half`. Returns how many of them differ from the first copy.
+    """
+    different = 0
     end = pos + length
     before = -1
     part = half[row, H_HEAD]
@@ -108,15 +112,24 @@ def store(
                 before = keep(
                     half, parts, control, free, row, before, part, pos, start - pos, offset, packet, ts, capture
                 )
-            lap = min(stop, end) - max(start, pos)
-            half[row, H_AGAIN] += lap
+                if offset >= 0:
+                    offset += start - pos
+                pos = start
+            lap = min(stop, end) - pos
+            half[row, again] += lap
+            if offset >= 0 and parts[part, P_OFFSET] >= 0:
+                first = parts[part, P_OFFSET] + pos - start
+                for k in range(lap):
+                    if data[first + k] != data[offset + k]:
+                        different += 1
             if offset >= 0:
-                offset += min(stop, end) - pos
-            pos = min(stop, end)
+                offset += lap
+            pos += lap
         before = part
         part = parts[part, P_NEXT]
     if pos < end and free[0] > 0:
         keep(half, parts, control, free, row, before, part, pos, end - pos, offset, packet, ts, capture)
+    return different
 
 
 @kernel
@@ -165,25 +178,3 @@ def release(
     half[row, H_HEAD] = part
     if part < 0:
         half[row, H_TAIL] = -1
-
-
-@kernel
-def flush(
-    slots: Array, conn: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, control: Array, begin: int
-) -> int:
-    """Hand on all that still waits in these slots, over holes.
-
-    Returns the index of the first slot not done for lack of room.
-    """
-    for i in range(begin, len(slots)):
-        slot = slots[i]
-        if control[K_PIECES] + (half[2 * slot, H_COUNT] + half[2 * slot + 1, H_COUNT]) * 2 + 8 > pieces.shape[1]:
-            return i
-        for side in range(2):
-            tail = half[2 * slot + side, H_TAIL]
-            if tail >= 0:
-                release(
-                    half, parts, control, free_parts, pieces, slot, side,
-                    parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], 1,
-                )  # fmt: skip
-    return len(slots)

@@ -5,7 +5,10 @@ Sources: RFC 9293 §3.4 (sequence numbers), §3.10.7.4 (segment arrival); RFC 73
 
 from dissector import limits
 from dissector.arrays import Array
+from dissector.hashing import mix
 from dissector.kernel import kernel
+from dissector.tcp.endings import due, end, expire
+from dissector.tcp.identities import identify
 from dissector.tcp.layout import (
     ACK,
     C_BYTES,
@@ -16,6 +19,7 @@ from dissector.tcp.layout import (
     C_ISN,
     C_LAST_PACKET,
     C_LAST_TS,
+    C_OPENER,
     C_PACKETS,
     C_RTT,
     C_SYN,
@@ -24,6 +28,7 @@ from dissector.tcp.layout import (
     C_UP_PACKET,
     C_UP_TS,
     COPY_NS,
+    FEWER,
     FIN,
     H_ACK_TS,
     H_ACKED,
@@ -38,29 +43,55 @@ from dissector.tcp.layout import (
     H_NEXT,
     H_PACKETS,
     H_POS,
+    H_RECENT,
     H_SAID_TS,
+    H_STALL,
     H_STARTED,
     H_SYN_CAPTURE,
     H_SYN_LAST_TS,
     H_SYN_PACKET,
     H_SYN_TS,
     H_SYNS,
+    H_TOP,
+    H_TWICE,
     H_WAITING,
+    H_WINDOW,
     H_WSCALE,
     HOLE_NS,
+    IDENTITIES,
     K_CLOCK,
-    K_ENDED,
+    K_FAULTS,
+    K_KNOWN,
+    K_LIVE,
     K_PIECES,
+    K_SEGMENTS,
     K_TOMBSTONES,
     K_WAITING,
+    K_WANT,
+    K_WINDOWS,
     LINGER_NS,
+    MISMATCH,
     P_POS,
     P_TS,
+    PARTS,
+    READ,
+    RECENT,
+    REUSED,
     RST,
+    SLOT,
     SYN,
+    T_CAPTURE,
+    T_CODE,
+    T_PACKET,
+    T_POS,
+    T_SIDE,
+    T_SLOT,
+    T_TS,
+    T_VALUE,
 )
 from dissector.tcp.parts import emit, release, store
-from dissector.tcp.slots import find, identity, open_slot, over
+from dissector.tcp.slots import closed, find, open_slot, over, touch
+from dissector.tcp.windows import stall, watch
 
 
 @kernel
@@ -70,115 +101,239 @@ def difference(a: int, b: int) -> int:
 
 
 @kernel
+def lower(src_hi: int, src_lo: int, sport: int, dst_hi: int, dst_lo: int, dport: int) -> int:
+    """Side of the sender: 0 when its endpoint is the lower one."""
+    if src_hi != dst_hi:
+        return 1 if src_hi > dst_hi else 0
+    if src_lo != dst_lo:
+        return 1 if src_lo > dst_lo else 0
+    return 1 if sport > dport else 0
+
+
+@kernel
+def is_copy(
+    half: Array, row: int, mark: int, seq: int, ack: int, flags: int, window: int, length: int, now: int
+) -> int:
+    """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it."""
+    h = mix(mix(seq << 31 ^ ack, mark << 16 ^ window), length << 8 ^ flags)
+    key = (h & 0xFFFFFFFFFFFF) << 14 | (now // (COPY_NS // 3) & 0x3FFF)
+    place = H_RECENT + mark % RECENT
+    last = half[row, place]
+    half[row, place] = key
+    return 1 if (last ^ key) < 0x4000 and (key - last + 3) & 0x3FFF <= 6 else 0
+
+
+@kernel
+def note(
+    faults: Array, control: Array, slot: int, side: int, code: int, pos: int, value: int,
+    packet: int, ts: int, capture: int,
+) -> None:  # fmt: skip
+    """Append a fault."""
+    n = control[K_FAULTS]
+    faults[T_SLOT, n] = slot
+    faults[T_SIDE, n] = side
+    faults[T_CODE, n] = code
+    faults[T_POS, n] = pos
+    faults[T_VALUE, n] = value
+    faults[T_PACKET, n] = packet
+    faults[T_TS, n] = ts
+    faults[T_CAPTURE, n] = capture
+    control[K_FAULTS] = n + 1
+
+
+@kernel
+def synchronize(
+    conn: Array, half: Array, younger: Array, older: Array, control: Array, slot: int, side: int,
+    seq: int, ack: int, flags: int, wscale: int, copy: int, packet: int, ts: int, capture: int,
+) -> None:  # fmt: skip
+    """Take a SYN or a SYN-ACK."""
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
+    if half[row, H_SYNS] == 0 or ts - half[row, H_SYN_LAST_TS] > COPY_NS:
+        half[row, H_SYNS] += 1
+    half[row, H_SYN_LAST_TS] = ts
+    if half[row, H_SYN_PACKET] == 0:
+        half[row, H_SYN_TS] = ts
+        half[row, H_SYN_PACKET] = packet
+        half[row, H_SYN_CAPTURE] = capture
+    silent = half[row, H_POS] + half[other, H_POS] + half[row, H_COUNT] + half[other, H_COUNT] == 0
+    if not silent and conn[slot, C_SYN] == 0:
+        pass  # too late: its octets were already taken for those of a connection begun before
+    elif flags & ACK == 0:
+        if conn[slot, C_SYN] & 1:
+            if copy == 0:
+                conn[slot, C_SYN_TS] = 0  # sent again: which one was answered is not known
+        elif conn[slot, C_PACKETS] == 1:
+            conn[slot, C_SYN_TS] = ts
+        if conn[slot, C_SYN] == 0:
+            conn[slot, C_OPENER] = side
+            conn[slot, C_ISN] = seq
+        conn[slot, C_SYN] |= 1
+    else:
+        if conn[slot, C_SYN] == 0:
+            conn[slot, C_OPENER] = 1 - side
+            conn[slot, C_ISN] = (ack - 1) & 0xFFFFFFFF
+        conn[slot, C_SYN] |= 2
+    if conn[slot, C_CLIENT] < 0:
+        conn[slot, C_CLIENT] = conn[slot, C_OPENER]
+    if conn[slot, C_ID] == 0:
+        identify(conn, slot, conn[slot, C_ISN], 0, younger, older, control)
+    if half[row, H_STARTED] == 0:
+        half[row, H_STARTED] = 1
+        half[row, H_NEXT] = (seq + 1) & 0xFFFFFFFF
+        half[row, H_WSCALE] = wscale if wscale >= 0 else -2
+
+
+@kernel
+def keep_waiting(
+    data: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, faults: Array, control: Array,
+    slot: int, side: int, pos: int, skip: int, length: int, offset: int, caplen: int, again: int,
+    packet: int, ts: int, capture: int,
+) -> None:  # fmt: skip
+    """Take octets at `pos` while others are missing before them, or wait: all but the first `skip`, had before."""
+    row = 2 * slot + side
+    if (
+        free_parts[0] < half[row, H_COUNT] + 4
+        or half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM
+        or control[K_WAITING] > limits.WAITING_OCTETS
+        or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM
+    ):
+        release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 1)
+        skip = min(max(half[row, H_POS] - pos, 0), length)
+    different = 0
+    if caplen > skip:
+        different = store(
+            data, half, parts, control, free_parts, row, again,
+            pos + skip, caplen - skip, offset + skip, packet, ts, capture,
+        )  # fmt: skip
+    there = max(caplen, skip)
+    if length > there:
+        store(
+            data, half, parts, control, free_parts, row, again, pos + there, length - there, -1, packet, ts, capture
+        )
+    if different:
+        note(faults, control, slot, side, MISMATCH, pos, different, packet, ts, capture)
+    release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 0)
+
+
+@kernel
+def acknowledge(half: Array, row: int, other: int, ack: int, flags: int, window: int, ts: int) -> None:
+    """Take what a side says of the octets it received, and of the room it has for more."""
+    if half[other, H_STARTED]:
+        acked = half[other, H_POS] + difference(ack, half[other, H_NEXT])
+        if acked > half[other, H_ACKED]:
+            half[other, H_ACKED] = acked
+            half[other, H_ACK_TS] = ts
+        elif acked < half[other, H_ACKED]:
+            return  # overtaken by a later one
+    if flags & SYN == 0:  # where the window is never scaled
+        half[row, H_WINDOW] = window
+
+
+@kernel
 def reassemble(
     ts: Array, packet: Array, src_hi: Array, src_lo: Array, dst_hi: Array, dst_lo: Array, sport: Array, dport: Array,
-    seq: Array, ack: Array, flags: Array, offset: Array, caplen: Array, length: Array, wscale: Array, capture: int,
-    begin: int, conn: Array, half: Array, table: Array, parts: Array, free_slots: Array, free_parts: Array,
-    ended: Array, pieces: Array, control: Array,
+    seq: Array, ack: Array, flags: Array, window: Array, mark: Array, offset: Array, caplen: Array, length: Array,
+    wscale: Array, capture: int, begin: int, most: int, data: Array, conn: Array, half: Array, table: Array,
+    parts: Array, free_slots: Array, free_parts: Array, younger: Array, older: Array,
+    pieces: Array, faults: Array, windows: Array, ended: Array, control: Array,
 ) -> int:  # fmt: skip
-    """Take segments from `begin` on; return the index of the first not taken.
+    """Take segments from `begin` on; return the index of the first not taken, with the reason in K_WANT.
 
-    It stops early when a slot or parts are needed and not free, or when `pieces` or `ended` is nearly full.
+    What it does depends on the sequence of segments alone, not on where it was stopped: a segment is taken whole,
+    or nothing but connections that are over is changed for it. At most `most` connections are held.
     """
-    room = pieces.shape[1]
     for i in range(begin, len(ts)):
         now = ts[i]
         if now < control[K_CLOCK] - LINGER_NS:
             control[K_CLOCK] = now  # the clock stepped back, or another capture begins
         control[K_CLOCK] = max(control[K_CLOCK], now)
         clock = control[K_CLOCK]
-        # The lower endpoint is side 0.
-        side = 1 if src_hi[i] > dst_hi[i] else 0
-        if src_hi[i] == dst_hi[i] and src_lo[i] > dst_lo[i]:
-            side = 1
-        if src_hi[i] == dst_hi[i] and src_lo[i] == dst_lo[i] and sport[i] > dport[i]:
-            side = 1
+        if due(conn, control, clock) and expire(
+            clock, conn, half, table, parts, free_parts, younger, older, pieces, windows, ended, control
+        ) == 0:  # fmt: skip
+            return i
+        if 2 * control[K_KNOWN] >= len(younger):
+            control[K_WANT] = IDENTITIES
+            return i
+        side = lower(src_hi[i], src_lo[i], sport[i], dst_hi[i], dst_lo[i], dport[i])
         if side == 0:
             place = find(conn, table, src_hi[i], src_lo[i], sport[i], dst_hi[i], dst_lo[i], dport[i])
         else:
             place = find(conn, table, dst_hi[i], dst_lo[i], dport[i], src_hi[i], src_lo[i], sport[i])
-        opening = flags[i] & SYN != 0 and flags[i] & ACK == 0
+        waiting = 0
         if place >= 0:
             slot = table[place] - 1
-            again = (
-                opening
-                and conn[slot, C_SYN] != 0
-                and (conn[slot, C_CLIENT] != side or conn[slot, C_ISN] == seq[i])
-            )  # fmt: skip
-            if over(conn, slot, clock) or (opening and not again):
-                if control[K_ENDED] == len(ended):
+            waiting = half[2 * slot, H_COUNT] + half[2 * slot + 1, H_COUNT]
+        if (
+            control[K_PIECES] + 2 * waiting + 8 > pieces.shape[1]
+            or control[K_FAULTS] + 2 > faults.shape[1]
+            or control[K_WINDOWS] + 4 > windows.shape[1]
+        ):
+            control[K_WANT] = READ
+            return i
+        if free_parts[0] < waiting + 4 and parts.shape[0] < limits.WAITING_PARTS:
+            control[K_WANT] = PARTS
+            return i
+        if place >= 0:
+            slot = table[place] - 1
+            opening = flags[i] & (SYN | ACK) == SYN
+            known = conn[slot, C_SYN] != 0 and (conn[slot, C_OPENER] != side or conn[slot, C_ISN] == seq[i])
+            if over(conn, slot, clock) or (opening and not known):
+                count = conn[slot, C_PACKETS]
+                reused = opening and closed(conn, slot) == 0
+                if end(
+                    slot, conn, half, table, parts, free_parts, younger, older, pieces, windows, ended, control
+                ) == 0:  # fmt: skip
                     return i
-                ended[control[K_ENDED]] = slot
-                control[K_ENDED] += 1
-                table[place] = -1
-                control[K_TOMBSTONES] += 1
+                if reused:
+                    note(faults, control, slot, side, REUSED, -1, count, packet[i], now, capture)
                 place = -1 - place
         if place < 0:
+            if control[K_LIVE] >= most:
+                control[K_WANT] = FEWER
+                return i
             if free_slots[0] == 0:
+                control[K_WANT] = SLOT
                 return i
             place = -1 - place
             if side == 0:
                 slot = open_slot(
-                    conn, half, free_slots, src_hi[i], src_lo[i], sport[i], dst_hi[i], dst_lo[i], dport[i],
-                    now, packet[i], capture,
+                    conn, half, control, free_slots, src_hi[i], src_lo[i], sport[i], dst_hi[i], dst_lo[i], dport[i],
+                    seq[i], now, packet[i], capture,
                 )  # fmt: skip
             else:
                 slot = open_slot(
-                    conn, half, free_slots, dst_hi[i], dst_lo[i], dport[i], src_hi[i], src_lo[i], sport[i],
-                    now, packet[i], capture,
+                    conn, half, control, free_slots, dst_hi[i], dst_lo[i], dport[i], src_hi[i], src_lo[i], sport[i],
+                    seq[i], now, packet[i], capture,
                 )  # fmt: skip
             if table[place] < 0:
                 control[K_TOMBSTONES] -= 1
             table[place] = slot + 1
         row = 2 * slot + side
         other = 2 * slot + 1 - side
-        if control[K_PIECES] + half[row, H_COUNT] * 2 + half[other, H_COUNT] * 2 + 8 > room:
-            return i
-        if free_parts[0] < half[row, H_COUNT] + 4 and parts.shape[0] < limits.WAITING_PARTS:
-            return i
+
+        copy = is_copy(half, row, mark[i], seq[i], ack[i], flags[i], window[i], length[i], now)
         conn[slot, C_LAST_TS] = max(conn[slot, C_LAST_TS], now)
         conn[slot, C_LAST_PACKET] = packet[i]
-        conn[slot, C_PACKETS] += 1
-        conn[slot, C_BYTES] += length[i]
-        if flags[i] & SYN == 0:
-            half[row, H_PACKETS] += 1
+        if copy == 0:
+            conn[slot, C_PACKETS] += 1
+            conn[slot, C_BYTES] += length[i]
+            if flags[i] & SYN == 0:
+                half[row, H_PACKETS] += 1
 
+        start = seq[i]
         if flags[i] & SYN:
-            if half[row, H_SYNS] == 0 or now - half[row, H_SYN_LAST_TS] > COPY_NS:
-                half[row, H_SYNS] += 1
-            half[row, H_SYN_LAST_TS] = now
-            if half[row, H_SYN_PACKET] == 0:
-                half[row, H_SYN_TS] = now
-                half[row, H_SYN_PACKET] = packet[i]
-                half[row, H_SYN_CAPTURE] = capture
-            silent = half[row, H_POS] + half[other, H_POS] + half[row, H_COUNT] + half[other, H_COUNT] == 0
-            if not silent and conn[slot, C_SYN] == 0:
-                pass  # too late: its octets were already taken for those of a connection begun before
-            elif opening:
-                if conn[slot, C_SYN] & 1:
-                    conn[slot, C_SYN_TS] = 0  # sent again: which one was answered is not known
-                elif conn[slot, C_PACKETS] == 1:
-                    conn[slot, C_SYN_TS] = now
-                if conn[slot, C_SYN] == 0:
-                    conn[slot, C_CLIENT] = side
-                    conn[slot, C_ISN] = seq[i]
-                conn[slot, C_SYN] |= 1
-            else:
-                if conn[slot, C_SYN] == 0 and conn[slot, C_CLIENT] < 0:
-                    conn[slot, C_CLIENT] = 1 - side
-                    conn[slot, C_ISN] = (ack[i] - 1) & 0xFFFFFFFF
-                conn[slot, C_SYN] |= 2
-            if conn[slot, C_ID] == 0:
-                conn[slot, C_ID] = identity(conn, slot, conn[slot, C_ISN], 0)
-            if half[row, H_STARTED] == 0:
-                half[row, H_STARTED] = 1
-                half[row, H_NEXT] = (seq[i] + 1) & 0xFFFFFFFF
-                half[row, H_WSCALE] = max(wscale[i], 0)
+            start = (start + 1) & 0xFFFFFFFF
+            synchronize(
+                conn, half, younger, older, control, slot, side, seq[i], ack[i], flags[i], wscale[i], copy,
+                packet[i], now, capture,
+            )  # fmt: skip
         elif (
             conn[slot, C_UP_TS] == 0
             and conn[slot, C_SYN] & 2
             and flags[i] & (ACK | RST) == ACK
-            and side == conn[slot, C_CLIENT]
+            and side == conn[slot, C_OPENER]
         ):
             conn[slot, C_UP_TS] = now
             conn[slot, C_UP_PACKET] = packet[i]
@@ -186,69 +341,50 @@ def reassemble(
             if conn[slot, C_SYN] == 3 and conn[slot, C_SYN_TS] > 0:
                 conn[slot, C_RTT] = max(now - conn[slot, C_SYN_TS], 0)
 
-        start = seq[i]
-        if flags[i] & SYN:
-            start = (start + 1) & 0xFFFFFFFF
         if length[i] > 0 and flags[i] & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             if half[row, H_STARTED] == 0:
                 half[row, H_STARTED] = 1
                 half[row, H_NEXT] = start
             if conn[slot, C_ID] == 0:
-                conn[slot, C_ID] = identity(conn, slot, start, now)
+                identify(conn, slot, start, now, younger, older, control)
+            again = H_TWICE if copy else H_AGAIN
             here = half[row, H_POS]
             pos = here + difference(start, half[row, H_NEXT])
-            end = pos + length[i]
-            if end <= here:
+            behind = pos + length[i]
+            if behind <= here:
                 if not (length[i] == 1 and pos == here - 1):  # a keep-alive is no loss
-                    half[row, H_AGAIN] += length[i]
+                    half[row, again] += length[i]
             else:
                 skip = max(here - pos, 0)
-                half[row, H_AGAIN] += skip
+                half[row, again] += skip
+                half[row, H_TOP] = max(half[row, H_TOP], behind)
                 if conn[slot, C_CLOSER] < 0:
                     half[row, H_SAID_TS] = now
-                there = caplen[i]  # octets present; the snap length may have cut the rest
                 if pos > here or half[row, H_HEAD] >= 0:
-                    # Something is missing before it, or overlaps it: through the waiting parts.
-                    if (
-                        free_parts[0] < half[row, H_COUNT] + 4
-                        or control[K_WAITING] > limits.WAITING_OCTETS
-                        or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM
-                    ):
-                        release(half, parts, control, free_parts, pieces, slot, side, packet[i], now, capture, 1)
-                        here = half[row, H_POS]
-                        skip = min(max(here - pos, 0), length[i])
-                    if there > skip:
-                        store(
-                            half, parts, control, free_parts, row, pos + skip, there - skip, offset[i] + skip,
-                            packet[i], now, capture,
-                        )  # fmt: skip
-                    if length[i] > max(there, skip):
-                        store(
-                            half, parts, control, free_parts, row, pos + max(there, skip), length[i] - max(there, skip),
-                            -1, packet[i], now, capture,
-                        )  # fmt: skip
-                    release(half, parts, control, free_parts, pieces, slot, side, packet[i], now, capture, 0)
+                    keep_waiting(
+                        data, half, parts, free_parts, pieces, faults, control, slot, side, pos, skip, length[i],
+                        offset[i], caplen[i], again, packet[i], now, capture,
+                    )  # fmt: skip
                 else:
-                    if there > skip:
+                    if caplen[i] > skip:
                         emit(
-                            pieces, control, slot, side, here, offset[i] + skip, there - skip,
+                            pieces, control, slot, side, here, offset[i] + skip, caplen[i] - skip,
                             packet[i], now, capture, packet[i], now, capture,
                         )  # fmt: skip
-                    if length[i] > max(there, skip):
-                        cut = length[i] - max(there, skip)
+                    cut = length[i] - max(caplen[i], skip)  # the snap length may have cut some off
+                    if cut > 0:
                         half[row, H_LOST] += cut
                         emit(
-                            pieces, control, slot, side, end - cut, -1, cut,
+                            pieces, control, slot, side, behind - cut, -1, cut,
                             packet[i], now, capture, packet[i], now, capture,
                         )  # fmt: skip
-                    half[row, H_POS] = end
-                    half[row, H_NEXT] = (half[row, H_NEXT] + end - here) & 0xFFFFFFFF
-
-        if flags[i] & ACK and half[other, H_STARTED]:
-            acked = half[other, H_POS] + difference(ack[i], half[other, H_NEXT])
-            if acked > half[other, H_ACKED]:
-                half[other, H_ACKED] = acked
-                half[other, H_ACK_TS] = now
+                    half[row, H_POS] = behind
+                    half[row, H_NEXT] = (half[row, H_NEXT] + behind - here) & 0xFFFFFFFF
+        if flags[i] & RST:
+            half[row, H_WINDOW] = -1
+            half[other, H_WINDOW] = -1
+        elif flags[i] & ACK:
+            acknowledge(half, row, other, ack[i], flags[i], window[i], now)
         for k in range(2 * slot, 2 * slot + 2):
             head = half[k, H_HEAD]
             if (
@@ -258,6 +394,8 @@ def reassemble(
                 and parts[head, P_TS] + HOLE_NS < clock
             ):
                 release(half, parts, control, free_parts, pieces, slot, k & 1, packet[i], now, capture, 1)
+        if stall(half, row, other) != half[row, H_STALL] or stall(half, other, row) != half[other, H_STALL]:
+            watch(conn, half, windows, younger, older, control, slot, packet[i], now, capture)
 
         if flags[i] & (FIN | RST):
             if conn[slot, C_CLOSER] < 0:
@@ -268,4 +406,6 @@ def reassemble(
                 half[row, H_END_TS] = now
                 half[row, H_END_PACKET] = packet[i]
                 half[row, H_END_CAPTURE] = capture
+        touch(conn, control, slot)
+        control[K_SEGMENTS] += 1
     return len(ts)

@@ -1,4 +1,4 @@
-"""Slots of connections: found by their endpoints, opened, over, forgotten; and who they are."""
+"""Slots of connections: found by their endpoints, taken, kept in order of their last segment, given back."""
 
 from dissector.arrays import Array
 from dissector.hashing import mix
@@ -17,35 +17,28 @@ from dissector.tcp.layout import (
     C_FIRST_CAPTURE,
     C_FIRST_PACKET,
     C_FIRST_TS,
+    C_ISN,
     C_LAST_TS,
+    C_LIST,
+    C_NEWER,
+    C_OLDER,
+    C_OPENER,
     C_RTT,
+    C_SEEN,
     C_USED,
     C_WIDTH,
     H_HEAD,
     H_TAIL,
     H_WIDTH,
+    H_WINDOW,
     H_WSCALE,
-    K_TOMBSTONES,
+    K_LIVE,
+    K_NEWEST,
+    K_OLDEST,
+    K_SEGMENTS,
     LINGER_NS,
+    OPEN,
 )
-
-
-@kernel
-def identity(conn: Array, slot: int, anchor: int, time: int) -> int:
-    """`connection_id`, of both addresses and ports and the client's initial sequence number (time 0).
-
-    Without a SYN the anchor is the first data segment's sequence number, and its time counts too.
-    """
-    h = mix(0x2545F4914F6CDD1D, conn[slot, C_A_HI])
-    h = mix(h, conn[slot, C_A_LO])
-    h = mix(h, conn[slot, C_A_PORT])
-    h = mix(h, conn[slot, C_B_HI])
-    h = mix(h, conn[slot, C_B_LO])
-    h = mix(h, conn[slot, C_B_PORT])
-    h = mix(mix(mix(h, anchor), time), 0)
-    if h == 0:
-        h = 1
-    return h
 
 
 @kernel
@@ -76,9 +69,49 @@ def find(conn: Array, table: Array, a_hi: int, a_lo: int, a_port: int, b_hi: int
 
 
 @kernel
+def unlink(conn: Array, control: Array, slot: int) -> None:
+    """Take a connection out of its list."""
+    older = conn[slot, C_OLDER]
+    newer = conn[slot, C_NEWER]
+    if older < 0:
+        control[K_OLDEST + conn[slot, C_LIST]] = newer
+    else:
+        conn[older, C_NEWER] = newer
+    if newer < 0:
+        control[K_NEWEST + conn[slot, C_LIST]] = older
+    else:
+        conn[newer, C_OLDER] = older
+
+
+@kernel
+def append(conn: Array, control: Array, slot: int, which: int) -> None:
+    """Put a connection at the end of a list."""
+    newest = control[K_NEWEST + which]
+    conn[slot, C_LIST] = which
+    conn[slot, C_OLDER] = newest
+    conn[slot, C_NEWER] = -1
+    if newest < 0:
+        control[K_OLDEST + which] = slot
+    else:
+        conn[newest, C_NEWER] = slot
+    control[K_NEWEST + which] = slot
+
+
+@kernel
+def touch(conn: Array, control: Array, slot: int) -> None:
+    """Put a connection at the end of the list where it belongs, for a segment of it came."""
+    which = closed(conn, slot)
+    if control[K_NEWEST + which] != slot:
+        unlink(conn, control, slot)
+        append(conn, control, slot, which)
+    conn[slot, C_SEEN] = control[K_SEGMENTS]
+
+
+@kernel
 def open_slot(
-    conn: Array, half: Array, free_slots: Array,
-    a_hi: int, a_lo: int, a_port: int, b_hi: int, b_lo: int, b_port: int, ts: int, packet: int, capture: int,
+    conn: Array, half: Array, control: Array, free_slots: Array,
+    a_hi: int, a_lo: int, a_port: int, b_hi: int, b_lo: int, b_port: int,
+    seq: int, ts: int, packet: int, capture: int,
 ) -> int:  # fmt: skip
     """A fresh slot for a connection. A free one must be there."""
     slot = take_row(free_slots)
@@ -92,6 +125,8 @@ def open_slot(
     conn[slot, C_B_PORT] = b_port
     conn[slot, C_USED] = 1
     conn[slot, C_CLIENT] = -1
+    conn[slot, C_OPENER] = -1
+    conn[slot, C_ISN] = seq
     conn[slot, C_CLOSER] = -1
     conn[slot, C_RTT] = -1
     conn[slot, C_FIRST_TS] = ts
@@ -104,23 +139,30 @@ def open_slot(
         half[row, H_HEAD] = -1
         half[row, H_TAIL] = -1
         half[row, H_WSCALE] = -1
+        half[row, H_WINDOW] = -1
+    append(conn, control, slot, OPEN)
+    control[K_LIVE] += 1
     return slot
+
+
+@kernel
+def closed(conn: Array, slot: int) -> int:
+    """1 when both sides have closed the connection, or one reset it."""
+    ends = conn[slot, C_CLOSED]
+    return 1 if ends & 4 != 0 or ends & 3 == 3 else 0
 
 
 @kernel
 def over(conn: Array, slot: int, clock: int) -> int:
     """1 when a closed connection has been idle for so long that a further packet belongs to another one."""
-    closed = conn[slot, C_CLOSED]
-    if (closed & 4 or closed & 3 == 3) and conn[slot, C_LAST_TS] + LINGER_NS < clock:
-        return 1
-    return 0
+    return 1 if conn[slot, C_LAST_TS] + LINGER_NS < clock and closed(conn, slot) else 0
 
 
 @kernel
-def rebuild(conn: Array, table: Array, live: Array) -> None:
-    """Fill an empty hash table with the slots that are marked live."""
-    for slot in range(len(live)):
-        if live[slot]:
+def rebuild(conn: Array, table: Array) -> None:
+    """Fill an empty hash table with the connections that are not over."""
+    for slot in range(conn.shape[0]):
+        if conn[slot, C_USED] == 1:
             place = find(
                 conn, table, conn[slot, C_A_HI], conn[slot, C_A_LO], conn[slot, C_A_PORT],
                 conn[slot, C_B_HI], conn[slot, C_B_LO], conn[slot, C_B_PORT],
@@ -130,16 +172,8 @@ def rebuild(conn: Array, table: Array, live: Array) -> None:
 
 
 @kernel
-def forget(slots: Array, conn: Array, table: Array, free_slots: Array, control: Array) -> None:
-    """Free these slots, and take them out of the hash table where they still are."""
+def free(slots: Array, conn: Array, free_slots: Array) -> None:
+    """Give back the slots of connections that are over."""
     for i in range(len(slots)):
-        slot = slots[i]
-        place = find(
-            conn, table, conn[slot, C_A_HI], conn[slot, C_A_LO], conn[slot, C_A_PORT],
-            conn[slot, C_B_HI], conn[slot, C_B_LO], conn[slot, C_B_PORT],
-        )  # fmt: skip
-        if place >= 0 and table[place] == slot + 1:
-            table[place] = -1
-            control[K_TOMBSTONES] += 1
-        conn[slot, C_USED] = 0
-        give_row(free_slots, slot)
+        conn[slots[i], C_USED] = 0
+        give_row(free_slots, slots[i])

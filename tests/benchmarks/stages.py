@@ -27,7 +27,6 @@ STAGES = (
     ("scan", capture.CaptureFile, "__iter__"),
     ("segments", packets.PacketDecoder, "segments"),
     ("tcp", reassembler.Reassembler, "feed"),
-    ("tcp", reassembler.Reassembler, "expire"),
     ("tcp", reassembler.Reassembler, "finish"),
     ("tcp", reassembler.Reassembler, "free"),
     ("detect", detect.Detector, "sort"),

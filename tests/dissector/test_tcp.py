@@ -3,12 +3,18 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dissector import limits
+from dissector.tcp import endings, layout
+from dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import (
     ACK,
     CLIENT,
+    FIN,
     HEADER,
     RST,
     SERVER,
@@ -67,8 +73,12 @@ def test_a_port_used_again_long_after_without_a_syn_is_a_new_connection() -> Non
 
 
 def test_a_syn_sent_again_is_no_new_connection() -> None:
-    tape = Tape().play(BEGIN)
-    packets = [tape.packets[0], tape.packets[0], *tape.packets[1:]]
+    tape = Tape(syn=False)
+    tape.segment(CLIENT, seq=1000, flags=SYN, ack=0)
+    packets = tape.packets + Tape().play(BEGIN).packets
+    (row,) = connections([Packet(T0 + i * STEP, packet.octets) for i, packet in enumerate(packets)])
+    assert (row["frames"], row["packets"], row["rtt_ns"]) == (9, 11, 3 * STEP)  # captured twice
+    packets = [packets[0], *(Packet(p.ts_ns + SECOND, p.octets) for p in packets[1:])]
     (row,) = connections(packets)
     assert (row["frames"], row["packets"], row["rtt_ns"]) == (9, 12, None)
 
@@ -124,6 +134,85 @@ def test_a_keep_alive_is_no_data_and_no_retransmission() -> None:
     assert (row["frames"], row["retransmitted_bytes"]) == (12, 0)
 
 
+def test_a_port_used_again_before_its_end_is_noted() -> None:
+    first = Tape().play(BEGIN)
+    second = Tape(isn=(77, 88), start_ns=later(first)).play(BEGIN).end()
+    third = Tape(isn=(99, 11), start_ns=later(second)).play(BEGIN)
+    tables = dissect_packets(first.packets + second.packets + third.packets, check=True)
+    (note,) = rows(tables["anomalies"])
+    mine = next(row for row in rows(tables["connections"]) if row["connection_id"] == note["connection_id"])
+    assert (note["code"], note["severity"], note["packet"]) == ("connection-reused-port", "note", 12)
+    assert (mine["first_packet"], note["from_client"]) == (1, True)
+    assert note["detail"] == "the connection had 11 packets until then"
+
+
+def test_the_same_connection_again_has_another_identity() -> None:
+    """As where files repeat packets long after; frames are counted within a connection."""
+    tape = Tape().play(BEGIN).end()
+    between = Tape(port=40001, start_ns=later(tape, 60 * SECOND)).play([*BEGIN, *[(CLIENT, b"")] * 50])
+    between.say(CLIENT, published() * 10, range(0, 1000, 2))
+    packets = tape.packets + between.packets + tape.packets + between.packets + tape.packets
+    tables = dissect_packets(packets)
+    found = rows(tables["connections"])
+    assert len(found) == len({row["connection_id"] for row in found}) == 4
+    numbers = [(row["connection_id"], row["frame_no"]) for row in rows(tables["amqp091_frames"])]
+    assert len(numbers) == len(set(numbers)) == sum(row["frames"] for row in found)
+    assert {row["connection_id"] for row in connections(tape.packets)} < {row["connection_id"] for row in found}
+
+
+# segments of any connections in any order, with times that step back, and next to no room
+
+ANY = st.tuples(
+    st.integers(0, 3),  # client's port
+    st.integers(0, 1),  # side
+    st.sampled_from([SYN, SYN | ACK, ACK, ACK, ACK, ACK, FIN | ACK, RST]),
+    st.integers(0, 3),  # octets since the initial sequence number, in frames
+    st.integers(0, 3),  # frames
+    st.sampled_from([0, 0, 0, 0, 0, 5, 40]),  # of the initial sequence number
+    st.sampled_from([0, 0, 1, 1, 1, 20, 31, 700, -1, -20, -40]),  # seconds since the segment before
+    st.sampled_from([0, 8, 65535]),  # window
+)
+
+
+@settings(max_examples=60)
+@given(segments=st.lists(ANY, min_size=1, max_size=60), batch_bytes=st.integers(64, 2000))
+def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batch_bytes: int) -> None:
+    beat = raw(8, 0, b"")
+    packets, now = [], T0
+    for port, side, flags, at, count, isn, step, window in segments:
+        now += step * SECOND
+        tape = Tape(syn=False, isn=(isn, isn + 7), port=40000 + port, start_ns=now)
+        seq = isn + 7 * side + (0 if flags & SYN else 1) + at * len(beat)
+        tape.segment(side, beat * (0 if flags & SYN else count), seq=seq, flags=flags, window=window)
+        packets += tape.packets
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reassembler.__init__, "__defaults__", (3,))
+        patch.setattr(layout, "LINGER_SEGMENTS", 4)
+        patch.setattr(endings, "LINGER_SEGMENTS", 4)
+        patch.setattr(limits, "WAITING_PARTS_PER_STREAM", 2)
+        patch.setattr(limits, "WAITING_OCTETS", 40)
+        for octets in (1 << 20, batch_bytes, 64):
+            tables = dissect_packets(packets, batch_bytes=octets, check=True)
+            found.append({name: sorted(table.to_pylist(), key=str) for name, table in tables.items()})
+    assert found[0] == found[1] == found[2]
+    for table in ("amqp091_frames", "connections"):
+        names = [(row["connection_id"], row.get("frame_no")) for row in found[0][table]]
+        assert len(names) == len(set(names))
+
+
+def test_what_is_met_again_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IDENTITIES", 256)
+    packets = []
+    for number in range(900):
+        tape = Tape(syn=False, isn=(number // 3 * 1000, 1), start_ns=T0 + number * STEP)
+        tape.segment(CLIENT, seq=tape.isn[0], flags=SYN)
+        tape.segment(CLIENT, seq=5, flags=SYN)  # the one between
+        packets += tape.packets
+    found = connections(packets)
+    assert len(found) == len({row["connection_id"] for row in found}) == 1800
+
+
 # octets
 
 
@@ -148,6 +237,99 @@ def test_a_frame_is_timed_by_its_last_missing_octet() -> None:
     tape.segment(CLIENT, octets[:2], seq=at)
     tape.segment(CLIENT, octets[2:4], seq=at + 2)  # packet 15
     assert [(row["first_packet"], row["packet"]) for row in frames(tape.packets)][-1] == (14, 15)
+
+
+def test_a_first_copy_that_differs_is_told() -> None:
+    tape = Tape().play(BEGIN)
+    octets = published(b"right")
+    at = tape.next[CLIENT]
+    tape.segment(CLIENT, octets[20:], seq=at + 20)
+    tape.segment(CLIENT, octets[10:20] + bytes(len(octets) - 20), seq=at + 10)
+    tape.segment(CLIENT, octets[:10], seq=at)
+    (told,) = rows(dissect_packets(tape.packets, check=True)["anomalies"])
+    assert (told["code"], told["packet"], told["from_client"]) == ("overlap-mismatch", 13, True)
+    different = sum(octet != 0 for octet in octets[20:])
+    assert told["detail"] == f"{different} octets are not those that came first"
+    assert told["offset"] == at + 10 - 1001
+
+
+@pytest.mark.parametrize("v6", [False, True])
+def test_a_packet_captured_twice_is_not_sent_twice(v6: bool) -> None:
+    tape = Tape(v6=v6).play([*BEGIN, (CLIENT, published(b"x" * 50))]).end()
+    twice = [Packet(p.ts_ns + n * 1000, p.octets) for p in tape.packets for n in range(2)]
+    (one,), (two,) = connections(tape.packets), connections(twice)
+    octets = one["bytes"]
+    counts = ("bytes", "packets", "retransmitted_bytes", "duplicated_bytes", "frames", "rtt_ns")
+    assert [one[name] for name in counts] == [octets, 15, 0, 0, 12, 2 * STEP]
+    assert [two[name] for name in counts] == [octets, 15, 0, octets, 12, 2 * STEP]
+
+
+def test_octets_sent_again_are_not_captured_twice() -> None:
+    tape = Tape().play(BEGIN)
+    at, octets = tape.next[CLIENT], published()
+    tape.play([(CLIENT, octets)])
+    tape.segment(CLIENT, octets, seq=at)
+    tape.packets.append(Packet(later(tape, 1000), tape.packets[-1].octets))  # and that captured twice
+    (row,) = connections(tape.packets)
+    assert (row["retransmitted_bytes"], row["duplicated_bytes"]) == (len(octets), len(octets))
+
+
+# windows
+
+
+def intervals(tape: Tape) -> list[Row]:
+    return rows(dissect_packets(tape.packets, check=True)["tcp_windows"])
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_a_window_of_zero_is_an_interval(side: int) -> None:
+    tape = Tape().play(BEGIN)
+    tape.segment(side, window=0)  # packet 12
+    tape.segment(1 - side)
+    tape.segment(side, window=0)
+    tape.segment(side, window=1000)  # packet 15
+    tape.segment(side, window=0)
+    for found in (intervals(tape),):
+        assert [(row["from_client"], row["kind"], row["start_packet"], row["end_packet"]) for row in found] == [
+            (side == CLIENT, "zero", 12, 15), (side == CLIENT, "zero", 16, None),
+        ]  # fmt: skip
+        assert (found[0]["start_ts_ns"], found[0]["end_ts_ns"]) == (T0 + 11 * STEP, T0 + 14 * STEP)
+        assert [row["packets"] for row in found] == [3, 0]
+    (row,) = connections(tape.packets)
+    mine, other = ("client", "server") if side == CLIENT else ("server", "client")
+    assert (row[f"{mine}_zero_window_ns"], row[f"{other}_zero_window_ns"]) == (3 * STEP, 0)
+
+
+@pytest.mark.parametrize("scale", [None, 0, 4])
+def test_a_full_window_is_an_interval(scale: int | None) -> None:
+    tape = Tape(scale=scale).play(BEGIN)
+    octets = published(b"x" * 100)
+    tape.segment(SERVER, window=len(octets) >> (scale or 0))
+    tape.say(CLIENT, octets)  # packet 13
+    if scale:  # rounded down
+        assert len(octets) % 16
+    tape.segment(SERVER)  # packet 14 acknowledges all
+    (row,) = intervals(tape)
+    assert (row["from_client"], row["kind"], row["start_packet"], row["end_packet"]) == (False, "full", 13, 14)
+    (one,) = connections(tape.packets)
+    assert (one["server_full_window_ns"], one["client_full_window_ns"]) == (STEP, 0)
+
+
+def test_without_the_syn_nobody_knows_when_a_window_is_full() -> None:
+    tape = Tape(syn=False).play(BEGIN)
+    tape.segment(SERVER, window=10)
+    tape.play([(CLIENT, published(b"x" * 100))])
+    assert not intervals(tape)
+    (row,) = connections(tape.packets)
+    assert (row["server_full_window_ns"], row["server_zero_window_ns"]) == (None, 0)
+
+
+def test_a_reset_ends_what_windows_do() -> None:
+    tape = Tape().play(BEGIN)
+    tape.segment(SERVER, window=0)
+    tape.end(RST)
+    (row,) = intervals(tape)
+    assert (row["start_packet"], row["end_packet"]) == (12, 13)
 
 
 # holes

@@ -108,10 +108,12 @@ class Tape:
     Attributes:
         isn: initial sequence numbers of client and server.
         syn: whether the three packets of the beginning are there.
+        scale: window scale of both sides, if they have that option.
     """
 
     isn: tuple[int, int] = (1000, 2000)
     syn: bool = True
+    scale: int | None = None
     port: int = 40000
     server_port: int = 5672
     v6: bool = False
@@ -121,22 +123,24 @@ class Tape:
     def __post_init__(self) -> None:
         self.next = [(number + 1) % 2**32 for number in self.isn]
         if self.syn:
-            self.segment(CLIENT, seq=self.isn[0], flags=SYN, ack=0)
-            self.segment(SERVER, seq=self.isn[1], flags=SYN | ACK)
+            options = b"" if self.scale is None else bytes([3, 3, self.scale])
+            self.segment(CLIENT, seq=self.isn[0], flags=SYN, ack=0, options=options)
+            self.segment(SERVER, seq=self.isn[1], flags=SYN | ACK, options=options)
             self.segment(CLIENT)
 
     def segment(
         self, side: int, payload: bytes = b"", seq: int | None = None, flags: int = ACK, ack: int | None = None,
-        kept: int | None = None,
+        kept: int | None = None, window: int = 65535, options: bytes = b"",
     ) -> None:  # fmt: skip
         """Add a packet as it is, of which the capture kept so many octets."""
         ports = (self.port, self.server_port) if side == CLIENT else (self.server_port, self.port)
         seq = self.next[side] if seq is None else seq
         ack = self.next[1 - side] if ack is None else ack
-        octets = tcp(payload, *ports, seq % 2**32, ack, flags)
+        octets = tcp(payload, *ports, seq % 2**32, ack, flags, window, options)
         ends = ("fd00::1", "fd00::2") if self.v6 else ("10.0.0.1", "10.0.0.2")
         ends = ends if side == CLIENT else ends[::-1]
-        octets = ethernet(ipv6(octets, *ends), 0x86DD) if self.v6 else ethernet(ipv4(octets, *ends))
+        ident = len(self.packets) % 65535 + 1
+        octets = ethernet(ipv6(octets, *ends), 0x86DD) if self.v6 else ethernet(ipv4(octets, *ends, ident=ident))
         wire = len(octets)
         self.packets.append(Packet(self.start_ns + len(self.packets) * STEP, octets[:kept], wire))
 
