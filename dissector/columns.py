@@ -4,6 +4,7 @@ Numbers are put into the memory of a `Room` by the kernel that reads them. Of te
 row and the octets that stand there, in ascending order of rows, no row twice. All other rows are null.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 from dissector.arrays import Array
 from dissector.kernel import call, proven
 from dissector.text import Integers, Octets
+from dissector.words import WORD, put_word, word
 
 TYPES: dict[str, pa.DataType] = {"bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string()}
 """The types of columns by the names that specifications use."""
@@ -135,6 +137,53 @@ def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
     np.cumsum(offsets, out=offsets)
     held = np.frombuffer(octets * len(row), np.uint8)
     return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, held), n - valid.values)
+
+
+class Names:
+    """A few texts of which columns are made by their numbers."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        held = [text.encode() for text in texts]
+        self.texts = pa.array(texts, pa.string())
+        self.sizes = np.array([len(text) for text in held], np.int64)
+        self.at = np.cumsum(self.sizes) - self.sizes
+        self.octets = np.frombuffer(b"".join(held) + bytes(WORD), np.uint8).copy()
+
+    def column(self, number: Integers, compiled: bool) -> pa.Array:
+        """The text of each number; null where it is below 0."""
+        if not compiled:
+            return self.texts.take(pa.array(number, mask=number < 0))
+        n = len(number)
+        counts = np.bincount(np.maximum(number, -1) + 1, minlength=len(self.sizes) + 1)[1:]
+        octets = np.empty(int(counts @ self.sizes) + WORD, np.uint8)
+        offsets = np.empty(n + 1, np.int32)
+        bits = np.zeros(-(-n // 8), np.uint8)
+        call(write_names, compiled, number, self.at, self.sizes, self.octets, bits, offsets, octets)
+        valid = Validity(n, int(counts.sum()), bits)
+        return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, octets[:-WORD]), n - valid.values)
+
+
+@proven
+def write_names(
+    number: Integers, at: Integers, size: Integers, names: Octets, bits: Octets, offsets: Array, target: Octets
+) -> None:
+    """Write the text of each number that is not below 0.
+
+    Bounds: no number is beyond the names; `names` and `target` have a word more than the texts.
+    """
+    j = 0
+    for r in range(len(number)):
+        offsets[r] = j
+        k = number[r]
+        if k >= 0:
+            bits[r >> 3] = bits[r >> 3] | (1 << (r & 7))
+            p = at[k]
+            end = j + size[k]
+            for q in range(j, end, WORD):
+                put_word(target, q, word(names, p))
+                p += WORD
+            j = end
+    offsets[len(number)] = j
 
 
 @proven

@@ -125,7 +125,7 @@ class Dissector:
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
         }  # fmt: skip
         self.over = False
-        self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none")
+        self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
         self.carried = np.zeros(0, np.uint8)
 
     @property

@@ -253,13 +253,13 @@ def decode(
         data: the octets that hold all records, less than 256 MiB of them; writable, as all that kernels get.
         offset: (n,) where each record begins.
         length: (n,) its octets; `offset + length` is never beyond `data`.
-        program: (n,) number of its program; -1 for a record without fields.
+        program: (n,) number of its program; below 0 for a record without fields.
         cut: (n,) 1 where the end of the record lies in a hole: what is there is decoded (of a table, the entries in
             front of the hole) and what is missing is no problem.
         compiled: whether the kernels run compiled.
     """
     n = len(program)
-    present = np.bincount(program[program >= 0], minlength=len(plan.uses)) @ plan.uses
+    present = np.bincount(np.maximum(program, -1) + 1, minlength=len(plan.uses) + 1)[1:] @ plan.uses
     room = Room(n, plan.stores, present > 0)
     ends = np.cumsum(np.where(plan.stores == ENTRIES, present, 0))
     fill = np.append(0, ends)[: len(plan.slots)]
@@ -551,37 +551,36 @@ def fits(
     return at == end
 
 
-@kernel
+@proven
 def trace_flags(data: Octets, at: Integers, size: Integers, flags: Integers) -> None:
     """Flags of each `traceparent`, -1 where it is not of the form of version 00 (W3C Trace Context, section 3.2.2).
 
     That is `00-<trace id>-<span id>-<flags>` in 2, 32, 16 and 2 lower-case hexadecimal digits, neither id all zeros.
+
+    Bounds: entries lie within `data`.
     """
     for e in range(len(at)):
         flags[e] = -1
-        if size[e] != 55:
-            continue
         begin = at[e]
-        good = data[begin] == 48 and data[begin + 1] == 48
-        ids = 0
-        spans = 0
-        last = 0
-        for k in range(2, 55):
-            octet = data[begin + k]
-            if k in (2, 35, 52):
-                good = good and octet == 45
-                continue
-            digit = -1
-            if octet >= 48 and octet <= 57:
-                digit = 0 + octet - 48
-            elif octet >= 97 and octet <= 102:
-                digit = 0 + octet - 87
-            good = good and digit >= 0
-            if k < 35:
-                ids |= digit
-            elif k < 52:
-                spans |= digit
-            else:
-                last = last * 16 + digit
-        if good and ids != 0 and spans != 0:
-            flags[e] = last
+        if size[e] != 55 or data[begin] != 48 or data[begin + 1] != 48:
+            continue
+        if data[begin + 2] != 45 or data[begin + 35] != 45 or data[begin + 52] != 45:
+            continue
+        trace = 0
+        for p in range(begin + 3, begin + 35):
+            trace |= hex_value(data[p])
+        span = 0
+        for p in range(begin + 36, begin + 52):
+            span |= hex_value(data[p])
+        high = hex_value(data[begin + 53])
+        low = hex_value(data[begin + 54])
+        if trace > 0 and span > 0 and trace | span | high | low < 16:
+            flags[e] = high * 16 + low
+
+
+@proven
+def hex_value(octet: int) -> int:
+    """Value of a lower-case hexadecimal digit; 16 for any other octet."""
+    octet = i64(octet)
+    digit = octet - 48 if octet <= 57 else octet - 87
+    return digit if 0 <= digit <= 15 and (octet <= 57 or octet >= 97) else 16

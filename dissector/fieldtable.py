@@ -30,9 +30,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dissector.kernel import call, kernel
+from dissector.kernel import call, kernel, proven, u64
 from dissector.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
 from dissector.text import BACKSLASH, Integers, Octets, copy, utf8_length, write_hex, write_hex_escape
+from dissector.words import HIGH_BITS, MASK, WORD, put_word, word
 
 DEPTH = 64
 """Levels of tables and arrays, the outermost table included."""
@@ -58,7 +59,9 @@ _LITERAL = 16
 QUOTE, DOLLAR, COMMA, MINUS, DOT, ZERO, COLON, LETTER_E = (ord(c) for c in '"$,-.0:E')
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = (ord(c) for c in "[]{}")
 ESCAPE_U, NOT_ASCII = ord("u"), 1
-BILLION, WORD = 10**9, 1 << 32
+BILLION, WORD_32 = 10**9, 1 << 32
+ONES = 0x0101010101010101
+SPACES, QUOTES, BACKSLASHES = (ord(c) * ONES for c in ' "\\')
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +329,26 @@ def write_literal(literals: Octets, which: int, out: Octets, j: int) -> int:
     return copy(literals, begin, begin + literals[begin - 1], out, j)
 
 
+@proven
+def is_plain(octets: int) -> bool:
+    """Whether each octet of a word is printable ASCII that JSON takes as it is, or DEL."""
+    quotes = octets ^ u64(QUOTES)
+    backslashes = octets ^ u64(BACKSLASHES)
+    high = ((octets - u64(SPACES)) & MASK) | ((quotes - u64(ONES)) & MASK) | ((backslashes - u64(ONES)) & MASK)
+    return (high | octets) & u64(HIGH_BITS) == 0
+
+
 @kernel
 def write_string(data: Octets, at: int, end: int, escapes: Octets, out: Octets, j: int) -> int:
     """Write text as the inside of a JSON string; returns where it ends, -1 when it is no UTF-8."""
     i = at
+    while i + WORD <= end:
+        octets = word(data, i)
+        if not is_plain(octets):
+            break
+        put_word(out, j, octets)
+        i += WORD
+        j += WORD
     while i < end:
         octet = data[i]
         escape = escapes[octet]
@@ -406,14 +425,14 @@ def write_integer(data: Octets, at: int, width: int, signed: bool, out: Octets, 
         if width < 8:
             low = (1 << (8 * width)) - low
         elif low == 0:
-            high = WORD - high
+            high = WORD_32 - high
         else:
-            high = WORD - 1 - high
-            low = WORD - low
+            high = WORD_32 - 1 - high
+            low = WORD_32 - low
     if high == 0:
         return write_digits(low, 1, out, j)
-    rest = high % BILLION * WORD + low
-    j = write_digits(high // BILLION * WORD + rest // BILLION, 1, out, j)
+    rest = high % BILLION * WORD_32 + low
+    j = write_digits(high // BILLION * WORD_32 + rest // BILLION, 1, out, j)
     return write_digits(rest % BILLION, 9, out, j)
 
 
@@ -422,8 +441,8 @@ def write_decimal(data: Octets, at: int, out: Octets, j: int) -> int:
     """Write scale and number as Python's `Decimal` does (the General Decimal Arithmetic's to-scientific-string)."""
     scale = 0 + data[at]
     value = unsigned(data, at + 1, 4)
-    if value >= WORD // 2:
-        value = WORD - value
+    if value >= WORD_32 // 2:
+        value = WORD_32 - value
         out[j] = MINUS
         j += 1
     power = 1

@@ -1,7 +1,7 @@
 """Rows of the stages as Arrow record batches, with the columns and types that `spec` declares."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import spec
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
-from dissector.columns import nulls
+from dissector.columns import Names, nulls
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
 from dissector.stream.protocol import PROTOCOL as STREAM
@@ -107,14 +107,17 @@ class Ends(NamedTuple):
 class Tables:
     """Makes record batches. `captures` names the captures by their index and may grow."""
 
-    def __init__(self, protocol: Protocol, captures: Sequence[str], show_hashes: bool = True) -> None:
+    def __init__(
+        self, protocol: Protocol, captures: Sequence[str], show_hashes: bool = True, compiled: bool = False
+    ) -> None:
+        self.compiled = compiled
         self.show_hashes = show_hashes
         self.protocol = protocol
         self.captures = captures
-        self.methods = pa.array([m.full_name for m in protocol.methods], pa.string())
+        self.methods = Names([m.full_name for m in protocol.methods])
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
-        self.frame_types = pa.array([FRAME_TYPES.get(k) for k in range(max(FRAME_TYPES) + 1)], pa.string())
-        self.kinds = pa.array([ly.KINDS.get(k) for k in range(max(ly.KINDS) + 1)], pa.string())
+        self.frame_types = Names([FRAME_TYPES.get(k, "") for k in range(max(FRAME_TYPES) + 1)])
+        self.kinds = Names([ly.KINDS.get(k, "") for k in range(max(ly.KINDS) + 1)])
         layouts = spec.load(STREAM).methods
         self.commands = pa.array([m.name for m in layouts], pa.string())
         self.answers = np.array([m.class_id == 1 for m in layouts], np.bool_)
@@ -129,8 +132,8 @@ class Tables:
         columns |= {
             "channel": _int32(rows[ly.R_CHANNEL]),
             "channel_epoch": _int32(rows[ly.R_EPOCH]),
-            "frame_type": self.frame_types.take(pa.array(rows[ly.R_TYPE])),
-            "method": self.methods.take(pa.array(rows[ly.R_METHOD], mask=rows[ly.R_METHOD] < 0)),
+            "frame_type": self.frame_types.column(rows[ly.R_TYPE], self.compiled),
+            "method": self.methods.column(rows[ly.R_METHOD], self.compiled),
             "size": _int32(rows[ly.R_SIZE]),
             "is_partial": pa.array(rows[ly.R_MISSING] > 0),
             "missing": pa.array(rows[ly.R_MISSING]),
@@ -179,7 +182,7 @@ class Tables:
         columns |= {
             "first_frame_no": pa.array(rows[ly.G_FIRST_NO]),
             "protocol": _same("amqp-0-9-1", n),
-            "kind": self.kinds.take(pa.array(rows[ly.G_KIND])),
+            "kind": self.kinds.column(rows[ly.G_KIND], self.compiled),
             "channel": _int32(rows[ly.G_CHANNEL]),
             "channel_epoch": _int32(rows[ly.G_EPOCH]),
             "no_ack": pa.array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
@@ -321,6 +324,12 @@ def _time(ns: Ints) -> pa.Array:
 
 
 def _same(text: str, n: int) -> pa.Array:
+    """A column with the same text in every row; shares memory with others."""
+    return _repeated(text, 1 << max(n - 1, 0).bit_length()).slice(0, n)
+
+
+@lru_cache(4)
+def _repeated(text: str, n: int) -> pa.Array:
     octets = text.encode()
     offsets = np.arange(n + 1, dtype=np.int32) * len(octets)
     return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(octets * n)])

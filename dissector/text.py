@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dissector.kernel import call, kernel, proven, u64
-from dissector.words import HIGH_BITS, WORD, put_word, word
+from dissector.words import HIGH_BITS, WORD, part, put_word, word
 
 Octets = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -84,7 +84,7 @@ def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> 
             if left > 0:
                 octets = word(data, p)
                 put_word(target, j, octets)
-                seen = seen | (octets & ((u64(1) << u64(8 * left)) - u64(1)))
+                seen = seen | part(octets, left)
                 j += left
         else:
             for i in range(p, p + left):

@@ -18,6 +18,12 @@ def word(data: Array, p: int) -> int:
 
 
 @proven
+def part(value: int, octets: int) -> int:
+    """The first octets (1 to 7) of a word; zeros behind them."""
+    return value & ((u64(1) << u64(8 * octets)) - u64(1))
+
+
+@proven
 def put_word(target: Array, p: int, value: int) -> None:
     """Write eight octets. The caller has shown that they lie in `target`."""
     target[p] = value & u64(0xFF)

@@ -334,6 +334,12 @@ def take_method(
 
 
 @kernel
+def is_set(bits: Array, i: int) -> int:
+    """An item of a bitmap."""
+    return (bits[i >> 3] >> (i & 7)) & 1
+
+
+@kernel
 def assemble(
     frames: Array, count: int, spans: Array, span_count: int, data: Array, conn: Array, roles: Array, tags: Array,
     no_acks: Array, no_waits: Array,
@@ -343,7 +349,7 @@ def assemble(
 ) -> None:  # fmt: skip
     """Take frames and spans from the cursor on until they end or the room for results does.
 
-    `tags`, `no_acks`, `no_waits`: per frame the hash of its consumer tag (0: none or empty) and two arguments.
+    `tags`: per frame the hash of its consumer tag (0: none or empty); `no_acks`, `no_waits`: bitmaps of two arguments.
     Fills R_EPOCH of the frames.
     """
     i = control[Q_FRAME]
@@ -413,8 +419,8 @@ def assemble(
                 content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
                 finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             take_method(
-                frames, i, role, tags[i], no_acks[i], no_waits[i], channels, row, contents, lanes, nodes, free_nodes,
-                control, server, keep,
+                frames, i, role, tags[i], is_set(no_acks, i), is_set(no_waits, i), channels, row, contents, lanes,
+                nodes, free_nodes, control, server, keep,
             )  # fmt: skip
         elif kind == HEADER:
             if contents[k, B_STATE] != 1:

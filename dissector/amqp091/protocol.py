@@ -235,8 +235,7 @@ class Amqp091:
         offset, length = rows[ly.G_HEADER_OFFSET], rows[ly.G_HEADER_LENGTH]
         there = (offset >= 0) & (length >= HEADER_OCTETS)
         properties = decode(
-            self.properties, data, np.where(there, offset + HEADER_OCTETS, 0),
-            np.where(there, length - HEADER_OCTETS, 0), np.where(there, 0, -1),
+            self.properties, data, offset + HEADER_OCTETS, length - HEADER_OCTETS, there.astype(np.int64) - 1,
             (rows[ly.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments, properties
@@ -244,10 +243,9 @@ class Amqp091:
     def _arguments(
         self, plan: Plan, data: Octets, rows: Ints, offset: int, length: int, cut: Ints, method: int = ly.R_METHOD
     ) -> Decoded:
-        known = rows[method] >= 0
         return decode(
-            plan, data, np.where(known, rows[offset] + IDS_OCTETS, 0), np.where(known, rows[length] - IDS_OCTETS, 0),
-            np.where(known, rows[method], -1), cut.astype(np.uint8), self.compiled,
+            plan, data, rows[offset] + IDS_OCTETS, rows[length] - IDS_OCTETS, rows[method], cut.astype(np.uint8),
+            self.compiled,
         )  # fmt: skip
 
     def _hide(self, fields: Decoded, method: Ints) -> None:
@@ -270,8 +268,8 @@ class Amqp091:
         out = np.zeros(len(column), np.int64)
         if column.null_count < len(column):
             _, offsets, octets = column.buffers()
-            places = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
-            text = np.frombuffer(octets, np.uint8).copy() if octets is not None else np.zeros(0, np.uint8)
+            places = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+            text = np.frombuffer(octets, np.uint8) if octets is not None else np.zeros(0, np.uint8)
             call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 
@@ -331,8 +329,8 @@ class Amqp091:
         return skipped
 
 
-def _flags(column: pa.Array) -> Ints:
-    """A bool column as int64: 0 also for null."""
+def _flags(column: pa.Array) -> Octets:
+    """A decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
-        return np.zeros(len(column), np.int64)
-    return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)
+        return np.zeros(-(-len(column) // 8), np.uint8)
+    return np.frombuffer(column.buffers()[1], np.uint8)
