@@ -21,6 +21,7 @@ from dissector.arrays import Ints
 from dissector.capture import PacketBatch, Problem
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Closed, Connections
+from dissector.handshakes.layers import Layers
 from dissector.packets import PacketDecoder, PacketReport
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
@@ -114,7 +115,7 @@ class Dissector:
         self.connections = Connections(self.protocol, compiled, self.options.ports)
         self.protocols: dict[int, Spoken] = {
             detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream,
-            detect.AMQP_1_0: Amqp10(compiled, self.connections.count),
+            detect.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story)),
         }  # fmt: skip
         """The protocols that are decoded, by their number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.connections.secured)

@@ -88,6 +88,10 @@ class Handshakes:
     notes: Mapping[str, str]
     words: Mapping[str, str]
     """What to call events in a sentence."""
+    performatives: Mapping[str, tuple[str, ...]]
+    """Performatives of AMQP 1.0 that are looked at, with the names of their first fields."""
+    sasl_codes: Mapping[int, tuple[str, str]]
+    """Name and meaning of AMQP 1.0's outcomes of SASL."""
     causes: Mapping[str, Cause] = field(default_factory=dict)
     """Of outcomes and endings, by code."""
 
@@ -110,7 +114,9 @@ def load() -> Handshakes:
     for entry in document["machine"]:
         machines[entry["name"]] = _machine(entry, machines.get(entry.get("follows")))
     notes = {entry["code"]: entry["doc"] for entry in document["note"]}
-    return Handshakes(machines, openings, outcomes, endings, notes, document["words"], causes)
+    performatives = {name: tuple(fields) for name, fields in document["performatives"].items()}
+    codes = {entry["code"]: (entry["name"], entry["doc"]) for entry in document["sasl-code"]}
+    return Handshakes(machines, openings, outcomes, endings, notes, document["words"], performatives, codes, causes)
 
 
 @functools.lru_cache(256)

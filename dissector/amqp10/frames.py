@@ -15,6 +15,7 @@ from dissector import limits
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Array, Ints
 from dissector.carry import Buffer, Ranges
+from dissector.handshakes.layers import Layers
 from dissector.kernel import call, i64, kernel
 from dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
 from spec import amqp10
@@ -97,13 +98,17 @@ def count_frames(pieces: Array, n: int, data: Array, conn: Array, walk: Array, c
 
 
 class Amqp10:
-    """Counts of all connections that speak AMQP 1.0; `tell` is handed slot and counts as JSON text at their end."""
+    """Counts of all connections that speak AMQP 1.0; `tell` is handed slot and counts as JSON text at their end.
+
+    `handshakes` reads their beginnings.
+    """
 
     ranges: tuple[Ranges, ...] = ()
 
-    def __init__(self, compiled: bool, tell: Callable[[int, str], None]) -> None:
+    def __init__(self, compiled: bool, tell: Callable[[int, str], None], handshakes: Layers) -> None:
         self.compiled = compiled
         self.tell = tell
+        self.handshakes = handshakes
         self.walk = np.zeros((0, W_WIDTH), np.int64)
         self.counts = np.zeros((0, COUNTS), np.int64)
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
@@ -111,6 +116,7 @@ class Amqp10:
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; one that was under way when it was first seen is not followed."""
+        self.handshakes.begin(slots[states == ly.HEAD])
         more = capacity - len(self.counts)
         if more > 0:
             self.walk = np.concatenate([self.walk, np.zeros((2 * more, W_WIDTH), np.int64)])
@@ -122,11 +128,13 @@ class Amqp10:
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Any]:
         """Take the first `count` pieces; no rows come of them."""
+        self.handshakes.feed(pieces[:, :count], buffer)
         call(count_frames, self.compiled, pieces, count, buffer.data, conn, self.walk, self.counts)
         yield from ()
 
     def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Any]:
         """Hand on the counts of connections that are over."""
+        self.handshakes.end(slots)
         for slot in slots.tolist():
             found: Counter[str] = Counter()
             for code in np.flatnonzero(self.counts[slot]).tolist():

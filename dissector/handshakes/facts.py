@@ -19,6 +19,7 @@ Facts that rules ask for (None where it is not known):
     mechanism_offered, response_wellformed, capable_auth   bool
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
+    unread             bool: parts of the handshake were not understood
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/secured.py
@@ -154,7 +155,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
         for role, side in zip(ROLES, first, strict=True)
     }
     known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
-    known |= story.facts | secured.facts(story.tls, tcp.client)
+    known |= {"unread": None} | story.facts | secured.facts(story.tls, tcp.client)
     return Case(Facts(known, lambda: _timed(story, tcp, told, ran, handshakes)), told, ran)
 
 

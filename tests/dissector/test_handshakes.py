@@ -134,7 +134,9 @@ def test_leaving_the_rest_undecoded_changes_no_verdict(stem: str) -> None:
     assert tuple(rows(Reading(find([path]), options, compiled=False), options)) == verdicts(path)
 
 
-@pytest.mark.parametrize("stem", ["failed_handshakes", "logins", "wrong_ports", "demo", "lossy_link", "port_reused"])
+@pytest.mark.parametrize(
+    "stem", ["failed_handshakes", "logins", "wrong_ports", "demo", "lossy_link", "tls_failures", "stream_refusals"]
+)
 def test_a_verdict_known_from_another_connection_is_the_one_that_it_would_get(stem: str) -> None:
     paths = [str(FOLDER / f"{stem}.pcap")] * 2
     options = Options(handshakes=True)
@@ -232,7 +234,7 @@ BUILT = {
     "plain-on-tls-port": Wire(5671).shaken().send(CLIENT, 10, HEADER).send(SERVER, 12, flags=FIN_ACK),
     "amqp-on-stream-port": Wire(5552).shaken().send(CLIENT, 10, HEADER).send(SERVER, 12, flags=FIN_ACK),
     "version-refused": Wire().shaken().send(CLIENT, 10, b"AMQP\x01\x01\x08\x00").send(SERVER, 11, HEADER),
-    "amqp-1-0": Wire().shaken().send(CLIENT, 10, b"AMQP\x03\x01\0\0").send(SERVER, 11, b"AMQP\x03\x01\0\0"),
+    "amqp-1-0": Wire().shaken().send(CLIENT, 10, b"AMQP\x03\x01\0\0").send(SERVER, 11, b"AMQP\x03\x01\0\0" + b"?" * 9),
     "not-a-broker": Wire().shaken().send(SERVER, 10, b"SSH-2.0-OpenSSH_9.2\r\n").send(CLIENT, 11, HEADER),
     "not-amqp": Wire(80).shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 20, b"HTTP/1.1 200 OK\r\n"),
     "begun-before": Wire().send(CLIENT, 0, START_OK[20:]).send(SERVER, 1, flags=FIN_ACK),

@@ -126,6 +126,10 @@ class Broker:
         self._tool(PLUGINS, "enable", name)
         wait_for_port(port)
 
+    def plugin_off(self, name: str) -> None:
+        """Disables a plugin, for scenarios that come later expect the broker without it."""
+        self._tool(PLUGINS, "disable", name)
+
     def streams(self, *arguments: str) -> str:
         """Runs rabbitmq-streams, which makes super streams; as `control`."""
         return self._tool(STREAMS, *arguments)

@@ -215,7 +215,7 @@ def item(kind: int | None, name: bytes, *numbers: int) -> bytes:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_tracking_chunks_hold_no_messages(compiled: bool) -> None:
-    delta = item(1, b"cons1", 4) + item(0, b"r\"\xff", 2**64 - 1) + item(2, b"t", 2**64 - 5)
+    delta = item(1, b"cons1", 4) + item(0, b'r"\xff', 2**64 - 1) + item(2, b"t", 2**64 - 5)
     snapshot = item(0, b"ref", 9, 7) + item(1, b"", 1)
     found = read(
         *SUBSCRIBE,

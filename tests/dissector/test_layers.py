@@ -1,0 +1,97 @@
+"""AMQP 1.0 as far as its handshake goes: values, and what is told of connections in pieces of any size."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dissector.carry import Buffer
+from dissector.handshakes.layers import KEPT, Layers
+from dissector.handshakes.story import Story
+from dissector.handshakes.values import MalformedError, value
+from dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
+
+VALUES = [
+    (b"\x40", None), (b"\x41", True), (b"\x56\x00", False), (b"\x43", 0), (b"\x44", 0), (b"\x52\xff", 255),
+    (b"\x70\x00\x01\x00\x00", 65536), (b"\x80" + bytes(7) + b"\x05", 5), (b"\xa0\x02\x00\x01", b"\0\1"),
+    (b"\xa1\x02hi", "hi"), (b"\xa3\x05PLAIN", "PLAIN"), (b"\xb1\x00\x00\x00\x02hi", "hi"), (b"\x45", []),
+    (b"\xc0\x03\x02\x41\x40", [True, None]), (b"\xd0\x00\x00\x00\x06\x00\x00\x00\x02\x41\x40", [True, None]),
+    (b"\xc1\x06\x02\xa3\x01a\x52\x07", ["a", 7]), (b"\xe0\x08\x02\xa3\x02ab\x02cd", ["ab", "cd"]),
+    (b"\xf0\x00\x00\x00\x0a\x00\x00\x00\x01\xb3\x00\x00\x00\x01x", ["x"]),
+    (b"\x00\x53\x10\x45", (0x10, [])), (b"\x00\xa3\x01d\x40", ("d", None)),
+]  # fmt: skip
+"""Octets and what they are, by the tables of section 1.6."""
+
+
+@pytest.mark.parametrize(("octets", "wanted"), VALUES)
+def test_values(octets: bytes, wanted: object) -> None:
+    assert value(octets + b"\xff", 0) == (wanted, len(octets))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=60))
+def test_octets_are_a_value_or_none(octets: bytes) -> None:
+    try:
+        _, end = value(octets, 0)
+    except MalformedError:
+        return
+    assert 0 < end <= len(octets)
+
+
+def test_lists_in_lists_have_an_end() -> None:
+    octets = b"\x45"
+    for _ in range(40):
+        octets = b"\xd0" + struct.pack(">II", len(octets) + 4, 1) + octets
+    with pytest.raises(MalformedError):
+        value(octets, 0)
+
+
+def frame(kind: int, performative: int, fields: bytes) -> bytes:
+    listed = b"\x00\x53" + bytes([performative]) + fields
+    return struct.pack(">IBBH", 8 + len(listed), 2, kind, 0) + listed
+
+
+CLIENT = (
+    b"AMQP\3\1\0\0" + frame(1, 0x41, b"\xc0\x17\x02\xa3\x05PLAIN\xa0\x0d\0guest\0secret") + b"AMQP\0\1\0\0"
+    + frame(0, 0x10, b"\xc0\x12\x02\xa1\x01c\xa1\x0cvhost:orders") + frame(0, 0x11, b"\x45") + frame(0, 0x18, b"\x45")
+)  # fmt: skip
+
+
+def told(cuts: list[int], octets: bytes = CLIENT) -> Story:
+    """The story of a client that says this in pieces."""
+    story = Story()
+    layers = Layers(lambda slot: story)
+    layers.begin(np.zeros(1, np.int64))
+    ends = sorted({*(cut % len(octets) for cut in cuts), len(octets)})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        pieces = np.zeros((S_HEIGHT, 1), np.int64)
+        pieces[S_OFFSET], pieces[S_LENGTH], pieces[S_SIDE] = begin, end - begin, 0
+        layers.feed(pieces, Buffer(np.frombuffer(octets, np.uint8).copy(), len(octets)))
+    return story
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, len(CLIENT)), max_size=20))
+def test_pieces_may_end_anywhere(cuts: list[int]) -> None:
+    story = told(cuts)
+    assert [step.event for step in story.steps] == ["sasl-init", "header", "open", "first use", "close"]
+    assert story.user == "guest"
+    assert story.told["open"]["virtual_host"] == "orders"
+    assert "secret" not in repr(story)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=80), st.integers(0, len(CLIENT)))
+def test_anything_may_follow(octets: bytes, at: int) -> None:
+    story = told([], CLIENT[:at] + octets + b"\0")
+    assert "secret" not in repr(story)
+
+
+def test_what_goes_on_is_not_kept() -> None:
+    head, much = CLIENT[:-12], frame(0, 0x14, b"\x45") * 4000
+    assert len(much) > KEPT
+    story = told(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
+    assert "close" not in story.told
+    assert story.facts["unread"] is False
