@@ -642,6 +642,7 @@ TSHARK_GIVES_UP = {
     "cut_handshakes",  # frames in one segment with the protocol header
     "wrong_ports",  # a connection that begins with a proxy's line
     "tls_failures",  # plain AMQP towards TLS
+    "amqp10_handshakes",  # its frames are not those that the decoder here knows
 }
 NOTED_WITHIN_NS = 250 * MS  # what a client may need to write down what it does or was told
 
