@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
+SECONDS := 60
 
-.PHONY: demo test lint bench reference clean help
+.PHONY: demo test fuzz lint bench reference clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +25,10 @@ demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a repor
 
 test: $(BIN)/.ready  ## run the tests
 	$(BIN)/python -m pytest
+
+fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make fuzz SECONDS=600 for longer)
+	$(BIN)/python -m pip install -q --group fuzz
+	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
 
 lint: $(BIN)/.ready  ## style, types, and whether the reference page is fresh
 	$(BIN)/ruff check .

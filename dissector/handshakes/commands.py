@@ -25,6 +25,8 @@ OK, CHALLENGE = 1, 10
 DIALOGUE = (
     "peer-properties", "sasl-handshake", "sasl-authenticate", "tune", "open", "close",
 )  # fmt: skip
+LONGEST_HEARTBEAT = 2**31 - 1
+"""Seconds. Frames tell what was really said."""
 NEUTRAL = ("heartbeat", "exchange-command-versions")
 """Commands that are no use of the connection."""
 COLUMNS = (
@@ -90,8 +92,11 @@ class Commands:
         elif name == "tune":
             # Some clients' answers lack the bit that makes them answers; the broker speaks first.
             role = "tune-ok" if is_answer or "tune" in story.told else "tune"
+            heartbeat = values["heartbeat"]
+            if heartbeat is not None:  # 32 bits without a sign; the table has seconds that make sense
+                heartbeat = min(heartbeat, LONGEST_HEARTBEAT)
             limits = ("frame_max", "heartbeat")
-            story.say(name, role, side, at, self.sayings.of(role, limits, tuple(values[k] for k in limits)))
+            story.say(name, role, side, at, self.sayings.of(role, limits, (values["frame_max"], heartbeat)))
         elif name == "open" and not is_answer:
             story.say(name, "open", side, at, self.sayings.of("open", ("virtual_host",), (values["virtual_host"],)))
         elif name == "close":

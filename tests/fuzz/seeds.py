@@ -1,0 +1,102 @@
+"""Where fuzzing begins: well-formed inputs of every target, most of them built by hand, some out of recordings."""
+
+import struct
+from collections.abc import Iterator
+
+from tests.dissector.builders import (
+    Packet,
+    block,
+    enhanced,
+    ethernet,
+    fragments,
+    interface,
+    ipv4,
+    ipv6,
+    obsolete,
+    option,
+    pcap,
+    pcapng,
+    secrets,
+    section,
+    simple,
+    statistics,
+    tcp,
+)  # fmt: skip
+from tests.dissector.runs import CAPTURES, SETS, recorded
+from tests.dissector.test_packets import LINKS as KNOWN
+from tests.dissector.wire import session
+from tests.fuzz.targets import LINKS
+
+RECORDED = 24
+"""Segments of each recording that become a seed."""
+
+
+def seeds(target: str) -> list[bytes]:
+    """The seeds of a target."""
+    return list({"captures": _captures, "packets": _packets, "fragments": _fragments, "segments": _segments}[target]())
+
+
+def _captures() -> Iterator[bytes]:
+    given = [Packet(i * 1000, ethernet(ipv4(tcp(b"x" * i))), 100) for i in range(3)]
+    for order in "<>":
+        for ns, modified in ((False, False), (True, False), (False, True)):
+            yield pcap(given, order, ns=ns, modified=modified)
+        yield pcapng(given, order)
+        for resolution in (0, 6, 9, 18, 0x80, 0x80 | 30, 0x80 | 62, 0xFF):
+            head = section(order) + interface(1, order, resolution=resolution, offset_s=-5, snap_length=9, name="e")
+            yield head + enhanced(given[0], 1 << 62, order) + simple(given[0], order) + obsolete(given[1], 7, order)
+        content = section(order) + secrets(b"CLIENT_RANDOM", order) + interface(1, order) + statistics(0, 5, 6, order)
+        content += enhanced(given[1], 5, order, option(1, b"comment", order)) + secrets(b"x", order)
+        yield content + enhanced(given[2], 5, order) + block(99, b"abcd", order) + section(order) + interface(0, order)
+    for length in (2**31 - 4, 2**31, 2**32 - 4, 2**32 - 1, 16 << 20, 17 << 20):
+        yield pcap(given[:1]) + struct.pack("<IIII", 1, 1, length, length) + b"xyz"
+        yield section() + struct.pack("<II", 6, length & ~3) + bytes(40)
+
+
+def _one(octets: bytes, cut: int = 0) -> bytes:
+    return bytes([len(octets), cut]) + octets
+
+
+def _packets() -> Iterator[bytes]:
+    for link, wrap in KNOWN.values():
+        for ip, kind in (
+            (ipv4(tcp(b"four", flags=2, options=b"\2\4\5\xb4\3\3\7")), 0x0800),
+            (ipv6(tcp(b"six")), 0x86DD),
+        ):
+            octets = wrap(ip, kind)[:255]
+            yield bytes([LINKS.index(link)]) + _one(octets) + _one(octets[:-3], 3)
+    for ip in (ipv4(tcp(b"0123456789" * 5)), ipv6(tcp(b"0123456789" * 5))):
+        for places in ([1, 3], [2], [4, 6]):
+            parts = fragments(ip, places)
+            yield bytes([1]) + b"".join(_one(part) for part in [*parts, *parts[:1]])
+            yield bytes([1]) + b"".join(_one(part[:50], max(0, len(part) - 50)) for part in reversed(parts))
+
+
+def _fragments() -> Iterator[bytes]:
+    yield bytes([1, 0, 0, 1, 0, 1, 1, 0, 0, 0])
+    yield bytes([2, 2, 1, 0, 0, 2, 0, 1, 0x11, 0, 2, 0, 1, 0x11, 0])
+    yield bytes([3, 0, 3, 3, 9, 3, 4, 0, 2, 3, 3, 4, 0, 2, 3, 3, 2, 1, 1, 0])
+
+
+def _turns(turns: list[tuple[int, bytes]], how: int = 0) -> bytes:
+    pieces = [(side, octets[at : at + 200]) for side, octets in turns for at in range(0, len(octets), 200)]
+    return bytes([how]) + b"".join(bytes([side, 0, len(octets)]) + octets for side, octets in pieces)
+
+
+def _segments() -> Iterator[bytes]:
+    yield _turns(session())
+    yield _turns(session()[6:], 1)
+    for number, path in enumerate(CAPTURES):
+        if path in SETS or path.suffix != ".pcap" or path.stat().st_size > 1 << 20:
+            continue
+        packets, link = recorded(path.name)
+        skip = {1: 14, 101: 0, 113: 16, 276: 20}.get(link)
+        turns = []
+        for packet in packets if skip is not None else []:
+            ip = packet.octets[skip:]
+            head = (ip[0] & 15) * 4
+            if ip[0] >> 4 == 4 and len(ip) > head + 20:
+                payload = ip[head + (ip[head + 12] >> 4) * 4 :]
+                if payload:
+                    turns.append((int(ip[head : head + 2] > ip[head + 2 : head + 4]) ^ 1, payload))
+        yield _turns(turns[8 : 8 + RECORDED], 1) if number % 2 else _turns(turns[:RECORDED])

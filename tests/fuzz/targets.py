@@ -1,0 +1,234 @@
+"""What is fuzzed: functions from octets to what came of them, which must be the same however the kernels run.
+
+Each target makes something of any octets, holds what comes out to its rules, and returns it for comparison.
+"""
+
+import io
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import spec
+from dissector import carry, kernel
+from dissector.capture import CaptureError, CaptureFile, PacketBatch
+from dissector.dissector import Dissector
+from dissector.fragments import Fragment, Fragments
+from dissector.packets import PacketDecoder
+from tests.dissector.builders import Packet, ethernet, ipv4, ipv6, pcap, tcp
+from tests.dissector.wire import ACK, CLIENT, PSH, T0, handshake, opening
+
+Target = Callable[[bytes, bool], Any]
+
+LINKS = (1, 101, 0, 9, 12, 14, 50, 51, 104, 105, 108, 113, 117, 127, 192, 219, 228, 229, 239, 258, 276, 65535)
+CODES = frozenset(spec.anomalies())
+
+
+def captures(data: bytes, compiled: bool) -> Any:
+    """A whole file, read in batches of two sizes."""
+    found = []
+    for batch_bytes in (128, 1 << 14):
+        file = CaptureFile(io.BytesIO(data), "fuzz", 0, batch_bytes=batch_bytes, spare=64, compiled=compiled)
+        try:
+            rows = [row for batch in file for row in _packets(batch)]
+        except CaptureError as error:
+            assert "\n" not in str(error)
+            rows = [str(error)]
+        assert all(problem.code in CODES for problem in file.info.problems)
+        info = file.info
+        found.append((rows, info.problems, info.counts, info.size, info.secrets, info.dropped, info.interfaces))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def _packets(batch: PacketBatch) -> Iterator[Any]:
+    for at, caplen, *rest in zip(
+        *(c.tolist() for c in (batch.offset, batch.caplen, batch.length, batch.ts_ns, batch.packet, batch.link)),
+        strict=True,
+    ):
+        assert 0 <= at <= at + caplen <= batch.used <= len(batch.data)
+        yield bytes(batch.data[at : at + caplen]), *rest
+
+
+def packets(data: bytes, compiled: bool) -> Any:
+    """Packets of one link type: the first octet names it; before each its length, and how many octets were cut off."""
+    link, at, given = LINKS[data[0] % len(LINKS)] if data else 1, 1, []
+    while at + 2 <= len(data) and len(given) < 16:
+        size, cut = data[at], data[at + 1]
+        octets = data[at + 2 : at + 2 + size]
+        given.append(Packet(len(given) << (cut % 40), octets, len(octets) + (cut if cut < 200 else cut << 24)))
+        at += 2 + size
+    found = []
+    for batch_bytes in (100, 1 << 14):
+        decoder, rows, problems, counted = PacketDecoder(), [], [], 0
+        for batch in CaptureFile(
+            io.BytesIO(pcap(given, link=link)), "fuzz", 0, batch_bytes=batch_bytes, spare=64, compiled=compiled
+        ):
+            segments, report = decoder.segments(batch, compiled)
+            for i, offset, caplen, length, seq, sport in zip(
+                *(getattr(segments, name).tolist() for name in ("row", "offset", "caplen", "length", "seq", "sport")),
+                strict=True,
+            ):
+                assert 0 <= offset <= offset + caplen <= batch.used <= len(batch.data)
+                assert 0 <= caplen <= length and 0 <= seq < 1 << 32
+                rows.append((int(batch.packet[i]), bytes(batch.data[offset : offset + caplen]), length, seq, sport))
+            problems += report.problems
+            lost = {p.packet for p in report.problems} - {int(n) for n in segments.packet}
+            counted += report.tcp + report.other + report.parts
+            assert report.packets - report.tcp - report.other - report.parts <= len(lost)
+        found.append((rows, problems, decoder.finish()))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def fragments(data: bytes, compiled: bool) -> Any:
+    """Fragments, five octets each: identification, begin, size, flags, octets lost; held to a slow model of them."""
+    known, model, made = Fragments(), _Model(), []
+    for at in range(0, len(data) - 4, 5):
+        ident, begin, size, flags, cut = data[at : at + 5]
+        size = (size % 32 + 1) * 8
+        octets = bytes([flags >> 4]) * max(size - cut % 64 * (flags & 2), 0)
+        more, version = bool(flags & 1), 4 if ident % 2 else 6
+        fragment = Fragment(version, bytes(8), 6, ident % 6, begin % 32 * 8, begin % 32 * 8 + size, more, octets)
+        whole = known.add(fragment, 0, at, 0)
+        assert (whole and (whole.octets[-len(whole.octets) :], whole.size)) == model.add(fragment)
+        if whole:
+            assert sum(count for _, count in whole.runs) == len(whole.octets)
+            assert all(a + n < b for (a, n), (b, _) in zip(whole.runs, whole.runs[1:], strict=False))
+            made.append(whole)
+    return made, known.problems, known.finish()
+
+
+class _Model:
+    """Fragments octet by octet."""
+
+    def __init__(self) -> None:
+        self.packets: dict[Any, list[Fragment]] = {}
+        self.complete: dict[Any, list[Fragment]] = {}
+        self.bad: set[Any] = set()
+
+    def add(self, new: Fragment) -> tuple[bytes, int] | None:
+        key = new.key
+        if key in self.complete:
+            if any(self._copy(old, new) for old in self.complete[key]):
+                return None
+            del self.complete[key]
+        if key in self.bad:
+            return None
+        pieces = self.packets.setdefault(key, [])
+        if any(self._copy(old, new) for old in pieces):
+            return None
+        lasts = {piece.end for piece in [*pieces, new] if not piece.more}
+        places = [set(range(piece.begin, piece.end, 8)) for piece in [*pieces, new]]
+        if len(set().union(*places)) != sum(map(len, places)) or len(lasts) > 1 or (
+            lasts and max(piece.end for piece in [*pieces, new]) > max(lasts)
+        ):  # fmt: skip
+            self.bad.add(key)
+            del self.packets[key]
+            return None
+        pieces.append(new)
+        if not lasts or sum(piece.end - piece.begin for piece in pieces) != max(lasts):
+            return None
+        self.complete[key] = self.packets.pop(key)
+        ordered = sorted(pieces, key=lambda piece: piece.begin)
+        size = max(lasts)
+        build = ipv4 if new.version == 4 else ipv6
+        header = len(build(b"")) if new.version == 4 else 8 + len(new.addresses)
+        start = bytes(0)
+        if new.version == 4:
+            start = struct.pack(">BBHHHBBH", 0x45, 0, 20 + size, 0, 0, 0, 6, 0) + new.addresses
+        else:
+            start = struct.pack(">IHBB", 0x60000000, size, 6, 0) + new.addresses
+        assert len(start) == header
+        return start + b"".join(piece.octets for piece in ordered), header + size
+
+    @staticmethod
+    def _copy(old: Fragment, new: Fragment) -> bool:
+        common = min(len(old.octets), len(new.octets))
+        same = (old.begin, old.end, old.more) == (new.begin, new.end, new.more)
+        return same and old.octets[:common] == new.octets[:common]
+
+
+BEGIN = handshake() + opening(1)
+
+
+def segments(data: bytes, compiled: bool) -> Any:
+    """A connection: before each segment its side and flags, what is skipped or said again, and its length."""
+    given, nexts, at = [], [1000, 2000], 1
+    settled = bool(data) and data[0] & 1
+    if not data or not data[0] & 2:
+        for side in (0, 1):
+            given.append(_segment(given, side, b"", nexts, 0x02 if side == CLIENT else 0x12))
+            nexts[side] += 1
+    if settled:
+        for side, octets in BEGIN:
+            given.append(_segment(given, side, octets, nexts, PSH | ACK))
+            nexts[side] += len(octets)
+    while at + 3 <= len(data) and len(given) < 60:
+        how, move, size = data[at : at + 3]
+        side, octets = how & 1, data[at + 3 : at + 3 + size]
+        nexts[side] = (nexts[side] + (move - 256 if move > 200 else move if move > 100 else 0)) % 2**32
+        flags = ACK | (how >> 1 & 0x07 if how & 0x80 else 0)
+        packet = _segment(given, side, octets, nexts, flags)
+        if how & 0x40:
+            packet = Packet(packet.ts_ns, packet.octets[: 60 + size // 2], len(packet.octets))
+        given.append(packet)
+        nexts[side] = (nexts[side] + len(octets)) % 2**32
+        at += 3 + size
+    return _dissected(given, compiled)
+
+
+def _segment(given: list[Packet], side: int, octets: bytes, nexts: list[int], flags: int) -> Packet:
+    ends = (40000, 5672) if side == CLIENT else (5672, 40000)
+    hosts = ("10.0.0.1", "10.0.0.2") if side == CLIENT else ("10.0.0.2", "10.0.0.1")
+    whole = ethernet(ipv4(tcp(octets, *ends, nexts[side], nexts[1 - side], flags), *hosts))
+    return Packet(T0 + len(given) * 1000, whole)
+
+
+REUSED: list[Dissector] = []
+"""While fuzzing, a dissector that has finished one input takes the next: to make one takes longer than to use it."""
+
+
+def reuse() -> None:
+    """Be quick: one dissector, and the moving of octets compiled, which goes through all room there is."""
+    carry.call = lambda function, compiled, *arguments: kernel.call(function, True, *arguments)
+    REUSED.append(_dissector(False))
+
+
+def _dissector(compiled: bool) -> Dissector:
+    if REUSED:
+        dissector = REUSED[0]
+        dissector.tcp, dissector.packets, dissector.over = type(dissector.tcp)(compiled), PacketDecoder(), False
+        dissector.reports.clear()
+        return dissector
+    dissector = Dissector(None, compiled)
+    dissector.captures.append("fuzz")
+    return dissector
+
+
+def _dissected(given: list[Packet], compiled: bool) -> Any:
+    dissector = _dissector(compiled)
+    made: dict[str, list[Any]] = {}
+    file = CaptureFile(io.BytesIO(pcap(given, ns=True)), "fuzz", 0, batch_bytes=1 << 14, compiled=compiled)
+
+    def rows() -> Iterator[Any]:
+        for batch in file:
+            yield from dissector.feed(batch)
+        yield from dissector.finish()
+
+    for table, batch in rows():
+        batch.validate(full=True)
+        wanted = batch
+        if REUSED and table != "anomalies":
+            wanted = batch.select([n for n in ("connection_id", "frame_no") if n in batch.schema.names])
+        made.setdefault(table, []).extend(wanted.to_pylist())
+    assert {row["code"] for row in made.get("anomalies", [])} <= CODES
+    for table, found in made.items():
+        if table.endswith("_frames"):
+            numbers = [(row["connection_id"], row["frame_no"]) for row in found]
+            assert len(numbers) == len(set(numbers))
+    return made
+
+
+TARGETS: dict[str, Target] = {
+    "captures": captures, "packets": packets, "fragments": fragments, "segments": segments,
+}  # fmt: skip
