@@ -118,7 +118,7 @@ class Layers:
         of = self.sayings.of
         if name == "sasl-mechanisms":
             offered = values.get("mechanisms")
-            names = " ".join(offered) if isinstance(offered, list) else str(offered or "")
+            names = " ".join(map(str, offered)) if isinstance(offered, list) else str(offered or "")
             story.say(name, "start", side, at, of("start", ("mechanisms",), (names,)))
         elif name == "sasl-init":
             mechanism = str(values.get("mechanism"))
@@ -128,8 +128,8 @@ class Layers:
             said = of("start-ok", ("mechanism",), (mechanism,))
             story.say(name, "start-ok", side, at, said, said.detail + (f" as {story.user}" if story.user else ""))
         elif name == "sasl-outcome" and values.get("code") != SASL_OK:
-            code = values.get("code")
-            words, doc = handshakes.load().sasl_codes.get(code, ("unknown", f"code {code}"))  # type: ignore[arg-type]
+            code = values["code"] if isinstance(values.get("code"), int) else -1
+            words, doc = handshakes.load().sasl_codes.get(code, ("unknown", f"code {code}"))
             said = of("refusal", ("code", "words", "doc", "of"), (code, words, doc, "the login"))
             story.say(f"{name} refused", "refusal", side, at, said)
         elif name == "open":
@@ -140,8 +140,8 @@ class Layers:
             story.step(name, side, at, ", ".join(limits))
         elif name == "close":
             error = values.get("error")
-            condition, text = (*error[1], None, None)[:2] if isinstance(error, tuple) else (None, None)
-            told = ": ".join(str(part) for part in (condition, text) if part) or None
+            parts = error[1] if isinstance(error, tuple) and isinstance(error[1], list) else []
+            told = ": ".join(part for part in parts[:2] if part and isinstance(part, str)) or None
             story.say(
                 name,
                 "close",

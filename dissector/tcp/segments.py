@@ -208,9 +208,7 @@ def keep_waiting(
         )  # fmt: skip
     there = max(caplen, skip)
     if length > there:
-        store(
-            data, half, parts, control, free_parts, row, again, pos + there, length - there, -1, packet, ts, capture
-        )
+        store(data, half, parts, control, free_parts, row, again, pos + there, length - there, -1, packet, ts, capture)
     if different:
         note(faults, control, slot, side, MISMATCH, pos, different, packet, ts, capture)
     release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 0)

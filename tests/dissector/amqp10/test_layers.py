@@ -8,10 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dissector.carry import Buffer
+from dissector.handshakes.facts import Side, Tcp
 from dissector.handshakes.layers import KEPT, Layers
 from dissector.handshakes.story import Story
 from dissector.handshakes.values import MalformedError, value
+from dissector.handshakes.verdict import Judge
 from dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
+from spec import handshakes as spec_handshakes
+from spec import load
 
 VALUES = [
     (b"\x40", None), (b"\x41", True), (b"\x56\x00", False), (b"\x43", 0), (b"\x44", 0), (b"\x52\xff", 255),
@@ -87,6 +91,25 @@ def test_pieces_may_end_anywhere(cuts: list[int]) -> None:
 def test_anything_may_follow(octets: bytes, at: int) -> None:
     story = told([], CLIENT[:at] + octets + b"\0")
     assert "secret" not in repr(story)
+
+
+FIELDS = st.lists(st.sampled_from([octets for octets, _ in VALUES]), max_size=4)
+"""Fields of any type."""
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from([0x10, 0x18, 0x40, 0x41, 0x42, 0x43, 0x44]), FIELDS), min_size=1, max_size=6))
+def test_fields_of_the_wrong_type_are_no_fields(frames: list[tuple[int, list[bytes]]]) -> None:
+    octets = b"".join(
+        frame(0, code, b"\xd0" + struct.pack(">II", len(b"".join(fields)) + 4, len(fields)) + b"".join(fields))
+        for code, fields in frames
+    )
+    story = told([], octets)
+    assert story.steps
+    handshakes = spec_handshakes.load()
+    side = Side(1, 1, None, "", None, 0)
+    tcp = Tcp(0, (side, side), True, None, 0, False, "amqp-1.0", ("10.0.0.2", 5672))
+    assert Judge(handshakes, load("amqp-0-9-1"))(story, tcp, ["a capture"])["handshake_outcome"]
 
 
 def test_what_goes_on_is_not_kept() -> None:
