@@ -90,7 +90,7 @@ def worthwhile(octets: int | None) -> bool:
 
 def is_cached() -> bool:
     """Whether kernels were compiled here before."""
-    return _marker().exists()
+    return _exists(_marker())
 
 
 def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,10 +130,18 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         # Kernels allocate nothing; without _nrt numba does not count references of every array handed on.
         flags: dict[str, Any] = {"boundscheck": function not in _proven, "error_model": "numpy", "_nrt": False}
-        return numba.njit(cache=file.exists(), nogil=True, **flags)(copy)
+        return numba.njit(cache=_exists(file), nogil=True, **flags)(copy)
     finally:
         numba.config.CACHE_DIR = before
         _note_once(_marker(), b"")
+
+
+def _exists(file: Path) -> bool:
+    """Whether a file is there; one in somebody else's folder is not."""
+    try:
+        return file.exists()
+    except OSError:
+        return False
 
 
 def _noted(file: Path) -> types.CodeType | None:

@@ -1,10 +1,12 @@
 """What kernels may rely on."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from dissector.arrays import Array
-from dissector.kernel import call, kernel
+from dissector.kernel import call, is_cached, kernel, worthwhile
 
 
 @kernel
@@ -20,3 +22,12 @@ def test_indexes_are_unsigned_when_compiled() -> None:
     for index in (-1, -2, 2):
         with pytest.raises(IndexError):
             call(pick, True, data, rows, index)
+
+
+def test_a_cache_in_somebody_elses_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert not is_cached()
+    assert not worthwhile(None)

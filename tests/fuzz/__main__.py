@@ -17,9 +17,12 @@ from pathlib import Path
 
 from tests.fuzz.cases import FOLDER, read, write
 
-TARGETS = ("captures", "packets", "fragments", "segments")
-LONGEST = {"captures": 1000, "packets": 600, "fragments": 120, "segments": 600}
-"""Octets of an input at most."""
+LONGEST = {
+    "captures": 1000, "packets": 600, "fragments": 120, "segments": 600, "tables": 300, "maps": 300, "records": 300,
+    "handshakes": 600,
+}  # fmt: skip
+"""The targets, and octets of an input at most."""
+TARGETS = tuple(LONGEST)
 MOST, LARGEST = 250, 400
 """Inputs that are kept of a target, and octets of one."""
 

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 
+from tests.dissector.amqp10 import wire as w
 from tests.dissector.builders import (
     Packet,
     block,
@@ -22,7 +23,8 @@ from tests.dissector.builders import (
     statistics,
     tcp,
 )  # fmt: skip
-from tests.dissector.runs import CAPTURES, SETS, recorded
+from tests.dissector.runs import CAPTURES, FOLDER, SETS, recorded
+from tests.dissector.test_fieldtable import LETTERS
 from tests.dissector.test_packets import LINKS as KNOWN
 from tests.dissector.wire import session
 from tests.fuzz.targets import LINKS
@@ -33,7 +35,7 @@ RECORDED = 24
 
 def seeds(target: str) -> list[bytes]:
     """The seeds of a target."""
-    return list({"captures": _captures, "packets": _packets, "fragments": _fragments, "segments": _segments}[target]())
+    return list(_SEEDS[target]())
 
 
 def _captures() -> Iterator[bytes]:
@@ -100,3 +102,65 @@ def _segments() -> Iterator[bytes]:
                 if payload:
                     turns.append((int(ip[head : head + 2] > ip[head + 2 : head + 4]) ^ 1, payload))
         yield _turns(turns[8 : 8 + RECORDED], 1) if number % 2 else _turns(turns[:RECORDED])
+
+
+def _tables() -> Iterator[bytes]:
+    table = b"".join(bytes([1, 97 + number % 26]) + octets for number, (octets, _) in enumerate(LETTERS))
+    for at in range(0, len(LETTERS), 4):
+        yield b"".join(b"\1k" + octets for octets, _ in LETTERS[at : at + 4])
+    yield table[:300]
+    for size in (2**31 - 1, 2**31, 2**32 - 1):
+        yield b"\1aS" + struct.pack(">I", size) + b"abc"
+        yield b"\1aF" + struct.pack(">I", size) + b"\1b" + b"A" + struct.pack(">I", size)
+    nested = b""
+    for _ in range(40):
+        nested = b"\1aF" + struct.pack(">I", len(nested)) + nested
+    yield nested
+
+
+def _values() -> list[bytes]:
+    return [
+        w.string("text"), w.string("wide", wide=True), w.symbol("s"), w.binary(b"\0\xff"), w.ulong(2**64 - 1),
+        w.uuid("12345678-1234-5678-1234-567812345678"), w.timestamp(-1), w.NULL, w.EMPTY,
+        w.listed(w.NULL, w.string("x")), w.mapped(w.symbol("a"), w.mapped(w.string("b"), w.NULL)),
+        w.array(0xA1, b"\1a", b"\1b"), b"\x70\x80\0\0\0", b"\x82" + bytes(8), b"\x94" + bytes(16),
+    ]  # fmt: skip
+
+
+def _maps() -> Iterator[bytes]:
+    for value in _values():
+        yield w.mapped(w.symbol("key"), value)
+        yield w.mapped(value, value, wide=True)
+    for size in (2**31 - 1, 2**31, 2**32 - 1):
+        yield b"\xd1" + struct.pack(">II", size, 2) + w.string("k") + w.string("v")
+
+
+def _records() -> Iterator[bytes]:
+    for value in _values():
+        yield w.described(b"\x53\x77", value)
+    properties = w.described(b"\x53\x73", w.listed(*_values()[:9]))
+    application = w.described(b"\x53\x74", w.mapped(w.string("traceparent"), w.string("00-1-2-3")))
+    body = w.described(b"\x53\x75", w.binary(b"body"))
+    for parts in ([properties, application, body], [body, body], [application], [properties, properties, body]):
+        yield b"".join(parts)
+
+
+def _handshakes() -> Iterator[bytes]:
+    for name in ("tls_sessions", "tls_sessions_13", "tls_failures"):
+        for packet in recorded(f"{name}.pcap")[0]:
+            at = packet.octets.find(b"\x16\x03")
+            kind = packet.octets[at + 5] if 0 <= at < len(packet.octets) - 9 else 0
+            body = packet.octets[at + 9 : at + 600]
+            if kind in (1, 2):
+                yield bytes([kind - 1]) + body
+            certificate = body.find(b"\x0b\0")
+            if kind == 2 and certificate > 0:
+                yield b"\3" + body[certificate + 4 :]
+                yield b"\5" + body[certificate + 10 :]
+        yield b"\6" + (FOLDER / f"{name}.keylog").read_bytes()[:600]
+
+
+_SEEDS = {
+    "captures": _captures, "packets": _packets, "fragments": _fragments, "segments": _segments, "tables": _tables,
+    "maps": _maps, "records": _records, "handshakes": _handshakes,
+}  # fmt: skip

@@ -4,16 +4,22 @@ Each target makes something of any octets, holds what comes out to its rules, an
 """
 
 import io
+import json
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 import spec
-from dissector import carry, kernel
+from dissector import carry, fieldtable, kernel
+from dissector.amqp10 import sections, values
+from dissector.arrays import Ints, Octets
 from dissector.capture import CaptureError, CaptureFile, PacketBatch
 from dissector.dissector import Dissector
 from dissector.fragments import Fragment, Fragments
 from dissector.packets import PacketDecoder
+from dissector.tls import certificates, keylog, messages
 from tests.dissector.builders import Packet, ethernet, ipv4, ipv6, pcap, tcp
 from tests.dissector.wire import ACK, CLIENT, PSH, T0, handshake, opening
 
@@ -229,6 +235,66 @@ def _dissected(given: list[Packet], compiled: bool) -> Any:
     return made
 
 
+def _columns(data: bytes) -> tuple[Octets, Ints, Ints]:
+    """Pieces of the octets, cut where the first octets say."""
+    cuts = [0, *sorted(octet % max(len(data), 1) for octet in data[:2]), len(data)]
+    at = np.array(cuts[:-1], np.int64)
+    # Behind them lies other data, as in a capture.
+    return np.frombuffer(data + b"\xff" * 8, np.uint8).copy(), at, np.array(cuts[1:], np.int64) - at
+
+
+def tables(data: bytes, compiled: bool) -> Any:
+    """Field tables to JSON."""
+    octets, at, size = _columns(data)
+    made = fieldtable.render(octets, at, size, compiled)
+    return *_json(made.octets, made.sizes), made.problems.tolist(), made.trace.tolist()
+
+
+def maps(data: bytes, compiled: bool) -> Any:
+    """Maps of AMQP 1.0 to JSON."""
+    octets, at, size = _columns(data)
+    made = values.render(octets, at, size, compiled)
+    return *_json(made.octets, made.sizes), made.problems.tolist(), made.trace.tolist()
+
+
+def _json(octets: Octets, sizes: Ints) -> list[str]:
+    """Each is JSON."""
+    text, ends = octets.tobytes(), np.cumsum(sizes).tolist()
+    assert ends[-1] == len(text)
+    found = [text[end - size : end].decode() for end, size in zip(ends, sizes.tolist(), strict=True)]
+    assert all(isinstance(json.loads(each), dict) for each in found)
+    return found
+
+
+def records(data: bytes, compiled: bool) -> Any:
+    """Messages of AMQP 1.0 in columns; the last octets of one may be missing."""
+    octets, at, size = _columns(data)
+    missing = np.array([0, data[0] % 3 if data else 0, 0], np.int64)
+    made = sections.read(octets, at, size, missing, compiled)
+    for column in made.columns.values():
+        column.validate(full=True)
+    columns = {name: column.to_pylist() for name, column in made.columns.items()}
+    return columns, *(a.tolist() for a in (made.kind, made.at, made.size, made.pieces, made.problems))
+
+
+def handshakes(data: bytes, compiled: bool) -> Any:
+    """What TLS says in the clear, and key logs; the first octet says which."""
+    readers: tuple[Callable[[bytes], Any], ...] = (
+        messages.client_hello,
+        messages.server_hello,
+        messages.encrypted_extensions,
+        lambda body: messages.certificates(body, 0x0303),
+        lambda body: messages.certificates(body, 0x0304),
+        certificates.read,
+        keylog.KeyLog().add,
+    )
+    try:
+        return readers[data[0] % len(readers)](data[1:]) if data else None
+    except messages.MalformedError:
+        return "malformed"
+
+
 TARGETS: dict[str, Target] = {
-    "captures": captures, "packets": packets, "fragments": fragments, "segments": segments,
+    "captures": captures, "packets": packets, "fragments": fragments, "segments": segments, "tables": tables,
+    "maps": maps, "records": records, "handshakes": handshakes,
 }  # fmt: skip
