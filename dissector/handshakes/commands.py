@@ -29,6 +29,8 @@ LONGEST_HEARTBEAT = 2**31 - 1
 """Seconds. Frames tell what was really said."""
 NEUTRAL = ("heartbeat", "exchange-command-versions")
 """Commands that are no use of the connection."""
+ONE_ROUND = ("PLAIN", "AMQPLAIN")
+"""Mechanisms whose logins all begin with the user's name."""
 COLUMNS = (
     "response_code", "peer_properties", "mechanisms", "mechanism", "frame_max", "heartbeat", "virtual_host",
     "closing_code", "closing_reason",
@@ -83,7 +85,7 @@ class Commands:
             story.properties["server_properties" if is_answer else "client_properties"] = values["peer_properties"]
             story.step(name, side, at)
         elif name == "sasl-handshake" and is_answer:
-            offered = " ".join(json.loads(values["mechanisms"] or "[]"))
+            offered = " ".join(map(str, json.loads(values["mechanisms"] or "[]")))
             story.say(name, "start", side, at, self.sayings.of("start", ("mechanisms",), (offered,)))
         elif name == "sasl-authenticate" and not is_answer:
             said = self.sayings.of("start-ok", ("mechanism",), (values["mechanism"],))
@@ -112,7 +114,8 @@ class Commands:
         mine = np.flatnonzero(rows[sl.R_LAYOUT] == self.logins.method)
         if not len(mine):
             return {}
-        wanted = [mechanisms[n] for n in mine.tolist()]
+        # Of mechanisms with several rounds a later response, with a password in it, may be the first that is seen.
+        wanted = [mechanisms[n] if mechanisms[n] in ONE_ROUND else None for n in mine.tolist()]
         users = self.logins.users(wanted, rows[sl.R_OFFSET, mine], rows[sl.R_LENGTH, mine], data)
         missing = (rows[sl.R_MISSING, mine] > 0).tolist()
         return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

@@ -23,6 +23,7 @@ from dissector.reading import Reading
 from dissector.sources import Source, find
 from spec import handshakes, load
 from tests.dissector import builders
+from tests.dissector.stream import wire as sw
 
 FOLDER = Path(__file__).parent.parent / "captures"
 KNOWN = handshakes.load()
@@ -220,6 +221,20 @@ def up(wire: Wire) -> Wire:
     return wire
 
 
+def asked(built: Wire) -> Wire:
+    """A stream client's handshake up to its login."""
+    turns = (
+        (CLIENT, sw.request(17, 1, sw.table({"product": "client"}))),
+        (SERVER, sw.response(17, 1, 1, sw.table({"product": "broker"}))),
+        (CLIENT, sw.request(18, 2)),
+        (SERVER, sw.response(18, 2, 1, sw.strings(["PLAIN", "RABBIT-CR-DEMO"]))),
+        (CLIENT, sw.request(19, 3, sw.string("RABBIT-CR-DEMO") + sw.octets(b"me"))),
+    )
+    for at, (side, octets) in enumerate(turns, 10):
+        built.send(side, at, octets)
+    return built
+
+
 ALERT = bytes.fromhex("15030300020230")
 HELLO = bytes.fromhex("160301002d010000290303") + b"\x07" * 32 + bytes.fromhex("000002c02f0100")
 SERVER_HELLO = bytes.fromhex("160303002a020000260303") + b"\x07" * 32 + bytes.fromhex("00c02f00")
@@ -256,8 +271,49 @@ BUILT = {
     .send(SERVER, 15, method(commands.Connection.Close(541, "out of order", 10, 40))),
     "hole": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START, keep=False).send(CLIENT, 12, START_OK)
     .send(SERVER, 1500, TUNE[:9]).send(CLIENT, 1600, flags=FIN_ACK).send(SERVER, 1700, flags=FIN_ACK),
+    "refused-by-code": asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 15))
+    .send(SERVER, 16, flags=FIN_ACK),
+    "handshake-timeout": asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 10, sw.string("who?")))
+    .send(SERVER, 12_000, flags=FIN_ACK),
+    "amqp-0-10": Wire().shaken().send(CLIENT, 10, b"AMQP\x01\x01\x00\x0a").send(SERVER, 11, b"AMQP\x01\x01\x00\x0a"),
     "http-on-amqp-port": Wire().shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 11, HEADER),
 }  # fmt: skip
+
+
+BUILT_ENDINGS = {
+    "blocked": up(Wire().shaken()).send(SERVER, 30, BLOCKED),
+    "closed-by-client": up(Wire().shaken())
+    .send(CLIENT, 30, method(commands.Connection.Close(541, "my disk is full", 0, 0))),
+    "client-gone": up(Wire().shaken()).send(CLIENT, 30, flags=RST),
+    "closed-by-server": up(Wire().shaken()).send(SERVER, 30, method(commands.Connection.Close(311, "too large", 0, 0))),
+}  # fmt: skip
+ELSEWHERE = {"tls-refused", "tls-client-left", "refused", "one-direction"}
+"""Codes whose tests are in those of TLS, or functions of their own here."""
+
+
+@pytest.mark.parametrize("code", BUILT_ENDINGS)
+def test_a_built_ending(code: str, tmp_path: Path) -> None:
+    row = BUILT_ENDINGS[code].verdict(tmp_path)
+    assert (row["handshake_outcome"], row["ending"]) == ("ok", code)
+
+
+def test_every_code_has_a_connection_that_gets_it() -> None:
+    rows = [row for path in FOLDER.glob("*.golden.json") for row in json.loads(path.read_text()).get("handshakes", ())]
+    shown = {WORDS.get(row["cause"]) or WORDS.get((row["client"], "amqp")) or row["cause"] for row in rows}
+    shown |= {row["ending"] for row in rows if "ending" in row} | set(ENDINGS.values())
+    assert set(KNOWN.causes) - shown - set(BUILT) - set(BUILT_ENDINGS) <= ELSEWHERE
+
+
+def test_a_challenge_of_streams_is_answered(tmp_path: Path) -> None:
+    built = asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 10, sw.string("who?")))
+    built.send(CLIENT, 16, sw.request(19, 4, sw.string("RABBIT-CR-DEMO") + sw.octets(b"My password is x")))
+    built.send(SERVER, 17, sw.response(19, 4, 8)).send(SERVER, 18, flags=FIN_ACK)
+    row = built.verdict(tmp_path)
+    assert (row["handshake_outcome"], row["handshake_stage"]) == ("auth-failed", "secure")
+    steps = [step["step"] for step in json.loads(row["handshake_steps"])]
+    assert steps[-4:] == ["sasl-authenticate challenge", "sasl-authenticate", "sasl-authenticate refused", "tcp.fin"]
+    assert "password" not in json.dumps(row)
+    assert row["user"] is None
 
 
 @pytest.mark.parametrize("code", BUILT)
