@@ -170,6 +170,7 @@ class Connections:
             "vantage": captures[state[C_FIRST_CAPTURE]],
             "rtt_ns": state[C_RTT] if state[C_RTT] >= 0 else None,
             "closed_by": closed_by,
+            "closed_ts_ns": min((half[H_END_TS] for half in sides if half[H_END]), default=None),
             "lost_bytes": lost,
             "retransmitted_bytes": sides[0][H_AGAIN] + sides[1][H_AGAIN],
             "duplicated_bytes": sides[0][H_TWICE] + sides[1][H_TWICE],

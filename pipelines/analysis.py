@@ -125,8 +125,14 @@ def _as_noted(connections: DataFrame, frames: DataFrame, note: dict[str, Any]) -
         connections = connections.unionByName(missing, allowMissingColumns=True)
     if note["to_ns"] is not None:
         to_ns = sf.lit(note["to_ns"]).cast("bigint")
-        connections = connections.withColumn("closed_by", sf.when(sf.col("last_ts_ns") < to_ns, sf.col("closed_by")))
-        connections = connections.withColumn("last_ts_ns", sf.least("last_ts_ns", to_ns))
+        closed = sf.coalesce("closed_ts_ns", "last_ts_ns") < to_ns
+        connections = connections.withColumns(
+            {
+                "closed_by": sf.when(closed, sf.col("closed_by")),
+                "closed_ts_ns": sf.when(closed, sf.col("closed_ts_ns")),
+                "last_ts_ns": sf.least("last_ts_ns", to_ns),
+            }
+        )
     return connections
 
 

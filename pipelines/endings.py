@@ -37,9 +37,9 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
 
     Returns:
         The rows with `client_close` and `server_close` (the first channel.close or connection.close of that side),
-        `end` (the first close of either side, the opening of the same channel number anew, or the end of what was
-        captured) and `silence` (the last of these), each a struct of frame_no, ts_ns, capture, packet, reply_code and
-        by.
+        `end` (the first close of either side, the opening of the same channel number anew, or else `silence`) and
+        `silence` (the first FIN or RST, or else the last packet), each a struct of frame_no, ts_ns, capture, packet,
+        reply_code and by.
     """
     channels = _closes(frames, "channel.close", CHANNEL, "channel")
     reopened = (
@@ -53,7 +53,7 @@ def attach(rows: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFr
         "connection_id",
         sf.struct(
             *(
-                (sf.col("last_ts_ns") if name == "ts_ns" else sf.lit(None)).cast(kind).alias(name)
+                (sf.coalesce("closed_ts_ns", "last_ts_ns") if name == "ts_ns" else sf.lit(None)).cast(kind).alias(name)
                 for name, kind in _FIELDS.items()
             ),
             sf.when(sf.col("closed_by").isNull(), "capture-end").otherwise("connection-close").alias("by"),

@@ -102,6 +102,7 @@ def test_the_text_of_a_reset_is_no_data() -> None:
     tape.segment(SERVER, published(), flags=RST | ACK)
     (row,) = connections(tape.packets)
     assert (row["frames"], row["closed_by"], row["bytes"]) == (9, "server-rst", sum(len(o) for _, o in BEGIN))
+    assert row["closed_ts_ns"] == tape.packets[-1].ts_ns
 
 
 @pytest.mark.parametrize("unseen", [1, 2, 3])

@@ -88,8 +88,16 @@ def confirms_of(spark, folder, tmp_path):
 def test_what_lies_behind_the_time_range_ends_nothing(spark, tmp_path):
     c = Connection(last_ts_ns=99 * TICK, closed_by="client-close")
     c.publish(1)
-    folder = written(spark, tmp_path / "tables", [c], complete=True, to_ns=7 * TICK)
-    assert confirms_of(spark, folder, tmp_path) == {1: ("capture-end", 7 * TICK)}
+    reset = Connection(last_ts_ns=99 * TICK, closed_by="server-rst", closed_ts_ns=6 * TICK)
+    reset.publish(2)
+    later = Connection(last_ts_ns=99 * TICK, closed_by="server-rst", closed_ts_ns=7 * TICK)
+    later.publish(3)
+    folder = written(spark, tmp_path / "tables", [c, reset, later], complete=True, to_ns=7 * TICK)
+    assert confirms_of(spark, folder, tmp_path) == {
+        1: ("capture-end", 7 * TICK),
+        2: ("connection-close", 6 * TICK),
+        3: ("capture-end", 7 * TICK),
+    }
 
 
 def test_tables_of_a_dissection_that_was_killed(spark, tmp_path):

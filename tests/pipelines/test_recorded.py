@@ -6,21 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dissector
-from pipelines.analysis import analyze
-from pipelines.output import Output
-
 CAPTURES = Path(__file__).parents[1] / "captures"
-JUDGED = ("confirms", "settlements", "rpcs", "flow_control")
+JUDGED = ("confirms", "settlements", "rpcs", "flow_control", "heartbeats")
 ORDER = {
     "confirms": ("publish_frame_no",),
     "settlements": ("deliver_frame_no",),
     "rpcs": ("request_frame_no",),
     "flow_control": ("start_frame_no",),
+    "heartbeats": (),
 }
 LOSSY = {"lossy_link", "snapped"}
 """Captures with holes: what they lack cannot be judged."""
@@ -31,37 +27,23 @@ def goldens() -> dict[str, dict[str, Any]]:
     return {name: golden for name, golden in found.items() if name not in LOSSY and golden.keys() & set(JUDGED)}
 
 
-def capture(name: str) -> Path:
-    return next(path for path in (CAPTURES / f"{name}{end}" for end in (".pcap", ".pcapng", "")) if path.exists())
-
-
 @pytest.fixture(scope="module")
-def statistics(spark, tmp_path_factory):
+def statistics(recorded):
     """For each scenario the ids of its clients' connections, and the rows of each table by connection."""
-    folder = tmp_path_factory.mktemp("recorded")
-    parts: dict[str, list[pa.Table]] = {}
-    clients: dict[str, dict[str, int]] = {}
-    for name, golden in goldens().items():
-        path = capture(name)
-        keylog = str(path.with_suffix(".keylog")) if path.with_suffix(".keylog").exists() else None
-        tables = {table: reader.read_all() for table, reader in dissector.read(path, keylog=keylog).items()}
-        for table, rows in tables.items():
-            parts.setdefault(table, []).append(rows)
-        ids: dict[tuple[str, int], list[int]] = {}
-        for row in sorted(tables["connections"].to_pylist(), key=lambda row: row["first_ts_ns"]):
-            ids.setdefault((row["client_ip"], row["client_port"]), []).append(row["connection_id"])
-        clients[name] = {
-            client["client"]: ids[client["client_ip"], client["client_port"]].pop(0) for client in golden["clients"]
+    ids: dict[tuple[str, str], list[int]] = {}
+    for identity, (name, client, _, _) in recorded.names.items():
+        ids.setdefault((name, client), []).append(identity)
+    clients = {
+        name: {
+            client["client"]: ids[name, f"{client['client_ip']}:{client['client_port']}"].pop(0)
+            for client in golden["clients"]
         }
-    for table, rows in parts.items():
-        (folder / "tables" / table).mkdir(parents=True)
-        pq.write_table(pa.concat_tables(rows), folder / "tables" / table / "part-0.parquet")
-    output = Output(folder / "statistics", {})
-    analyze(spark, folder / "tables", output)
+        for name, golden in goldens().items()
+    }
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for table, order in ORDER.items():
         by_connection = found.setdefault(table, {})
-        rows = pq.read_table(folder / "statistics" / table).to_pylist()
+        rows = pq.read_table(recorded.statistics / table).to_pylist()
         for row in sorted(rows, key=lambda row: [row[column] for column in order]):
             by_connection.setdefault(row["connection_id"], []).append(row)
     return clients, found
@@ -107,3 +89,12 @@ def test_waits_agree_with_the_clients_books(statistics, name):
             assert abs(row["start_ts_ns"] - wanted["start_ns"]) < 50_000_000  # the client's clock ticks later
             assert wanted["end_ns"] is None or abs(row["end_ts_ns"] - wanted["end_ns"]) < 50_000_000
             assert "evidence" not in wanted or row["evidence"] == wanted["evidence"]
+
+
+def test_heartbeats_kept_and_missed(statistics):
+    clients, found = statistics
+    for row in goldens()["heartbeats"]["heartbeats"]:
+        each = {sign["from_client"]: sign for sign in found["heartbeats"][clients["heartbeats"][row["client"]]]}
+        sign = each[row["from_client"]]
+        assert sign["negotiated_s"] == row["negotiated_s"]
+        assert (sign["missed"] > 0) == (row["frames"] == 0)

@@ -17,7 +17,7 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - A body's hash is of the octets; of an empty body it is that of no octets.
 - In field tables decimals are unsigned and `L` is signed, as in the final draft. Times stay seconds.
 - What does not belong into a content (another method, a second header, a body without a header) ends it, unfinished.
-- Confirms: the earliest answer counts wherever it stands; tag 0 has no special meaning. The oldest equal mandatory
+- Confirms: the earliest answer behind the publish counts; tag 0 has no special meaning. The oldest equal mandatory
   publish was returned even if it was confirmed by then. `reply_code` is the return's.
 - Where nobody answered, `end_ts_ns` is the time of the frame that ended the wait: the close (`discarded` too: it is
   before the publish), the first frame behind the hole, recover-ok, rollback-ok; without such a frame, the first FIN or
@@ -41,11 +41,16 @@ Where the tables' definitions leave a choice, this is what was chosen:
   the delivery that fills them; consumers are counted one by one, and besides all of a channel together when a global
   limit is set; deliveries of consumers that were not seen to begin count for the channel when they were settled.
   `rtt_ns` is the time from the SYN to the client's ACK; without it nothing is `proven`.
+- Silence is counted from connection.tune-ok to the first connection.close, else from the first packet to the last. A
+  frame is a sign of life from its first octet to its last; a connection without frames has no row.
+- A delivery belongs to a publish by message id, else by trace and span, else by content; message ids are not empty.
 - Percentiles are nearest rank: a value that was measured.
 """
 
 from tests.reference.amqp import Timestamp, body_hash, frames, messages
 from tests.reference.pairs import confirms, latency_summary, rpcs, settlements
+from tests.reference.signs import heartbeats
+from tests.reference.transits import transits
 from tests.reference.waits import flow_control
 
 __all__ = [
@@ -54,8 +59,10 @@ __all__ = [
     "confirms",
     "flow_control",
     "frames",
+    "heartbeats",
     "latency_summary",
     "messages",
     "rpcs",
     "settlements",
+    "transits",
 ]  # fmt: skip

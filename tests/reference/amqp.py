@@ -63,7 +63,7 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
         `connection` (client, server, nth), `client`, `server`, `nth`; `args`, a dict of the method's arguments
         (secrets and reserved fields are not there), of `body_size`, `properties` and `headers` (header frames), or
         of `body`; `hole_before` (octets missing just before it in its direction); and of its connection
-        `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
+        `begun_ts_ns`, `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
     """
     exact = {"timestamp": _seconds}
     with (
@@ -111,6 +111,7 @@ def _frames_of(connection: Connection) -> list[Row]:
                 "first_packet": first.number,
                 "first_ts_ns": first.ts_ns,
                 "channel_epoch": epochs.get(channel, 0),
+                "begun_ts_ns": connection.first_ts_ns,
                 "last_ts_ns": connection.last_ts_ns,
                 "fin_ts_ns": connection.fin_ts_ns,
                 "rtt_ns": connection.rtt_ns,

@@ -178,6 +178,7 @@ class Connection:
     syn_ts_ns: int | None = None
     rtt_ns: int | None = None  # from the SYN to the client's next ACK
     fin_ts_ns: int | None = None  # first FIN or RST
+    first_ts_ns: int = 0
     last_ts_ns: int = 0
 
     def turn_round(self) -> None:
@@ -232,6 +233,7 @@ def read_connections(path: Path | str, port_hint: int | None = None) -> list[Con
             counts[pair] = connection.nth + 1
             current[pair] = connection
             connections.append(connection)
+            connection.first_ts_ns = packet.ts_ns
             if begins:
                 connection.initial_sequence = tcp.seq
                 connection.syn_ts_ns = packet.ts_ns

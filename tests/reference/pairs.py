@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tests.reference.amqp import ALL_METHODS, ENDS, Row, by_connection, messages, method_name, place
 
 Epoch = tuple[int, int]  # channel and channel_epoch of one connection
+NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
 CLOSES = ("channel.close", "connection.close")
 ANSWERS = {
     method_name(method.name): {method_name(answer) for answer in method.valid_responses}
@@ -41,8 +43,8 @@ def _ending(group: list[Row], message: Row) -> Row:
         from_other_side = frame["from_client"] != message["from_client"]
         before = frame["frame_no"] < message["frame_no"]
         why = None
-        if not before and from_other_side and (frame["hole_before"] or (frame["method"] and frame["is_partial"])):
-            why = "hole"  # the answer may have been in it
+        if not before and from_other_side and _may_hide_an_answer(frame, message):
+            why = "hole"
         elif _closes(frame, epoch):
             if not before:
                 why = frame["method"].replace(".", "-")
@@ -54,6 +56,13 @@ def _ending(group: list[Row], message: Row) -> Row:
     if fin_ts_ns is not None:
         return {"ended_by": "connection-close", "end_ts_ns": fin_ts_ns, "end_frame_no": None}
     return {"ended_by": "capture-end", "end_ts_ns": last_ts_ns, "end_frame_no": None}
+
+
+def _may_hide_an_answer(frame: Row, message: Row) -> bool:
+    """Whether the answer may have been in the hole before a frame, or be the frame, which is not all there."""
+    cut = frame["frame_type"] == "method" and frame["is_partial"] and epoch_of(frame) == epoch_of(message)
+    unknown = frame["method"] is None or ("kind" in message and frame["method"] in NUMBERED and not frame["args"])
+    return bool(frame["hole_before"] or (cut and unknown))
 
 
 NOT_ENDED: Row = {"ended_by": None, "end_ts_ns": None, "end_frame_no": None}
@@ -78,7 +87,7 @@ def _confirms_of(group: list[Row]) -> list[Row]:
             continue
         row = place(publish) | {name: publish[name] for name in ("publish_seq", "exchange", "routing_key")}
         row |= {f"publish_{name}": publish[name] for name in ENDS}
-        answer = answers.get(epoch_of(publish), _Answers()).to(publish["publish_seq"])
+        answer = answers.get(epoch_of(publish), _Answers()).to(publish)
         row |= {f"confirm_{name}": answer[name] if answer else None for name in ENDS}
         row["outcome"] = answer["method"].removeprefix("basic.") if answer else "none"
         row["multiple"] = answer["args"]["multiple"] if answer else None
@@ -91,24 +100,24 @@ def _confirms_of(group: list[Row]) -> list[Row]:
 
 
 class _Answers:
-    """The confirms a server sent on one channel epoch."""
+    """The confirms a server sent on one channel epoch, in their order."""
 
     def __init__(self) -> None:
-        self._single: dict[int, Row] = {}  # the earliest for each number
-        self._multiple: list[Row] = []  # those that reach further than all before them
+        self._single: dict[int, list[Row]] = {}  # by number
+        self._multiple: list[Row] = []
 
     def add(self, frame: Row) -> None:
-        tag = frame["args"]["delivery_tag"]
-        if not frame["args"]["multiple"]:
-            self._single.setdefault(tag, frame)
-        elif not self._multiple or tag > self._multiple[-1]["args"]["delivery_tag"]:
+        if frame["args"]["multiple"]:
             self._multiple.append(frame)
+        else:
+            self._single.setdefault(frame["args"]["delivery_tag"], []).append(frame)
 
-    def to(self, number: int) -> Row | None:
-        """The earliest of a single answer for the number and a multiple answer for at least it."""
-        candidates = [self._single[number]] if number in self._single else []
-        at = bisect_left(self._multiple, number, key=lambda frame: frame["args"]["delivery_tag"])
-        candidates += self._multiple[at : at + 1]
+    def to(self, publish: Row) -> Row | None:
+        """The earliest behind the publish of a single answer for its number and a multiple answer for at least it."""
+        number, sent = publish["publish_seq"], publish["frame_no"]
+        behind = self._multiple[bisect_right(self._multiple, sent, key=lambda frame: frame["frame_no"]) :]
+        candidates = [frame for frame in self._single.get(number, []) if frame["frame_no"] > sent][:1]
+        candidates += list(islice((frame for frame in behind if frame["args"]["delivery_tag"] >= number), 1))
         return min(candidates, key=lambda frame: frame["frame_no"], default=None)
 
 
