@@ -49,6 +49,9 @@ MAX_BLOCK = MAX_RECORD + (1 << 20)
 MAX_INTERFACES = 1 << 16
 """Interfaces remembered in a section. The obsolete packet block could name no more."""
 
+MAX_NAME = 256
+"""Octets kept of an interface's name."""
+
 MAX_SECRETS = 16 << 20
 """Octets of secrets kept of a file."""
 
@@ -292,7 +295,7 @@ class PcapngScanner(Scanner):
         per_second, shift, offset_s, name = 10**6, 0, 0, ""
         for code, value in self._options(block, 16):
             if code == 2:  # if_name
-                name = value.decode("utf-8", "replace")
+                name = value[:MAX_NAME].decode("utf-8", "replace")
             elif code == 9 and value:  # if_tsresol: ticks of 10**-n or 2**-n seconds
                 exponent, binary = value[0] & 0x7F, value[0] & 0x80
                 shift = min(exponent, 62) if binary else 0

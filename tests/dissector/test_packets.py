@@ -187,6 +187,7 @@ LINKS: dict[str, tuple[int, Callable[[bytes, int], bytes]]] = {
     "ppp in hdlc": (50, lambda ip, kind: b"\xff\x03" + struct.pack(">H", 0x21 if kind == 0x0800 else 0x57) + ip),
     "llc": (1, lambda ip, kind: ethernet(snap(ip, kind), 8 + len(ip))),
     "wlan": (105, lambda ip, kind: b"\x08\0\0\0" + bytes(20) + snap(ip, kind)),
+    "wlan, qos": (105, lambda ip, kind: b"\x88\x02\0\0" + bytes(22) + snap(ip, kind)),
     "radiotap": (127, lambda ip, kind: b"\0\0\x08\0\0\0\0\0\x08\0\0\0" + bytes(20) + snap(ip, kind)),
     "gre": (101, lambda ip, kind: ipv4(struct.pack(">HH", 0, kind) + ip, protocol=47)),
     "gre, key": (1, lambda ip, kind: ethernet(ipv6(struct.pack(">HHI", 0x2000, kind, 7) + ip, protocol=47), 0x86DD)),

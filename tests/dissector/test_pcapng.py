@@ -205,6 +205,11 @@ def test_a_block_that_cannot_be_right_ends_the_reading(broken, compiled):
     assert (problem.code, problem.packet, problem.offset) == ("header-unknown", 2, len(good))
 
 
+def test_long_names_of_interfaces_are_cut():
+    _, file = batches(section() + interface(name="e" * 60_000))
+    assert file.info.interfaces[0].name == "e" * 256
+
+
 def test_more_interfaces_than_are_remembered():
     _, file = batches(section() + interface() * (MAX_INTERFACES + 3))
     assert file.info.counts == {"limit-reached": 3}
