@@ -115,6 +115,9 @@ def section(tables: Tables) -> Section:
     rows = query(tables)
     page.lead = "Those that failed or ended badly come first, then the ones with most octets."
     page.parts.append(_grid(rows, total))
+    silent = _silent(tables)
+    if silent:
+        page.parts.append(silent)
     kinds = outcomes(tables)
     if len(kinds) > 1:
         page.parts.append(
@@ -135,6 +138,31 @@ def section(tables: Tables) -> Section:
             )
         )
     return page
+
+
+def _silent(tables: Tables) -> Grid | None:
+    """Connections on which a side owed heartbeats, longest silence first."""
+    columns = ["connection_id", "from_client", "negotiated_s", "longest_silence_ns", "missed"]
+    where = pc.field("missed") > 0
+    rows = tables.top("heartbeats", columns, "longest_silence_ns", MOST // 2, where)
+    if not rows:
+        return None
+    who = endpoints(tables, [r["connection_id"] for r in rows])
+    return Grid(
+        "Heartbeats missed",
+        ["connection", "silent side", "agreed on", "longest silence", "missed"],
+        [
+            [
+                Cell(who.name(r["connection_id"]), "mono"),
+                Cell("client" if r["from_client"] else "server"),
+                number(f"{r['negotiated_s']} s"),
+                number(units.duration(r["longest_silence_ns"])),
+                number(units.count(r["missed"]), bad=True),
+            ]
+            for r in rows
+        ],
+        left_out(len(rows), tables.rows("heartbeats", where), "sides"),
+    )
 
 
 def _verdict(row: dict[str, Any]) -> Cell:

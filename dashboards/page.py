@@ -14,21 +14,36 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dashboards import captured, connections, heatmap, rpcs, slowest, staircase, summary, theme, units, verdicts, waits
+from dashboards import (
+    captured,
+    connections,
+    heatmap,
+    rpcs,
+    slowest,
+    staircase,
+    streams,
+    summary,
+    theme,
+    units,
+    verdicts,
+    waits,
+)
 from dashboards.section import Figure, Section
 from dashboards.tables import Tables
 
 _DISSECTED = (captured, verdicts, connections)
-_ANALYZED = (summary, heatmap, staircase, waits, slowest, rpcs)
+_ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
 _WHOLE_TEXT = 2000
 """Nothing on the page is longer, whatever a capture holds; tables cut earlier."""
 
-_ORDER = ("captured", "verdicts", "latency", "heat", "staircase", "waits", "slowest", "rpcs", "connections")
+_ORDER = ("captured", "verdicts", "latency", "heat", "staircase", "streams", "waits", "slowest", "rpcs", "connections")
 
 
 def sections(tables: Tables) -> list[Section]:
     """All sections that the tables at hand can fill, in the order of the page."""
-    views = (*_DISSECTED, *(_ANALYZED if tables.analyzed else ()))
+    views = [*_DISSECTED, *(_ANALYZED if tables.analyzed else ())]
+    if streams in views and not tables.rows("stream_deliveries"):
+        views.remove(streams)
     return sorted((view.section(tables) for view in views), key=lambda s: _ORDER.index(s.anchor))
 
 

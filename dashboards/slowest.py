@@ -28,7 +28,12 @@ class Kind:
 
 KINDS = (
     Kind(
-        "Slowest confirms", "confirms", "publish", "confirm", "publish_seq", ("exchange", "routing_key", "message_id")
+        "Slowest confirms",
+        "confirms",
+        "publish",
+        "confirm",
+        "publish_seq",
+        ("exchange", "routing_key", "message_id", "stream"),
     ),
     Kind("Slowest acknowledgements", "settlements", "deliver", "settle", "delivery_tag", ("queue", "consumer_tag")),
 )
@@ -123,9 +128,10 @@ def section(tables: Tables) -> Section:
 
 def _grid(kind: Kind, title: str, rows: list[dict[str, Any]], who: Endpoints, note: str) -> Grid:
     waited = "waited" in rows[0]
+    names = [n for n in kind.names if any(r[n] is not None for r in rows)]
     heads = [
         *("waited" if waited else "latency", kind.number.replace("_", " "), "Wireshark filter", kind.begin),
-        *(n.replace("_", " ") for n in kind.names),
+        *(n.replace("_", " ") for n in names),
         *("channel", "connection", "ended by" if waited else "outcome", "packets", "file"),
     ]
     cells = [
@@ -134,7 +140,7 @@ def _grid(kind: Kind, title: str, rows: list[dict[str, Any]], who: Endpoints, no
             number(units.count(r["number"])),
             Cell("\n".join(display_filters(r, who.port(r["connection_id"]))), "filter"),
             Cell(units.instant(r["begin_ts_ns"])),
-            *(Cell(_text(r[n], n)) for n in kind.names),
+            *(Cell(_text(r[n], n)) for n in names),
             number(units.count(r["channel"])),
             Cell(who.name(r["connection_id"]), "mono"),
             Cell(_outcome(r, waited)),

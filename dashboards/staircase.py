@@ -24,7 +24,9 @@ EXACT = 1000
 """Up to this many events every one is drawn."""
 
 _MOST_MARKS = 150
-_IDENTITY = [("connection_id", "ascending"), ("channel", "ascending"), ("channel_epoch", "ascending")]
+_KEYS = ["connection_id", "channel", "channel_epoch", "publisher_id", "publisher_epoch"]
+"""Within these publish numbers count: of AMQP 0-9-1 the channel, of streams the publisher; the others are null."""
+_IDENTITY = [(key, "ascending") for key in _KEYS]
 _COLUMNS = ["publish_ts_ns", "confirm_ts_ns", "publish_seq", "outcome", "returned"]
 
 
@@ -46,11 +48,13 @@ LINES = (Key("blue", "published"), Key("green", "answered"))
 
 @dataclass(frozen=True)
 class Channel:
-    """One channel epoch with publishes in confirm mode, and why it is shown."""
+    """One channel epoch, or publisher of a stream, with publishes in confirm mode; and why it is shown."""
 
     connection_id: int
-    channel: int
-    channel_epoch: int
+    channel: int | None
+    channel_epoch: int | None
+    publisher_id: int | None
+    publisher_epoch: int | None
     publishes: int
     nacks: int
     unanswered: int
@@ -87,7 +91,7 @@ def channels(tables: Tables, most: int = 3) -> list[Channel]:
     outcome = pc.field("outcome")
     groups = tables.group(
         "confirms",
-        ["connection_id", "channel", "channel_epoch"],
+        _KEYS,
         {
             "publishes": ("publish_ts_ns", "count"),
             "nacks": ("nack", "sum"),
@@ -153,7 +157,7 @@ def query(tables: Tables, channel: Channel, low_ns: int | None = None, high_ns: 
                 events[line].append(times)
         for kind, found in _marked(batch, low, high).items():
             marks[kind].append(found)
-    base = (first_number or 1) - 1 + before
+    base = (1 if first_number is None else first_number) - 1 + before
     exact = kept <= EXACT
     if exact:
         both = [np.sort(np.concatenate([*e, np.empty(0, np.int64)])) for e in events]
@@ -188,11 +192,11 @@ def _timed() -> pc.Expression:
 
 
 def _of(channel: Channel) -> pc.Expression:
-    return (
-        (pc.field("connection_id") == channel.connection_id)
-        & (pc.field("channel") == channel.channel)
-        & (pc.field("channel_epoch") == channel.channel_epoch)
-    )
+    found = pc.scalar(True)
+    for key in _KEYS:
+        value = getattr(channel, key)
+        found &= pc.field(key).is_null() if value is None else pc.field(key) == value
+    return found
 
 
 def _marked(batch: pa.Table, low: int, high: int) -> dict[str, np.ndarray]:
@@ -289,7 +293,8 @@ def section(tables: Tables) -> Section:
     )
     who = endpoints(tables, [c.connection_id for c in found])
     for place, channel in enumerate(found):
-        title = f"Channel {channel.channel} of {who.name(channel.connection_id)} ({channel.why})"
+        sender = f"Channel {channel.channel}" if channel.publisher_id is None else f"Publisher {channel.publisher_id}"
+        title = f"{sender} of {who.name(channel.connection_id)} ({channel.why})"
         page.parts.append(figure(f"stairs{place}", channel, query(tables, channel), title))
         worst = worst_moment(tables, channel) if "slowest" in channel.why else None
         if worst:

@@ -22,6 +22,7 @@ KEYS = {
     "routing_key": ("exchange", "routing_key"),
     "queue": ("queue",),
     "consumer_tag": ("connection_id", "consumer_tag"),
+    "stream": ("stream",),
     "request": ("request",),
 }
 """Grouping to the columns that tell its groups apart."""
@@ -33,6 +34,7 @@ _TITLES = {
     "routing_key": "routing key",
     "queue": "queue",
     "consumer_tag": "consumer",
+    "stream": "stream",
 }
 _HEADS = ["n", "failed", "censored", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "slowest"]
 _VALUES = ["count", "failed", "censored", *SHARES, "max_ns"]

@@ -25,6 +25,8 @@ ANALYZED = (
     "transits",
     "flow_control",
     "heartbeats",
+    "stream_credit",
+    "stream_deliveries",
     "latency_summary",
     "latency_buckets",
 )

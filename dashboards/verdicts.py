@@ -91,7 +91,8 @@ def section(tables: Tables) -> Section:
         cause = cause_of(group.first, listing.handshakes)
         kinds.setdefault(cause.code, (cause, group))
     page.parts.append(_meanings(list(kinds.values())))
-    for place, (cause, group) in enumerate(list(kinds.values())[:LADDERS]):
+    failed = [kind for kind in kinds.values() if kind[0].severity == "error"]
+    for place, (cause, group) in enumerate(failed[:LADDERS]):
         steps = steps_of(group.first)
         if steps:
             page.parts += [_ladder(place, cause, group.first, steps), _said(group.first, steps)]

@@ -1,0 +1,210 @@
+"""Streams: subscriptions with the age of what they are sent, how far they are behind, and the credit they give.
+
+A consumer that grants too little credit draws a floor at zero below; one that cannot keep up climbs away in the middle.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dashboards import theme, units
+from dashboards.connections import Endpoints, endpoints
+from dashboards.section import Cell, Figure, Grid, Key, Section, left_out, number
+from dashboards.tables import Tables, plausible
+
+STEPS = 460
+"""Steps of time in a picture; each shows the worst of it."""
+DRAWN = 3
+"""Subscriptions that are drawn."""
+LISTED = 30
+
+_KEYS = ["connection_id", "subscription_id", "subscription_epoch"]
+_NAMES = [*_KEYS, "stream", "consumer"]
+_IDENTITY = [(key, "ascending") for key in _KEYS]
+
+
+@dataclass(frozen=True)
+class Course:
+    """One subscription over time, in STEPS steps.
+
+    Attributes:
+        low_ns: Begin of the first step.
+        high_ns: End of the last one.
+        age_ns: float64, age of the oldest chunk delivered in each step; NaN where none was.
+        lag: float64, records behind the last offset seen on the wire, at most; NaN where nothing tells.
+        credit: float64, least credit left; NaN before the account is known.
+    """
+
+    low_ns: int
+    high_ns: int
+    age_ns: np.ndarray
+    lag: np.ndarray
+    credit: np.ndarray
+
+
+def subscriptions(tables: Tables) -> list[dict[str, Any]]:
+    """Sums over each subscription, most chunks first."""
+    delivered = tables.group(
+        "stream_deliveries",
+        _NAMES,
+        {
+            "chunks": ("frame_no", "count"),
+            "records": ("records", "sum"),
+            "oldest_ns": ("age_ns", "max"),
+            "lag": ("lag_records", "max"),
+            "first_ns": ("ts_ns", "min"),
+            "last_ns": ("ts_ns", "max"),
+        },
+        where=plausible("ts_ns"),
+    ).to_pylist()
+    starved = tables.group(
+        "flow_control",
+        ["connection_id", "subscription_id"],
+        {"waits": ("start_ts_ns", "count"), "waited_ns": ("duration_ns", "sum"), "longest_ns": ("duration_ns", "max")},
+        where=pc.field("cause") == "stream-credit",
+    ).to_pylist()
+    waits = {(w["connection_id"], w["subscription_id"]): w for w in starved}
+    none = {"waits": 0, "waited_ns": None, "longest_ns": None}
+    rows = [none | waits.get((d["connection_id"], d["subscription_id"]), {}) | d for d in delivered]
+    return sorted(rows, key=lambda r: (-r["chunks"], *(r[key] or 0 for key in _KEYS)))
+
+
+def course(tables: Tables, row: dict[str, Any]) -> Course:
+    """One subscription over time, in a pass over each table."""
+    low, high = row["first_ns"], max(row["last_ns"], row["first_ns"] + 1)
+    where = plausible("ts_ns")
+    for key in _KEYS:
+        where &= pc.field(key).is_null() if row[key] is None else pc.field(key) == row[key]
+    age, lag, credit = (np.full(STEPS, np.nan) for _ in range(3))
+    for batch in tables.scan("stream_deliveries", ["ts_ns", "age_ns", "lag_records"], where):
+        _worst(age, np.fmax, batch["ts_ns"], batch["age_ns"], low, high)
+        _worst(lag, np.fmax, batch["ts_ns"], batch["lag_records"], low, high)
+    for batch in tables.scan("stream_credit", ["ts_ns", "balance"], where):
+        _worst(credit, np.fmin, batch["ts_ns"], batch["balance"], low, high)
+    return Course(low, high, age, lag, credit)
+
+
+def _worst(into: np.ndarray, worse: np.ufunc, times: pa.Array, values: pa.Array, low: int, high: int) -> None:
+    known = values.is_valid()
+    at = times.filter(known).to_numpy()
+    step = ((at - low) * (STEPS / (high - low))).clip(0, STEPS - 1).astype(np.int64)
+    worse.at(into, step, values.filter(known).to_numpy().astype(float))
+
+
+def draw_age(ax: Any, data: Course) -> None:
+    """Draw how old chunks were when they were delivered."""
+    x = _middles(data)
+    ax.plot(x, np.maximum(data.age_ns, 1), "o", markersize=2.2, color=theme.INK["blue"])
+    ax.set_yscale("log")
+    theme.latency_axis(ax.yaxis)
+    ax.margins(y=0.15)
+    ax.set_ylabel("age")
+    theme.time_axis(ax, data.low_ns, data.high_ns)
+
+
+def draw_lag(ax: Any, data: Course) -> None:
+    """Draw how many records the consumer was behind."""
+    ax.plot(_middles(data), _held(data.lag), drawstyle="steps-mid", color=theme.INK["orange"])
+    ax.set_ylim(0, max(1.0, 1.08 * np.nanmax(data.lag, initial=0)))
+    ax.set_ylabel("behind")
+    _counts(ax)
+    theme.time_axis(ax, data.low_ns, data.high_ns)
+
+
+def draw_credit(ax: Any, data: Course) -> None:
+    """Draw the credit that was left; where there was none, a red line."""
+    x, left = _middles(data), _held(data.credit)
+    ax.fill_between(x, np.nan_to_num(left), step="mid", color=theme.INK["heat2"], linewidth=0)
+    ax.plot(x, np.where(left <= 0, 0.0, np.nan), color=theme.INK["red"], linewidth=2.4, solid_capstyle="butt")
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("credit")
+    _counts(ax)
+    theme.time_axis(ax, data.low_ns, data.high_ns)
+
+
+def _middles(data: Course) -> np.ndarray:
+    return (np.arange(STEPS) + 0.5) * ((data.high_ns - data.low_ns) / 1e9 / STEPS)
+
+
+def _held(values: np.ndarray) -> np.ndarray:
+    """Each value until the next one."""
+    last = np.maximum.accumulate(np.where(np.isnan(values), 0, np.arange(len(values))))
+    return values[last]
+
+
+def _counts(ax: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
+
+    ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))
+
+
+def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Figure:
+    """The drawing of one subscription."""
+    waits, longest = units.count(row["waits"]), units.duration(row["longest_ns"])
+    credit = f"without credit {waits} times, {longest} at most" if row["waits"] else "never without credit"
+    told = (
+        f"{units.count(row['chunks'])} chunks with {units.count(row['records'])} records; the oldest was "
+        f"{units.duration(row['oldest_ns'])} old; {units.count(row['lag'])} records behind at most; {credit}"
+    )
+    return theme.render(
+        f"stream{place}",
+        [draw_age, draw_lag, draw_credit],
+        data,
+        title=f"Subscription {row['subscription_id']} to {row['stream'] or 'a stream'}, "
+        f"{who.name(row['connection_id'])}",
+        height=360,
+        ratios=(2, 2, 1),
+        legend=[
+            Key("blue", "age of a chunk when it was delivered", "\N{BLACK CIRCLE}"),
+            Key("orange", "records behind"),
+            Key("heat2", "credit left"),
+            Key("red", "no credit"),
+        ],
+        alt=f"Age of chunks, records behind and credit over time: {told}.",
+        caption=f"{told}. Behind: the last offset seen on the wire less the last one delivered. Each of {STEPS} steps "
+        "of time shows its worst.",
+    )
+
+
+def section(tables: Tables) -> Section:
+    """The section of streams."""
+    page = Section("streams", "Streams")
+    rows = subscriptions(tables)
+    if not rows:
+        page.empty = "No deliveries from streams."
+        return page
+    page.lead = "What subscriptions to streams were sent: how old it was, and whether the consumer kept up."
+    who = endpoints(tables, [r["connection_id"] for r in rows[: max(LISTED, DRAWN)]])
+    for place, row in enumerate(rows[:DRAWN]):
+        page.parts.append(figure(place, row, course(tables, row), who))
+    page.parts.append(_grid(rows, who))
+    return page
+
+
+def _grid(rows: list[dict[str, Any]], who: Endpoints) -> Grid:
+    heads = ["stream", "consumer", "connection", "subscription", "chunks", "records", "oldest", "behind"]
+    return Grid(
+        "Subscriptions",
+        [*heads, "without credit", "longest", "summed"],
+        [
+            [
+                Cell(r["stream"] or units.NONE),
+                Cell(r["consumer"] or units.NONE),
+                Cell(who.name(r["connection_id"]), "mono"),
+                number(units.count(r["subscription_id"])),
+                number(units.count(r["chunks"])),
+                number(units.count(r["records"])),
+                number(units.duration(r["oldest_ns"])),
+                number(units.count(r["lag"])),
+                number(units.count(r["waits"])),
+                number(units.duration(r["longest_ns"])),
+                number(units.duration(r["waited_ns"])),
+            ]
+            for r in rows[:LISTED]
+        ],
+        left_out(min(len(rows), LISTED), len(rows), "subscriptions"),
+    )
