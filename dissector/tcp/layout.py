@@ -56,10 +56,8 @@ OPEN, CLOSED = range(2)
     H_END,  # the first FIN or RST: its flag; 0: none
     H_END_TS, H_END_PACKET, H_END_CAPTURE,
     H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
-    H_RECENT,  # hashes of the last packets, RECENT of them
+    H_WIDTH,
 ) = range(34)  # fmt: skip
-RECENT = 8
-H_WIDTH = H_RECENT + RECENT
 
 # Columns of `parts`. P_OFFSET -1 is a hole.
 P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_WIDTH = range(9)
@@ -115,6 +113,9 @@ LINGER_NS = 30_000_000_000
 LINGER_SEGMENTS = 256
 """And not before so many other segments: a few wrong times end nothing."""
 COPY_NS = 100_000_000
-"""A SYN so soon after another is a copy by the capture; retransmissions wait for a second (RFC 6298 §2)."""
+"""The same packet so soon after another is a copy by the capture, and so is another SYN: retransmissions of SYNs wait
+for a second (RFC 6298 §2)."""
+RECENT = 1 << 16
+"""Places for packets whose copies may come. A capture of several interfaces may have hundreds of one in between."""
 HOLE_NS = 1_000_000_000
 """An acknowledged octet that is still missing after this long was lost by the capture."""

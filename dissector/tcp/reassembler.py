@@ -44,6 +44,7 @@ from dissector.tcp.layout import (
     P_USED,
     P_WIDTH,
     PARTS,
+    RECENT,
     S_HEIGHT,
     SLOT,
     T_HEIGHT,
@@ -83,6 +84,7 @@ class Reassembler:
         self.half = np.zeros((2 * len(self.slots), H_WIDTH), np.int64)
         self.table = np.zeros(256, np.int64)
         self.younger, self.older = np.zeros(256, np.int64), np.zeros(1, np.int64)
+        self.recent = np.zeros(RECENT, np.int64)
         self.control = np.zeros(K_WIDTH, np.int64)
         self.control[[K_OLDEST + OPEN, K_OLDEST + CLOSED, K_NEWEST + OPEN, K_NEWEST + CLOSED]] = -1
         self.parts = Pool(P_WIDTH, limits.WAITING_PARTS if compiled else 4096)
@@ -107,8 +109,8 @@ class Reassembler:
                 segments.dst_hi, segments.dst_lo, segments.sport, segments.dport, segments.seq, segments.ack,
                 segments.flags, segments.window, segments.mark, segments.offset, segments.caplen, segments.length,
                 segments.wscale, segments.capture, at, self.max_connections, buffer.data, self.conn, self.half,
-                self.table, self.parts.rows, self.slots.free, self.parts.free, self.younger, self.older, self.pieces,
-                self.faults, self.windows, self.ended, self.control,
+                self.table, self.parts.rows, self.slots.free, self.parts.free, self.younger, self.older, self.recent,
+                self.pieces, self.faults, self.windows, self.ended, self.control,
             )  # fmt: skip
             yield from self._drain()
             if at < n:

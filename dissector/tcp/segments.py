@@ -43,7 +43,6 @@ from dissector.tcp.layout import (
     H_NEXT,
     H_PACKETS,
     H_POS,
-    H_RECENT,
     H_SAID_TS,
     H_STALL,
     H_STARTED,
@@ -112,15 +111,18 @@ def lower(src_hi: int, src_lo: int, sport: int, dst_hi: int, dst_lo: int, dport:
 
 @kernel
 def is_copy(
-    half: Array, row: int, mark: int, seq: int, ack: int, flags: int, window: int, length: int, now: int
-) -> int:
+    recent: Array, source: int, target: int, ports: int, seq: int, ack: int, mark: int, window: int, flags: int,
+    length: int, now: int,
+) -> int:  # fmt: skip
     """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it."""
-    h = mix(mix(seq << 31 ^ ack, mark << 16 ^ window), length << 8 ^ flags)
-    key = (h & 0xFFFFFFFFFFFF) << 14 | (now // (COPY_NS // 3) & 0x3FFF)
-    place = H_RECENT + mark % RECENT
-    last = half[row, place]
-    half[row, place] = key
-    return 1 if (last ^ key) < 0x4000 and (key - last + 3) & 0x3FFF <= 6 else 0
+    flow = mix(source ^ ports, target)
+    h = mix(mix(flow, seq << 31 ^ ack), mark << 40 ^ length << 24 ^ window << 8 ^ flags)
+    # Identifications count up: what came one behind the other is side by side here.
+    place = ((flow & 0xFFFF) + (mark if mark < 0x10000 else h & 0xFFFF)) & (RECENT - 1)
+    key = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (now // (COPY_NS // 3) & 0xFFFF)
+    last = recent[place]
+    recent[place] = key
+    return 1 if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6 else 0
 
 
 @kernel
@@ -234,7 +236,7 @@ def reassemble(
     seq: Array, ack: Array, flags: Array, window: Array, mark: Array, offset: Array, caplen: Array, length: Array,
     wscale: Array, capture: int, begin: int, most: int, data: Array, conn: Array, half: Array, table: Array,
     parts: Array, free_slots: Array, free_parts: Array, younger: Array, older: Array,
-    pieces: Array, faults: Array, windows: Array, ended: Array, control: Array,
+    recent: Array, pieces: Array, faults: Array, windows: Array, ended: Array, control: Array,
 ) -> int:  # fmt: skip
     """Take segments from `begin` on; return the index of the first not taken, with the reason in K_WANT.
 
@@ -311,7 +313,10 @@ def reassemble(
         row = 2 * slot + side
         other = 2 * slot + 1 - side
 
-        copy = is_copy(half, row, mark[i], seq[i], ack[i], flags[i], window[i], length[i], now)
+        copy = is_copy(
+            recent, src_lo[i], dst_lo[i], sport[i] << 16 | dport[i], seq[i], ack[i], mark[i], window[i], flags[i],
+            length[i], now,
+        )  # fmt: skip
         conn[slot, C_LAST_TS] = max(conn[slot, C_LAST_TS], now)
         conn[slot, C_LAST_PACKET] = packet[i]
         if copy == 0:

@@ -260,6 +260,8 @@ def test_a_packet_captured_twice_is_not_sent_twice(v6: bool) -> None:
     twice = [Packet(p.ts_ns + n * 1000, p.octets) for p in tape.packets for n in range(2)]
     (one,), (two,) = connections(tape.packets), connections(twice)
     octets = one["bytes"]
+    behind = [Packet(p.ts_ns + 1000, p.octets) for p in tape.packets]  # as where interfaces are written in turn
+    assert connections(tape.packets + behind)[0]["duplicated_bytes"] == octets
     counts = ("bytes", "packets", "retransmitted_bytes", "duplicated_bytes", "frames", "rtt_ns")
     assert [one[name] for name in counts] == [octets, 15, 0, 0, 12, 2 * STEP]
     assert [two[name] for name in counts] == [octets, 15, 0, octets, 12, 2 * STEP]
