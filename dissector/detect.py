@@ -173,7 +173,10 @@ class Detector:
             is_first = probe.skipped == 0 and octets.startswith((b"AMQP", HELLO))
             if is_first and (verdict := judge_start(octets, b"")):
                 conn[slot, C_PROTOCOL] = verdict
-                conn[slot, C_CLIENT] = side
+                if verdict != TLS:
+                    conn[slot, C_CLIENT] = side
+                elif conn[slot, C_SYN] == 0 and len(octets) > 5:  # it says which hello it is
+                    conn[slot, C_CLIENT] = side if octets[5] == 1 else 1 - side
                 return
             if start >= 0:
                 conn[slot, C_PROTOCOL] = AMQP_0_9_1

@@ -5,6 +5,7 @@ for a hole may hide what says so; so are record numbers behind a hole.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from dissector import limits
@@ -56,6 +57,8 @@ class Opener:
         self._next: Epoch | None = None
         self._last = b""
         """Of the last record opened, where some ciphers count."""
+        self._before = 0
+        """Its number."""
         self._refused = self._tries = 0
 
     @property
@@ -100,9 +103,8 @@ class Opener:
             begin = epoch.number + (fewest if index == 0 else 0)
             numbers = range(begin, min(epoch.number + most, begin + limits.TLS_TRIES) + 1)
             guess = epoch.cipher.guess(self._last, body) if index == 0 and self._last else None
-            if guess is not None and epoch.number + guess - 1 in numbers:
-                numbers = range(epoch.number + guess - 1, numbers.stop)
-            for number in numbers:
+            likely = [self._before + guess] if guess is not None and self._before + guess in numbers else []
+            for number in chain(likely, numbers):
                 if self._tries >= limits.TLS_TRIES_ALL:
                     return None
                 self._tries += 1
@@ -125,6 +127,7 @@ class Opener:
         return None
 
     def _opened(self, body: bytes) -> None:
+        self._before = self.epochs[0].number
         self.epochs[0].number += 1
         self._last = body[:8]
         self._refused, self.worked = 0, True

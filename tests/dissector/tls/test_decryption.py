@@ -1,0 +1,323 @@
+"""What TLS holds has the rows that it has in plain text: every cipher, any segmentation, holes, late secrets."""
+
+import io
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dissector.capture import CaptureFile
+from dissector.dissector import Dissector, Options
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables
+from tests.dissector.test_properties import COUNTED, TIMED, exact
+from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
+from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, cut, publish, session
+
+SESSION = tuple(session())
+OUTER = (*COUNTED, "bytes", "lost_bytes", "client_port", "server_port", "connection_id", "handshake_cause")
+"""Columns of connections that tell of what is around: TCP and TLS."""
+BATCHES = (1, 64, 1000, 1 << 20)
+
+
+def inside(found: dict[str, pa.Table], *left_out: str) -> dict[str, list[Row]]:
+    """All that does not tell of packets, TCP and TLS."""
+    names = {name for name in found["connections"].schema.names if name.startswith("tls_")}
+    return {
+        "frames": rows(found["amqp091_frames"], "connection_id", *TIMED, *left_out),
+        "messages": rows(found["messages"], "connection_id", *TIMED, *left_out),
+        "connections": rows(found["connections"], *OUTER, *names, *left_out),
+        "anomalies": sorted(rows(found["anomalies"], "connection_id", *TIMED, *left_out), key=str),
+    }
+
+
+def in_tls(version: str, suites: str, port: int = 5671) -> tuple[Tape, Options]:
+    opening, turns, keylog = sealed(version, suites, SESSION)
+    return Tape(server_port=port).play(opening).play(turns).end(), Options(keylog=written(keylog))
+
+
+@cache
+def in_clear() -> dict[str, list[Row]]:
+    return inside(dissect_packets(Tape().play(SESSION).end().packets))
+
+
+@pytest.mark.parametrize(("version", "suites"), KINDS)
+def test_a_session_in_tls_has_the_rows_that_it_has_in_clear(version: str, suites: str) -> None:
+    tape, options = in_tls(version, suites)
+    found = dissect_packets(tape.packets, check=True, options=options)
+    assert inside(found) == in_clear()
+    (row,) = rows(found["connections"])
+    assert (row["protocol"], row["tls_version"], row["tls_decrypted"]) == ("amqp-0-9-1", f"TLS {version}", True)
+    assert row["tls_sni"] == "broker.example" and row["tls_certificate"].startswith("broker, broker.example, by broker")
+
+
+@pytest.mark.parametrize(("version", "suites"), KINDS)
+def test_without_secrets_it_is_tls(version: str, suites: str) -> None:
+    tape, _ = in_tls(version, suites)
+    found = dissect_packets(tape.packets, check=True)
+    (row,) = rows(found["connections"])
+    assert (row["protocol"], row["tls_decrypted"], row["handshake_outcome"]) == ("tls", False, "encrypted")
+    assert not any(found[name].num_rows for name in ("amqp091_frames", "messages", "anomalies"))
+
+
+@pytest.mark.parametrize("port", [5671, 1234, 443])
+def test_on_any_port_by_content(port: int) -> None:
+    tape, options = in_tls("1.3", "", port)
+    assert inside(dissect_packets(tape.packets, options=options)) == in_clear()
+    ports = {port: "amqp-0-9-1"}  # a port's protocol is that of what TLS holds
+    assert inside(dissect_packets(tape.packets, options=Options(ports, keylog=options.keylog))) == in_clear()
+    ports = {port: "tls"}
+    assert inside(dissect_packets(tape.packets, options=Options(ports, keylog=options.keylog))) == in_clear()
+
+
+# ---------------------------------------------------------------------------------------------- what was recorded
+
+
+def by_client(name: str) -> dict[int, dict[str, list[Row]]]:
+    found = dissect(FOLDER / name)
+    ports = {row["connection_id"]: row["client_port"] for row in found["connections"].to_pylist()}
+    return {
+        port: inside({
+            table: found[table].filter(pa.compute.equal(found[table]["connection_id"], identity)) for table in found
+            if table != "captures"
+        })
+        for identity, port in ports.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tls_sessions.pcap", "tls_sessions_13.pcap"])
+def test_recorded_sessions_are_alike_in_clear_and_in_every_kind_of_tls(name: str) -> None:
+    plain, *others = by_client(name).values()
+    assert len(plain["frames"]) == 40 and len(plain["messages"]) == 6
+    others = [other for other in others if len(other["frames"]) == 40]  # not the one that OpenSSL's tool made
+    assert len(others) == (8 if name == "tls_sessions.pcap" else 4)
+    for other in others:
+        assert other == plain
+
+
+def test_a_change_of_keys_is_followed() -> None:
+    found = dissect(FOLDER / "tls_sessions_13.pcap")
+    (row,) = (row for row in rows(found["connections"]) if "openssl" in (row["client_properties"] or ""))
+    frames = [r["method"] for r in rows(found["amqp091_frames"]) if r["connection_id"] == row["connection_id"]]
+    assert frames.count("basic.publish") == frames.count("basic.ack") == 3 and frames[-1] == "connection.close-ok"
+
+
+def test_secrets_in_the_capture_are_used() -> None:
+    found = dissect(FOLDER / "tls_secrets.pcapng")
+    (row,) = rows(found["connections"])
+    assert (row["protocol"], row["frames"], row["handshake_outcome"], row["tls_decrypted"]) == (
+        "amqp-0-9-1", 40, "ok", True,
+    )  # fmt: skip
+
+
+def test_resumed_sessions_are_known_as_such() -> None:
+    for name, count in (("tls_sessions.pcap", 1), ("tls_sessions_13.pcap", 1)):
+        found = rows(dissect(FOLDER / name)["connections"])
+        resumed = [row for row in found if row["tls_resumed"]]
+        assert len(resumed) == count and not any(row["tls_certificate"] for row in resumed)
+
+
+# ------------------------------------------------------------------------------------- segmentation, batches, order
+
+
+@settings(max_examples=15)
+@given(kind=st.sampled_from(KINDS), data=st.data(), batch_bytes=st.sampled_from(BATCHES))
+def test_segmentation_and_batches_do_not_change_rows(
+    kind: tuple[str, str], data: st.DataObject, batch_bytes: int
+) -> None:
+    opening, turns, keylog = sealed(*kind, SESSION)
+    tape = Tape(server_port=5671)
+    for side, octets in opening + turns:
+        tape.say(side, octets, data.draw(st.lists(st.integers(1, len(octets)), max_size=4)))
+    options = Options(keylog=written(keylog))
+    assert inside(dissect_packets(tape.end().packets, batch_bytes=batch_bytes, options=options)) == in_clear()
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_octets_one_by_one(version: str) -> None:
+    opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION[:9])
+    tape = Tape(server_port=5671)
+    for side, octets in opening + turns:
+        tape.say(side, octets, range(len(octets)))
+    whole = Tape(server_port=5671).play(opening).play(turns)
+    options = Options(keylog=written(keylog))
+    found, expected = (inside(dissect_packets(t.packets, options=options)) for t in (tape, whole))
+    assert found == expected and found["frames"]
+
+
+def test_packet_and_time_are_those_of_the_records_last_octet() -> None:
+    opening, turns, keylog = sealed("1.3", "", SESSION)
+    tape = Tape(server_port=5671).play(opening)
+    before = len(tape.packets)
+    tape.say(*turns[0], [3, 10])  # the header in three packets
+    frames = rows(dissect_packets(tape.packets, options=Options(keylog=written(keylog)))["amqp091_frames"])
+    assert [(row["first_packet"], row["packet"]) for row in frames] == [(before + 1, before + 3)]
+    assert frames[0]["ts_ns"] == tape.packets[before + 2].ts_ns
+
+
+# ----------------------------------------------------------------------------------------------------------- holes
+
+
+def long_session() -> list[Turn]:
+    """Many records, some of a body that takes several, some of several frames."""
+    turns = list(SESSION)
+    for number in range(12):
+        turns.append((CLIENT, b"".join(publish(b"%d" % number * 900, largest=300))))
+        turns.append((SERVER, SESSION[9][1]))
+    turns.append((CLIENT, b"".join(publish(b"long" * 20_000, largest=60_000))))  # of several records
+    return [*turns, *turns[-3:], *turns[-4:-1]]
+
+
+LONG = tuple(long_session())
+
+
+def records(octets: bytes) -> list[bytes]:
+    found = []
+    while octets:
+        length = 5 + int.from_bytes(octets[3:5], "big")
+        found.append(octets[:length])
+        octets = octets[length:]
+    return found
+
+
+RECORD = 1 << 14
+"""Octets that OpenSSL puts in a record at most."""
+EXACT = [kind for kind in KINDS if not kind[1].endswith(("-SHA", "AES128-SHA256", "AES256-SHA384")) or "GCM" in kind[1]]
+"""With CBC the length of what was lost is not known exactly."""
+
+
+@settings(max_examples=40)
+@given(kind=st.sampled_from(EXACT), data=st.data())
+def test_a_hole_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
+    """The same rows as of plain text in which the same records are missing."""
+    opening, turns, keylog = sealed(*kind, LONG)
+    tape, plain = Tape(server_port=5671).play(opening), Tape()
+    lost, gone = set(), set()
+    for number, ((side, octets), (_, sealed_octets)) in enumerate(zip(LONG, turns, strict=True)):
+        for at, record in enumerate(records(sealed_octets)):
+            begin = len(tape.packets)
+            tape.say(side, record, data.draw(st.lists(st.integers(1, len(record)), max_size=3)) if number > 20 else [])
+            # of the first ones the handshake is made, and of the last ones nothing would show that they are missing
+            if 20 < number < len(LONG) - 2 and data.draw(st.integers(0, 2)) == 0:
+                lost.add(data.draw(st.integers(begin, len(tape.packets) - 1)))
+                gone.add(len(plain.packets))
+            plain.say(side, octets[at * RECORD : (at + 1) * RECORD])
+    kept = [p for i, p in enumerate(tape.end().packets) if i not in lost]
+    expected = [p for i, p in enumerate(plain.end().packets) if i not in gone]
+    found = dissect_packets(kept, options=Options(keylog=written(keylog)), check=True), dissect_packets(expected)
+    left_out = ("connection_id", "frame_no", "first_frame_no", *TIMED)  # what is missing shows earlier or later
+    for name in ("amqp091_frames", "messages"):
+        ours, theirs = (sorted(rows(tables[name], *left_out), key=str) for tables in found)
+        assert ours == theirs
+
+
+@settings(max_examples=40)
+@given(kind=st.sampled_from(KINDS), data=st.data())
+def test_lost_packets_invent_nothing_in_any_batches(kind: tuple[str, str], data: st.DataObject) -> None:
+    tape, options = in_tls(*kind)
+    lost = data.draw(st.sets(st.integers(0, len(tape.packets) - 1), max_size=6))
+    kept = [packet for i, packet in enumerate(tape.packets) if i not in lost]
+    expected = exact(dissect_packets(kept, options=options))
+    assert exact(dissect_packets(kept, options=options, batch_bytes=data.draw(st.sampled_from(BATCHES)))) == expected
+    names = ("from_client", "frame_type", "method", "channel", "size")
+    there = [tuple(row[name] for name in names) for row in in_clear()["frames"]]
+    for row in expected["amqp091_frames"]:
+        if not row["is_partial"]:
+            assert tuple(row[name] for name in names) in there
+
+
+@pytest.mark.parametrize("count", [1, 7, 400])
+def test_record_numbers_are_found_again_behind_many_lost_records(count: int) -> None:
+    for kind in (KINDS[0], KINDS[2], KINDS[5], KINDS[-1]):
+        tunnel = Tunnel(*kind)
+        tape = Tape(server_port=5671).play(tunnel.opening)
+        for turn in SESSION:
+            tape.say(turn[0], tunnel.say(*turn))
+        begin = len(tape.packets)
+        for number in range(count):
+            tape.say(CLIENT, tunnel.say(CLIENT, b"".join(publish(b"%d" % number))))
+        end = len(tape.packets)
+        tape.say(CLIENT, tunnel.say(CLIENT, b"".join(publish(b"behind", message_id="behind"))))
+        kept = tape.packets[:begin] + tape.packets[end:]
+        found = dissect_packets(kept, options=Options(keylog=written(tunnel.keylog)))
+        assert "behind" in [row["message_id"] for row in rows(found["messages"])], kind
+
+
+def test_begun_in_the_middle_it_is_tls_and_nothing_else() -> None:
+    tape, options = in_tls("1.3", "")
+    found = dissect_packets(tape.packets[20:], options=options, check=True)
+    (row,) = rows(found["connections"])
+    assert (row["protocol"], row["frames"], row["handshake_outcome"]) == ("tls", 0, "begun-before")
+
+
+def test_the_servers_hello_may_be_missing_in_tls_1_3() -> None:
+    tape, options = in_tls("1.3", "")
+    hello = next(i for i, p in enumerate(tape.packets) if b"\x16\x03\x03" in p.octets and i > 3)
+    kept = tape.packets[:hello] + tape.packets[hello + 1 :]
+    found = dissect_packets(kept, options=options)
+    bodies = [sorted(row["body_hash"] for row in rows) for rows in (inside(found)["messages"], in_clear()["messages"])]
+    assert bodies[0] == bodies[1]  # in another order: what is missing shows late
+
+
+# ---------------------------------------------------------------------------------------------------- late secrets
+
+
+class Late:
+    """A dissector to which packets are given one by one, and a key log that grows."""
+
+    def __init__(self) -> None:
+        self.path = written(b"")
+        self.dissector = Dissector(Options(keylog=self.path), compiled=False)
+        self.dissector.captures.append("memory.pcap")
+        self.found: list[Any] = []
+
+    def take(self, packets: list[Packet]) -> None:
+        for batch in CaptureFile(io.BytesIO(pcap(packets, ns=True)), "memory.pcap", 0, compiled=False):
+            self.found += self.dissector.feed(batch)
+
+    def add(self, octets: bytes) -> None:
+        with open(self.path, "ab") as file:
+            file.write(octets)
+
+    def end(self) -> dict[str, pa.Table]:
+        self.found += self.dissector.finish()
+        return tables(self.found)
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
+def test_a_key_log_may_be_written_late_and_in_pieces(version: str, place: float) -> None:
+    opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION)
+    packets = Tape(server_port=5671).play(opening).play(turns).end().packets
+    late = Late()
+    parts = cut(keylog, [len(keylog) // 3, len(keylog) // 2])
+    begin = int(place * (len(packets) - len(parts)))
+    for number, packet in enumerate(packets):
+        if begin <= number < begin + len(parts):
+            late.add(parts[number - begin])
+        late.take([packet])
+    expected = dissect_packets(packets, options=Options(keylog=late.path))
+    left_out = ("packet", "first_packet", "last_packet", "handshake_steps", "handshake_evidence")
+    assert inside(late.end(), *left_out) == inside(expected, *left_out)
+
+
+def test_rows_come_as_soon_as_the_secrets_are_there() -> None:
+    opening, turns, keylog = sealed("1.3", "", SESSION)
+    packets = Tape(server_port=5671).play(opening).play(turns).packets
+    late = Late()
+    late.take(packets[:-1])
+    assert not late.found
+    late.add(keylog)
+    late.take(packets[-1:])
+    assert any(name == "amqp091_frames" for name, _ in late.found)
+
+
+def test_no_secret_shows() -> None:
+    _, options = in_tls("1.3", "")
+    dissector = Dissector(options, compiled=False)
+    told = repr(dissector.tls.keylog) + repr(vars(dissector.tls))
+    for line in open(options.keylog or "").read().splitlines():
+        assert line.split()[-1] not in told
