@@ -1,0 +1,262 @@
+"""What hostile octets may do to TLS: nothing. No crash, bounded memory and time, and no row that was not there."""
+
+import random
+import struct
+
+import pytest
+from cryptography import x509
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dissector import limits
+from dissector.dissector import Options
+from dissector.tls import certificates, messages, opener
+from dissector.tls.keylog import KeyLog
+from dissector.tls.messages import MalformedError
+from dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
+from dissector.tls.session import Session
+from tests.dissector.builders import Packet
+from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
+from tests.dissector.test_properties import exact
+from tests.dissector.tls.tunnel import NAME, Tunnel, certificate, sealed, written
+from tests.dissector.wire import CLIENT, SERVER, Tape, session
+
+AT = (1, 0, 0)
+SESSION = tuple(session())
+RECORDED = ("tls_sessions.pcap", "tls_sessions_13.pcap", "tls_failures.pcap")
+
+
+def record(kind: int, body: bytes, version: int = 0x0303) -> bytes:
+    return struct.pack(">BHH", kind, version, len(body)) + body
+
+
+def message(kind: int, body: bytes) -> bytes:
+    return bytes([kind]) + len(body).to_bytes(3, "big") + body
+
+
+# --------------------------------------------------------------------------------------------------------- the walk
+
+
+def walked(octets: bytes, places: list[int], holes: set[int] = frozenset()) -> list[object]:  # type: ignore[assignment]
+    walk = Walk(True, lambda o, length, gap: is_followed(o, length))
+    found: list[object] = []
+    edges = sorted({0, len(octets), *(p for p in places if p < len(octets))})
+    for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        piece = None if number in holes else octets[begin:end]
+        found += walk.feed(piece, end - begin, (begin, 0, 0), (begin, 0, 0))
+        assert len(walk.octets) <= 2 * (HEAD + LONGEST) + end - begin and len(walk.marks) <= len(walk.octets) + 1
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([20, 21, 22, 23]), st.binary(min_size=1, max_size=40))),
+    st.lists(st.integers(0, 900), max_size=12),
+)
+def test_records_are_the_same_in_any_pieces(parts: list[tuple[int, bytes]], places: list[int]) -> None:
+    octets = b"".join(record(kind, body) for kind, body in parts)
+    found = walked(octets, places)
+    assert [(r.kind, r.body) for r in found if isinstance(r, Record)] == parts and len(found) == len(parts)
+
+
+@given(st.binary(max_size=600), st.lists(st.integers(0, 600), max_size=8), st.sets(st.integers(0, 8)))
+def test_any_octets_can_be_walked(octets: bytes, places: list[int], holes: set[int]) -> None:
+    walked(octets, places, holes)
+    walked(b"\x17\x03\x03" + octets, places, holes)
+    assert boundary(octets, 1) <= len(octets) and boundary(octets * 3, 3) <= 3 * len(octets)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.binary(min_size=1, max_size=300), min_size=6, max_size=30), st.data())
+def test_behind_a_hole_the_walk_is_in_step_again(bodies: list[bytes], data: st.DataObject) -> None:
+    """All records behind the next one that is whole are found, whatever octets are in those that are hit."""
+    parts = [record(23, body) for body in bodies]
+    octets = b"".join(parts)
+    begin = data.draw(st.integers(0, len(octets) - 1))
+    end = data.draw(st.integers(begin + 1, len(octets)))
+    walk = Walk(True, lambda o, length, gap: o[HEAD:length] in bodies)
+    found = [*walk.feed(octets[:begin], begin, AT, AT), *walk.feed(None, end - begin, AT, AT)] if begin else [
+        *walk.feed(None, end, AT, AT)
+    ]  # fmt: skip
+    found += walk.feed(octets[end:], len(octets) - end, AT, AT) if end < len(octets) else []
+    starts = [sum(map(len, parts[:n])) for n in range(len(parts))]
+    whole = [
+        body for at, part, body in zip(starts, parts, bodies, strict=True) if at + len(part) <= begin or at >= end
+    ]
+    ours = [r.body for r in found if isinstance(r, Record)]
+    assert ours == whole or len(ours) >= len(whole)  # octets in a hit record may be those of another one
+
+
+# ----------------------------------------------------------------------------------------------------- the messages
+
+
+@given(st.binary(max_size=200))
+def test_any_octets_can_be_read_as_messages(octets: bytes) -> None:
+    for read in (
+        messages.client_hello, messages.server_hello, messages.encrypted_extensions, certificates.read,
+        lambda o: messages.certificates(o, 0x0303), lambda o: messages.certificates(o, 0x0304),
+    ):  # fmt: skip
+        try:
+            read(octets)
+        except MalformedError:
+            pass
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_damaged_certificate_is_read_or_refused(data: st.DataObject) -> None:
+    der = bytearray(certificate()[1])
+    for _ in range(data.draw(st.integers(1, 4))):
+        der[data.draw(st.integers(0, len(der) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        certificates.read(bytes(der[: data.draw(st.integers(0, len(der)))] if data.draw(st.booleans()) else der))
+    except MalformedError:
+        pass
+
+
+def test_a_certificate_says_what_another_reader_finds() -> None:
+    der = certificate()[1]
+    theirs, ours = x509.load_der_x509_certificate(der), certificates.read(der)
+    assert (ours.subject, ours.issuer, ours.names) == ("broker", "broker", (NAME,))
+    assert ours.begins_s == theirs.not_valid_before_utc.timestamp()
+    assert ours.ends_s == theirs.not_valid_after_utc.timestamp()  # beyond 2049: the other kind of time
+
+
+def test_hellos_say_what_was_agreed() -> None:
+    tunnel = Tunnel("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", ("amqp", "other"))
+    found = Session(KeyLog(), True)
+    for side, octets in tunnel.opening:
+        found.feed(side, octets, len(octets), AT, AT)
+    hello, chosen = found.shown.hello, found.shown.chosen
+    assert hello and chosen and found.shown.client == CLIENT
+    assert (hello.server_name, hello.protocols, hello.versions) == (NAME, ("amqp", "other"), (0x0303,))
+    assert 0xC02B in hello.suites and (chosen.version, chosen.suite) == (0x0303, 0xC02B)
+    assert [step.event for step in found.steps] == ["tls.certificate", "tls.finished", "tls.finished"]
+
+
+def test_names_cannot_play_with_the_terminal() -> None:
+    name = b"evil\x1b[2J\n\xff"
+    extension = struct.pack(">HHHBH", 0, len(name) + 5, len(name) + 3, 0, len(name)) + name
+    body = b"\x03\x03" + bytes(32) + b"\0" + b"\0\x02\xc0\x2f" + b"\x01\0" + struct.pack(">H", len(extension)) + extension
+    told = messages.client_hello(body).server_name
+    assert told and told.isprintable() and told.startswith("evil")
+
+
+# ------------------------------------------------------------------------------------------------------ whole runs
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=400), st.binary(max_size=400), st.sampled_from([1, 64, 1 << 20]))
+def test_garbage_in_tls_has_no_rows(client: bytes, server: bytes, batch_bytes: int) -> None:
+    opening, turns, keylog = sealed("1.3", "", SESSION[:3])
+    options = Options(keylog=written(keylog))
+    for begin in (opening[:1], opening, opening + turns):
+        tape = Tape(server_port=5671).play(begin)
+        for side, octets in ((CLIENT, client), (SERVER, server)):
+            if octets:
+                tape.say(side, octets, [len(octets) // 2])
+        found = exact(dissect_packets(tape.packets, options=options, check=True))
+        assert len(found["amqp091_frames"]) <= 3
+        assert exact(dissect_packets(tape.packets, options=options, batch_bytes=batch_bytes)) == found
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(RECORDED), st.data())
+def test_damaged_recordings(name: str, data: st.DataObject) -> None:
+    packets, link = recorded(name)
+    options = Options(keylog=str((FOLDER / name).with_suffix(".keylog")))
+    begin = data.draw(st.integers(0, max(len(packets) - 40, 0)))
+    packets = packets[begin : begin + 40]
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(packets) - 1))
+        octets = bytearray(packets[at].octets)
+        octets[data.draw(st.integers(66, max(len(octets) - 1, 66))) % len(octets)] ^= data.draw(st.integers(1, 255))
+        packets[at] = Packet(packets[at].ts_ns, bytes(octets))
+    expected = exact(dissect_packets(packets, link, options=options, check=True))
+    assert exact(dissect_packets(packets, link, options=options, batch_bytes=64)) == expected
+
+
+def test_a_flipped_bit_costs_one_record() -> None:
+    opening, turns, keylog = sealed("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", SESSION)
+    turns = list(turns)
+    side, octets = turns[10]
+    turns[10] = side, octets[:-1] + bytes([octets[-1] ^ 1])
+    options = Options(keylog=written(keylog))
+    found = dissect_packets(Tape(server_port=5671).play(opening).play(turns).packets, options=options)
+    whole = dissect_packets(Tape().play(SESSION).packets)
+    methods = [[row["method"] for row in rows(t["amqp091_frames"])] for t in (found, whole)]
+    assert 0 < len(methods[1]) - len(methods[0]) < 20 and methods[0][-4:] == methods[1][-4:]
+
+
+def test_the_wrong_secrets_open_nothing() -> None:
+    opening, turns, keylog = sealed("1.3", "", SESSION)
+    wrong = b"".join(line[:-4] + b"beef\n" for line in keylog.splitlines())
+    found = dissect_packets(Tape(server_port=5671).play(opening).play(turns).packets, options=Options(keylog=written(wrong)))
+    (row,) = rows(found["connections"])
+    assert (row["protocol"], row["tls_decrypted"]) == ("tls", False) and not found["amqp091_frames"].num_rows
+
+
+# ------------------------------------------------------------------------------------------------------ the bounds
+
+
+@pytest.mark.parametrize("length", [0xFFFFFF, limits.TLS_MESSAGE + 1])
+def test_a_long_message_is_passed_over(length: int) -> None:
+    found = Session(KeyLog(), True)
+    head = bytes([11]) + length.to_bytes(3, "big")
+    part = bytes(1 << 14)
+    octets = record(22, head + part[:-4])
+    found.feed(SERVER, octets, len(octets), AT, AT)
+    for _ in range(20):
+        octets = record(22, part)
+        found.feed(SERVER, octets, len(octets), AT, AT)
+        assert len(found.halves[SERVER].message) <= limits.TLS_MESSAGE + 4
+
+
+def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TLS_HELD", 20_000)
+    opening, turns, _ = sealed("1.3", "", SESSION)
+    keylog = KeyLog(written(b""))
+    found = Session(keylog, True)
+    for side, octets in [*opening, *turns, *turns, *turns, *turns, *turns, *turns]:
+        found.feed(side, octets, len(octets), AT, AT)
+        assert found.held <= 20_000
+    assert not found.hoping and not found.waiting and found.shown.version == 0x0304
+
+
+def test_tries_behind_holes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TLS_TRIES_ALL", 500)
+    opening, turns, keylog = sealed("1.3", "", SESSION)
+    found = Session(KeyLog(written(keylog)), True)
+    for side, octets in [*opening, *turns[:4]]:
+        found.feed(side, octets, len(octets), AT, AT)
+    tried = found.halves[CLIENT].opener
+    assert tried and tried.worked
+    calls = []
+    was = tried.epoch.cipher.open
+    monkeypatch.setattr(tried.epoch.cipher, "open", lambda *a: calls.append(1) or was(*a), raising=False)
+    found.feed(CLIENT, None, 1 << 20, AT, AT)
+    rnd = random.Random(1)
+    for _ in range(200):
+        octets = record(23, rnd.randbytes(60))
+        found.feed(CLIENT, octets, len(octets), AT, AT)
+    assert len(calls) <= 600
+    assert opener.AHEAD < 500
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_any_key_log(octets: bytes, step: int) -> None:
+    path = written(b"")
+    keylog = KeyLog(path)
+    for at in range(0, len(octets), step):
+        with open(path, "ab") as file:
+            file.write(octets[at : at + step])
+        keylog.look()
+    keylog.add(octets)
+    assert keylog.secrets(bytes(32)) == {}
+
+
+def test_secrets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TLS_SECRETS", 10)
+    keylog = KeyLog()
+    for number in range(20):
+        keylog.add(b"CLIENT_RANDOM %064x %096x\n" % (number, number))
+    assert keylog.full and keylog.secrets((3).to_bytes(32, "big")) and not keylog.secrets((15).to_bytes(32, "big"))
