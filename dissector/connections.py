@@ -70,7 +70,6 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from dissector.tls.session import Step as Secured
 from spec import handshakes
 from spec.model import Protocol
 
@@ -109,11 +108,6 @@ class Connections:
         if slot not in self.stories:
             self.stories[slot] = Story()
         return self.stories[slot]
-
-    def secured(self, slot: int, step: Secured) -> None:
-        """Note a step of TLS."""
-        packet, ts_ns, capture = step.at
-        self.story(slot).step(step.event, step.side, Where(ts_ns, packet, capture), step.detail)
 
     def begin(self, pieces: Ints, data: Octets) -> None:
         """Keep the first octets of each side."""

@@ -189,28 +189,23 @@ def timeline(story: Story, tcp: Tcp) -> list[Step]:
     """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first."""
     client = tcp.client
     queues: tuple[list[Step], list[Step]] = ([], [])
+    said: tuple[list[Step], list[Step]] = ([], [])
+    for step in story.steps:
+        said[step.side != client].append(step)
     for index, side in enumerate((client, 1 - client)):
-        shown, queue = tcp.sides[index], queues[index]
+        shown, queue, spoken = tcp.sides[index], queues[index], said[index]
         if shown.syn:
             again = f"sent {shown.syns} times" if shown.syns > 1 else ""
             queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
         if tcp.ack and index == 0:
             queue.append(Step("tcp.ack", side, tcp.ack))
-        first = story.outer[side] if story.outer else story.firsts[side]
-        if step := _first_step(story, tcp, side, first):
-            queue.append(step)
-    for step in story.steps:
-        queues[step.side != client].append(step)
-    if story.outer:  # what TLS holds begins behind its handshake
-        for index, side in enumerate((client, 1 - client)):
-            if step := _first_step(story, tcp, side, story.firsts[side]):
-                queue, now = queues[index], step.at.ts_ns
-                is_before = [name.startswith(("tcp.", "tls.")) and at.ts_ns <= now for name, _, at, _ in queue]
-                queue.insert([*is_before, False].index(False), step)
-    for index, side in enumerate((client, 1 - client)):
-        shown = tcp.sides[index]
+        if first := _first_step(story, tcp, side, (story.outer or story.firsts)[side]):
+            queue.append(first)
+        if story.outer and (inner := _first_step(story, tcp, side, story.firsts[side])):
+            spoken.insert(0, inner)
+        queue += _merged(secured.steps(story.tls, side), spoken) if story.tls else spoken
         if shown.end and shown.end_at:
-            queues[index].append(Step(f"tcp.{shown.end}", side, shown.end_at))
+            queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
     return _merged(*queues)
 
 

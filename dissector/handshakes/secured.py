@@ -13,6 +13,7 @@ tls_words, tls_meaning   the alert in words, and what it means
 
 from typing import Any
 
+from dissector.handshakes.story import Step, Where
 from dissector.tls.messages import suite_name, version_name
 from dissector.tls.shown import Shown, choice, offers, owner
 from spec import tls
@@ -66,6 +67,15 @@ def opening(event: str, shown: Shown, side: int) -> tuple[str | None, str]:
     if shown.client == side:
         return event, offers(shown.hello) if shown.hello else ""
     return event, choice(shown.chosen) if shown.chosen else ""
+
+
+def steps(shown: Shown, side: int) -> list[Step]:
+    """What a side did in the handshake of TLS."""
+    found = []
+    for event, by, (packet, ts_ns, capture), detail in shown.steps:
+        if by == side:
+            found.append(Step(event, side, Where(ts_ns, packet, capture), detail))
+    return found
 
 
 def columns(shown: Shown | None, client: int) -> dict[str, Any]:

@@ -39,15 +39,6 @@ class Plain(NamedTuple):
     last: At
 
 
-class Step(NamedTuple):
-    """Something that a side did."""
-
-    event: str
-    side: int
-    at: At
-    detail: str = ""
-
-
 class Half:
     """One direction."""
 
@@ -76,13 +67,12 @@ class Half:
 class Session:
     """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
 
-    The caller takes `steps` and `plain` and empties them.
+    The caller takes what is in `plain`, and empties it.
     """
 
     def __init__(self, keylog: KeyLog, begun: bool) -> None:
         self.keylog = keylog
         self.shown = Shown()
-        self.steps: list[Step] = []
         self.plain: list[Plain] = []
         self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
         self.waiting: deque[tuple[int, Event]] = deque()
@@ -271,7 +261,7 @@ class Session:
         self.shown.alert(Alert(side, level, number, at))
         if number != CLOSE_NOTIFY:
             known = KNOWN.alerts.get(number)
-            self.steps.append(Step("tls.alert", side, at, known.name if known else str(number)))
+            self.shown.step("tls.alert", side, at, known.name if known else str(number))
 
     def _messages(self, side: int, half: Half, content: bytes, at: At) -> None:
         if half.passing:
@@ -310,7 +300,7 @@ class Session:
             self._certificate(side, body, at)
         elif kind == REQUEST:
             shown.asked = True
-            self.steps.append(Step("tls.certificate-request", side, at))
+            self.shown.step("tls.certificate-request", side, at)
         elif kind == FINISHED:
             self._finish(side, half, at)
 
@@ -319,7 +309,7 @@ class Session:
         if shown.client is None:
             shown.client = 1 - side
         if chosen.retry:
-            self.steps.append(Step("tls.retry", side, at, "the client is to say hello again"))
+            self.shown.step("tls.retry", side, at, "the client is to say hello again")
             return
         self._chosen = chosen
         if shown.chosen is None:
@@ -337,12 +327,12 @@ class Session:
                 self.shown.certificates[side] = certificates.read(found[0])
             except MalformedError:
                 self.shown.malformed += 1
-        self.steps.append(Step("tls.certificate", side, at, owner(self.shown.certificates[side])))
+        self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))
 
     def _finish(self, side: int, half: Half, at: At) -> None:
         if not half.finished:
             half.finished = True
-            self.steps.append(Step("tls.finished", side, at))
+            self.shown.step("tls.finished", side, at)
 
     def _seal(self, side: int, half: Half, record: Record) -> None:
         """What an encrypted record tells by its kind and length alone."""
@@ -359,7 +349,7 @@ class Session:
                 shown.accepted = True  # it says goodbye
             if record.kind == DATA and not half.said:
                 half.said = True
-                self.steps.append(Step("tls.data", side, record.last))
+                self.shown.step("tls.data", side, record.last)
         elif shown.version is None or shown.version < keys.TLS_1_3:
             if record.kind == HANDSHAKE:
                 self._finish(side, half, record.last)
@@ -376,7 +366,7 @@ class Session:
 
     def _hide(self, side: int, at: At) -> None:
         self.shown.hidden = side
-        self.steps.append(Step("tls.alert", side, at, "encrypted; known by its length"))
+        self.shown.step("tls.alert", side, at, "encrypted; known by its length")
 
 
 def _size(event: Event) -> int:

@@ -11,7 +11,18 @@ from dissector.tls.records import At
 
 ALERTS = 8
 """Alerts kept of a connection."""
+STEPS = 32
+"""Steps kept of a connection."""
 FATAL = 2
+
+
+class Step(NamedTuple):
+    """Something that a side did."""
+
+    event: str
+    side: int
+    at: At
+    detail: str = ""
 
 
 class Alert(NamedTuple):
@@ -39,6 +50,7 @@ class Shown:
     """The side sent a Certificate message without any."""
     asked: bool = False
     """The server asked for the client's certificate."""
+    steps: list[Step] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
     hidden: int | None = None
     """The side that, by the length of its last record, ended the handshake with an alert that cannot be read."""
@@ -47,6 +59,11 @@ class Shown:
     decrypted: bool = False
     malformed: int = 0
     """Messages that contradict their lengths."""
+
+    def step(self, event: str, side: int, at: At, detail: str = "") -> None:
+        """One more."""
+        if len(self.steps) < STEPS:
+            self.steps.append(Step(event, side, at, detail))
 
     def alert(self, alert: Alert) -> None:
         """One more."""

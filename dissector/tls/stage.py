@@ -1,7 +1,5 @@
 """TLS as a stage between TCP and the protocols: pieces of encrypted connections in, pieces of what is in them out."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dissector import limits
@@ -23,7 +21,7 @@ from dissector.tcp.layout import (
 )
 from dissector.tls import ciphers
 from dissector.tls.keylog import KeyLog
-from dissector.tls.session import Plain, Session, Step
+from dissector.tls.session import Plain, Session
 from dissector.tls.shown import Shown
 
 ROWS = (
@@ -36,17 +34,15 @@ class Tls:
 
     Args:
         keylog: path of a key log, or None.
-        note: told each step of a connection's handshake as it is seen.
 
     Raises:
         CaptureError: the key log cannot be read, or the library that decrypts is not installed.
     """
 
-    def __init__(self, keylog: str | None, note: Callable[[int, Step], None]) -> None:
+    def __init__(self, keylog: str | None) -> None:
         self.keylog = KeyLog(keylog)
         if keylog is not None:
             ciphers.needs()
-        self.note = note
         self.sessions: dict[int, Session] = {}
         self.taken = np.zeros(0, np.bool_)
         """Slots that are TLS."""
@@ -96,7 +92,7 @@ class Tls:
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
                 self._hold(slot, session, before)
-            if session.steps or session.plain:
+            if session.plain:
                 self._collect(slot, session, made)
         return self._pieces(made, buffer)
 
@@ -136,9 +132,6 @@ class Tls:
                     del self.positions[slot]
 
     def _collect(self, slot: int, session: Session, made: list[tuple[int, Plain]]) -> None:
-        for step in session.steps:
-            self.note(slot, step)
-        session.steps.clear()
         made += [(slot, plain) for plain in session.plain]
         session.plain.clear()
 

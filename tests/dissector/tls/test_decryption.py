@@ -2,6 +2,7 @@
 
 import io
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -123,7 +124,7 @@ def test_resumed_sessions_are_known_as_such() -> None:
 # ------------------------------------------------------------------------------------- segmentation, batches, order
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(kind=st.sampled_from(KINDS), data=st.data(), batch_bytes=st.sampled_from(BATCHES))
 def test_segmentation_and_batches_do_not_change_rows(
     kind: tuple[str, str], data: st.DataObject, batch_bytes: int
@@ -189,7 +190,7 @@ EXACT = [kind for kind in KINDS if not kind[1].endswith(("-SHA", "AES128-SHA256"
 """With CBC the length of what was lost is not known exactly."""
 
 
-@settings(max_examples=40)
+@settings(max_examples=10)
 @given(kind=st.sampled_from(EXACT), data=st.data())
 def test_a_hole_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
     """The same rows as of plain text in which the same records are missing."""
@@ -214,7 +215,7 @@ def test_a_hole_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data:
         assert ours == theirs
 
 
-@settings(max_examples=40)
+@settings(max_examples=10)
 @given(kind=st.sampled_from(KINDS), data=st.data())
 def test_lost_packets_invent_nothing_in_any_batches(kind: tuple[str, str], data: st.DataObject) -> None:
     tape, options = in_tls(*kind)
@@ -279,7 +280,7 @@ class Late:
             self.found += self.dissector.feed(batch)
 
     def add(self, octets: bytes) -> None:
-        with open(self.path, "ab") as file:
+        with Path(self.path).open("ab") as file:
             file.write(octets)
 
     def end(self) -> dict[str, pa.Table]:
@@ -319,5 +320,5 @@ def test_no_secret_shows() -> None:
     _, options = in_tls("1.3", "")
     dissector = Dissector(options, compiled=False)
     told = repr(dissector.tls.keylog) + repr(vars(dissector.tls))
-    for line in open(options.keylog or "").read().splitlines():
+    for line in Path(options.keylog or "").read_text().splitlines():
         assert line.split()[-1] not in told
