@@ -62,6 +62,8 @@ class Walk:
     It is given all octets from the record's first one on, and how long the record is with its head.
     """
 
+    __slots__ = ("at", "blind", "confirm", "gap", "marks", "need", "octets", "refused", "skip")
+
     def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
         self.confirm = confirm
         self.blind = False
@@ -77,7 +79,7 @@ class Walk:
         """Position of the first of `octets` in the stream."""
         self.marks: list[tuple[int, At]] = []
         """Where the octets of each packet begin."""
-        self.refused: set[int] = set()
+        self.refused: frozenset[int] = frozenset()
         """Positions at which no record begins."""
 
     def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterator[Event]:
@@ -182,18 +184,18 @@ class Walk:
                 unsure = at if unsure is None else unsure
             elif self.confirm(octets[at:], stop - at, self.gap + at):
                 gap, self.gap = self.gap + at, -1
-                self.refused.clear()
+                self.refused = frozenset()
                 self._drop(at)
                 self.need = HEAD
                 yield Gap(gap, last)
                 yield from self._records(last)
                 return
             else:
-                self.refused.add(self.at + at)
+                self.refused |= {self.at + at}
         passed = max(len(octets) - 2, 0) if unsure is None else unsure
         self.gap += passed
         self._drop(passed)
-        self.refused = {position for position in self.refused if position >= self.at}
+        self.refused = frozenset(position for position in self.refused if position >= self.at)
 
 
 def is_head(octets: bytes, at: int) -> bool:

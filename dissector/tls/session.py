@@ -1,6 +1,5 @@
 """One TLS connection: the records of both directions in order, what they show, and what is in them where keys allow."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -42,6 +41,8 @@ class Plain(NamedTuple):
 class Half:
     """One direction."""
 
+    __slots__ = ("changed", "finished", "found", "message", "opener", "passing", "said", "sealed", "walk")
+
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
         self.opener: Opener | None = None
@@ -70,12 +71,16 @@ class Session:
     The caller takes what is in `plain`, and empties it.
     """
 
+    __slots__ = (
+        "_chosen", "_hello", "_retried", "halves", "held", "hoping", "keylog", "plain", "shown", "waiting",
+    )  # fmt: skip
+
     def __init__(self, keylog: KeyLog, begun: bool) -> None:
         self.keylog = keylog
         self.shown = Shown()
         self.plain: list[Plain] = []
         self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
-        self.waiting: deque[tuple[int, Event]] = deque()
+        self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
         self.held = 0
         """Octets in them."""
@@ -83,6 +88,8 @@ class Session:
         """Secrets that are missing may still come."""
         self._hello: ClientHello | None = None
         self._chosen: ServerHello | None = None
+        self._retried = False
+        """The server asked for another hello, as only TLS 1.3 does."""
 
     def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
         """Take a piece of one direction; None is a hole."""
@@ -95,8 +102,13 @@ class Session:
 
     def resume(self) -> None:
         """Go on where secrets were missing."""
-        while self.waiting and self._take(*self.waiting[0]):
-            self.held -= _size(self.waiting.popleft()[1])
+        done = 0
+        for side, event in self.waiting:
+            if not self._take(side, event):
+                break
+            self.held -= _size(event)
+            done += 1
+        del self.waiting[:done]
 
     def give_up(self) -> None:
         """No more secrets will come."""
@@ -253,7 +265,7 @@ class Session:
 
     def _change(self, half: Half) -> None:
         """Up to TLS 1.2: what follows in this direction has the keys of the last hellos."""
-        if self._chosen is None or self._chosen.version < keys.TLS_1_3:
+        if not self._retried if self._chosen is None else self._chosen.version < keys.TLS_1_3:
             half.changed, half.opener = True, None
             half.tear()
 
@@ -309,6 +321,7 @@ class Session:
         if shown.client is None:
             shown.client = 1 - side
         if chosen.retry:
+            self._retried = True
             self.shown.step("tls.retry", side, at, "the client is to say hello again")
             return
         self._chosen = chosen

@@ -14,23 +14,26 @@ from dissector.capture import CaptureFile
 from dissector.dissector import Dissector, Options
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables
-from tests.dissector.test_properties import COUNTED, TIMED, exact
+from tests.dissector.test_properties import TIMED, exact
 from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, cut, publish, session
 
 SESSION = tuple(session())
-OUTER = (*COUNTED, "bytes", "lost_bytes", "client_port", "server_port", "connection_id", "handshake_cause")
-"""Columns of connections that tell of what is around: TCP and TLS."""
+AGREED = (
+    "protocol", "frames", "messages", "skipped_bytes", "handshake_stage", "handshake_outcome", "ending", "ending_cause",
+    "severity", "closed_by", "reply_code", "reply_text", "vhost", "user", "mechanism", "channel_max", "frame_max",
+    "heartbeat", "client_properties", "server_properties",
+)  # fmt: skip
+"""Columns of connections that tell of what is inside of TCP and TLS."""
 BATCHES = (1, 64, 1000, 1 << 20)
 
 
 def inside(found: dict[str, pa.Table], *left_out: str) -> dict[str, list[Row]]:
     """All that does not tell of packets, TCP and TLS."""
-    names = {name for name in found["connections"].schema.names if name.startswith("tls_")}
     return {
         "frames": rows(found["amqp091_frames"], "connection_id", *TIMED, *left_out),
         "messages": rows(found["messages"], "connection_id", *TIMED, *left_out),
-        "connections": rows(found["connections"], *OUTER, *names, *left_out),
+        "connections": found["connections"].select(AGREED).to_pylist(),
         "anomalies": sorted(rows(found["anomalies"], "connection_id", *TIMED, *left_out), key=str),
     }
 
@@ -72,6 +75,24 @@ def test_on_any_port_by_content(port: int) -> None:
     assert inside(dissect_packets(tape.packets, options=Options(ports, keylog=options.keylog))) == in_clear()
     ports = {port: "tls"}
     assert inside(dissect_packets(tape.packets, options=Options(ports, keylog=options.keylog))) == in_clear()
+
+
+def test_the_server_may_want_another_hello() -> None:
+    tunnel = Tunnel("1.3", "", curve="secp521r1")  # of which clients send no key of their own accord
+    tape = Tape(server_port=5671).play(list(tunnel.opening))
+    tape.play([(side, tunnel.say(side, octets)) for side, octets in SESSION])
+    found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)))
+    assert inside(found) == in_clear()
+    assert "tls.retry" in rows(found["connections"])[0]["handshake_steps"]
+
+
+def test_behind_the_line_of_a_proxy() -> None:
+    opening, turns, keylog = sealed("1.3", "", SESSION)
+    line = (CLIENT, b"PROXY TCP4 10.1.2.3 10.4.5.6 40000 5671\r\n")
+    for begin in ([line, *opening], [(CLIENT, line[1] + opening[0][1]), *opening[1:]]):
+        tape = Tape(server_port=5671).play(begin).play(turns).end()
+        found = dissect_packets(tape.packets, options=Options(keylog=written(keylog)))
+        assert inside(found)["frames"] == in_clear()["frames"]
 
 
 # ---------------------------------------------------------------------------------------------- what was recorded

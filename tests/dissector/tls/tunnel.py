@@ -48,7 +48,7 @@ def certificate() -> tuple[Path, bytes]:
 class Tunnel:
     """Two ends with their handshake done; `opening` is what they said for it, `keylog` their secrets."""
 
-    def __init__(self, version: str, suites: str, protocols: tuple[str, ...] = ()) -> None:
+    def __init__(self, version: str, suites: str, protocols: tuple[str, ...] = (), curve: str = "") -> None:
         path = Path(tempfile.mkdtemp()) / "keylog"
         self.ends = []
         self.out = []
@@ -66,6 +66,8 @@ class Tunnel:
                 context.keylog_filename = str(path)
             else:
                 context.load_cert_chain(certificate()[0])
+                if curve:
+                    context.set_ecdh_curve(curve)
             self.out += [(ssl.MemoryBIO(), ssl.MemoryBIO())]
             name = NAME if side == CLIENT else None
             self.ends += [context.wrap_bio(*self.out[side], server_side=side == SERVER, server_hostname=name)]
