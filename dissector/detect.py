@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dissector import limits
-from dissector.amqp091 import frames
 from dissector.amqp091 import layout as ly
+from dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
 from dissector.arrays import Ints
 from dissector.carry import Buffer
 from dissector.kernel import call
-from dissector.stream import frames as stream_frames
 from dissector.stream import layout as sl
+from dissector.stream.boundary import looks_like_frames as looks_like_stream
 from dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
@@ -26,6 +26,7 @@ from dissector.tcp.layout import (
     C_SYN,
     S_LENGTH,
     S_OFFSET,
+    S_POS,
     S_SIDE,
     S_SLOT,
 )
@@ -39,6 +40,10 @@ HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
 START = 16
 """Octets of each direction that are looked at."""
+PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
+"""With these a proxy's header begins that tells whose connection it is (HAProxy's PROXY protocol, versions 1 and 2)."""
+PROXY_LINE, PROXY_HEAD = 107, 16
+"""The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 SERVER_PORTS = {5672, 5671, 5552, 5551}
 TLS_PORTS = {5671, 5551}
 CHAIN = 3
@@ -66,6 +71,8 @@ class Probe:
     held: list[tuple[Ints, bytes]] = field(default_factory=list)
     seen: int = 0
     skipped: int = 0
+    proxy: int = 0
+    """Octets of a proxy's header in front of what the client says."""
 
 
 class Detector:
@@ -115,7 +122,9 @@ class Detector:
             for column, octets in probe.held:
                 if octets:
                     column[S_OFFSET] = buffer.append(np.frombuffer(octets, np.uint8))
-                released.append(column)
+                if behind(column, probe.proxy, int(conn[slot, C_CLIENT])):
+                    released.append(column)
+            keep[i] = behind(pieces[:, i], probe.proxy, int(conn[slot, C_CLIENT]))
         if keep.all() and not released:
             return pieces
         rest = pieces[:, keep]
@@ -150,25 +159,29 @@ class Detector:
         offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
         probe.seen += length
         whole = conn[slot, C_SYN] != 0 and probe.skipped == 0
-        if offset >= 0 and len(probe.octets[side]) < START:
-            probe.octets[side].extend(buffer.data[offset : offset + min(length, START)].tobytes())
+        most = limits.HELD if probe.octets[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
+        if offset >= 0 and len(probe.octets[side]) < most:
+            probe.octets[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
+        header = proxy_header(bytes(probe.octets[conn[slot, C_CLIENT]])) if whole else 0
+        probe.proxy = header or 0
         forced = self._forced(probe, conn, slot)
-        if forced:
+        if forced and header is not None:
             conn[slot, C_PROTOCOL] = forced
             return
         if whole and offset >= 0:
-            verdict = judge_start(*self._client_first(probe, conn, slot))
+            client, server = self._client_first(probe, conn, slot)
+            verdict = judge_start(client, server) if header is not None else None
             if verdict:
                 conn[slot, C_PROTOCOL] = verdict
                 return
-            if verdict == 0 and conn[slot, C_SYN] & 1 and foreign(bytes(probe.octets[conn[slot, C_CLIENT]][:16])):
+            if verdict == 0 and conn[slot, C_SYN] & 1 and foreign(client):
                 conn[slot, C_PROTOCOL] = UNKNOWN
                 return
             if verdict is None and sum(len(o) for _, o in probe.held) + length <= limits.HELD:
                 probe.held.append((piece.copy(), buffer.data[offset : offset + length].tobytes()))
                 return
         if offset >= 0:
-            start = call(frames.boundary, self.compiled, buffer.data, offset, offset + length, -1, self.methods)
+            start = call(looks_like_amqp, self.compiled, buffer.data, offset, offset + length, self.methods)
             octets = bytes(probe.octets[side][:8])
             is_first = probe.skipped == 0 and octets.startswith((b"AMQP", HELLO))
             if is_first and (verdict := judge_start(octets, b"")):
@@ -182,7 +195,7 @@ class Detector:
                 conn[slot, C_PROTOCOL] = AMQP_0_9_1
                 self._orient_by_method(conn, slot, side, buffer, start)
                 return
-            start = call(stream_frames.boundary, self.compiled, buffer.data, offset, offset + length, self.layouts)
+            start = call(looks_like_stream, self.compiled, buffer.data, offset, offset + length, self.layouts)
             if start >= 0:
                 conn[slot, C_PROTOCOL] = STREAM
                 self._orient_by_command(conn, slot, side, buffer, start)
@@ -209,7 +222,8 @@ class Detector:
 
     def _client_first(self, probe: Probe, conn: Ints, slot: int) -> tuple[bytes, bytes]:
         client = int(conn[slot, C_CLIENT])
-        return bytes(probe.octets[client][:16]), bytes(probe.octets[1 - client][:16])
+        octets = probe.octets[client][probe.proxy :]
+        return bytes(octets[:START]), bytes(probe.octets[1 - client][:START])
 
     def _orient_by_method(self, conn: Ints, slot: int, side: int, buffer: Buffer, start: int) -> None:
         """A method that only one side may send tells who is who, better than ports do."""
@@ -235,9 +249,31 @@ class Detector:
 def foreign(client: bytes) -> bool:
     """Whether a client that begins so will never speak a protocol of ours: frames in it would be somebody's files.
 
-    A proxy's line in front (PROXY protocol, versions 1 and 2) may have one behind it.
+    What a proxy puts in front of it is not looked at.
     """
-    return bool(client) and not client.startswith((b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n", b"\0\0"))
+    return bool(client) and not client.startswith(b"\0\0")
+
+
+def proxy_header(client: bytes) -> int | None:
+    """Octets of a proxy's header with which a client's octets begin: 0 when it is none, None when it is not whole."""
+    if client.startswith(PROXY_1):
+        end = client.find(b"\r\n", 0, PROXY_LINE)
+        return end + 2 if end > 0 else None if len(client) < PROXY_LINE else 0
+    if client.startswith(PROXY_2):
+        octets = PROXY_HEAD + int.from_bytes(client[14:16], "big")
+        return octets if len(client) >= max(octets, PROXY_HEAD) else None
+    return None if client and (PROXY_1.startswith(client) or PROXY_2.startswith(client)) else 0
+
+
+def behind(piece: Ints, position: int, client: int) -> bool:
+    """Leave out of a piece what the client said before this position; False when nothing is left."""
+    cut = min(position - int(piece[S_POS]), int(piece[S_LENGTH])) if piece[S_SIDE] == client else 0
+    if cut > 0:
+        piece[S_POS] += cut
+        piece[S_LENGTH] -= cut
+        if piece[S_OFFSET] >= 0:
+            piece[S_OFFSET] += cut
+    return bool(piece[S_LENGTH] > 0)
 
 
 def judge_start(client: bytes, server: bytes) -> int | None:

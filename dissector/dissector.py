@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import spec
-from dissector import detect
+from dissector import detect, framing
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.amqp10.frames import Amqp10
@@ -59,7 +59,7 @@ class Spoken(Protocol):
         """Octets that must outlive their batch."""
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
-        """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
+        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Made]:
         """Take the first `count` pieces."""
@@ -239,7 +239,7 @@ class Dissector:
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
         # Where octets were passed over, the first piece may begin anywhere, though the SYN was seen.
-        states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), ly.HEAD, ly.SEARCH)
+        states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), framing.HEAD, framing.SEARCH)
         spoken = conn[slots, C_PROTOCOL]
         for number, protocol in self.protocols.items():
             mine = spoken == number
@@ -273,9 +273,9 @@ class Dissector:
         """Note what state must know of these rows now; what is left is to make them."""
         rows = made.rows
         if isinstance(made, Faults | StreamFaults):
-            skips = rows[:, rows[ly.Y_CODE] == ly.SKIPPED]
-            self._skip(skips[ly.Y_SLOT], skips[ly.Y_VALUE])
-            return partial(self._faults, made, Ends.of(conn, rows[ly.Y_SLOT], rows[ly.Y_SIDE]))
+            skips = rows[:, rows[framing.Y_CODE] == framing.SKIPPED]
+            self._skip(skips[framing.Y_SLOT], skips[framing.Y_VALUE])
+            return partial(self._faults, made, Ends.of(conn, rows[framing.Y_SLOT], rows[framing.Y_SIDE]))
         if isinstance(made, Frames):
             self.connections.methods.take(made, buffer.data)
         elif isinstance(made, StreamFrames):

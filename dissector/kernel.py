@@ -26,7 +26,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -78,7 +78,19 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
             except OSError:  # a cache that cannot be written, as on a full disk: what was compiled stays in memory
                 continue
         return ready(*arguments)
-    return function(*[a.data if isinstance(a, np.ndarray) else a for a in arguments])
+    return function(*[_view(a) for a in arguments])
+
+
+def _view(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_view(a) for a in argument)
+    return argument.data if isinstance(argument, np.ndarray) else argument
+
+
+def specialize(template: F, **parts: Any) -> F:
+    """A kernel with other kernels, or constants, behind some of the global names that it uses."""
+    scope = template.__globals__ | parts
+    return kernel(cast(F, types.FunctionType(template.__code__, scope, template.__name__, template.__defaults__)))
 
 
 def worthwhile(octets: int | None) -> bool:

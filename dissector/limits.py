@@ -45,6 +45,12 @@ PENDING = 1 << 20
 CONSUMERS = 4_096
 """Consumers of a channel that are looked through for one; what an older one acknowledges is not known."""
 
+RESYNC = 2 << 20
+"""Octets of one direction that are held back and searched for the next frame, where the way to it was lost."""
+
+HELD_PIECES = 8_192
+"""Pieces that one connection holds back for that, both directions together; of all connections, `WAITING_OCTETS`."""
+
 PROBE = 1 << 20
 """Octets of a connection after which an unrecognised protocol stays unrecognised."""
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import spec
+from dissector import framing
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
@@ -201,14 +202,14 @@ class Tables:
         """Rows of `anomalies` for what framing and contents had."""
         rows = faults.rows
         names = sl.FAULTS if isinstance(faults, StreamFaults) else ly.FAULTS
-        codes = [names[code] for code in rows[ly.Y_CODE].tolist()]
-        details = [self._detail(code, value) for code, value in zip(codes, rows[ly.Y_VALUE].tolist(), strict=True)]
+        codes = [names[code] for code in rows[framing.Y_CODE].tolist()]
+        details = [self._detail(code, value) for code, value in zip(codes, rows[framing.Y_VALUE].tolist(), strict=True)]
         leading = self._leading(
-            ends, rows[ly.Y_NO], rows[ly.Y_CAPTURE], rows[ly.Y_PACKET],
-            rows[ly.Y_TS], rows[ly.Y_FIRST_CAPTURE], rows[ly.Y_FIRST_PACKET], rows[ly.Y_FIRST_TS],
+            ends, rows[framing.Y_NO], rows[framing.Y_CAPTURE], rows[framing.Y_PACKET],
+            rows[framing.Y_TS], rows[framing.Y_FIRST_CAPTURE], rows[framing.Y_FIRST_PACKET], rows[framing.Y_FIRST_TS],
         )  # fmt: skip
-        channel = pa.array(rows[ly.Y_CHANNEL], pa.int32(), mask=rows[ly.Y_CHANNEL] < 0)
-        offset = pa.array(rows[ly.Y_POS], mask=rows[ly.Y_POS] < 0)
+        channel = pa.array(rows[framing.Y_CHANNEL], pa.int32(), mask=rows[framing.Y_CHANNEL] < 0)
+        offset = pa.array(rows[framing.Y_POS], mask=rows[framing.Y_POS] < 0)
         return self._anomalies(codes, details, channel, offset, leading)
 
     def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:

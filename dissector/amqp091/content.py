@@ -15,9 +15,6 @@ from dissector.amqp091.channels import (
     push,
     shift,
 )
-from dissector.amqp091.frames import (
-    u32,
-)
 from dissector.amqp091.layout import (
     ABANDONED,
     B_BODY,
@@ -31,6 +28,7 @@ from dissector.amqp091.layout import (
     B_HEADER_MISSING,
     B_HEADER_OFFSET,
     B_KIND,
+    B_LOST,
     B_METHOD,
     B_METHOD_LENGTH,
     B_METHOD_MISSING,
@@ -85,7 +83,7 @@ from dissector.amqp091.layout import (
     GET_OK,
     HEADER,
     INTERRUPTED,
-    LIMIT,
+    LOST_WAY,
     METHOD,
     N_CHANNEL,
     N_CONFIRM,
@@ -96,6 +94,7 @@ from dissector.amqp091.layout import (
     N_SEQ,
     N_SLOT,
     N_USED,
+    NOT_TAKEN,
     OPEN,
     PLAIN,
     PROTOCOL_HEADER,
@@ -127,7 +126,6 @@ from dissector.amqp091.layout import (
     R_TYPE,
     RETURN,
     SELECT,
-    TOO_LARGE,
     UNEXPECTED,
     X_BEFORE,
     X_CHANNEL,
@@ -135,6 +133,13 @@ from dissector.amqp091.layout import (
     X_OFFSET,
     X_SIDE,
     X_SLOT,
+    Z_KEY,
+    Z_VALUE,
+)
+from dissector.arrays import Array
+from dissector.framing import (
+    LIMIT,
+    TOO_LARGE,
     Y_CAPTURE,
     Y_CHANNEL,
     Y_CODE,
@@ -148,10 +153,8 @@ from dissector.amqp091.layout import (
     Y_SLOT,
     Y_TS,
     Y_VALUE,
-    Z_KEY,
-    Z_VALUE,
+    u32,
 )
-from dissector.arrays import Array
 from dissector.hashing import hash_begin, hash_end, hash_feed, mix
 from dissector.kernel import kernel
 from dissector.pool import give_row
@@ -191,7 +194,7 @@ def body_octets(
     length: int, keep: int,
 ) -> None:  # fmt: skip
     """Count, hash and perhaps keep octets of a body."""
-    if contents[k, B_STATE] != 2:
+    if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
         return
     room = contents[k, B_SIZE] - contents[k, B_GOT]
     if length > room:
@@ -208,6 +211,15 @@ def body_octets(
         kept[E_OFFSET, n] = offset
         kept[E_LENGTH, n] = length
         control[Q_KEPT] = n + 1
+
+
+@kernel
+def lose_way(slot: int, server: int, how: int, channels: Array, contents: Array, first: Array) -> None:
+    """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others."""
+    row = first[slot]
+    while row >= 0:
+        contents[2 * row + server, B_LOST] = how
+        row = channels[row, N_NEXT]
 
 
 @kernel
@@ -243,8 +255,9 @@ def finish_message(
     lost = contents[k, B_MISSING] + contents[k, B_METHOD_MISSING] + contents[k, B_HEADER_MISSING]
     short = contents[k, B_SIZE] - contents[k, B_GOT] if contents[k, B_STATE] == 2 else 0
     messages[G_MISSING, n] = lost + short
-    messages[G_PARTIAL, n] = 1 if lost + short > 0 or contents[k, B_STATE] == 1 else 0
-    if contents[k, B_MISSING] == 0 and short == 0 and contents[k, B_STATE] == 2 and contents[k, B_OVER] == 0:
+    whole = contents[k, B_STATE] == 2 and contents[k, B_LOST] == 0
+    messages[G_PARTIAL, n] = 0 if whole and lost + short == 0 else 1
+    if whole and contents[k, B_MISSING] == 0 and short == 0 and contents[k, B_OVER] == 0:
         hashes[n] = hash_end(lanes, waiting, k)
         messages[G_HASH, n] = 1
     else:
@@ -291,6 +304,7 @@ def begin_content(
     contents[k, B_FIRST_TS] = frames[R_FIRST_TS, i]
     contents[k, B_FIRST_CAPTURE] = frames[R_FIRST_CAPTURE, i]
     contents[k, B_OVER] = 0
+    contents[k, B_LOST] = 0
     touch(frames, i, contents, k)
     contents[k, B_BODY] = -1
     if keep:
@@ -364,6 +378,11 @@ def assemble(
         ):
             break
         if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
+            if spans[X_OFFSET, s] == LOST_WAY:
+                server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
+                lose_way(spans[X_SLOT, s], server, spans[X_LENGTH, s], channels, contents, first)
+                s += 1
+                continue
             row = channel_row(
                 spans[X_SLOT, s], spans[X_CHANNEL, s], 0, channels, contents, lanes, table, first, free_channels,
                 control,
@@ -423,9 +442,9 @@ def assemble(
                 nodes, free_nodes, control, server, keep,
             )  # fmt: skip
         elif kind == HEADER:
-            if contents[k, B_STATE] != 1:
+            if contents[k, B_STATE] != 1 or contents[k, B_LOST] != 0:
                 content_fault(faults, control, frames, i, UNEXPECTED, kind)
-                if contents[k, B_STATE] == 2:
+                if contents[k, B_STATE] != 0:
                     finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             elif frames[R_LENGTH, i] >= 12:
                 touch(frames, i, contents, k)
@@ -446,8 +465,11 @@ def assemble(
                 content_fault(faults, control, frames, i, UNEXPECTED, kind)
                 finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
         elif kind == BODY:
-            if contents[k, B_STATE] != 2:
-                content_fault(faults, control, frames, i, UNEXPECTED, kind)
+            if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
+                if contents[k, B_LOST] != NOT_TAKEN:
+                    content_fault(faults, control, frames, i, UNEXPECTED, kind)
+                if contents[k, B_STATE] != 0 and contents[k, B_LOST] != 0:
+                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             else:
                 touch(frames, i, contents, k)
                 if frames[R_OFFSET, i] >= 0:

@@ -2,28 +2,10 @@
 
 import numpy as np
 
-from dissector.arrays import Ints
-
-# States of a direction.
-SEARCH, HEAD, PAYLOAD, END, LOST = range(5)
-"""LOST: not of this protocol any more; everything is skipped."""
-
-# Columns of `walk`, one row a direction (2 * slot + side).
-(
-    W_STATE,
-    W_HEADS, W_HEAD,  # octets of the head so far, and these as a big-endian number
-    W_TYPE, W_CHANNEL, W_SIZE,  # of the frame at hand; W_SIZE: payload
-    W_GOT, W_MISSING,  # payload octets passed, and how many of these lay in holes
-    W_POS,  # stream position of the frame
-    W_FIRST_PACKET, W_FIRST_TS, W_FIRST_CAPTURE,
-    W_CHAIN, W_CHAIN_END, W_CHAINED,  # fragments of the payload; octets in them
-    W_SKIPPED,  # octets passed over in the search at hand
-    W_LAST,  # the last of them; -1: none
-    W_WIDTH,
-) = range(18)  # fmt: skip
-
-# Columns of `fragments`: octets of payloads that go on in a later piece.
-F_NEXT, F_OFFSET, F_LENGTH, F_USED, F_WIDTH = range(5)
+from dissector import framing
+from dissector.arrays import Array, Ints
+from dissector.kernel import i64, kernel
+from spec.model import Protocol
 
 # Rows of `frames`, one column a frame.
 (
@@ -37,23 +19,16 @@ F_NEXT, F_OFFSET, F_LENGTH, F_USED, F_WIDTH = range(5)
 # Rows of `spans`: octets (or with offset -1 a hole) of a body frame that lies in several pieces; X_BEFORE is the
 # number of frames that were complete before.
 X_BEFORE, X_SLOT, X_SIDE, X_CHANNEL, X_OFFSET, X_LENGTH, X_HEIGHT = range(7)
-
-# Rows of `faults`, what becomes rows of `anomalies`. Y_VALUE depends on the code.
-(
-    Y_CODE, Y_SLOT, Y_SIDE, Y_NO, Y_CHANNEL, Y_POS, Y_VALUE,
-    Y_PACKET, Y_TS, Y_CAPTURE, Y_FIRST_PACKET, Y_FIRST_TS, Y_FIRST_CAPTURE, Y_HEIGHT,
-) = range(14)  # fmt: skip
+LOST_WAY = -2
+"""An offset that says that the length is one of these, for all that is under way in this direction."""
+FOUND, LOST, NOT_TAKEN = range(3)
+"""Nothing was lost but octets of bodies, told next; frames may have been lost; the next frame is one nobody takes."""
 
 FAULTS = (
-    "tcp-hole",  # value: octets lost
-    "octets-skipped",  # value: octets
-    "frame-type-unknown",  # value: the type octet
+    *framing.FAULTS,
     "frame-end-wrong",  # value: the octet found
-    "frame-too-large",  # value: announced size
-    "frame-cut",  # value: octets still missing
     "method-unknown",  # value: class << 16 | method
     "header-unknown",  # value: the first four octets
-    "limit-reached",  # value: octets
     "content-interrupted",
     "content-unexpected",
     "content-abandoned",
@@ -61,34 +36,55 @@ FAULTS = (
     "channel-wrong",
 )
 (
-    HOLE, SKIPPED, TYPE_UNKNOWN, END_WRONG, TOO_LARGE, CUT, METHOD_UNKNOWN, HEADER_UNKNOWN, LIMIT,
-    INTERRUPTED, UNEXPECTED, ABANDONED, BODY_TOO_LARGE, CHANNEL_WRONG,
-) = range(14)  # fmt: skip
-
-# Items of `control`.
-(
-    M_PIECE, M_AT,  # cursor: piece, and octets of it already taken
-    M_FRAMES, M_SPANS, M_FAULTS, M_ARENA,
-    M_CHAINED,  # octets in all fragments
-    M_COUNT,  # pieces
-    M_WIDTH,
-) = range(9)  # fmt: skip
+    END_WRONG, METHOD_UNKNOWN, HEADER_UNKNOWN, INTERRUPTED, UNEXPECTED, ABANDONED, BODY_TOO_LARGE, CHANNEL_WRONG,
+) = range(len(framing.FAULTS), len(FAULTS))  # fmt: skip
 
 METHOD, HEADER, BODY, HEARTBEAT, PROTOCOL_HEADER = 1, 2, 3, 8, 0x41
 """Frame types; a protocol header has the number of its first octet, `A`."""
 FRAME_END = 0xCE
-OVERHEAD = 8
+OVERHEAD, HEAD_OCTETS = 8, 7
 IDS = 128
-"""Class and method ids below this are looked up in a square table."""
+"""Class and method ids below this are looked up in a square table, others in the list behind it."""
 
 
 def method_table(ids: list[tuple[int, int]]) -> Ints:
-    """The square table from class and method id to the method's index; -1 where there is none."""
+    """The index of each method in a square table of class and method id, -1 where there is none.
+
+    Behind it pairs of numbers for ids that are too large for that: class << 16 | method, and the index.
+    """
     table = np.full(IDS * IDS, -1, np.int64)
+    large = []
     for index, (class_id, method_id) in enumerate(ids):
         if class_id < IDS and method_id < IDS:
             table[class_id * IDS + method_id] = index
-    return table
+        else:
+            large += [class_id << 16 | method_id, index]
+    return np.concatenate([table, np.array(large, np.int64)])
+
+
+@kernel
+def method_index(methods: Array, class_id: int, method_id: int) -> int:
+    """The index of a method, -1 when there is none; `methods` is a `method_table`."""
+    if class_id < IDS and method_id < IDS:
+        return i64(methods[class_id * IDS + method_id])
+    for k in range(IDS * IDS, len(methods), 2):
+        if methods[k] == class_id << 16 | method_id:
+            return i64(methods[k + 1])
+    return -1
+
+
+BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OF_CONNECTION = 1, 2, 4, 8
+"""Bits of a method's traits."""
+
+
+def trait_table(protocol: Protocol) -> Ints:
+    """Traits of each method, by its index: who may send it (both, where nothing is said), and what it is."""
+    traits = []
+    for m in protocol.methods:
+        senders = m.from_client * BY_CLIENT | m.from_server * BY_SERVER
+        own = OF_CONNECTION if m.class_name == "connection" else 0
+        traits.append((senders or BY_CLIENT | BY_SERVER) | m.content * CARRIES_CONTENT | own)
+    return np.array(traits, np.int64)
 
 
 # What a method means for content and channel state.
@@ -133,8 +129,9 @@ KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"
     B_NO, B_PACKET, B_TS, B_CAPTURE,  # of its last frame so far
     B_OVER,  # octets beyond the announced body
     B_BODY,  # number under which the body is kept; -1: it is not
+    B_LOST,  # LOST: what follows on the channel need not be of it; NOT_TAKEN; else FOUND
     B_WIDTH,
-) = range(25)  # fmt: skip
+) = range(26)  # fmt: skip
 
 # Rows of `messages`, one column a message.
 (

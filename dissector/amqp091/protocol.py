@@ -19,9 +19,9 @@ from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
 from dissector.fields import REDACTED, Decoded, Plan, decode
+from dissector.framing import Y_HEIGHT, Framing
 from dissector.kernel import call
 from dissector.pool import Pool, grown
-from dissector.tcp.layout import S_LENGTH
 from spec.model import Protocol
 
 IDS_OCTETS = 4
@@ -55,7 +55,7 @@ class Messages(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """Some faults: (ly.Y_HEIGHT, n)."""
+    """Some faults: (framing.Y_HEIGHT, n)."""
 
     rows: Ints
 
@@ -67,7 +67,6 @@ class Amqp091:
         self.compiled = compiled
         self.keep = int(keep_bodies)
         self.names = [m.full_name for m in protocol.methods]
-        self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.roles = ly.role_table(self.names)
         basic = next(k for k in protocol.classes if k.name == "basic")
         self.all_arguments = Plan.of_methods(protocol)
@@ -81,18 +80,16 @@ class Amqp091:
         """Where it is set, only the frames that it chooses are decoded, and no messages are put together."""
 
         room = 65_536 if compiled else 2_048
-        self.pieces_control = np.zeros(ly.M_WIDTH, np.int64)
-        self.walk = np.zeros((0, ly.W_WIDTH), np.int64)
+        self.framing = Framing(compiled, room)
         self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
         self.spans = np.empty((ly.X_HEIGHT, room), np.int64)
-        self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
-        self.fragments = Pool(ly.F_WIDTH, room)
+        self.own = self.spans, ly.method_table([(m.class_id, m.id) for m in protocol.methods]), ly.trait_table(protocol)
 
         self.control = np.zeros(ly.Q_WIDTH, np.int64)
         self.first = np.zeros(0, np.int64)
         self.messages = np.empty((ly.G_HEIGHT, room), np.int64)
         self.hashes = np.empty(room, np.uint64)
-        self.content_faults = np.empty((ly.Y_HEIGHT, room), np.int64)
+        self.content_faults = np.empty((Y_HEIGHT, room), np.int64)
         self.kept = np.empty((ly.E_HEIGHT, room), np.int64)
         self.channels = Pool(ly.N_WIDTH, 0)
         self.contents = np.zeros((0, ly.B_WIDTH), np.int64)
@@ -107,23 +104,16 @@ class Amqp091:
     def ranges(self) -> list[Ranges]:
         """Octets of unfinished frames and contents, which must outlive their batch."""
         return [
-            Ranges(self.fragments.rows, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH),
+            *self.framing.ranges,
             Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH),
             Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH),
         ]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
-        """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
+        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
         if len(self.first) < capacity:
             self.first = grown(self.first, capacity, -1)
-            self.walk = grown(self.walk, 2 * capacity)
-        for side in range(2):
-            rows = 2 * slots + side
-            self.walk[rows] = 0
-            self.walk[rows, ly.W_STATE] = states
-            self.walk[rows, ly.W_CHAIN] = -1
-            self.walk[rows, ly.W_CHAIN_END] = -1
-            self.walk[rows, ly.W_LAST] = -1
+        self.framing.begin(slots, states, capacity)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
@@ -141,29 +131,14 @@ class Amqp091:
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Frames | Messages | Faults]:
         """Walk the first `count` pieces. Frames come out before the messages that they complete."""
-        m = self.pieces_control
-        m[ly.M_PIECE] = m[ly.M_AT] = 0
-        m[ly.M_COUNT] = count
-        while m[ly.M_PIECE] < count:
-            m[ly.M_FRAMES] = m[ly.M_SPANS] = m[ly.M_FAULTS] = 0
-            m[ly.M_ARENA] = buffer.top
-            call(
-                frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.spans,
-                self.faults, self.fragments.rows, self.fragments.free, m, self.methods,
-            )  # fmt: skip
-            buffer.top = int(m[ly.M_ARENA])
+        for _ in self.framing.rounds(pieces, count, buffer, frames.walk_pieces, conn, self.frames, self.own):
             yield from self._take(buffer, conn)
-            if self.fragments.left == 0 and len(self.fragments) < limits.FRAGMENTS:
-                self.fragments.grow(2 * len(self.fragments))
-            if m[ly.M_PIECE] < count:
-                buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
 
     def _take(self, buffer: Buffer, conn: Ints) -> Iterator[Frames | Messages | Faults]:
-        m = self.pieces_control
-        n = int(m[ly.M_FRAMES])
-        if m[ly.M_FAULTS]:
-            yield Faults(self.faults[:, : m[ly.M_FAULTS]].copy())
-        if not n and not m[ly.M_SPANS]:
+        n, spans = self.framing.found
+        if self.framing.new_faults.shape[1]:
+            yield Faults(self.framing.new_faults.copy())
+        if not n and not spans:
             return
         rows = self.frames[:, :n]
         if self.select is not None:
@@ -184,10 +159,10 @@ class Amqp091:
         if self.nodes.left < n and len(self.nodes) < limits.PENDING:
             self.nodes.grow(2 * len(self.nodes))
         messages: list[Messages | Faults] = []
-        while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < m[ly.M_SPANS]:
+        while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < spans:
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             call(
-                content.assemble, self.compiled, self.frames, n, self.spans, int(m[ly.M_SPANS]), buffer.data, conn,
+                content.assemble, self.compiled, self.frames, n, self.spans, spans, buffer.data, conn,
                 self.roles, tags, no_ack, no_wait, self.channels.rows, self.contents, self.lanes, self.waiting,
                 self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free, self.messages,
                 self.hashes, self.content_faults, self.kept, q, self.keep,
@@ -273,23 +248,12 @@ class Amqp091:
             call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Messages | Faults]:
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Frames | Messages | Faults]:
         """Forget connections that are over. What was under way comes out as partial messages and faults."""
-        rows = (2 * slots[:, None] + np.arange(2)).ravel()
-        state = self.walk[rows, ly.W_STATE]
-        inside = (state == ly.PAYLOAD) | (state == ly.END) | ((state == ly.HEAD) & (self.walk[rows, ly.W_HEADS] > 0))
-        if inside.any():
-            yield Faults(self._cuts(rows[inside], conn))
-        for row in rows[self.walk[rows, ly.W_CHAIN] >= 0].tolist():
-            call(
-                frames.drop_chain,
-                self.compiled,
-                self.walk,
-                row,
-                self.fragments.rows,
-                self.fragments.free,
-                self.pieces_control,
-            )
+        last = self.framing.last_pieces(slots)
+        yield from self.feed(last, last.shape[1], buffer, conn)
+        for cuts in self.framing.end(slots, ly.HEAD_OCTETS, 1):
+            yield Faults(cuts)
         at = 0
         q = self.control
         while at < len(slots):
@@ -302,31 +266,9 @@ class Amqp091:
             yield from self._finished(buffer.data)
         q[ly.Q_FULL] = 0
 
-    def _cuts(self, rows: Ints, conn: Ints) -> Ints:
-        walk = self.walk[rows]
-        slots = rows // 2
-        faults = np.zeros((ly.Y_HEIGHT, len(rows)), np.int64)
-        faults[ly.Y_CODE] = ly.CUT
-        faults[ly.Y_SLOT] = slots
-        faults[ly.Y_SIDE] = rows % 2
-        faults[ly.Y_NO] = -1
-        faults[ly.Y_CHANNEL] = np.where(walk[:, ly.W_STATE] == ly.HEAD, -1, walk[:, ly.W_CHANNEL])
-        faults[ly.Y_POS] = walk[:, ly.W_POS]
-        head = walk[:, ly.W_STATE] == ly.HEAD
-        faults[ly.Y_VALUE] = np.where(head, 0, walk[:, ly.W_SIZE] - walk[:, ly.W_GOT] + 1)
-        for to, of in (
-            (ly.Y_PACKET, ly.W_FIRST_PACKET), (ly.Y_TS, ly.W_FIRST_TS), (ly.Y_CAPTURE, ly.W_FIRST_CAPTURE),
-            (ly.Y_FIRST_PACKET, ly.W_FIRST_PACKET), (ly.Y_FIRST_TS, ly.W_FIRST_TS),
-            (ly.Y_FIRST_CAPTURE, ly.W_FIRST_CAPTURE),
-        ):  # fmt: skip
-            faults[to] = walk[:, of]
-        return faults
-
     def skipped(self, slots: Ints) -> Ints:
         """Octets passed over in the searches at hand, both directions together."""
-        walk = self.walk.reshape(-1, 2, self.walk.shape[1])[slots]
-        skipped: Ints = np.where(walk[:, :, ly.W_STATE] == ly.SEARCH, walk[:, :, ly.W_SKIPPED], 0).sum(1)
-        return skipped
+        return self.framing.skipped(slots)
 
 
 def _flags(column: pa.Array) -> Octets:

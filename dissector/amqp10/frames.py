@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dissector import limits
-from dissector.amqp091 import layout as ly
+from dissector import framing, limits
 from dissector.arrays import Array, Ints
 from dissector.carry import Buffer, Ranges
 from dissector.handshakes.layers import Layers
@@ -116,7 +115,7 @@ class Amqp10:
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; one that was under way when it was first seen is not followed."""
-        self.handshakes.begin(slots[states == ly.HEAD])
+        self.handshakes.begin(slots[states == framing.HEAD])
         more = capacity - len(self.counts)
         if more > 0:
             self.walk = np.concatenate([self.walk, np.zeros((2 * more, W_WIDTH), np.int64)])
@@ -124,7 +123,7 @@ class Amqp10:
         self.counts[slots] = 0
         for side in range(2):
             self.walk[2 * slots + side] = 0
-            self.walk[2 * slots + side, W_STATE] = np.where(states == ly.HEAD, 0, LOST)
+            self.walk[2 * slots + side, W_STATE] = np.where(states == framing.HEAD, 0, LOST)
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Any]:
         """Take the first `count` pieces; no rows come of them."""

@@ -1,7 +1,7 @@
 """Entries of publishes and chunks: messages, and sub-batches of them."""
 
-from dissector.amqp091.frames import u16, u32
 from dissector.arrays import Array
+from dissector.framing import u16, u32
 from dissector.kernel import i64, kernel
 from dissector.stream.layout import (
     CUT,

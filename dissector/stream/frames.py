@@ -1,31 +1,21 @@
 """Framing of RabbitMQ streams: pieces of streams to frames.
 
-A frame is a 32-bit length, a key, a version, and a body. The walk is a state machine per direction, as that of AMQP
-0-9-1. A body that lies in one piece is used where it is; one that does not is put together in the arena. Long publishes
-and deliveries leave in parts.
+A frame is a 32-bit length, a key, a version, and a body. Long publishes and deliveries leave in parts.
 """
 
 from dissector import limits
-from dissector.amqp091.frames import begin_frame, chain, drop_chain, fault, lose, u16, u32
-from dissector.amqp091.layout import (
-    F_LENGTH,
-    F_NEXT,
-    F_OFFSET,
+from dissector.arrays import Array
+from dissector.fields import fits
+from dissector.framing import (
     HEAD,
-    HOLE,
     LIMIT,
     M_ARENA,
-    M_AT,
-    M_COUNT,
+    M_ASIDE,
     M_FAULTS,
     M_FRAMES,
-    M_PIECE,
     PAYLOAD,
-    SEARCH,
-    SKIPPED,
     TOO_LARGE,
     TYPE_UNKNOWN,
-    W_CHAIN,
     W_CHAINED,
     W_CHANNEL,
     W_FIRST_CAPTURE,
@@ -34,25 +24,45 @@ from dissector.amqp091.layout import (
     W_GOT,
     W_HEAD,
     W_HEADS,
-    W_LAST,
+    W_KEEP,
+    W_LARGEST,
     W_MISSING,
+    W_PARTED,
     W_POS,
     W_SIZE,
-    W_SKIPPED,
     W_STATE,
     W_TYPE,
+    W_UNTIL,
+    begin_frame,
+    chain,
+    drop_chain,
+    fault,
+    lose,
+    lose_head,
+    next_head,
+    pass_over,
+    put_together,
 )
-from dissector.arrays import Array
-from dissector.fields import fits
-from dissector.kernel import i64, kernel
+from dissector.kernel import i64, kernel, specialize
+from dissector.resync import (
+    Own,
+    choose,
+    follow,
+    replay,
+    search,
+)
+from dissector.resync import walk_pieces as any_walk_pieces
+from dissector.stream import boundary
+from dissector.stream.boundary import (
+    foretold,
+    layout_row,
+    may_begin,
+    next_frame,
+    old_chunk,
+)
 from dissector.stream.layout import (
-    CHUNK_DATA_LENGTH,
-    CHUNK_HEADER,
     CHUNK_HEADER_2021,
-    CHUNK_MAGIC,
-    CHUNK_TRAILER_LENGTH,
     COMMAND_UNKNOWN,
-    COMMANDS,
     DELIVER,
     HEAD_OCTETS,
     L_INDEX,
@@ -87,11 +97,7 @@ from dissector.stream.layout import (
     R_SLOT,
     R_TS,
     R_VERSION,
-    RESPONSE,
     UNKNOWN_FRAME,
-    VERSIONS,
-    W_KEEP,
-    W_PARTED,
 )
 from dissector.tcp.layout import (
     C_CLIENT,
@@ -100,7 +106,6 @@ from dissector.tcp.layout import (
     S_LENGTH,
     S_OFFSET,
     S_PACKET,
-    S_POS,
     S_SIDE,
     S_SLOT,
     S_TS,
@@ -108,142 +113,16 @@ from dissector.tcp.layout import (
 
 
 @kernel
-def layout_row(key: int, version: int, from_client: bool, layouts: Array, senders: Array) -> int:
-    """Row in the table of layouts, or -1.
-
-    The key's highest bit says what is a response, with two exceptions in the wild: the client's answer to tune, and
-    the answers to route and partitions up to 3.11.0. There the sender tells, for it may not send the request.
-    """
-    command = key & 0x7FFF
-    if command >= COMMANDS or version >= VERSIONS:
-        return -1
-    row = command * VERSIONS + version
-    answer = row + COMMANDS * VERSIONS
-    may = senders[command] & 1 if from_client else senders[command] >> 1
-    if (key & RESPONSE) != 0 or (may == 0 and layouts[answer, L_INDEX] >= 0):
-        row = answer
-    if layouts[row, L_INDEX] < 0:
-        return -1
-    return row
-
-
-@kernel
-def old_chunk(data: Array, at: int, octets: int) -> bool:
-    """Whether a chunk of this many octets has the header of early 2021, by exact fit; `octets` is beyond all reads."""
-    if octets < CHUNK_HEADER_2021:
-        return False
-    body = u32(data, at + CHUNK_DATA_LENGTH)
-    trailer = u32(data, at + CHUNK_TRAILER_LENGTH)
-    rest = octets - CHUNK_HEADER
-    if rest in (body, body + trailer):
-        return False
-    return octets - CHUNK_HEADER_2021 in (body, body + trailer)
-
-
-@kernel
-def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
-    """Octets of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
-
-    Of a delivery whose chunk's header is there and agrees with its length, the complement of its octets: that is
-    as good as a second frame.
-    """
-    if end - p < HEAD_OCTETS:
-        return 0
-    size = u32(data, p) + LENGTH_OCTETS
-    key = u16(data, p + 4)
-    version = u16(data, p + 6)
-    command = key & 0x7FFF
-    if size < HEAD_OCTETS or size > limits.STREAM_FRAME or command >= COMMANDS or version >= VERSIONS:
-        return -1
-    row = command * VERSIONS + version
-    if key & RESPONSE:
-        row += COMMANDS * VERSIONS
-    if layouts[row, L_INDEX] < 0:
-        return -1
-    if key != DELIVER and layouts[row, L_KEEP] < 0 and size > limits.PAYLOAD:
-        return -1
-    if key == DELIVER:
-        chunk = p + HEAD_OCTETS + 1 + 8 * (version - 1)
-        octets = p + size - chunk
-        if octets < CHUNK_HEADER_2021:
-            return -1
-        if end - chunk >= CHUNK_HEADER_2021:
-            if data[chunk] >> 4 != CHUNK_MAGIC:
-                return -1
-            body = u32(data, chunk + CHUNK_DATA_LENGTH)
-            trailer = u32(data, chunk + CHUNK_TRAILER_LENGTH)
-            rest = octets - CHUNK_HEADER
-            if rest not in (body, body + trailer) and not old_chunk(data, chunk, octets):
-                return -1
-            return ~size
-    return size
-
-
-@kernel
-def whole_frames(data: Array, p: int, end: int, layouts: Array) -> int:
-    """How many plausible frames follow each other from p; -1 when one of them is none. 1000 more: they fill all."""
-    count = 0
-    while p < end:
-        size = plausible(data, p, end, layouts)
-        if size == -1:
-            return -1
-        if size == 0:
-            return count
-        if size < 0:
-            size = ~size
-            count += 1
-        if p + size > end:
-            return count
-        p += size
-        count += 1
-        if count >= 8:
-            return count
-    return 1000 + count
-
-
-@kernel
-def boundary(data: Array, start: int, end: int, layouts: Array) -> int:
-    """Where the first frame begins in these octets, or -1.
-
-    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
-    must be two, or one that fills the rest. Heads are 30 bits of evidence each.
-    """
-    if whole_frames(data, start, end, layouts) >= 1:
-        return start
-    for p in range(start + 1, end - HEAD_OCTETS + 1):
-        # most octets are settled by the key's upper one
-        if data[p + 4] & 0x7F == 0 and data[p + 6] == 0 and whole_frames(data, p, end, layouts) >= 2:
-            return p
-    return -1
-
-
-@kernel
-def put_together(data: Array, walk: Array, row: int, fragments: Array, control: Array) -> int:
-    """Copy the fragments of a direction to the arena, one behind the other; returns where they begin."""
-    offset: int = control[M_ARENA]
-    at = offset
-    fragment = walk[row, W_CHAIN]
-    while fragment >= 0:
-        start = fragments[fragment, F_OFFSET]
-        for k in range(fragments[fragment, F_LENGTH]):
-            data[at + k] = data[start + k]
-        at += fragments[fragment, F_LENGTH]
-        fragment = fragments[fragment, F_NEXT]
-    control[M_ARENA] = at
-    return offset
-
-
-@kernel
 def part(
     data: Array, pieces: Array, i: int, walk: Array, row: int, conn: Array, parts: Array, fragments: Array, free: Array,
-    control: Array, part_control: Array, layouts: Array, senders: Array,
+    control: Array, layouts: Array, senders: Array,
 ) -> None:  # fmt: skip
     """Hand on what there is of a long publish or delivery, so that it need never lie together."""
     client = pieces[S_SIDE, i] == conn[pieces[S_SLOT, i], C_CLIENT]
     place = layout_row(walk[row, W_TYPE], walk[row, W_CHANNEL], client, layouts, senders)
     if place < 0 or layouts[place, L_KEEP] < 0 or walk[row, W_MISSING] > 0:
         return
-    n = part_control[0]
+    n = control[M_ASIDE]
     parts[P_BEFORE, n] = control[M_FRAMES]
     parts[P_SLOT, n] = pieces[S_SLOT, i]
     parts[P_SIDE, n] = pieces[S_SIDE, i]
@@ -253,7 +132,7 @@ def part(
     parts[P_LENGTH, n] = walk[row, W_CHAINED]
     walk[row, W_PARTED] += walk[row, W_CHAINED]
     parts[P_OFFSET, n] = put_together(data, walk, row, fragments, control)
-    part_control[0] = n + 1
+    control[M_ASIDE] = n + 1
     drop_chain(walk, row, fragments, free, control)
 
 
@@ -302,11 +181,10 @@ def finish_frame(
         fault(
             faults, control, pieces, i, COMMAND_UNKNOWN, number, -1, walk[row, W_POS], key << 16 | version, walk, row
         )  # fmt: skip
+    walk[row, W_LARGEST] = max(walk[row, W_LARGEST], walk[row, W_SIZE] + HEAD_OCTETS)
     control[M_FRAMES] = n + 1
     drop_chain(walk, row, fragments, free, control)
-    walk[row, W_STATE] = HEAD
-    walk[row, W_HEADS] = 0
-    walk[row, W_HEAD] = 0
+    next_head(walk, row, HEAD)
 
 
 @kernel
@@ -326,8 +204,7 @@ def begin_body(
             faults, control, pieces, i, TOO_LARGE if large else TYPE_UNKNOWN, -1, -1, walk[row, W_POS],
             size if large else key, walk, row,
         )  # fmt: skip
-        lose(walk, row, fragments, free, control)
-        walk[row, W_SKIPPED] = HEAD_OCTETS
+        lose(walk, row, fragments, free, control, -1, HEAD_OCTETS)
         return
     walk[row, W_TYPE] = key
     walk[row, W_CHANNEL] = version
@@ -339,23 +216,18 @@ def begin_body(
 
 @kernel
 def cross_hole(
-    pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array, free: Array,
+    pieces: Array, i: int, at: int, conn: Array, walk: Array, row: int, faults: Array, fragments: Array, free: Array,
     control: Array,
 ) -> int:  # fmt: skip
     """Take octets of a hole; return how many. The length of a body is known, so the walk goes on behind it."""
     left: int = pieces[S_LENGTH, i] - at
-    state = walk[row, W_STATE]
-    if state == PAYLOAD:
+    if walk[row, W_STATE] == PAYLOAD:
         take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
         walk[row, W_GOT] += take
         walk[row, W_MISSING] += take
         return take
-    if state == HEAD:
-        number = conn[pieces[S_SLOT, i], C_FRAMES]
-        fault(faults, control, pieces, i, HOLE, number, -1, pieces[S_POS, i] + at, left, walk, row)
-        skipped = walk[row, W_HEADS]
-        lose(walk, row, fragments, free, control)
-        walk[row, W_SKIPPED] = skipped
+    if walk[row, W_STATE] == HEAD:
+        lose_head(pieces, i, at, conn, walk, row, faults, fragments, free, control)
     return left
 
 
@@ -383,96 +255,86 @@ def take_body(
 
 
 @kernel
-def walk_pieces(
-    pieces: Array, data: Array, conn: Array, walk: Array, frames: Array, faults: Array, parts: Array, fragments: Array,
-    free: Array, control: Array, part_control: Array, layouts: Array, senders: Array,
-) -> None:  # fmt: skip
-    """Walk from the cursor on until the pieces, or the room for results, end."""
-    count = control[M_COUNT]
-    i = control[M_PIECE]
-    at = control[M_AT]
-    while i < count:
-        row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
-        length = pieces[S_LENGTH, i]
-        base = pieces[S_OFFSET, i]
-        # a frame without a body is complete when its head is
-        while at < length or (walk[row, W_STATE] == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]):
-            if (
-                control[M_FRAMES] + 1 > frames.shape[1]
-                or control[M_FAULTS] + 4 > faults.shape[1]
-                or part_control[0] + 1 > parts.shape[1]
-                or (free[0] == 0 and fragments.shape[0] < limits.FRAGMENTS)
-                or control[M_ARENA] + walk[row, W_CHAINED] + length + 8 > len(data)
-            ):
-                control[M_PIECE] = i
-                control[M_AT] = at
-                return
-            state = walk[row, W_STATE]
-            if state == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]:
-                finish_frame(
-                    data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders
-                )  # fmt: skip
-                continue
-            if base < 0:
-                at += cross_hole(pieces, i, at, walk, row, conn, faults, fragments, free, control)
-                continue
-            p = base + at
-            end = base + length
-            if state == HEAD:
+def walk_piece(
+    pieces: Array, i: int, at: int, data: Array, conn: Array, walk: Array, fragments: Array, free: Array,
+    control: Array, frames: Array, faults: Array, own: Own,
+) -> int:  # fmt: skip
+    """Walk a piece, as `resync.walk_piece` says."""
+    _, layouts, senders, parts = own
+    row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
+    length: int = pieces[S_LENGTH, i]
+    base = pieces[S_OFFSET, i]
+    arena = length + 8 if base >= 0 else 8
+    # a frame without a body is complete when its head is
+    while at < length or (walk[row, W_STATE] == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]):
+        if (
+            control[M_FRAMES] + 1 > frames.shape[1]
+            or control[M_FAULTS] + 4 > faults.shape[1]
+            or control[M_ASIDE] + 1 > parts.shape[1]
+            or (free[0] == 0 and fragments.shape[0] < limits.FRAGMENTS)
+            or control[M_ARENA] + walk[row, W_CHAINED] + arena > len(data)
+        ):
+            return -1 - at
+        state = walk[row, W_STATE]
+        if state == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]:
+            finish_frame(
+                data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders
+            )  # fmt: skip
+            continue
+        if base < 0:
+            at += cross_hole(pieces, i, at, conn, walk, row, faults, fragments, free, control)
+            continue
+        p = base + at
+        end = base + length
+        if state == HEAD:
+            if walk[row, W_HEADS] == 0:
+                begin_frame(walk, row, pieces, i, at)
+            while walk[row, W_HEADS] < HEAD_OCTETS and p < end:
+                octet = i64(data[p])
                 if walk[row, W_HEADS] == 0:
-                    begin_frame(walk, row, pieces, i, at)
-                while walk[row, W_HEADS] < HEAD_OCTETS and p < end:
-                    octet = i64(data[p])
-                    if walk[row, W_HEADS] == 0:
-                        octet = min(octet, 0x7F)  # far too large is enough, and stays within 63 bits
-                    walk[row, W_HEAD] = walk[row, W_HEAD] << 8 | octet
-                    walk[row, W_HEADS] += 1
-                    p += 1
-                at = p - base
-                if walk[row, W_HEADS] < HEAD_OCTETS:
-                    continue
-                begin_body(pieces, i, walk, row, conn, faults, fragments, free, control, layouts, senders)
-                if walk[row, W_STATE] == PAYLOAD and p + walk[row, W_SIZE] <= end:
-                    # most frames lie whole in one piece
-                    at += walk[row, W_SIZE]
-                    walk[row, W_GOT] = walk[row, W_SIZE]
-                    finish_frame(
-                        data, p, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders
-                    )  # fmt: skip
-            elif state == PAYLOAD:
-                at += take_body(pieces, i, p, end - p, walk, row, conn, faults, fragments, free, control)
-                if walk[row, W_CHAINED] >= PART and walk[row, W_GOT] < walk[row, W_SIZE]:
-                    part(
-                        data, pieces, i, walk, row, conn, parts, fragments, free, control, part_control, layouts,
-                        senders,
-                    )  # fmt: skip
-            elif state == SEARCH:
-                found = boundary(data, p, end, layouts)
-                if found < 0:
-                    walk[row, W_SKIPPED] += end - p
-                    walk[row, W_LAST] = i64(data[end - 1])
-                    at = length
-                else:
-                    at = found - base
-                    skipped = walk[row, W_SKIPPED] + found - p
-                    if skipped > 0:
-                        fault(
-                            faults, control, pieces, i, SKIPPED, conn[pieces[S_SLOT, i], C_FRAMES], -1,
-                            pieces[S_POS, i] + at - skipped, skipped, walk, row,
-                        )  # fmt: skip
-                    walk[row, W_STATE] = HEAD
-                    walk[row, W_HEADS] = 0
-                    walk[row, W_HEAD] = 0
-            else:
-                at = length
-        i += 1
-        at = 0
-    control[M_PIECE] = i
-    control[M_AT] = 0
+                    octet = min(octet, 0x7F)  # far too large is enough, and stays within 63 bits
+                walk[row, W_HEAD] = walk[row, W_HEAD] << 8 | octet
+                walk[row, W_HEADS] += 1
+                p += 1
+            at = p - base
+            if walk[row, W_HEADS] < HEAD_OCTETS:
+                continue
+            begin_body(pieces, i, walk, row, conn, faults, fragments, free, control, layouts, senders)
+            if walk[row, W_STATE] == PAYLOAD and p + walk[row, W_SIZE] <= end:
+                # most frames lie whole in one piece
+                at += walk[row, W_SIZE]
+                walk[row, W_GOT] = walk[row, W_SIZE]
+                finish_frame(
+                    data, p, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders
+                )  # fmt: skip
+        elif state == PAYLOAD:
+            at += take_body(pieces, i, p, end - p, walk, row, conn, faults, fragments, free, control)
+            if walk[row, W_CHAINED] >= PART and walk[row, W_GOT] < walk[row, W_SIZE]:
+                part(
+                    data, pieces, i, walk, row, conn, parts, fragments, free, control, layouts, senders
+                )  # fmt: skip
+        else:
+            if walk[row, W_UNTIL] < 0:
+                return at
+            at += pass_over(pieces, i, at, conn, walk, row, faults, control)
+    return at
+
+
+_search = specialize(
+    search,
+    USUAL=boundary.USUAL,
+    HIDES_NONE=boundary.HIDES_NONE,
+    foretold=foretold,
+    choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),
+)
+walk_pieces = specialize(
+    any_walk_pieces, walk_piece=walk_piece, replay=specialize(replay, walk_piece=walk_piece, search=_search)
+)
+"""`resync.walk_pieces` with `own` a tuple of nothing, the table of layouts, that of senders, and parts."""
 
 
 @kernel
-def choose(
+def choose_layouts(
     data: Array, frames: Array, n: int, variants: Array, starts: Array, ops: Array, members: Array, shapes: Array
 ) -> None:
     """Where a command has layouts that differ in age alone, take the first that ends with the frame."""

@@ -1,21 +1,16 @@
 """RabbitMQ streams: the rows and columns of the matrices that the kernels share.
 
-The walk's state, its fragments and its faults are those of `amqp091.layout`: the keeping of unfinished frames is the
-same. `W_TYPE` holds the key here, `W_CHANNEL` the version, `W_SIZE` the octets behind the version.
+Of the walk's columns (`dissector.framing`), `W_TYPE` holds the key here, `W_CHANNEL` the version, `W_SIZE` the octets
+behind the version.
 """
 
 import numpy as np
 
-from dissector.amqp091 import layout as ly
+from dissector import framing
 from dissector.arrays import Ints
 from dissector.fields import O_WIDTH, Plan
 from dissector.problems import PROBLEM_CODES
 from spec.model import Protocol
-
-# A further column of `walk`.
-W_KEEP = ly.W_WIDTH  # octets of the frame at hand that are wanted; 0 of an unknown one
-W_PARTED = ly.W_WIDTH + 1  # octets of it that were handed on as parts
-W_WIDTH = ly.W_WIDTH + 2
 
 # Rows of `frames`, one column a frame.
 (
@@ -50,7 +45,7 @@ WHOLE, CUT, MORE = range(3)
 """How octets end: with the frame, at a hole, or with more to come."""
 
 FAULTS = (
-    *ly.FAULTS,
+    *framing.FAULTS,
     "command-unknown",  # value: key << 16 | version
     "chunk-crc-wrong",  # value: the CRC that the data have
     "records-malformed",  # value: octets not read
@@ -61,7 +56,7 @@ FAULTS = (
     *(code for code in PROBLEM_CODES if code not in ("field-overrun", "octets-left-over", "integer-too-large")),
 )
 COMMAND_UNKNOWN, CRC_WRONG, MALFORMED, COUNT_WRONG, UNREADABLE, ID_TOO_LARGE, MESSAGE_MALFORMED = range(
-    len(ly.FAULTS), len(ly.FAULTS) + 7
+    len(framing.FAULTS), len(framing.FAULTS) + 7
 )
 FIELD_FAULTS = np.array([FAULTS.index(code) if code in FAULTS else -1 for code in PROBLEM_CODES], np.int64)
 """Fault of each problem that a field of a message may have."""

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissector import limits
-from dissector.amqp091 import layout as ly
+from dissector import framing, limits
 from dissector.arrays import Ints
 from dissector.carry import Buffer
 from dissector.fields import O_WIDTH, Decoded, Plan
@@ -198,7 +197,7 @@ class Records:
         if rows[sl.R_MISSING, frame] > 0:
             return
         if long.given_up:
-            wrong.append((frame, ly.LIMIT if long.limited else sl.MALFORMED, long.given_up))
+            wrong.append((frame, framing.LIMIT if long.limited else sl.MALFORMED, long.given_up))
             return
         if long.left > 0:
             wrong.append((frame, sl.COUNT_WRONG, long.records))
@@ -255,16 +254,16 @@ def _numbers(fields: Decoded, name: str) -> Ints:
 
 def _faults(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
     """Rows of faults for frames: (frame, code, value)."""
-    faults = np.zeros((ly.Y_HEIGHT, len(wrong)), np.int64)
+    faults = np.zeros((framing.Y_HEIGHT, len(wrong)), np.int64)
     if not wrong:
         return faults[:, :0]
     frame, code, value = np.array(wrong, np.int64).T
-    faults[ly.Y_CODE], faults[ly.Y_VALUE], faults[ly.Y_CHANNEL] = code, value, -1
+    faults[framing.Y_CODE], faults[framing.Y_VALUE], faults[framing.Y_CHANNEL] = code, value, -1
     for to, of in (
-        (ly.Y_SLOT, sl.R_SLOT), (ly.Y_SIDE, sl.R_SIDE), (ly.Y_NO, sl.R_NO), (ly.Y_POS, sl.R_POS),
-        (ly.Y_PACKET, sl.R_PACKET), (ly.Y_TS, sl.R_TS), (ly.Y_CAPTURE, sl.R_CAPTURE),
-        (ly.Y_FIRST_PACKET, sl.R_FIRST_PACKET), (ly.Y_FIRST_TS, sl.R_FIRST_TS),
-        (ly.Y_FIRST_CAPTURE, sl.R_FIRST_CAPTURE),
+        (framing.Y_SLOT, sl.R_SLOT), (framing.Y_SIDE, sl.R_SIDE), (framing.Y_NO, sl.R_NO), (framing.Y_POS, sl.R_POS),
+        (framing.Y_PACKET, sl.R_PACKET), (framing.Y_TS, sl.R_TS), (framing.Y_CAPTURE, sl.R_CAPTURE),
+        (framing.Y_FIRST_PACKET, sl.R_FIRST_PACKET), (framing.Y_FIRST_TS, sl.R_FIRST_TS),
+        (framing.Y_FIRST_CAPTURE, sl.R_FIRST_CAPTURE),
     ):  # fmt: skip
         faults[to] = rows[of][frame]
     return faults

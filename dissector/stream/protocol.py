@@ -10,19 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 import spec
-from dissector import limits
-from dissector.amqp091 import layout as ly
-from dissector.amqp091.frames import drop_chain
 from dissector.arrays import Ints
 from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
+from dissector.framing import Framing
 from dissector.kernel import call
-from dissector.pool import Pool, grown
 from dissector.stream import frames
 from dissector.stream import layout as sl
 from dissector.stream.messages import Records
 from dissector.stream.names import Names
-from dissector.tcp.layout import S_LENGTH
 
 PROTOCOL = "rabbitmq-stream"
 
@@ -35,7 +31,7 @@ class StreamFrames(NamedTuple):
 
 
 class StreamFaults(NamedTuple):
-    """Some faults: (ly.Y_HEIGHT, n), their codes indexes into sl.FAULTS."""
+    """Some faults: (framing.Y_HEIGHT, n), their codes indexes into sl.FAULTS."""
 
     rows: Ints
 
@@ -64,55 +60,31 @@ class Stream:
         self.names = Names(names)
         self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)
         room = 131_072 if compiled else 2_048
-        self.control = np.zeros(ly.M_WIDTH, np.int64)
-        self.walk = np.zeros((0, sl.W_WIDTH), np.int64)
+        self.framing = Framing(compiled, room)
         self.frames = np.empty((sl.R_HEIGHT, room), np.int64)
-        self.faults = np.empty((ly.Y_HEIGHT, room), np.int64)
         self.parts = np.empty((sl.P_HEIGHT, 256), np.int64)
-        self.part_control = np.zeros(1, np.int64)
-        self.fragments = Pool(ly.F_WIDTH, room)
+        self.own = np.zeros(0, np.int64), self.layouts, self.senders, self.parts
 
     @property
     def ranges(self) -> list[Ranges]:
         """Octets of unfinished frames, which must outlive their batch."""
-        return [Ranges(self.fragments.rows, ly.F_USED, ly.F_OFFSET, ly.F_LENGTH)]
+        return self.framing.ranges
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
-        """Take over connections; `states` are ly.HEAD where a stream is seen from its start, else ly.SEARCH."""
-        if len(self.walk) < 2 * capacity:
-            self.walk = grown(self.walk, 2 * capacity)
-        for side in range(2):
-            rows = 2 * slots + side
-            self.walk[rows] = 0
-            self.walk[rows, ly.W_STATE] = states
-            self.walk[rows, ly.W_CHAIN] = -1
-            self.walk[rows, ly.W_CHAIN_END] = -1
-            self.walk[rows, ly.W_LAST] = -1
+        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
+        self.framing.begin(slots, states, capacity)
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Out]:
         """Walk the first `count` pieces. Frames come out before the messages that they hold."""
-        m = self.control
-        m[ly.M_PIECE] = m[ly.M_AT] = 0
-        m[ly.M_COUNT] = count
-        while m[ly.M_PIECE] < count:
-            m[ly.M_FRAMES] = m[ly.M_FAULTS] = self.part_control[0] = 0
-            m[ly.M_ARENA] = buffer.top
-            call(
-                frames.walk_pieces, self.compiled, pieces, buffer.data, conn, self.walk, self.frames, self.faults,
-                self.parts, self.fragments.rows, self.fragments.free, m, self.part_control, self.layouts, self.senders,
-            )  # fmt: skip
-            buffer.top = int(m[ly.M_ARENA])
-            if m[ly.M_FAULTS]:
-                yield StreamFaults(self.faults[:, : m[ly.M_FAULTS]].copy())
-            if m[ly.M_FRAMES] or self.part_control[0]:
-                yield from self._take(int(m[ly.M_FRAMES]), buffer)
-            if self.fragments.left == 0 and len(self.fragments) < limits.FRAGMENTS:
-                self.fragments.grow(2 * len(self.fragments))
-            if m[ly.M_PIECE] < count:
-                buffer.reserve(int(pieces[S_LENGTH, int(m[ly.M_PIECE])]) + limits.PAYLOAD + 64)
+        for _ in self.framing.rounds(pieces, count, buffer, frames.walk_pieces, conn, self.frames, self.own):
+            n, parts = self.framing.found
+            if self.framing.new_faults.shape[1]:
+                yield StreamFaults(self.framing.new_faults.copy())
+            if n or parts:
+                yield from self._take(n, parts, buffer)
 
-    def _take(self, n: int, buffer: Buffer) -> Iterator[Out]:
-        self.records.long_frames(self.frames[:, :n], self.parts[:, : self.part_control[0]], buffer)
+    def _take(self, n: int, parts: int, buffer: Buffer) -> Iterator[Out]:
+        self.records.long_frames(self.frames[:, :n], self.parts[:, :parts], buffer)
         if not n:
             return
         frames = self._decoded(n, buffer)
@@ -131,7 +103,7 @@ class Stream:
     def _decoded(self, n: int, buffer: Buffer) -> StreamFrames:
         plan = self.plan
         call(
-            frames.choose, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
+            frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
             plan.lists[0], plan.lists[1],
         )  # fmt: skip
         rows = self.frames[:, :n].copy()
@@ -141,37 +113,15 @@ class Stream:
         )  # fmt: skip
         return StreamFrames(rows, fields)
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[StreamFaults]:
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Out]:
         """Forget connections that are over."""
+        last = self.framing.last_pieces(slots)
+        yield from self.feed(last, last.shape[1], buffer, conn)
         self.names.forget(slots)
         self.records.forget(slots)
-        rows = (2 * slots[:, None] + np.arange(2)).ravel()
-        walk = self.walk[rows]
-        head = walk[:, ly.W_STATE] == ly.HEAD
-        inside = (walk[:, ly.W_STATE] == ly.PAYLOAD) | (head & (walk[:, ly.W_HEADS] > 0))
-        if inside.any():
-            yield StreamFaults(self._cuts(rows[inside], walk[inside]))
-        for row in rows[walk[:, ly.W_CHAIN] >= 0].tolist():
-            call(drop_chain, self.compiled, self.walk, row, self.fragments.rows, self.fragments.free, self.control)
-
-    def _cuts(self, rows: Ints, walk: Ints) -> Ints:
-        faults = np.zeros((ly.Y_HEIGHT, len(rows)), np.int64)
-        head = walk[:, ly.W_STATE] == ly.HEAD
-        faults[ly.Y_CODE] = ly.CUT
-        faults[ly.Y_SLOT], faults[ly.Y_SIDE] = rows // 2, rows % 2
-        faults[ly.Y_NO] = faults[ly.Y_CHANNEL] = -1
-        faults[ly.Y_POS] = walk[:, ly.W_POS]
-        missing = np.where(head, sl.HEAD_OCTETS - walk[:, ly.W_HEADS], walk[:, ly.W_SIZE] - walk[:, ly.W_GOT])
-        faults[ly.Y_VALUE] = missing
-        for first, last, of in (
-            (ly.Y_FIRST_PACKET, ly.Y_PACKET, ly.W_FIRST_PACKET), (ly.Y_FIRST_TS, ly.Y_TS, ly.W_FIRST_TS),
-            (ly.Y_FIRST_CAPTURE, ly.Y_CAPTURE, ly.W_FIRST_CAPTURE),
-        ):  # fmt: skip
-            faults[first] = faults[last] = walk[:, of]
-        return faults
+        for cuts in self.framing.end(slots, sl.HEAD_OCTETS, 0):
+            yield StreamFaults(cuts)
 
     def skipped(self, slots: Ints) -> Ints:
         """Octets passed over in the searches at hand, both directions together."""
-        walk = self.walk.reshape(-1, 2, self.walk.shape[1])[slots]
-        skipped: Ints = np.where(walk[:, :, ly.W_STATE] == ly.SEARCH, walk[:, :, ly.W_SKIPPED], 0).sum(1)
-        return skipped
+        return self.framing.skipped(slots)

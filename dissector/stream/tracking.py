@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from dissector import columns
-from dissector.amqp091.frames import u32
 from dissector.arrays import Array, Ints, Octets
 from dissector.fieldtable import ESCAPES, QUOTE, write_escaped, write_integer
+from dissector.framing import u32
 from dissector.kernel import call, i64, kernel
 from dissector.text import copy
 from spec.model import Protocol

@@ -61,10 +61,33 @@ def test_frames_in_a_file_that_is_fetched_are_none() -> None:
     assert (row["protocol"], row["frames"]) == ("unknown", 0)
 
 
-def test_behind_a_proxys_line_there_is_a_connection() -> None:
-    line = b"PROXY TCP4 10.0.0.9 10.0.0.2 4000 5672\r\n"
-    row = connection(play((CLIENT, line + HEADER), *BEGIN[1:], (CLIENT, b"".join(publish()))))
-    assert (row["protocol"], row["frames"]) == ("amqp-0-9-1", 11)
+PROXIES = {
+    "line": b"PROXY TCP4 10.0.0.9 10.0.0.2 4000 5672\r\n",
+    "unknown": b"PROXY UNKNOWN\r\n",
+    "head": b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x09\x0a\0\0\x02\x0f\xa0\x16\x28",
+    "local": b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
+}
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("ports", [{}, {5672: "amqp-0-9-1"}])
+def test_a_proxys_header_is_passed_over_exactly(proxy: str, ports: dict[int, str]) -> None:
+    """In one segment with what is behind it, in one of its own, octet by octet."""
+    first = PROXIES[proxy] + HEADER
+    rest = [*BEGIN[1:], (CLIENT, b"".join(publish()))]
+    expected = connection(play(*BEGIN, rest[-1]), ports)
+    for cuts in ([], [len(first) - 8], [3], range(len(first))):
+        tape = Tape()
+        tape.say(CLIENT, first, cuts)
+        row = connection(tape.play(rest).packets, ports)
+        told = ("protocol", "frames", "skipped_bytes", "handshake_stage")
+        assert [row[name] for name in told] == [expected[name] for name in told]
+
+
+def test_a_proxys_header_alone_is_nobodys() -> None:
+    for proxy in PROXIES.values():
+        assert connection(play((CLIENT, proxy)))["protocol"] == "unknown"
+        assert connection(play((CLIENT, proxy[:-1]), (CLIENT, b"?" * 40)))["frames"] == 0
 
 
 def test_a_port_that_was_named_is_believed() -> None:
