@@ -159,6 +159,8 @@ class Dissector:
             report.problems.append(Problem("limit-reached", packet, None, told))
         self.tcp.given_up.clear()
         yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
+        report.problems += self.tls.problems
+        self.tls.problems.clear()
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def last_work(self) -> Iterator[Work]:

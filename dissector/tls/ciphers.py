@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     Aead = AESGCM | AESCCM | ChaCha20Poly1305
 
+LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'"
 BLOCK = 16
 """Octets of a block of AES, and of its initialisation vector."""
 
@@ -48,9 +49,7 @@ def needs() -> None:
     try:
         import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401, PLC0415
     except ImportError as error:
-        raise CaptureError(
-            "TLS cannot be decrypted: the library cryptography is not installed; pip install 'amqpscope[tls]'"
-        ) from error
+        raise CaptureError(f"TLS cannot be decrypted: {LACKS}") from error
 
 
 def is_installed() -> bool:

@@ -7,7 +7,7 @@ from dissector import limits
 from dissector.tls import certificates, keys, messages
 from dissector.tls.keylog import KeyLog
 from dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
-from dissector.tls.opener import Epoch, Found, Opener, of_secret
+from dissector.tls.opener import REFUSED, Epoch, Found, Opener, of_secret
 from dissector.tls.records import ALERT, CHANGE, DATA, HANDSHAKE, HEAD, At, Event, Gap, Lost, Record, Walk, is_followed
 from dissector.tls.shown import Alert, Shown, owner
 from spec.tls import Suite
@@ -68,17 +68,20 @@ class Half:
 class Session:
     """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
 
-    The caller takes what is in `plain`, and empties it.
+    The caller takes what is in `plain` and `problems`, and empties them.
     """
 
     __slots__ = (
-        "_chosen", "_hello", "_retried", "halves", "held", "hoping", "keylog", "plain", "shown", "waiting",
+        "_chosen", "_hello", "_retried", "halves", "held", "hoping", "keylog", "plain", "problems", "shown",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, keylog: KeyLog, begun: bool) -> None:
         self.keylog = keylog
         self.shown = Shown()
         self.plain: list[Plain] = []
+        self.problems: list[tuple[str, int, str]] = []
+        """Codes of anomalies, with the packet and what to say."""
         self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
         self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
@@ -98,7 +101,7 @@ class Session:
                 self.waiting.append((side, event))
                 self.held += _size(event)
         if self.held > limits.TLS_HELD:
-            self.give_up()
+            self.stop_waiting(last)
 
     def resume(self) -> None:
         """Go on where secrets were missing."""
@@ -109,6 +112,12 @@ class Session:
             self.held -= _size(event)
             done += 1
         del self.waiting[:done]
+
+    def stop_waiting(self, at: At) -> None:
+        """A limit is reached."""
+        told = f"{self.held} octets of a TLS connection waited for secrets that did not come: it stays encrypted"
+        self.problems.append(("limit-reached", at[0], told))
+        self.give_up()
 
     def give_up(self) -> None:
         """No more secrets will come."""
@@ -146,6 +155,9 @@ class Session:
                     opened = opener.open(record)
             if opened is None and self._may_wait(side, opener):
                 return False
+            if opened is None and opener and opener.hopeless and not half.walk.blind:
+                told = f"the secrets of this connection open none of {REFUSED} records in a row: it stays encrypted"
+                self.problems.append(("tls-undecrypted", record.last[0], told))
             half.walk.blind = opener is None or opener.hopeless
         if opened is None:
             self._seal(side, half, record)

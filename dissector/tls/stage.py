@@ -4,6 +4,7 @@ import numpy as np
 
 from dissector import limits
 from dissector.arrays import Ints
+from dissector.capture import Problem
 from dissector.carry import Buffer
 from dissector.tcp.layout import (
     S_CAPTURE,
@@ -21,6 +22,7 @@ from dissector.tcp.layout import (
 )
 from dissector.tls import ciphers
 from dissector.tls.keylog import KeyLog
+from dissector.tls.records import At
 from dissector.tls.session import Plain, Session
 from dissector.tls.shown import Shown
 
@@ -52,6 +54,10 @@ class Tls:
         """Slots that wait for secrets."""
         self.held = 0
         """Octets that wait."""
+        self.problems: list[Problem] = []
+        """What was given up since the caller last emptied the list."""
+        self.lacks = self.full = False
+        """The library that decrypts is not there; more secrets came than are kept."""
 
     def begin(self, slot: int, begun: bool, capacity: int) -> Shown:
         """Take over a connection; returns what will be known of it."""
@@ -63,14 +69,12 @@ class Tls:
         return session.shown
 
     def add(self, secrets: bytes) -> None:
-        """Take in a key log that came with a capture.
-
-        Raises:
-            CaptureError: the library that decrypts is not installed.
-        """
-        if secrets:
-            ciphers.needs()
+        """Take in a key log that came with a capture."""
+        if ciphers.is_installed():
             self.keylog.add(secrets)
+        elif not self.lacks:
+            self.lacks = True
+            self.problems.append(Problem("tls-undecrypted", 0, None, f"the capture holds secrets, but {ciphers.LACKS}"))
 
     def mine(self, slots: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
         """Which of these slots are TLS; None where none is."""
@@ -91,8 +95,8 @@ class Tls:
             before = session.held
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
-                self._hold(slot, session, before)
-            if session.plain:
+                self._hold(slot, session, before, tuple(where[3:]))
+            if session.plain or session.problems:
                 self._collect(slot, session, made)
         return self._pieces(made, buffer)
 
@@ -102,20 +106,24 @@ class Tls:
         over = set() if slots is None else self.stuck.intersection(slots.tolist())
         if over or (self.stuck and slots is None):
             self.keylog.look()
+            if self.keylog.full and not self.full:
+                self.full = True
+                told = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are not used"
+                self.problems.append(Problem("limit-reached", 0, None, told))
             for slot in sorted(over or self.stuck):
                 session = self.sessions[slot]
                 before = session.held
                 session.resume()
                 if over:
                     session.give_up()
-                self._hold(slot, session, before)
+                self._hold(slot, session, before, (0, 0, 0))
                 self._collect(slot, session, made)
         return self._pieces(made, buffer)
 
-    def _hold(self, slot: int, session: Session, before: int) -> None:
+    def _hold(self, slot: int, session: Session, before: int, at: At) -> None:
         """Count what waits."""
         if self.held + session.held - before > limits.TLS_HELD_ALL:
-            session.give_up()
+            session.stop_waiting(at)
         self.held += session.held - before
         if session.held:
             self.stuck.add(slot)
@@ -134,6 +142,9 @@ class Tls:
     def _collect(self, slot: int, session: Session, made: list[tuple[int, Plain]]) -> None:
         made += [(slot, plain) for plain in session.plain]
         session.plain.clear()
+        if session.problems:
+            self.problems += [Problem(code, packet, None, told) for code, packet, told in session.problems]
+            session.problems.clear()
 
     def _pieces(self, made: list[tuple[int, Plain]], buffer: Buffer) -> Ints:
         pieces = np.zeros((S_HEIGHT, len(made)), np.int64)

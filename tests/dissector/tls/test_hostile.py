@@ -2,9 +2,11 @@
 
 import random
 import struct
+import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -13,13 +15,14 @@ from hypothesis import strategies as st
 
 from dissector import limits
 from dissector.dissector import Options
+from dissector.program import main
 from dissector.tls import certificates, messages, opener
 from dissector.tls.keylog import KeyLog
 from dissector.tls.messages import MalformedError
 from dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
 from dissector.tls.session import Session
 from tests.dissector.builders import Packet
-from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
+from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows
 from tests.dissector.test_properties import exact
 from tests.dissector.tls.tunnel import NAME, Tunnel, certificate, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, session
@@ -188,12 +191,29 @@ def test_a_flipped_bit_costs_one_record() -> None:
 
 def test_the_wrong_secrets_open_nothing() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
+    turns = [*turns, *turns]  # more than are tried
     wrong = b"".join(line[:-4] + b"beef\n" for line in keylog.splitlines())
     found = dissect_packets(
         Tape(server_port=5671).play(opening).play(turns).packets, options=Options(keylog=written(wrong))
     )
     (row,) = rows(found["connections"])
     assert (row["protocol"], row["tls_decrypted"]) == ("tls", False) and not found["amqp091_frames"].num_rows
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    path = str(FOLDER / "tls_secrets.pcapng")
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    assert main(["frames", path, "--keylog", str(FOLDER / "tls_sessions.keylog")]) == 2
+    assert "pip install 'amqpscope[tls]'" in capsys.readouterr().err
+    found = dissect(path)  # nobody asked for what the file holds: it is read as far as it can be
+    assert [row["code"] for row in rows(found["anomalies"])] == ["tls-undecrypted"]
+    assert "amqpscope[tls]" in rows(found["anomalies"])[0]["detail"]
+    assert rows(found["connections"])[0]["handshake_outcome"] == "encrypted"
+
+
+def test_a_key_log_that_is_not_there(capsys: Any) -> None:
+    assert main(["frames", str(FOLDER / "ipv6.pcap"), "--keylog", "/nowhere/keys"]) == 2
+    assert "/nowhere/keys: cannot read the key log" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------ the bounds
@@ -221,6 +241,7 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
         found.feed(side, octets, len(octets), AT, AT)
         assert found.held <= 20_000
     assert not found.hoping and not found.waiting and found.shown.version == 0x0304
+    assert [code for code, _, _ in found.problems] == ["limit-reached"]
 
 
 def test_tries_behind_holes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
