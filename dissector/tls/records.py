@@ -6,7 +6,8 @@ Sources: RFC 5246 section 6.2.1, RFC 8446 section 5.1.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 HEAD = 5
@@ -82,39 +83,43 @@ class Walk:
         self.refused: frozenset[int] = frozenset()
         """Positions at which no record begins."""
 
-    def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterator[Event]:
-        """Take a piece; None is a hole of this length."""
+    def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
+        """Take a piece; None is a hole of this length. What is returned is to be taken before the next piece."""
         if octets is None:
-            yield from self._hole(length, last)
-            return
+            return self._hole(length, last)
         if self.skip:
             taken = min(self.skip, length)
             self.skip -= taken
             self.at += taken
             if taken == length:
-                return
+                return ()
             octets = octets[taken:]
-        self.marks.append((self.at + len(self.octets), first))
-        self.octets += octets
         if self.gap >= 0:
-            yield from self._search(last)
-        elif len(self.octets) >= self.need:
-            yield from self._records(last)
+            self.marks.append((self.at + len(self.octets), first))
+            self.octets += octets
+            return self._search(last)
+        if not self.octets:
+            return self._records(octets, first, first, last)
+        self.octets += octets
+        if len(self.octets) < self.need:
+            return ()
+        whole, began = bytes(self.octets), self.marks[0][1]
+        self.octets.clear()
+        return self._records(whole, began, first, last)
 
-    def _records(self, last: At) -> Iterator[Event]:
-        octets, at, end = bytes(self.octets), 0, len(self.octets)
-        while True:
-            if end - at < HEAD:
-                self.need = HEAD
-                break
+    def _records(self, octets: bytes, began: At, first: At, last: At) -> Iterable[Event]:
+        """The records of these octets, in step: the first began in an earlier packet, all others in the one at hand."""
+        found: list[Event] = []
+        at, end = 0, len(octets)
+        self.need = HEAD
+        while end - at >= HEAD:
             if not is_head(octets, at):
-                self._drop(at)
+                self._keep(octets[at:], at, began)
                 self.gap = 0
-                yield from self._search(last)
-                return
+                return chain(found, self._search(last))
             stop = at + HEAD + (octets[at + 3] << 8 | octets[at + 4])
             if self.blind and octets[at] == DATA:
-                yield Record(octets[at : at + HEAD], None, self._first(at), last)
+                found.append(Record(octets[at : at + HEAD], None, began, last))
                 if stop > end:
                     self.skip = stop - end
                     stop = end
@@ -122,9 +127,16 @@ class Walk:
                 self.need = stop - at
                 break
             else:
-                yield Record(octets[at : at + HEAD], octets[at + HEAD : stop], self._first(at), last)
-            at = stop
-        self._drop(at)
+                found.append(Record(octets[at : at + HEAD], octets[at + HEAD : stop], began, last))
+            at, began = stop, first
+        self._keep(octets[at:], at, began)
+        return found
+
+    def _keep(self, octets: bytes, done: int, began: At) -> None:
+        """What is left of octets of which so many are done."""
+        self.at += done
+        self.marks = [(self.at, began)] if octets else []
+        self.octets += octets
 
     def _first(self, offset: int) -> At:
         """The packet of an octet; those before it are forgotten."""
@@ -168,6 +180,14 @@ class Walk:
         if length > rest:
             self.gap = length - rest
 
+    def _found(self, octets: bytes, passed: int, last: At) -> Iterator[Event]:
+        """The records from the one on that was found; they may have begun in several packets."""
+        self._drop(passed)
+        marks, self.marks, begin = self.marks, [], self.at
+        self.octets.clear()
+        for (start, first), (end, _) in pairwise([*marks, (begin + len(octets), (0, 0, 0))]):
+            yield from self.feed(octets[max(start - begin, 0) : end - begin], end - max(start, begin), first, last)
+
     def _search(self, last: At) -> Iterator[Event]:
         """Look for a record; octets that can belong to none are passed over."""
         octets = bytes(self.octets)
@@ -185,10 +205,8 @@ class Walk:
             elif self.confirm(octets[at:], stop - at, self.gap + at):
                 gap, self.gap = self.gap + at, -1
                 self.refused = frozenset()
-                self._drop(at)
-                self.need = HEAD
                 yield Gap(gap, last)
-                yield from self._records(last)
+                yield from self._found(octets[at:], at, last)
                 return
             else:
                 self.refused |= {self.at + at}

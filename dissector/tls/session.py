@@ -31,6 +31,7 @@ LABELS = {
 class Plain(NamedTuple):
     """Octets of what is carried; None for a hole of `length`."""
 
+    slot: int
     side: int
     octets: bytes | None
     length: int
@@ -68,18 +69,20 @@ class Half:
 class Session:
     """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
 
-    The caller takes what is in `plain` and `problems`, and empties them.
+    What is carried is put behind what is in `plain`, with the number `slot` of the connection; the caller takes it, and
+    what is in `problems`, and empties both.
     """
 
     __slots__ = (
         "_chosen", "_hello", "_retried", "halves", "held", "hoping", "keylog", "plain", "problems", "shown",
-        "waiting",
+        "slot", "waiting",
     )  # fmt: skip
 
-    def __init__(self, keylog: KeyLog, begun: bool) -> None:
+    def __init__(self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[Plain] | None = None) -> None:
         self.keylog = keylog
+        self.slot = slot
         self.shown = Shown()
-        self.plain: list[Plain] = []
+        self.plain: list[Plain] = [] if plain is None else plain
         self.problems: list[tuple[str, int, str]] = []
         """Codes of anomalies, with the packet and what to say."""
         self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
@@ -195,7 +198,7 @@ class Session:
 
     def _hole(self, side: int, length: int, last: At) -> None:
         if length > 0:
-            self.plain.append(Plain(side, None, length, last, last))
+            self.plain.append(Plain(self.slot, side, None, length, last, last))
 
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
         """Says behind a gap of so many octets whether a record of this length begins here; see `Walk`."""
@@ -267,7 +270,7 @@ class Session:
         if kind == DATA:
             if content and half.opener is not None:
                 self.shown.decrypted = True
-                self.plain.append(Plain(side, content, len(content), record.first, record.last))
+                self.plain.append(Plain(self.slot, side, content, len(content), record.first, record.last))
         elif kind == HANDSHAKE:
             self._messages(side, half, content, record.last)
         elif kind == CHANGE:

@@ -29,6 +29,9 @@ from dissector.tls.shown import Shown
 ROWS = (
     S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,
 )  # fmt: skip
+PLAIN_ROWS = (
+    S_SLOT, S_SIDE, S_POS, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE,
+)  # fmt: skip
 
 
 class Tls:
@@ -54,6 +57,8 @@ class Tls:
         """Slots that wait for secrets."""
         self.held = 0
         """Octets that wait."""
+        self.plain: list[Plain] = []
+        """What sessions hand on."""
         self.problems: list[Problem] = []
         """What was given up since the caller last emptied the list."""
         self.lacks = self.full = False
@@ -64,7 +69,7 @@ class Tls:
         if len(self.taken) < capacity:
             self.taken = np.concatenate([self.taken, np.zeros(capacity - len(self.taken), np.bool_)])
         self.taken[slot] = True
-        session = self.sessions[slot] = Session(self.keylog, begun)
+        session = self.sessions[slot] = Session(self.keylog, begun, slot, self.plain)
         self.positions[slot] = [0, 0]
         return session.shown
 
@@ -88,7 +93,6 @@ class Tls:
     def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
         """Pieces of what these pieces, all of TLS connections, hold; the octets are in the buffer's arena."""
         data = buffer.data
-        made: list[tuple[int, Plain]] = []
         for slot, side, offset, length, *where in pieces[ROWS, :].T.tolist():
             session = self.sessions[slot]
             octets = data[offset : offset + length].tobytes() if offset >= 0 else None
@@ -96,13 +100,12 @@ class Tls:
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
                 self._hold(slot, session, before, tuple(where[3:]))
-            if session.plain or session.problems:
-                self._collect(slot, session, made)
-        return self._pieces(made, buffer)
+            if session.problems:
+                self._note(session)
+        return self._pieces(buffer)
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:
         """Go on where secrets were missing and have come since; for these slots, which are over, for the last time."""
-        made: list[tuple[int, Plain]] = []
         over = set() if slots is None else self.stuck.intersection(slots.tolist())
         if over or (self.stuck and slots is None):
             self.keylog.look()
@@ -117,8 +120,8 @@ class Tls:
                 if over:
                     session.give_up()
                 self._hold(slot, session, before, (0, 0, 0))
-                self._collect(slot, session, made)
-        return self._pieces(made, buffer)
+                self._note(session)
+        return self._pieces(buffer)
 
     def _hold(self, slot: int, session: Session, before: int, at: At) -> None:
         """Count what waits."""
@@ -139,27 +142,22 @@ class Tls:
                     self.stuck.discard(slot)
                     del self.positions[slot]
 
-    def _collect(self, slot: int, session: Session, made: list[tuple[int, Plain]]) -> None:
-        made += [(slot, plain) for plain in session.plain]
-        session.plain.clear()
-        if session.problems:
-            self.problems += [Problem(code, packet, None, told) for code, packet, told in session.problems]
-            session.problems.clear()
+    def _note(self, session: Session) -> None:
+        self.problems += [Problem(code, packet, None, told) for code, packet, told in session.problems]
+        session.problems.clear()
 
-    def _pieces(self, made: list[tuple[int, Plain]], buffer: Buffer) -> Ints:
-        pieces = np.zeros((S_HEIGHT, len(made)), np.int64)
-        if not made:
+    def _pieces(self, buffer: Buffer) -> Ints:
+        """What sessions have handed on, as pieces."""
+        pieces = np.zeros((S_HEIGHT, len(self.plain)), np.int64)
+        if not self.plain:
             return pieces
-        at = buffer.append(np.frombuffer(b"".join(plain.octets or b"" for _, plain in made), np.uint8))
+        at = buffer.append(np.frombuffer(b"".join([plain.octets or b"" for plain in self.plain]), np.uint8))
         rows = []
-        for slot, plain in made:
+        for slot, side, octets, length, first, last in self.plain:
             position = self.positions[slot]
-            offset = at if plain.octets is not None else -1
-            rows.append((slot, plain.side, position[plain.side], offset, plain.length, *plain.last, *plain.first))
-            position[plain.side] += plain.length
-            at += len(plain.octets or b"")
-        pieces[
-            [S_SLOT, S_SIDE, S_POS, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE, S_FIRST_PACKET, S_FIRST_TS,
-             S_FIRST_CAPTURE]
-        ] = np.array(rows, np.int64).T  # fmt: skip
+            rows.append((slot, side, position[side], -1 if octets is None else at, length, *last, *first))
+            position[side] += length
+            at += 0 if octets is None else length
+        pieces[PLAIN_ROWS, :] = np.array(rows, np.int64).T
+        self.plain.clear()
         return pieces
