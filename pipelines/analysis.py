@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 from pipelines.buckets import once, small
 from pipelines.confirms import confirms
-from pipelines.flow_control import flow_control
+from pipelines.flow_control import flow_control, zero_windows
 from pipelines.heartbeats import heartbeats
 from pipelines.holes import holes
 from pipelines.latency import latency_buckets, latency_summary
@@ -53,7 +53,9 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
             stream_deliveries, read, "stream_frames", "connections",
         ),
         "flow_control": lambda read, _: _with_streams(
-            flow_control(read("amqp091_frames"), read("settlements"), read("connections")),
+            flow_control(read("amqp091_frames"), read("settlements"), read("connections")).unionByName(
+                zero_windows(read("tcp_windows"), read("connections"))
+            ),
             credit_waits, read, "stream_credit", "stream_frames", "connections",
         ),
         "heartbeats": lambda read, _: heartbeats(read("amqp091_frames"), read("anomalies"), read("connections")),

@@ -64,6 +64,31 @@ def flow_control(frames: DataFrame, settlements: DataFrame, connections: DataFra
     return conform(_result(intervals), "flow_control")
 
 
+def zero_windows(windows: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row per interval in which the receiver of a connection announced a window of nothing, of any protocol.
+
+    Args:
+        windows: `tcp_windows`.
+        connections: `connections`.
+
+    Returns:
+        Rows of the table `flow_control`. No frame begins or ends them.
+    """
+    last = connections.select("connection_id", sf.col("last_ts_ns").alias("over_ns"))
+    rows = windows.where(sf.col("kind") == "zero").join(last, "connection_id", "left")
+    return conform(
+        rows.select(
+            "connection_id",
+            sf.lit("zero-window").alias("cause"),
+            *(f"{end}_{name}" for end in ("start", "end") for name in ("ts_ns", "capture", "packet")),
+            sf.try_subtract(sf.coalesce("end_ts_ns", "over_ns"), "start_ts_ns").alias("duration_ns"),
+            sf.when(sf.col("from_client"), "client").otherwise("server").alias("side"),
+            sf.lit("proven").alias("evidence"),
+        ),
+        "flow_control",
+    )
+
+
 def _result(intervals: DataFrame) -> DataFrame:
     release = sf.when(sf.col("end_event").isNotNull(), sf.struct(*(f"end_event.{name}" for name in _POINT)))
     ending = sf.struct(*(f"end.{name}" for name in _POINT))

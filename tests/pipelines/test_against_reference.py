@@ -88,6 +88,8 @@ def test_rows_are_those_of_the_reference(both, table):
         return found
 
     mine = [row for row in found[table].to_pylist() if row[f"{side}connection_id"] in names]
+    if table == "flow_control":
+        mine = [row for row in mine if row["cause"] != "zero-window"]  # the reference sees streams, not segments
     ours = counted(mine, lambda row: names[row[f"{side}connection_id"]])
     theirs = counted(expected[table], lambda row: row[f"{side}connection"])
     if table == "heartbeats":  # connections without a frame have rows here only

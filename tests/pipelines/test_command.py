@@ -71,7 +71,10 @@ def test_an_error_is_one_line(spark, tmp_path, capfd):
 def written(spark, folder, connections, **note):
     """A folder as `dissect` leaves it."""
     frames, messages, rows = tables(spark, connections)
-    empty = {name: table(spark, name, []) for name in ("anomalies", "captures", "stream_frames", "amqp010_frames")}
+    empty = {
+        name: table(spark, name, [])
+        for name in ("anomalies", "captures", "stream_frames", "amqp010_frames", "tcp_windows")
+    }
     for name, each in {"amqp091_frames": frames, "messages": messages, "connections": rows, **empty}.items():
         each.write.parquet(str(folder / name))
     (folder / NOTE).write_text(json.dumps(note))

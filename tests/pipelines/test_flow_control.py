@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.flow_control import flow_control
+from pipelines.flow_control import flow_control, zero_windows
 from pipelines.schemas import schema
 from pipelines.settlements import settlements
-from tests.pipelines.scenario import TICK, Connection, check, collect, tables
+from tests.pipelines.scenario import TICK, Connection, check, collect, table, tables
 
 # Each scenario gives a connection and, for each interval in the order of beginnings, the columns that must be.
 # Round trips are 10 ticks, and a delivery is three.
@@ -263,3 +263,23 @@ def test_random_windows_agree_with_a_count(runs):
     for name, (rows, expected) in runs.items():
         if name.startswith("random"):
             check(rows, expected)
+
+
+def test_windows_of_nothing(spark):
+    c = Connection(last_ts_ns=90 * TICK)
+    place = {"connection_id": c.id, "start_capture": "a.pcap", "start_packet": 3, "start_ts_ns": 10 * TICK}
+    done = {"end_capture": "b.pcap", "end_packet": 1, "end_ts_ns": 25 * TICK}
+    windows = [
+        place | done | {"kind": "zero", "from_client": True},
+        place | done | {"kind": "full", "from_client": True},  # a window that is used up is no window of nothing
+        place | {"kind": "zero", "from_client": False, "start_ts_ns": 30 * TICK},
+    ]
+    rows = zero_windows(table(spark, "tcp_windows", windows), tables(spark, [c])[2])
+    one = {"cause": "zero-window", "channel": None, "start_frame_no": None, "evidence": "proven"}
+    check(
+        collect(rows, "start_ts_ns")[c.id],
+        [
+            one | place | done | {"side": "client", "duration_ns": 15 * TICK},
+            one | {"side": "server", "end_ts_ns": None, "end_packet": None, "duration_ns": 60 * TICK},
+        ],
+    )
