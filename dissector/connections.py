@@ -53,6 +53,8 @@ from dissector.tcp.layout import (
     H_LOST,
     H_PACKETS,
     H_POS,
+    H_REPEAT,
+    H_REPEATS,
     H_SAID_TS,
     H_SYN_CAPTURE,
     H_SYN_PACKET,
@@ -61,6 +63,7 @@ from dissector.tcp.layout import (
     H_TWICE,
     H_WSCALE,
     H_ZERO_NS,
+    REPEAT_WIDTH,
     S_CAPTURE,
     S_LENGTH,
     S_OFFSET,
@@ -205,6 +208,12 @@ def _side(half: list[int]) -> Side:
         end="fin" if half[H_END] == FIN else "rst" if half[H_END] else "",
         end_at=_where(half, H_END_TS, H_END_PACKET, H_END_CAPTURE) if half[H_END] else None,
         said_ns=half[H_SAID_TS],
+        again=[
+            (Where(*half[place : place + 3]), half[place + 3])
+            for place in range(H_REPEAT, H_REPEAT + half[H_REPEATS] * REPEAT_WIDTH, REPEAT_WIDTH)
+        ]
+        if half[H_REPEATS]
+        else [],
     )
 
 

@@ -27,7 +27,7 @@ Facts that rules ask for (None where it is not known):
 
 import ipaddress
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -45,6 +45,8 @@ SERVER_PORTS = STREAM_PORTS | {5672, 5671}
 FRAME_MIN = 4096
 """AMQP 0-9-1, frame-min-size."""
 ROLES = ("client", "server")
+AGAIN = "tcp.again"
+"""The step of sending something again."""
 ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
 AMQP_KINDS = frozenset({"amqp-0-9-1", "amqp-0-9", "amqp-0-8", "amqp-0-10", "amqp-1.0", "amqp-other", "amqp-frames"})
 FIRST_KINDS = AMQP_KINDS | {"stream"}
@@ -65,6 +67,8 @@ class Side(NamedTuple):
     end_at: Where | None
     said_ns: int
     """Time of its last data; 0: none."""
+    again: Sequence[tuple[Where, int]] = ()
+    """Packets that were sent again, the first of them, with the octets that they carry; 0: SYN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
         for role, side in zip(ROLES, first, strict=True)
     }
     known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
+    known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
     known |= {"unread": None} | story.facts | secured.facts(story.tls, tcp.client)
     return Case(Facts(known, lambda: _timed(story, tcp, told, ran, handshakes)), told, ran)
 
@@ -206,7 +211,22 @@ def timeline(story: Story, tcp: Tcp) -> list[Step]:
         queue += _merged(secured.steps(story.tls, side), spoken) if story.tls else spoken
         if shown.end and shown.end_at:
             queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
-    return _merged(*queues)
+    merged = _merged(*queues)
+    if tcp.sides[0].again or tcp.sides[1].again:
+        return _with_repeats(merged, tcp)
+    return merged
+
+
+def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
+    """Put what was sent again between the steps, up to the first use: what is later tells of no handshake."""
+    used = next((step.at.ts_ns for step in steps if step.event == "first use"), None)
+    repeats = [
+        Step(AGAIN, side, at, f"{length} octets" if length else "the request to connect, or the answer")
+        for side, shown in zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True)
+        for at, length in shown.again
+        if used is None or at.ts_ns < used
+    ]
+    return _merged(steps, sorted(repeats, key=lambda step: step.at.ts_ns))
 
 
 def _first_step(story: Story, tcp: Tcp, side: int, first: First) -> Step | None:

@@ -278,6 +278,10 @@ def _notes(facts: Facts) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     before = []
     if facts["syns"] > 1:
         before.append({"code": "syn-repeated", "detail": f"{facts['syns']} requests to connect"})
+    for role in ("client", "server"):
+        again = facts[f"{role}_again"]
+        if again:
+            before.append({"code": "sent-again", "detail": f"the {role}, {again} time{'s' if again > 1 else ''}"})
     behind = []
     if facts["client_first"] == "proxy":
         behind.append({"code": "behind-proxy"})

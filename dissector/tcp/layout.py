@@ -56,8 +56,11 @@ OPEN, CLOSED = range(2)
     H_END,  # the first FIN or RST: its flag; 0: none
     H_END_TS, H_END_PACKET, H_END_CAPTURE,
     H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
-    H_WIDTH,
-) = range(34)  # fmt: skip
+    H_REPEATS,  # packets with a SYN or with octets that were sent again, as far as they are kept
+    H_REPEAT,  # time, packet, capture and length (0: SYN) of each of those, one behind the other
+) = range(35)  # fmt: skip
+REPEATS, REPEAT_WIDTH = 4, 4
+H_WIDTH = H_REPEAT + REPEATS * REPEAT_WIDTH
 
 # Columns of `parts`. P_OFFSET -1 is a hole.
 P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_WIDTH = range(9)

@@ -43,6 +43,8 @@ from dissector.tcp.layout import (
     H_NEXT,
     H_PACKETS,
     H_POS,
+    H_REPEAT,
+    H_REPEATS,
     H_SAID_TS,
     H_STALL,
     H_STARTED,
@@ -75,6 +77,8 @@ from dissector.tcp.layout import (
     PARTS,
     READ,
     RECENT,
+    REPEAT_WIDTH,
+    REPEATS,
     REUSED,
     RST,
     SLOT,
@@ -144,6 +148,19 @@ def note(
 
 
 @kernel
+def repeat(half: Array, row: int, length: int, packet: int, ts: int, capture: int) -> None:
+    """Keep the place of something that was sent again."""
+    count = half[row, H_REPEATS]
+    if count < REPEATS:
+        place = H_REPEAT + count * REPEAT_WIDTH
+        half[row, place] = ts
+        half[row, place + 1] = packet
+        half[row, place + 2] = capture
+        half[row, place + 3] = length
+        half[row, H_REPEATS] = count + 1
+
+
+@kernel
 def synchronize(
     conn: Array, half: Array, younger: Array, older: Array, control: Array, slot: int, side: int,
     seq: int, ack: int, flags: int, wscale: int, copy: int, packet: int, ts: int, capture: int,
@@ -153,6 +170,8 @@ def synchronize(
     other = 2 * slot + 1 - side
     if half[row, H_SYNS] == 0 or ts - half[row, H_SYN_LAST_TS] > COPY_NS:
         half[row, H_SYNS] += 1
+        if half[row, H_SYNS] > 1:
+            repeat(half, row, 0, packet, ts, capture)
     half[row, H_SYN_LAST_TS] = ts
     if half[row, H_SYN_PACKET] == 0:
         half[row, H_SYN_TS] = ts
@@ -354,6 +373,8 @@ def reassemble(
             here = half[row, H_POS]
             pos = here + difference(start, half[row, H_NEXT])
             behind = pos + length[i]
+            if not copy and behind <= half[row, H_TOP] and not (length[i] == 1 and behind == half[row, H_TOP]):
+                repeat(half, row, length[i], packet[i], now, capture)
             if behind <= here:
                 if not (length[i] == 1 and pos == here - 1):  # a keep-alive is no loss
                     half[row, again] += length[i]

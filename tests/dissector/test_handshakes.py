@@ -191,17 +191,17 @@ class Wire:
     def shaken(self) -> "Wire":
         return self.send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=SYN_ACK).send(CLIENT, 2, flags=ACK)
 
-    def verdict(self, tmp_path: Path, **options: Any) -> dict[str, Any]:
+    def verdict(self, tmp_path: Path, compiled: bool = False, **options: Any) -> dict[str, Any]:
         path = tmp_path / "built.pcap"
         path.write_bytes(builders.pcap(self.packets))
         chosen = Options(handshakes=True, **options)
         source = Source(str(path), path.name, path.stat().st_size)
-        (row,) = rows(Reading([source], chosen, compiled=False), chosen)
+        (row,) = rows(Reading([source], chosen, compiled=compiled), chosen)
         return row
 
 
-def method(command: Any) -> bytes:
-    return frame.marshal(command, 0)
+def method(command: Any, channel: int = 0) -> bytes:
+    return frame.marshal(command, channel)
 
 
 START = method(commands.Connection.Start(0, 9, {"product": "broker"}, "PLAIN", "en_US"))
@@ -365,6 +365,33 @@ def test_where_tcp_failed_the_port_does_not_matter(tmp_path: Path) -> None:
     assert refused.verdict(tmp_path)["handshake_outcome"] == "refused"
     unheard = Wire(1234).send(CLIENT, 0, flags=SYN).again(1000).again(3000)
     assert unheard.verdict(tmp_path)["handshake_outcome"] == "no-answer"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_was_sent_again_is_in_the_ladder(compiled: bool, tmp_path: Path) -> None:
+    built = Wire().send(CLIENT, 0, flags=SYN).again(1000).send(SERVER, 1001, flags=SYN_ACK)
+    built.send(CLIENT, 1002, flags=ACK).send(CLIENT, 1003, HEADER).again(1203).again(1603)
+    for at, (side, octets) in enumerate(((SERVER, START), (CLIENT, START_OK), (SERVER, TUNE)), 1700):
+        built.send(side, at, octets)
+    row = built.again(1900).verdict(tmp_path, compiled)
+    steps = [(s["step"], s["from_client"], s["packet"]) for s in json.loads(row["handshake_steps"])]
+    assert steps == [
+        ("tcp.syn", True, 1), ("tcp.again", True, 2), ("tcp.syn-ack", False, 3), ("tcp.ack", True, 4),
+        ("header", True, 5), ("tcp.again", True, 6), ("tcp.again", True, 7), ("connection.start", False, 8),
+        ("connection.start-ok", True, 9), ("connection.tune", False, 10), ("tcp.again", False, 11),
+    ]  # fmt: skip
+    notes = {note["code"]: note.get("detail") for note in json.loads(row["handshake_notes"])}
+    assert notes["syn-repeated"] == "2 requests to connect"
+    again = [note for note in json.loads(row["handshake_notes"]) if note["code"] == "sent-again"]
+    assert [note["detail"] for note in again] == ["the client, 3 times", "the server, 1 time"]
+    assert "AGAIN" in "\n".join(ladder.lines(row, KNOWN))
+
+
+def test_what_is_sent_again_later_is_no_part_of_the_handshake(tmp_path: Path) -> None:
+    built = up(Wire().shaken()).send(CLIENT, 30, method(commands.Channel.Open(), 1)).again(300)
+    row = built.verdict(tmp_path)
+    assert row["handshake_stage"] == "ready"
+    assert "tcp.again" not in row["handshake_steps"]
 
 
 def test_json_says_when_who_and_whose_time_it_was() -> None:
