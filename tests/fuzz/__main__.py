@@ -1,8 +1,7 @@
 """`make fuzz`: coverage-guided fuzzing with atheris, kernels interpreted, so that it sees into them.
 
     python -m tests.fuzz TARGET [--seconds N] [--runs N] [--corpus DIR]     fuzz
-    python -m tests.fuzz TARGET --keep DIR                                  the smallest inputs of DIR that reach all,
-                                                                            into tests/fuzz/cases
+    python -m tests.fuzz TARGET --keep DIR                                  choose from DIR what tests/fuzz/cases keeps
     python -m tests.fuzz TARGET --replay DIR                                run all of DIR interpreted and compiled, and
                                                                             compare; bounds are checked everywhere
 
@@ -23,8 +22,8 @@ LONGEST = {
 }  # fmt: skip
 """The targets, and octets of an input at most."""
 TARGETS = tuple(LONGEST)
-MOST, LARGEST = 250, 400
-"""Inputs that are kept of a target, and octets of one."""
+LARGEST = 300
+"""Octets of an input that is kept at most."""
 
 
 def fuzz(target: str, corpus: Path, flags: list[str]) -> int:
@@ -47,14 +46,14 @@ def inside(target: str, flags: list[str]) -> None:
     atheris.Fuzz()
 
 
-def keep(target: str, corpus: Path) -> None:
-    """Write the inputs that libFuzzer finds enough to reach what the corpus reaches, small ones first."""
-    with tempfile.TemporaryDirectory() as folder:
-        fuzz(target, Path(folder), ["-merge=1", str(corpus)])
-        found = sorted((path.read_bytes() for path in Path(folder).iterdir()), key=lambda c: (len(c), c))
-    fitting = [case for case in found if len(case) <= LARGEST]
-    step = max(len(fitting) / MOST, 1)
-    write(target, [fitting[int(i * step)] for i in range(min(MOST, len(fitting)))])
+def keep(target: str, corpus: Path, most: int) -> None:
+    """Choose among the inputs of a corpus, each of which reached something new when it was found."""
+    from tests.fuzz.seeds import seeds  # noqa: PLC0415
+
+    found = {path.read_bytes() for path in corpus.iterdir()} - set(seeds(target))
+    fitting = sorted((case for case in found if 0 < len(case) <= LARGEST), key=lambda case: (len(case), case))
+    step = max(len(fitting) / most, 1)
+    write(target, [fitting[int(i * step)] for i in range(min(most, len(fitting)))])
 
 
 def replay(target: str, corpus: Path) -> int:
@@ -89,6 +88,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=-1, help="executions for each target (default: until time is up)")
     parser.add_argument("--corpus", type=Path, help="folder with a folder for each target, kept (default: thrown away)")
     parser.add_argument("--keep", type=Path, help="folder of a corpus to choose cases from")
+    parser.add_argument("--most", type=int, default=100, help="cases to keep of a target (default: 100)")
     parser.add_argument("--replay", type=Path, help="folder of a corpus to run interpreted and compiled")
     parser.add_argument("--inside", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -97,7 +97,7 @@ def main() -> int:
     targets = TARGETS if arguments.target == "all" else (arguments.target,)
     if arguments.keep:
         for target in targets:
-            keep(target, arguments.keep / target)
+            keep(target, arguments.keep / target, arguments.most)
         return 0
     if arguments.replay:
         return min(sum(replay(target, arguments.replay / target) for target in targets), 1)
