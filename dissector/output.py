@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock, Semaphore
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,8 +32,8 @@ WORKERS = 2
 """Threads that make rows and write them, besides the one that dissects."""
 WAITING_WORK = 4
 """Batches of rows that may wait to be made."""
-WAITING_GROUPS = 2
-"""Row groups that may wait to be written."""
+WAITING_GROUPS = 4
+"""Row groups that may wait to be written, those being written among them."""
 
 
 WITH_STATISTICS = (
@@ -92,7 +93,8 @@ class Output:
         _empty(self.folder, parts, schemas)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="amqpscope-write")
         self._work: deque[Future[list[Row]]] = deque()
-        self._writes: deque[Future[None]] = deque()
+        self._room = Semaphore(WAITING_GROUPS)
+        self._error: Exception | None = None
         self._tables = {name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()}
 
     def add(self, work: Work) -> None:
@@ -116,16 +118,27 @@ class Output:
                 self._submit(table)
 
     def _submit(self, table: "_Table") -> None:
-        table.last = self._pool.submit(table.write, table.take(), table.last)
-        self._writes.append(table.last)
-        while self._writes and (len(self._writes) > WAITING_GROUPS or self._writes[0].done()):
-            self._check(self._writes.popleft())
+        """Have the rows that wait written. A table has one thread at a time, which goes on while there are any."""
+        self._check()
+        self._room.acquire()
+        if table.put():
+            self._pool.submit(self._write, table)
 
-    def _check(self, future: Future[None]) -> None:
-        try:
-            future.result()
-        except (OSError, pa.ArrowException) as error:
+    def _write(self, table: "_Table") -> None:
+        while (group := table.next()) is not None:
+            try:
+                if self._error is None:
+                    table.write(group)
+            except Exception as error:
+                self._error = error
+            self._room.release()
+
+    def _check(self) -> None:
+        error = self._error
+        if isinstance(error, OSError | pa.ArrowException):
             raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+        if error is not None:
+            raise error
 
     def finish(self) -> None:
         """Complete all parts.
@@ -137,9 +150,8 @@ class Output:
             self._place(self._work.popleft().result())
         for table in self._tables.values():
             self._submit(table)
-        while self._writes:
-            self._check(self._writes.popleft())
         self._pool.shutdown()
+        self._check()
         try:
             for table in self._tables.values():
                 table.complete()
@@ -171,19 +183,30 @@ class _Table:
         self.parts = self.written = 0
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
         self._temporary = Path()
-        self.last: Future[None] | None = None
+        self._groups: deque[pa.Table] = deque()
+        self._lock = Lock()
+        self._is_written = False
 
-    def take(self) -> pa.Table:
-        """The rows that wait, as one table."""
+    def put(self) -> bool:
+        """Make the rows that wait a group to be written; says whether a thread is needed that does it."""
         group = pa.Table.from_batches(self.waiting, self.schema)
         self.waiting = []
         self.rows = self.octets = 0
-        return group
+        with self._lock:
+            self._groups.append(group)
+            is_needed, self._is_written = not self._is_written, True
+        return is_needed
 
-    def write(self, group: pa.Table, before: Future[None] | None) -> None:
+    def next(self) -> pa.Table | None:
+        """The next group to write; None when there is none, and the thread is not needed any more."""
+        with self._lock:
+            if self._groups:
+                return self._groups.popleft()
+            self._is_written = False
+            return None
+
+    def write(self, group: pa.Table) -> None:
         """Write one row group behind the one before it, and complete the part when it is large enough."""
-        if before is not None:
-            before.result()
         if self._writer is None:
             self._temporary = self.folder / f".part-{self.parts:05d}.{self.form}.writing"
             if self.form == "parquet":
