@@ -1,9 +1,9 @@
 """The fields of many records at once: octets to Arrow columns, as the specification says.
 
 A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
-of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). One kernel walks all records and
-puts numbers where their columns are; of text, tables and lists it notes row, place and octets as entries, from which
-other kernels make the columns. A further protocol adds programs, and where it must, ops.
+of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). The walk over them puts numbers
+where their columns are; of text, tables and lists it notes row, place and octets as entries, from which other kernels
+make the columns. A further protocol adds programs, and where it must, ops.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,21 +12,30 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dissector import columns, fieldtable, lists, text
-from dissector.arrays import Array
-from dissector.columns import BOOLS, ENTRIES, INT32S, STORES, Room, Validity
+from dissector import columns, fieldtable, fieldwalk, lists, text
+from dissector.columns import BOOLS, ENTRIES, STORES, Room, Validity
 from dissector.fieldtable import unsigned
+from dissector.fieldwalk import (
+    BIT,
+    FLAG_BIT,
+    FLAGS,
+    LIST,
+    NULLABLE,
+    O_FLAG,
+    O_KIND,
+    O_SHAPE,
+    O_WIDTH,
+    REST,
+    SELECT,
+    SIGNED,
+    TABLE,
+    TAIL,
+    TEXT,
+    UNSIGNED,
+)
 from dissector.kernel import call, i64, kernel, proven
 from dissector.lists import list_end
-from dissector.problems import (
-    FIELD_OVERRUN,
-    INTEGER_TOO_LARGE,
-    OCTETS_LEFT_OVER,
-    PROBLEM_CODES,
-    TABLE_MALFORMED,
-    TEXT_NOT_UTF8,
-    TRACEPARENT_MALFORMED,
-)
+from dissector.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8, TRACEPARENT_MALFORMED
 from dissector.text import Integers, Octets
 from spec.model import Class, Field, Protocol, Struct
 
@@ -35,16 +44,6 @@ __all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
 REDACTED = "<redacted>"
 """What stands in the column of a secret, whatever it was."""
 
-(
-    UNSIGNED, SIGNED, BIT, TEXT, TABLE, FLAGS, FLAG_BIT,
-    SELECT,  # as UNSIGNED; ops with a flag are run where its value is the flag
-    LIST,
-    NULLABLE,  # as TEXT; a length of all ones means null
-    TAIL,  # the record may end here
-    REST,  # all octets to the end
-) = range(12)  # fmt: skip
-O_KIND, O_WIDTH, O_SLOT, O_FLAG, O_SHAPE, O_HEIGHT = range(6)
-"""Columns of the ops of a plan. Slot -1: read and forgotten; flag -1: always there; shape of a list."""
 AMQP_TYPES = {
     "bit": (BIT, 0), "octet": (UNSIGNED, 1), "short": (UNSIGNED, 2), "long": (UNSIGNED, 4), "longlong": (UNSIGNED, 8),
     "timestamp": (UNSIGNED, 8), "shortstr": (TEXT, 1), "longstr": (TEXT, 4), "table": (TABLE, 4),
@@ -223,9 +222,13 @@ class _Maker:
             of_ops[op] = shape
             program = int(np.searchsorted(starts, op, "right")) - 1
             shapes[program, self.ops[op][2]] = shape
+        stores = np.array([ENTRIES if s.secret else STORES.get(s.type, ENTRIES) for s in slots], np.int64)
+        for kind, _, slot, _ in self.ops:
+            fit = {BIT: BOOLS, FLAG_BIT: BOOLS, TEXT: ENTRIES, TABLE: ENTRIES, NULLABLE: ENTRIES, LIST: ENTRIES}
+            if slot >= 0 and stores[slot] != fit.get(kind, stores[slot]):
+                raise ValueError(f"column {slots[slot].name} is of a type that its fields are not")
         ops = np.column_stack((np.array(self.ops, np.int64).reshape(-1, O_SHAPE), of_ops))
         limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
-        stores = np.array([ENTRIES if s.secret else STORES.get(s.type, ENTRIES) for s in slots], np.int64)
         growth = np.array(self.shapes.growth, np.int64)
         return Plan(names, slots, ops, starts, uses, limits, stores, shapes, self.shapes.tables(), growth)
 
@@ -259,27 +262,38 @@ def decode(
         compiled: whether the kernels run compiled.
     """
     n = len(program)
-    present = np.bincount(np.maximum(program, -1) + 1, minlength=len(plan.uses) + 1)[1:] @ plan.uses
+    counts = np.bincount(np.maximum(program, -1) + 1, minlength=len(plan.uses) + 1)
+    ends = np.cumsum(counts)
+    present = counts[1:] @ plan.uses
     room = Room(n, plan.stores, present > 0)
-    ends = np.cumsum(np.where(plan.stores == ENTRIES, present, 0))
-    fill = np.append(0, ends)[: len(plan.slots)]
-    begins = fill.tolist()
-    row, value, size = (np.empty(ends[-1] if len(ends) else 0, np.int64) for _ in range(3))
+    held = np.where(plan.stores == ENTRIES, present, 0)
+    fill = np.cumsum(held) - held
+    slots = np.column_stack((plan.limits, plan.stores, room.valid_at, room.value_at, fill))
+    entries = np.empty((fieldwalk.E_HEIGHT, int(held.sum())), np.int64)
     problems = np.empty((n + int(present.sum()), 3), np.int64)
-    used = call(
-        walk, compiled, data, offset, length, program, cut, plan.starts, plan.ops, plan.limits, plan.stores,
-        room.valid_at, room.value_at, room.bits, room.ints, room.longs, fill, row, value, size, problems,
-        plan.lists[0], plan.lists[1],
+    order, picked = np.empty(n, np.int64), np.empty(n, np.int64)
+    state = np.empty((fieldwalk.A_HEIGHT, n), np.int64)
+    told = np.zeros(fieldwalk.N_HEIGHT, np.int64)
+    call(fieldwalk.group, compiled, program, ends - counts, order)
+    call(
+        fieldwalk.walk, compiled, data, order, ends, offset, length, cut, plan.starts, plan.ops, slots,
+        room.bits, room.ints, room.longs, entries, problems, plan.lists[0], plan.lists[1], state, picked, told,
     )  # fmt: skip
+    row, value, size = entries
+    in_order = (counts[1:] > 0) @ plan.uses < 2  # one program alone has the rows in their order
     arrays: dict[str, pa.Array] = {}
-    found = [problems[:used]]
-    for k, (slot, begin, end) in enumerate(zip(plan.slots, begins, fill.tolist(), strict=True)):
+    found = [problems[: told[fieldwalk.N_PROBLEMS]]]
+    for k, (slot, begin, end) in enumerate(
+        zip(plan.slots, fill.tolist(), slots[:, fieldwalk.T_FILL].tolist(), strict=True)
+    ):
         if begin == end:
             continue
         if plan.stores[k] != ENTRIES:
             arrays[slot.name] = room.numbers(k, slot.type, end - begin)
             continue
         part = slice(begin, end)
+        if not in_order[k]:
+            entries[:, part] = entries[:, part].take(np.argsort(row[part], kind="stable"), axis=1)
         valid = room.validity(k, end - begin)
         if slot.op == LIST and not slot.secret:
             shapes = plan.shapes[program[row[part]], k]
@@ -358,166 +372,6 @@ def trace_columns(
 
 def _problems(row: Integers, code: int, at: Integers) -> Integers:
     return np.column_stack((row, np.full(len(row), code, np.int64), at))
-
-
-@proven
-def walk(
-    data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, starts: Integers,
-    ops: Integers, limits: Integers, stores: Integers, valid_at: Integers, value_at: Integers, bits: Octets,
-    ints: Array, longs: Integers, fill: Integers, row: Integers, value: Integers, size: Integers, problems: Integers,
-    members: Integers, shapes: Integers,
-) -> int:  # fmt: skip
-    """Run the programs of all records; returns how many problems there are.
-
-    Numbers go to their places in the `Room`. `fill[s]` counts the values of slot s; where these are entries, it is
-    where the next goes in `row`, `value` (its place) and `size` (its octets; of a table or list that is cut the
-    complement of those that are there).
-
-    Bounds: all of `data` that is read lies between `at` and `end`, which are checked once; programs, ops and slots are
-    those of a `Plan`; a record gives a slot one value and one problem at most, which is what there is room for.
-    """
-    n_problems = 0
-    for r in range(len(program)):
-        p = program[r]
-        at = offset[r]
-        end = at + length[r]
-        if p < 0 or p + 1 >= len(starts) or at < 0 or end > len(data):
-            continue
-        flags = 0
-        octet = 0
-        bit = 8
-        whole = True
-        for op in range(starts[p], starts[p + 1]):
-            what = ops[op, O_KIND]
-            flag = ops[op, O_FLAG]
-            s = ops[op, O_SLOT]
-            v = 0
-            n = 0
-            if what == BIT:
-                # bits that follow each other share octets, lowest first
-                if bit == 8:
-                    if at >= end:
-                        whole = False
-                        break
-                    octet = i64(data[at])
-                    at += 1
-                    bit = 0
-                v = (octet >> bit) & 1
-                bit += 1
-            elif what == FLAG_BIT:
-                v = (flags >> flag) & 1
-            elif what == FLAGS:
-                shift = 0
-                more = 1
-                while more == 1 and whole:
-                    if at + 2 > end:
-                        whole = False
-                    else:
-                        word = i64(data[at]) * 256 + i64(data[at + 1])
-                        at += 2
-                        more = word & 1
-                        if shift < 60:
-                            flags |= (word >> 1) << shift
-                            shift += 15
-                if not whole:
-                    break
-            elif flag >= 0 and (flags >> flag) & 1 == 0:
-                continue
-            elif what == TAIL:
-                if at >= end:
-                    break
-                continue
-            elif what == REST:
-                at = end
-                continue
-            else:
-                bit = 8
-                w = ops[op, O_WIDTH]
-                if at + w > end:
-                    whole = False
-                    break
-                v = i64(data[at])
-                large = False
-                if v >= 128:
-                    if what == SIGNED:
-                        v -= 256
-                    elif w == 8:
-                        large = True
-                        v = 0
-                for i in range(at + 1, at + w):
-                    v = v * 256 + i64(data[i])
-                at += w
-                if what in (TEXT, TABLE):
-                    n = v
-                    v = at
-                    if at + n > end:
-                        whole = False
-                        if what == TEXT or cut[r] == 0:
-                            at -= w
-                            break
-                        n = ~(end - at)
-                        at = end
-                    else:
-                        at += n
-                elif what == LIST:
-                    v = at - w
-                    at = list_end(data, v, end, ops[op, O_SHAPE], members, shapes)
-                    n = at - v
-                    if at < 0:
-                        whole = False
-                        n = ~(end - v)
-                        at = v
-                elif what == SELECT:
-                    flags = 0
-                    if v < 62:
-                        flags = 1 << v
-                elif what == NULLABLE:
-                    n = v
-                    v = at
-                    if n == (1 << (8 * w)) - 1:
-                        continue
-                    if at + n > end:
-                        whole = False
-                        at -= w
-                        break
-                    at += n
-                elif s >= 0 and (large or v > limits[s] or v < -limits[s] - 1):
-                    problems[n_problems, 0] = r
-                    problems[n_problems, 1] = INTEGER_TOO_LARGE
-                    problems[n_problems, 2] = at - w
-                    n_problems += 1
-                    continue
-            if s >= 0:
-                place = valid_at[s] + (r >> 3)
-                bits[place] = bits[place] | (1 << (r & 7))
-                entry = fill[s]
-                fill[s] = entry + 1
-                store = stores[s]
-                if store == ENTRIES:
-                    row[entry] = r
-                    value[entry] = v
-                    size[entry] = n
-                elif store == BOOLS:
-                    if v != 0:
-                        place = value_at[s] + (r >> 3)
-                        bits[place] = bits[place] | (1 << (r & 7))
-                elif store == INT32S:
-                    ints[value_at[s] + r] = v
-                else:
-                    longs[value_at[s] + r] = v
-            if not whole:
-                break
-        if whole and at < end:
-            problems[n_problems, 0] = r
-            problems[n_problems, 1] = OCTETS_LEFT_OVER
-            problems[n_problems, 2] = at
-            n_problems += 1
-        elif not whole and cut[r] == 0:
-            problems[n_problems, 0] = r
-            problems[n_problems, 1] = FIELD_OVERRUN
-            problems[n_problems, 2] = at
-            n_problems += 1
-    return n_problems
 
 
 @kernel

@@ -8,7 +8,8 @@ import numpy as np
 
 from dissector import framing
 from dissector.arrays import Ints
-from dissector.fields import O_WIDTH, Plan
+from dissector.fields import Plan
+from dissector.fieldwalk import O_WIDTH
 from dissector.problems import PROBLEM_CODES
 from spec.model import Protocol
 

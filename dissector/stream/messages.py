@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from dissector import framing, limits
 from dissector.arrays import Ints
 from dissector.carry import Buffer
-from dissector.fields import O_WIDTH, Decoded, Plan
+from dissector.fields import Decoded, Plan
+from dissector.fieldwalk import O_WIDTH
 from dissector.stream import layout as sl
 from dissector.stream import names, tracking
 from dissector.stream.records import Long, Reader, Regions
