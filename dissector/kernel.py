@@ -185,7 +185,7 @@ def _digest(function: Callable[..., Any]) -> str:
         if isinstance(value, types.FunctionType):
             part = _digest(value) if value in _kernels else value.__name__
         elif isinstance(value, types.ModuleType):  # its constants
-            part = repr([getattr(value, n, None) for n in code.co_names])
+            part = repr([(n, v) for n in code.co_names if isinstance(v := getattr(value, n, None), int)])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
 

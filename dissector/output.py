@@ -53,6 +53,8 @@ RISING = frozenset(
         "ts",
         "publish_seq",
         "delivery_tag",
+        "offset",
+        "chunk_id",
     )
 )
 """Numbers that mostly grow: written as differences they take half the room, and less time to compress."""

@@ -19,6 +19,7 @@ from dissector.amqp10.values import (
     LIST,
     MAP,
     SIGNED,
+    SIZED,
     TIMESTAMP,
     TRUE,
     UNSIGNED,
@@ -371,8 +372,8 @@ def put_field(
     code = i64(data[p])
     kind = i64(kinds[code])
     q = p + 1
-    if widths[code] >= values.SIZED:
-        q += widths[code] - values.SIZED
+    if widths[code] >= SIZED:
+        q += widths[code] - SIZED
     if what[slot] == TEXTS:
         if kind in (TEXTUAL, BINARY, UNSIGNED, SIGNED, UUID):
             put(row, value, size, form, fill, slot, r, q, after - q, kind)

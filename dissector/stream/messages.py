@@ -220,14 +220,15 @@ class Records:
             frame, index = frame[order], index[order]
             columns = {name: array.take(pa.array(order)) for name, array in columns.items()}
         delivered = kind[frame] == sl.DELIVERED
-        holders = np.unique(frame)
+        firsts = np.flatnonzero(np.diff(frame, prepend=-1))  # frames ascend
+        holders = frame[firsts]
         from_server = kind[holders] == sl.DELIVERED
         ids = np.where(
             from_server, _numbers(fields, "subscription_id")[holders] + names.SUBSCRIPTIONS,
             _numbers(fields, "publisher_id")[holders],
         )  # fmt: skip
         meaning, table = self.known.meanings(rows, fields, holders, ids)
-        columns |= names.columns(meaning[np.searchsorted(holders, frame)], table, delivered)
+        columns |= names.columns(np.repeat(meaning, np.diff(firsts, append=len(frame))), table, delivered)
         chunk = _numbers(fields, "chunk_id")[frame]
         placed = delivered & ~fields.columns["chunk_id"].is_null().to_numpy(zero_copy_only=False)[frame]
         times = _numbers(fields, "chunk_timestamp")[frame]

@@ -198,24 +198,25 @@ class Reader:
         self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], buffer: Buffer
     ) -> tuple[Ints, Ints]:
         at, size = found[sl.E_OFFSET][batches].copy(), found[sl.E_LENGTH][batches].copy()
-        unpacked = 0
-        for k, entry in enumerate(batches.tolist()):
-            kind = int(found[sl.E_CODING, entry])
-            if found[sl.E_MISSING, entry] > 0 or kind == coding.NONE:
-                readable[entry] = found[sl.E_MISSING, entry] == 0
-            else:
-                octets = None
-                announced = int(found[sl.E_SIZE, entry])
-                if unpacked + max(announced, 0) <= limits.UNPACKED:
-                    octets = coding.unpack(buffer.data[at[k] : at[k] + size[k]].tobytes(), kind, announced)
-                if octets is None:
-                    readable[entry] = False
-                    wrong.append((int(found[sl.E_REGION, entry]), sl.UNREADABLE, kind))
-                else:
-                    unpacked += len(octets)
-                    at[k], size[k] = buffer.append(np.frombuffer(octets, np.uint8)), len(octets)
-            if not readable[entry]:
-                size[k] = 0
+        kinds, announced = found[sl.E_CODING][batches], found[sl.E_SIZE][batches]
+        readable[batches] = found[sl.E_MISSING][batches] == 0
+        parts: list[bytes] = []
+        total = 0
+        for k in np.flatnonzero(readable[batches] & (kinds != coding.NONE)).tolist():
+            octets = None
+            begin, kind, wanted = int(at[k]), int(kinds[k]), int(announced[k])
+            if total + max(wanted, 0) <= limits.UNPACKED:
+                octets = coding.unpack(buffer.data[begin : begin + int(size[k])].data, kind, wanted)
+            if octets is None:
+                readable[batches[k]] = False
+                wrong.append((int(found[sl.E_REGION, batches[k]]), sl.UNREADABLE, kind))
+                continue
+            at[k], size[k] = total, len(octets)
+            total += len(octets)
+            parts.append(octets)
+        opened = readable[batches] & (kinds != coding.NONE)
+        at[opened] += buffer.append(np.frombuffer(b"".join(parts), np.uint8))
+        size[~readable[batches]] = 0
         counts = np.zeros(len(batches), np.int64)
         call(entries.count_inner, self.compiled, buffer.data, at, size, counts)
         torn = counts < 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks import captures, stages
+from tests.benchmarks import captures, stages, streams
 from tests.benchmarks.running import AMQPSCOPE, ROOT, Run, middle, run
 
 MB = 1_000_000
@@ -25,7 +25,7 @@ FIELDS = (
     "amqp.method.arguments.delivery_tag", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
 )  # fmt: skip
 SMALL = ROOT / "tests/captures/pika_confirms.pcap"
-MEASUREMENTS = ("speed", "floor", "stages", "small", "memory")
+MEASUREMENTS = ("speed", "floor", "stages", "streams", "small", "memory")
 
 
 def dissect(capture: Path, output: Path) -> list[str]:
@@ -102,6 +102,27 @@ def small(output: Path, runs: int = 5) -> dict[str, Any]:
     return found
 
 
+def stream(size: int, output: Path, pairs: int) -> dict[str, Any]:
+    """Records of streams a second, beside a plain decoder that writes the same of them; that reads a tenth as much."""
+    with streams.made(size) as capture, streams.made(max(size // 10, 20 * MB)) as part:
+        plain = [sys.executable, "-m", "tests.reference.stream", str(part), str(output.with_suffix(".parquet"))]
+        ours, theirs = [], []
+        for _ in range(pairs):
+            ours.append(run(dissect(capture, output)))
+            theirs.append(run(plain))
+        records = sum(pq.read_metadata(p).num_rows for p in (output / "messages").glob("*.parquet"))
+        fewer = pq.read_metadata(output.with_suffix(".parquet")).num_rows
+    found: dict[str, Any] = {"octets": size, "records": records, "dissect": middle(ours), "plain": middle(theirs)}
+    say(f"{size / MB:,.0f} MB of streams, {records:,} records")
+    for name, count in (("dissect", records), ("plain", fewer)):
+        found[name] |= {"per_s": count / found[name]["wall_s"], "per_cpu_s": count / found[name]["cpu_s"]}
+        tell(f"streams, {name}", found[name])
+        say(f"{'':<46}{found[name]['per_s']:>9,.0f} records/s,{found[name]['per_cpu_s']:>9,.0f} by processor time")
+    found["ratio"] = {key: found["dissect"][key] / found["plain"][key] for key in ("per_s", "per_cpu_s")}
+    say(f"{'dissect / plain decoder':<46}{found['ratio']['per_s']:>8.1f}x{found['ratio']['per_cpu_s']:>8.1f}x")
+    return found
+
+
 def memory(sizes: tuple[int, ...], output: Path) -> dict[str, Any]:
     """Peak over all processes, for small and large captures."""
     found = {}
@@ -158,6 +179,8 @@ def main() -> None:
                     found["floor"] = floor(capture, output, found["speed"]["dissect"], pairs)
                 if "stages" in only:
                     found["stages"] = profile(capture, found["speed"]["rows"]["amqp091_frames"])
+        if "streams" in only:
+            found["streams"] = stream(size, output, pairs)
         if "small" in only:
             found["small"] = small(output)
         if "memory" in only:

@@ -62,9 +62,9 @@ def folder() -> Path:
 
 
 @contextmanager
-def made(size: int) -> Iterator[Path]:
+def made(size: int, name: str = "", repeated: Callable[[], Block] | None = None) -> Iterator[Path]:
     """A capture of `size` octets; afterwards it is removed, unless the user named the folder."""
-    path = make(size)
+    path = make(size, name, repeated)
     try:
         yield path
     finally:

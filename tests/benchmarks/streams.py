@@ -10,6 +10,7 @@ A connection lives for 10,000 messages.
 import gzip
 import random
 import struct
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +52,9 @@ def block() -> Block:
     )  # fmt: skip
 
 
-def make(size: int) -> Path:
-    """A capture of `size` octets, made unless it is there."""
-    return captures.make(size, "streams", block)
+def made(size: int) -> AbstractContextManager[Path]:
+    """A capture of `size` octets; afterwards it is removed, unless the user named the folder."""
+    return captures.made(size, "streams", block)
 
 
 def _message(kind: str, number: int, rng: random.Random) -> bytes:

@@ -458,3 +458,10 @@ def test_damage_does_no_harm(places: list[tuple[int, int]], compiled: bool) -> N
 
 
 WHOLE = told(dissect(talk(CONVERSATION)))
+
+
+def test_many_members_are_not_opened() -> None:
+    """Each member of a gzip file costs a copy of what is behind it."""
+    entry = w.sub_batch(gzip.compress(b"", mtime=0) * 1000 + gzip.compress(PLAIN, mtime=0), len(INNER), 1, len(PLAIN))
+    found = read((True, w.publish(3, [(1, entry)])))
+    assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
