@@ -3,10 +3,12 @@
 import csv
 import json
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, TextIO
 
 import pyarrow as pa
 
+import spec
 from dissector.connections import ends
 from dissector.dissector import Dissector
 
@@ -17,6 +19,12 @@ LEADING = {
 }  # fmt: skip
 LONGEST = 60
 """Characters shown of a text value."""
+UNTOLD = {
+    "chunk_version", "chunk_epoch", "chunk_crc", "chunk_data_length", "chunk_trailer_length", "chunk_bloom_size",
+}  # fmt: skip
+"""Columns of streams that lines of text leave out: JSON and CSV have them."""
+MOST_MS = 1 << 46
+"""Times in milliseconds that can be written as dates."""
 
 
 class Json:
@@ -72,7 +80,7 @@ class Text:
         seconds, ns = divmod(row["ts_ns"], 1_000_000_000)
         time = f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}.{ns // 1000:06d}"
         what = row.get("method") or row.get("frame_type") or self._command(row)
-        told = " ".join(f"{k}={_value(v)}" for k, v in row.items() if k not in LEADING)
+        told = " ".join(_told(k, v) for k, v in row.items() if k not in LEADING and k not in UNTOLD)
         if row.get("is_partial"):
             told += f" [{row['missing']} octets missing]"
         channel = f"{row['channel']}.{row['channel_epoch']}" if "channel" in row else "-"
@@ -93,6 +101,30 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows without what is null in them; columns of nothing but null are never looked at."""
     there = [name for name in batch.schema.names if batch.column(name).null_count < batch.num_rows]
     return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
+
+
+@cache
+def _meanings() -> dict[str, dict[int, str]]:
+    """Names of numbers in columns of streams, as the specification has them."""
+    constants = spec.load("rabbitmq-stream").constants
+    codes = {c.value: c.name for c in constants if c.kind == "response"}
+    found = {"response_code": codes, "closing_code": codes}
+    for column, prefix in (("offset_type", "offset-"), ("chunk_type", "chunk-")):
+        found[column] = {c.value: c.name.removeprefix(prefix) for c in constants if c.name.startswith(prefix)}
+    return found
+
+
+def _told(column: str, value: object) -> str:
+    """A column and its value; numbers that have names with these."""
+    told = f"{column}={_value(value)}"
+    if not isinstance(value, int):
+        return told
+    if column in _meanings():
+        name = _meanings()[column].get(value)
+        return f"{told} ({name})" if name else told
+    if column == "chunk_timestamp" and 0 <= value < MOST_MS:
+        return f"{told} ({datetime.fromtimestamp(value // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{value % 1000:03d}Z)"
+    return told
 
 
 def _value(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dissector.program import main
 from tests.dissector.builders import Packet
 from tests.dissector.stream.runs import Row, dissect
 from tests.reference.packets import read_packets
@@ -171,3 +172,16 @@ def test_no_secret_gets_out() -> None:
 
 def ordered(rows: list[Row]) -> list[str]:
     return sorted(map(str, rows))
+
+
+def test_lines_name_what_numbers_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frames", str(FOLDER / "stream_calls.pcap")]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "create-response correlation_id=6 response_code=5 (stream-already-exists)",
+        "subscription_id=7 offset_type=4 (offset) offset=1 credit=10",
+        "chunk_type=0 (user) chunk_entries=",
+        "credit-response response_code=4 (subscription-id-does-not-exist) subscription_id=99",
+    ):
+        assert part in out, part
+    assert "chunk_crc" not in out
