@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from spec import data, handshakes
+from spec import data, handshakes, tls
 from spec.layout import aligned, paragraph, title
 from spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
 
@@ -52,6 +52,12 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         yield of_anomaly(data.anomalies()[name])
     if name in handshakes.load().causes:
         yield of_cause(handshakes.load().causes[name])
+    for alert in tls.load().alerts.values():
+        if column == alert.name:
+            yield title(alert.name, f"alert {alert.number} of TLS") + paragraph(alert.doc)
+    for suite in tls.load().suites.values():
+        if column.upper() == suite.name.upper():
+            yield title(suite.name, f"cipher suite 0x{suite.number:04X} of TLS") + paragraph(tls.told(suite))
     for each in known:
         for constant in each.constants:
             if name in (constant.name, str(constant.value)):
@@ -78,6 +84,7 @@ def _whole(table: Table, protocol: Protocol) -> Table:
 def names(protocol: Protocol) -> set[str]:
     """Every name that `describe` knows, numbers left out."""
     known = {*data.tables(), *data.anomalies(), *handshakes.load().causes}
+    known |= {alert.name for alert in tls.load().alerts.values()}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
         known |= {c.name for c in each.constants} | {d.name for d in each.domains}
@@ -120,6 +127,7 @@ def overview(protocol: Protocol) -> list[str]:
             ["a reply code", "406, precondition-failed; reply-code for all of them"],
             ["an anomaly code", f"tcp-hole, frame-cut; anomalies for all {len(data.anomalies())}"],
             ["a verdict on a handshake", "vhost-not-found, refused"],
+            ["an alert of TLS", "unknown_ca, protocol_version"],
             ["a protocol", f"{protocol.name} for its headers, constants and sources"],
         ]
     )

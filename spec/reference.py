@@ -5,7 +5,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from spec import data, describe, handshakes
+from spec import data, describe, handshakes, tls
 from spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -25,12 +25,14 @@ def page() -> str:
     for protocol in protocols:
         lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
     lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)"]
-    lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean", ""]
+    lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean"]
+    lines += ["- [TLS](#tls): versions, alerts, cipher suites", ""]
     for protocol in protocols:
         lines += _protocol(protocol)
     lines += _tables(protocols)
     lines += _anomalies()
     lines += _handshakes()
+    lines += _tls()
     return "\n".join(lines)
 
 
@@ -149,6 +151,19 @@ def _handshakes() -> list[str]:
     lines += ["### First octets", "", "What the octets that a side sends first are taken for.", ""]
     rows = [[o.kind, f"`{o.pattern.pattern.decode('latin-1')}`", o.doc] for o in known.openings]
     return lines + _grid(["kind", "regular expression over octets", ""], rows)
+
+
+def _tls() -> list[str]:
+    known = tls.load()
+    lines = ["## TLS", "", "Sources:", "", *(f"- {source}" for source in known.provenance), ""]
+    lines += [f"Versions that are known: {', '.join(known.versions.values())}; decrypted are TLS 1.1 to 1.3.", ""]
+    lines += [
+        "### Alerts",
+        "",
+        *_grid(["number", "name", ""], [[str(a.number), a.name, a.doc] for a in known.alerts.values()]),
+    ]
+    rows = [[f"0x{suite.number:04X}", suite.name, tls.told(suite)] for suite in known.suites.values()]
+    return [*lines, "### Cipher suites", "", *_grid(["number", "name", ""], rows)]
 
 
 def diagram(machine: handshakes.Machine) -> list[str]:

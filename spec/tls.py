@@ -100,5 +100,11 @@ def suite(number: int, name: str) -> Suite:
     return Suite(number, name, "gcm" if mode == "GCM" else "ccm", key, 8 if mode == "CCM_8" else 16, schedule)
 
 
+def told(suite: Suite) -> str:
+    """What can be done with a suite, in words."""
+    modes = {"gcm": "AES-GCM", "ccm": "AES-CCM", "cbc": "AES-CBC with HMAC", "chacha": "ChaCha20-Poly1305"}
+    return f"{modes[suite.mode]}; decrypted with a key log." if suite.mode else "Known by its name; not decrypted."
+
+
 def _named(entries: list[dict[str, Any]]) -> dict[int, Named]:
     return {entry["number"]: Named(**entry) for entry in entries}
