@@ -15,7 +15,7 @@ import dissector
 from pipelines.schemas import schema
 
 CAPTURES = Path(__file__).parents[1] / "captures"
-NAMES = ("stream_calls", "stream_chunks", "stream_errors", "stream_js", "stream_rstream")
+NAMES = ("stream_calls", "stream_chunks", "stream_errors", "stream_js", "stream_rstream", "stream_super")
 Row = dict[str, Any]
 
 
@@ -102,6 +102,19 @@ def test_publishes_are_those_of_the_books(confirmed, name):
     log = json.loads((CAPTURES / f"{name}.log.json").read_text())["events"]
     told = {event["publishing_id"] for event in log if event["what"] == "confirmed" and event["confirmed"]}
     assert told <= {row["publish_seq"] for row in rows if row["outcome"] == "ack"}
+
+
+def test_ids_that_a_client_sent_again_were_dropped(confirmed):
+    """A second connection of the same publisher sent some ids anew; the consumer got them once."""
+    book = [row for row in golden("stream_super")["records"] if row["kind"] == "publish" and row["stream"] == "twice"]
+    rows = sorted(
+        (row for row in confirmed["stream_super"] if row["stream"] == "twice"), key=lambda row: row["publish_ts_ns"]
+    )
+    assert [(row["publish_seq"], row["deduplicated"]) for row in rows] == [
+        (row["publish_seq"], row["deduplicated"]) for row in book
+    ]
+    got = [r for r in golden("stream_super")["records"] if r["kind"] == "deliver" and r["stream"] == "twice"]
+    assert len(got) == sum(not row["deduplicated"] for row in rows)
 
 
 def test_every_confirm_is_somebodys(confirmed, recorded):

@@ -185,3 +185,25 @@ def test_lines_name_what_numbers_mean(capsys: pytest.CaptureFixture[str]) -> Non
     ):
         assert part in out, part
     assert "chunk_crc" not in out
+
+
+@pytest.mark.parametrize("kind", ["publish", "deliver"])
+def test_super_streams_and_ids_sent_again(kind: str) -> None:
+    """A super stream is three streams; which of them a message goes to, the client's hash tells, not its book."""
+    found = [row for row in read("stream_super", bodies="full")["messages"] if row["kind"] == kind]
+    names = ("body", "publish_seq", "message_id", "offset")
+    book = [row for row in golden("stream_super")["records"] if row["kind"] == kind]
+    for stream in ("twice", "invoices"):
+        rows = [row for row in found if row["stream"].startswith(stream)]
+        wanted = [row for row in book if row["stream"].startswith(stream)]
+        for row in wanted:
+            mine = [r for r in rows if r["body_hash"] == row["body_hash"]]
+            assert any(all(r[n] == row[n] for n in names if n in row) for r in mine), row
+        assert len(rows) == len(wanted)
+        if kind == "deliver" or stream == "twice":
+            assert {row["stream"] for row in rows} == {row["stream"] for row in wanted}
+    partitions = {row["stream"] for row in found if row["stream"] != "twice"}
+    assert partitions <= {"invoices-0", "invoices-1", "invoices-2"}
+    assert len(partitions) > 1
+    assert {row["body_kind"] for row in found if row["stream"] != "twice"} == {"data"}
+    assert {row["group_id"] for row in found if row["stream"] != "twice"} == {"invoices"}
