@@ -16,7 +16,6 @@ from dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
 from dissector.arrays import Ints
 from dissector.carry import Buffer
 from dissector.kernel import call
-from dissector.stream import layout as sl
 from dissector.stream.boundary import looks_like_frames as looks_like_stream
 from dissector.tcp.layout import (
     C_A_PORT,
@@ -46,6 +45,8 @@ PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 SERVER_PORTS = {5672, 5671, 5552, 5551}
 TLS_PORTS = {5671, 5551}
+MOST_HELD = 256
+"""Pieces of one connection held back until its protocol is known."""
 CHAIN = 3
 """Heads of TLS records in a row by which TLS is recognised in the middle, on other ports than these."""
 
@@ -71,29 +72,21 @@ class Probe:
     held: list[tuple[Ints, bytes]] = field(default_factory=list)
     seen: int = 0
     skipped: int = 0
+    octets_held: int = 0
     proxy: int = 0
     """Octets of a proxy's header in front of what the client says."""
 
 
 class Detector:
-    """Sorts pieces by protocol; forced ports and the methods' directions come from the caller.
+    """Sorts pieces by protocol; `ports` are forced ones, `layouts` is the table of the stream protocol's layouts."""
 
-    `layouts` is the table of the stream protocol's layouts, `stream_senders` who may send its requests.
-    """
-
-    def __init__(
-        self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints, stream_senders: Ints
-    ) -> None:
-        self.layouts, self.stream_senders = layouts, stream_senders
+    def __init__(self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints) -> None:
+        self.layouts = layouts
         self.compiled = compiled
         self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
-        self.senders = {
-            (m.class_id, m.id): (m.from_client, m.from_server)
-            for m in protocol.methods
-            if m.from_client != m.from_server
-        }
         self.probes: dict[int, Probe] = {}
+        self.held = 0
         self.decided: dict[int, int] = {}
         """Slots decided since the caller last looked, with the octets passed over before."""
         self.opened: set[int] = set()
@@ -118,6 +111,7 @@ class Detector:
                 keep[i] = False
                 continue
             self.decided[slot] = probe.skipped
+            self.held -= probe.octets_held
             del self.probes[slot]
             for column, octets in probe.held:
                 if octets:
@@ -143,7 +137,11 @@ class Detector:
     def forget(self, slots: Ints) -> dict[int, Probe]:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
         self.opened.difference_update(slots.tolist())
-        return {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
+        gone = {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
+        for probe in gone.values():
+            self.held -= probe.octets_held
+            probe.skipped += probe.octets_held
+        return gone
 
     def _orient_by_port(self, conn: Ints, slot: int) -> None:
         if conn[slot, C_CLIENT] >= 0:
@@ -177,8 +175,10 @@ class Detector:
             if verdict == 0 and conn[slot, C_SYN] & 1 and foreign(client):
                 conn[slot, C_PROTOCOL] = UNKNOWN
                 return
-            if verdict is None and sum(len(o) for _, o in probe.held) + length <= limits.HELD:
+            if verdict is None and probe.octets_held + length <= limits.HELD:
                 probe.held.append((piece.copy(), buffer.data[offset : offset + length].tobytes()))
+                probe.octets_held += length
+                self.held += length
                 return
         if offset >= 0:
             start = call(looks_like_amqp, self.compiled, buffer.data, offset, offset + length, self.methods)
@@ -193,23 +193,35 @@ class Detector:
                 return
             if start >= 0:
                 conn[slot, C_PROTOCOL] = AMQP_0_9_1
-                self._orient_by_method(conn, slot, side, buffer, start)
                 return
             start = call(looks_like_stream, self.compiled, buffer.data, offset, offset + length, self.layouts)
             if start >= 0:
                 conn[slot, C_PROTOCOL] = STREAM
-                self._orient_by_command(conn, slot, side, buffer, start)
                 return
             chain = 1 if TLS_PORTS & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])} else CHAIN
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
                 conn[slot, C_PROTOCOL] = TLS
                 return
-        for _, octets in probe.held:
-            probe.skipped += len(octets)
-        probe.held.clear()
-        probe.skipped += length
+        self._hold_in_the_middle(piece, probe, buffer, conn[slot, C_SYN] == 0)
         if probe.seen > limits.PROBE:
             conn[slot, C_PROTOCOL] = UNKNOWN
+
+    def _hold_in_the_middle(self, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
+        """Keep the latest octets of a connection not seen from its start; its frames may be longer than pieces."""
+        offset, length = int(piece[S_OFFSET]), int(piece[S_LENGTH])
+        most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
+        octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
+        probe.held.append((piece.copy(), octets))
+        probe.octets_held += len(octets)
+        self.held += len(octets)
+        passed = 0
+        while passed < len(probe.held) and (probe.octets_held > most or len(probe.held) - passed > MOST_HELD):
+            column, octets = probe.held[passed]
+            probe.octets_held -= len(octets)
+            self.held -= len(octets)
+            probe.skipped += int(column[S_LENGTH])
+            passed += 1
+        del probe.held[:passed]
 
     def _forced(self, probe: Probe, conn: Ints, slot: int) -> int:
         """The protocol that a port stands for, 0 where content decides. TLS in front of it shows by its hello."""
@@ -224,26 +236,6 @@ class Detector:
         client = int(conn[slot, C_CLIENT])
         octets = probe.octets[client][probe.proxy :]
         return bytes(octets[:START]), bytes(probe.octets[1 - client][:START])
-
-    def _orient_by_method(self, conn: Ints, slot: int, side: int, buffer: Buffer, start: int) -> None:
-        """A method that only one side may send tells who is who, better than ports do."""
-        if conn[slot, C_SYN] or buffer.data[start] != ly.METHOD:
-            return
-        head = buffer.data[start + 7 : start + 11].tobytes()
-        ids = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:], "big")
-        if ids in self.senders:
-            conn[slot, C_CLIENT] = side if self.senders[ids][0] else 1 - side
-
-    def _orient_by_command(self, conn: Ints, slot: int, side: int, buffer: Buffer, start: int) -> None:
-        """The same by the command of a stream frame."""
-        if conn[slot, C_SYN]:
-            return
-        key = int.from_bytes(buffer.data[start + 4 : start + 6].tobytes(), "big")
-        senders = int(self.stream_senders[key & ~sl.RESPONSE])
-        # of route and partitions the answers may lack the response bit
-        if senders in (1, 2) and key not in sl.UNMARKED:
-            from_client = (senders == 1) != bool(key & sl.RESPONSE)
-            conn[slot, C_CLIENT] = side if from_client else 1 - side
 
 
 def foreign(client: bytes) -> bool:

@@ -108,9 +108,7 @@ class Dissector:
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
         self.stream = Stream(compiled, self.options.bodies == "full")
-        self.detector = detect.Detector(
-            self.protocol, self.options.ports, compiled, self.stream.layouts, self.stream.senders
-        )
+        self.detector = detect.Detector(self.protocol, self.options.ports, compiled, self.stream.layouts)
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
         self.connections = Connections(self.protocol, compiled, self.options.ports)
         self.protocols: dict[int, Spoken] = {

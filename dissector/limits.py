@@ -57,6 +57,12 @@ PROBE = 1 << 20
 HELD = 4_096
 """Octets of one connection held back until its protocol is known."""
 
+HELD_MIDDLE = 64 << 10
+"""The same for one that was under way when the capture began; beyond, the oldest are passed over."""
+
+HELD_IN_ALL = 32 << 20
+"""Octets of all connections held back so; beyond, they are passed over."""
+
 FRAGMENT_OCTETS = 16 << 20
 """Octets of IP fragments that wait for others, or to know copies by; beyond, the oldest packets are given up."""
 

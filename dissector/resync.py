@@ -22,7 +22,8 @@ even whole captures; a frame that was never sent must have no row. So octets are
 Until then the pieces of the connection, of both directions, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_PIECES` bound how many. What is passed over is counted.
 
-The kernels here are templates: each protocol lays its own `walk_piece`, `next_frame` and `foretold` under their names.
+The kernels here are templates: each protocol lays its own `walk_piece`, `next_frame`, `sender` and others under their
+names.
 """
 
 from dissector import limits
@@ -120,6 +121,12 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 @kernel
 def may_begin(data: Array, p: int) -> bool:
     """Whether the octets before p allow for a boundary there. There is one octet at least."""
+    raise NotImplementedError
+
+
+@kernel
+def sender(data: Array, p: int, end: int, own: Own) -> int:
+    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
     raise NotImplementedError
 
 
@@ -336,6 +343,10 @@ def search(
     if place >= 0:
         walk[row, W_UNTIL] = pos + place
         walk[row, W_FOUND] = 1
+        if conn[slot, C_SYN] == 0 and conn[slot, C_FRAMES] == 0:
+            who = sender(data, base + place, base + n, own)
+            if who != 3:
+                conn[slot, C_CLIENT] = row & 1 if who == 1 else 1 - (row & 1)
         return DECIDED
     if not (ended or full):
         return WAIT
@@ -375,7 +386,11 @@ def choose(
         exact = trial[T_END] == n
         if ended and trial[T_COUNT] >= 2 and (trial[T_END] >= max(enough, 2 * trial[T_LARGEST]) or exact):
             return p
-        if trial[T_FITTING] >= 2 and 2 * trial[T_FITTING] >= trial[T_EDGES]:
+        fitting = trial[T_FITTING]
+        if fitting >= 2 and 2 * fitting >= trial[T_EDGES]:
+            return p
+        # far more than there would be if segments began anywhere
+        if fitting >= 3 and fitting * (trial[T_END] - p) >= 16 * trial[T_EDGES] * trial[T_COUNT]:
             return p
     return -1
 

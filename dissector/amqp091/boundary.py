@@ -3,6 +3,8 @@
 from dissector import limits
 from dissector.amqp091.layout import (
     BODY,
+    BY_CLIENT,
+    BY_SERVER,
     CARRIES_CONTENT,
     FRAME_END,
     HEADER,
@@ -107,6 +109,22 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 def may_begin(data: Array, p: int) -> bool:
     """Whether a frame may have ended before p."""
     return i64(data[p - 1]) == FRAME_END
+
+
+@kernel
+def sender(data: Array, p: int, end: int, own: Own) -> int:
+    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    _, methods, traits = own
+    while end - p >= 11:
+        octets = plausible(data, p, end, methods)
+        if octets < 0:
+            break
+        if data[p] == METHOD:
+            who: int = traits[method_index(methods, u16(data, p + 7), u16(data, p + 9))] & (BY_CLIENT | BY_SERVER)
+            if who in (BY_CLIENT, BY_SERVER):
+                return who
+        p += octets
+    return BY_CLIENT | BY_SERVER
 
 
 @kernel

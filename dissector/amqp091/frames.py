@@ -5,7 +5,7 @@ Bodies are never put together: octets of those that do not lie whole in one piec
 
 from dissector import limits
 from dissector.amqp091 import boundary
-from dissector.amqp091.boundary import foretold, may_begin, next_frame
+from dissector.amqp091.boundary import foretold, may_begin, next_frame, sender
 from dissector.amqp091.layout import (
     BODY,
     END_WRONG,
@@ -153,15 +153,15 @@ def finish_frame(
                     faults, control, pieces, i, METHOD_UNKNOWN, number, walk[row, W_CHANNEL], walk[row, W_POS],
                     u32(data, offset), walk, row,
                 )  # fmt: skip
-        if walk[row, W_CHANNEL] == walk[row, W_REST_CHANNEL]:
-            walk[row, W_REST] = 0
     elif kind == HEADER:
         walk[row, W_REST_CHANNEL] = walk[row, W_CHANNEL]
         walk[row, W_REST] = u32(data, offset + 8) if length >= 12 and u32(data, offset + 4) == 0 else 0
         walk[row, W_BODY] = 0
     elif kind == BODY and walk[row, W_CHANNEL] == walk[row, W_REST_CHANNEL]:
-        walk[row, W_REST] -= walk[row, W_SIZE]
-        walk[row, W_BODY] = walk[row, W_SIZE]
+        rest = walk[row, W_REST] - walk[row, W_SIZE]
+        walk[row, W_REST] = rest
+        if rest > 0:
+            walk[row, W_BODY] = walk[row, W_SIZE]
     control[M_FRAMES] = n + 1
     drop_chain(walk, row, fragments, free, control)
     next_head(walk, row, HEAD)
@@ -365,6 +365,7 @@ _search = specialize(
     USUAL=boundary.USUAL,
     HIDES_NONE=boundary.HIDES_NONE,
     foretold=foretold,
+    sender=sender,
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),
 )
 walk_pieces = specialize(

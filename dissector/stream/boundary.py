@@ -18,6 +18,7 @@ from dissector.stream.layout import (
     L_KEEP,
     LENGTH_OCTETS,
     RESPONSE,
+    UNMARKED,
     VERSIONS,
 )
 
@@ -130,6 +131,23 @@ def may_begin(data: Array, p: int) -> bool:
     """Whether a frame may begin at p; most octets are settled by the upper ones of key and version."""
     likely: bool = data[p + 4] & 0x7F == 0 and data[p + 6] == 0
     return likely
+
+
+@kernel
+def sender(data: Array, p: int, end: int, own: Own) -> int:
+    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    _, layouts, senders, _ = own
+    while end - p >= HEAD_OCTETS:
+        octets = plausible(data, p, end, layouts)
+        if octets in (-1, 0):
+            break
+        key = u16(data, p + 4)
+        who: int = senders[key & 0x7FFF]
+        # of some commands the answers may lack the response bit
+        if who in (1, 2) and key not in UNMARKED:
+            return who if key & RESPONSE == 0 else BOTH - who
+        p += ~octets if octets < 0 else octets
+    return BOTH
 
 
 @kernel

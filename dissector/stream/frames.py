@@ -59,6 +59,7 @@ from dissector.stream.boundary import (
     may_begin,
     next_frame,
     old_chunk,
+    sender,
 )
 from dissector.stream.layout import (
     CHUNK_HEADER_2021,
@@ -325,6 +326,7 @@ _search = specialize(
     USUAL=boundary.USUAL,
     HIDES_NONE=boundary.HIDES_NONE,
     foretold=foretold,
+    sender=sender,
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),
 )
 walk_pieces = specialize(

@@ -1,0 +1,214 @@
+"""Damaged captures: what does no harm changes no row; of what is lost, what is still there is found, and no more."""
+
+import random
+from functools import cache
+
+import pyarrow as pa
+import pytest
+from pamqp import commands
+
+from tests.captures.damage import HARMFUL, HARMLESS, Capture, Score, compare, numbered
+from tests.dissector.builders import Packet
+from tests.dissector.runs import FOLDER, Row, dissect_packets, recorded, rows
+from tests.dissector.test_properties import COUNTED, TIMED
+from tests.dissector.wire import (
+    ACK,
+    CLIENT,
+    PSH,
+    SERVER,
+    Tape,
+    content,
+    deliver,
+    handshake,
+    method,
+    opening,
+    publish,
+    raw,
+    session,
+)  # fmt: skip
+
+RECORDED = [
+    "interleaved_channels.pcap", "many_confirms.pcap", "orders_pika.pcap", "ipv6.pcap", "any_sll2.pcap",
+    "channel_reopened.pcap", "stream_chunks.pcap", "stream_rstream.pcap", "stream_js.pcap",
+]  # fmt: skip
+FRAMES = ("amqp091_frames", "stream_frames")
+BEGIN = handshake() + opening(1)
+
+
+@cache
+def capture_of(name: str) -> tuple[Capture, dict[str, pa.Table]]:
+    packets, link = recorded(name)
+    capture = Capture(numbered(packets), link)
+    return capture, dissect_packets(capture.packets, link)
+
+
+def score(capture: Capture, whole: dict[str, pa.Table], damaged: list[Packet]) -> Score:
+    found = dissect_packets(damaged, capture.link, check=True)
+    total = Score()
+    for table in FRAMES:
+        total.add(compare(capture, rows(whole[table]), damaged, rows(found[table])))
+    return total
+
+
+@pytest.mark.parametrize("way", HARMLESS)
+@pytest.mark.parametrize("name", RECORDED)
+def test_disorder_and_repetition_change_no_row(name: str, way: str) -> None:
+    capture, whole = capture_of(name)
+    found = dissect_packets(HARMLESS[way](capture, random.Random(way + name)), capture.link)
+    for table in (*FRAMES, "messages"):
+        assert rows(found[table], *TIMED) == rows(whole[table], *TIMED), table
+    mine, theirs = (rows(t["connections"], *COUNTED, "duplicated_bytes") for t in (found, whole))
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("way", HARMFUL)
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_is_still_whole_is_found(name: str, way: str) -> None:
+    capture, whole = capture_of(name)
+    total = Score()
+    for seed in range(2):
+        total.add(score(capture, whole, HARMFUL[way](capture, random.Random(f"{seed} {name}"))))
+    assert total.invented == 0
+    assert total.found >= 0.99 * total.visible > 0
+
+
+@pytest.mark.parametrize("name", RECORDED[:3])
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_a_capture_that_is_cut_has_the_rows_before(name: str, share: float) -> None:
+    capture, whole = capture_of(name)
+    cut = capture.packets[: round(len(capture.packets) * share)]
+    found = dissect_packets(cut, capture.link)
+    for table in FRAMES:
+        there = [row for row in rows(whole[table]) if row["packet"] <= len(cut)]
+        assert rows(found[table]) == there
+
+
+# Bodies that hold frames, and whole captures
+
+
+def full_of_frames(rnd: random.Random, largest: int, segment: int, count: int = 60) -> list[Packet]:
+    """Messages of all sizes, published and delivered; many of their bodies are frames, streams or captures."""
+    inside = [
+        b"".join(publish(b"inner" * 3)) * 30 + b"".join(deliver(7, b"x" * 200)) * 20,
+        b"".join(octets for _, octets in session()),
+        *((FOLDER / name).read_bytes() for name in ("orders_pika.pcap", "many_confirms.pcap")),
+    ]
+    tape = Tape().play(BEGIN)
+    for n in range(1, count + 1):
+        body = rnd.choice([b"x" * rnd.randint(0, 3000), rnd.choice(inside) * rnd.randint(1, 5)])
+        for side, octets in (
+            (CLIENT, b"".join(publish(body, largest=largest, message_id=str(n)))),
+            (SERVER, method(commands.Basic.Ack(delivery_tag=n))),
+            (SERVER, b"".join(deliver(n, body, largest=largest))),
+            (CLIENT, method(commands.Basic.Ack(delivery_tag=n))),
+        ):
+            tape.say(side, octets, range(segment, len(octets), segment))
+    return numbered(tape.end().packets)
+
+
+@pytest.mark.parametrize("way", ["lossy", "snapped", "late", "one way"])
+@pytest.mark.parametrize(("largest", "segment"), [(131064, 1448), (4088, 1448), (131064, 16000)])
+def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None:
+    rnd = random.Random(f"{way} {largest} {segment}")
+    capture = Capture(full_of_frames(rnd, largest, segment), 1)
+    total = score(capture, dissect_packets(capture.packets), HARMFUL[way](capture, rnd))
+    assert total.invented == 0
+    assert total.found >= 0.99 * total.visible > 0
+
+
+@pytest.mark.parametrize("aligned", [0, 1, 7])
+def test_a_body_whose_segments_begin_with_frames(aligned: int) -> None:
+    """Its head is lost; every segment begins with a frame that was never sent, or near one."""
+    inner = b"".join(publish(b"inner"))
+    octets = b"".join(publish(inner * 300, largest=1 << 17))
+    tape = Tape().play(session())
+    begin = len(tape.packets)
+    tape.say(CLIENT, octets, range(octets.index(inner) + aligned, len(octets), len(inner) * 3))
+    tape.play([(CLIENT, b"".join(publish(b"behind")))] * 3)
+    capture = Capture(numbered(tape.packets), 1)
+    damaged = [p for p in capture.packets if p.interface != begin + 1]
+    total = score(capture, dissect_packets(capture.packets), damaged)
+    assert (total.invented, total.found) == (0, total.visible)
+
+
+# Where a lost head's frame ends
+
+
+def amqp(packets: list[Packet]) -> tuple[list[Row], list[Row], list[Row]]:
+    found = dissect_packets(packets, check=True)
+    return rows(found["amqp091_frames"]), rows(found["messages"]), rows(found["anomalies"])
+
+
+def test_frames_longer_than_segments_are_found() -> None:
+    """The beginning of the capture is in the middle of a frame; no segment holds a whole one."""
+    octets = b"".join(b"".join(publish(b"b" * 20_000)) for _ in range(20))
+    tape = Tape(syn=False).play(BEGIN)
+    tape.packets.clear()
+    tape.say(CLIENT, octets[3_000:], range(900, len(octets), 1000))
+    frames, _, _ = amqp(tape.packets)
+    assert len(frames) == 20 * 7 - 3
+    assert not any(row["is_partial"] for row in frames)
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
+    """Nothing but its length tells: behind it there is no more than one frame."""
+    body = b"".join(publish(b"inner")) * 300
+    head, header, *bodies = publish(body, largest=4088)
+    tape = Tape().play(BEGIN)
+    for octets in (head + header, *bodies):
+        tape.say(CLIENT, octets, [20, 2000])
+    beginning = 3 + len(BEGIN)
+    packets = [p for i, p in enumerate(tape.packets) if i != beginning + 2 + 3 * (lost - 2)]
+    frames, (message,), anomalies = amqp(packets)
+    assert [row["frame_type"] for row in frames[len(BEGIN) + 1 :]] == ["method", "header"] + ["body"] * (
+        len(bodies) - 1
+    )
+    assert (message["is_partial"], message["body_size"]) == (True, len(body))
+    assert [row["code"] for row in anomalies] == ["tcp-hole", "octets-skipped"]
+
+
+def test_contents_are_not_joined_over_a_hole() -> None:
+    """The second body would fit the first header."""
+    one, two = publish(b"first", key="one"), publish(b"other", key="two")
+    tape = Tape().play(BEGIN)
+    tape.say(CLIENT, b"".join(one[:2]))
+    tape.say(CLIENT, one[2] + two[0] + two[1])
+    tape.say(CLIENT, two[2])
+    tape.play([(CLIENT, b"".join(publish(b"behind", key="three")))])
+    lost = len(BEGIN) + 4
+    _, messages, _ = amqp([p for i, p in enumerate(tape.packets) if i != lost])
+    told = [(row["routing_key"], row["is_partial"], row["body_hash"] is None) for row in messages]
+    assert told == [("one", True, True), ("three", False, False)]
+
+
+def test_a_body_with_a_wrong_end_completes_no_message() -> None:
+    """A receiver takes it for an error and closes (§4.2.3)."""
+    head = [method(commands.Basic.Publish(exchange="", routing_key="k")), content(b"body")[0]]
+    tape = Tape().play([*BEGIN, (CLIENT, b"".join(head) + raw(3, 1, b"body", end=0)), (CLIENT, b"".join(publish()))])
+    frames, messages, anomalies = amqp(tape.packets)
+    assert [row["frame_type"] for row in frames[-4:]] == ["body", "method", "header", "body"]
+    assert [(row["is_partial"], row["body_hash"] is None) for row in messages] == [(True, True), (False, False)]
+    assert [row["code"] for row in anomalies] == ["frame-end-wrong"]
+
+
+def test_a_quiet_connection_begun_in_the_middle_is_not_kept_waiting() -> None:
+    """A frame a second: rows come before the connection ends, in the order of both directions."""
+    tape = Tape(syn=False)
+    for n in range(1, 6):
+        tape.start_ns += 10**9
+        tape.segment(SERVER, b"".join(deliver(n)), flags=ACK | PSH)
+        tape.next[SERVER] += len(b"".join(deliver(n)))
+        tape.play([(CLIENT, method(commands.Basic.Ack(delivery_tag=n)))])
+    frames, _, _ = amqp(tape.packets)
+    told = [(row["from_client"], row["method"]) for row in frames if row["method"]]
+    assert told == [(False, "basic.deliver"), (True, "basic.ack")] * 5
+
+
+def test_ids_of_methods_have_sixteen_bits() -> None:
+    """A document of the user's may have any."""
+    from dissector.amqp091.layout import method_index, method_table  # noqa: PLC0415
+
+    table = method_table([(10, 10), (60, 40), (60, 500), (400, 7), (65535, 65535)])
+    found = [method_index(table, *ids) for ids in ((10, 10), (60, 40), (60, 500), (400, 7), (65535, 65535), (400, 8))]
+    assert found == [0, 1, 2, 3, 4, -1]
