@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 
 from pipelines.buckets import once, small
 from pipelines.confirms import confirms
+from pipelines.failures import failures
 from pipelines.flow_control import flow_control, zero_windows
 from pipelines.heartbeats import heartbeats
 from pipelines.holes import holes
@@ -59,6 +60,7 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
             credit_waits, read, "stream_credit", "stream_frames", "connections",
         ),
         "heartbeats": lambda read, _: heartbeats(read("amqp091_frames"), read("anomalies"), read("connections")),
+        "failures": lambda read, _: failures(read("connections")),
         "transits": lambda read, _: transits(read("messages")),
         "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
         "latency_summary": lambda read, _: latency_summary(*_measured(read)),

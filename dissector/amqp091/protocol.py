@@ -144,14 +144,9 @@ class Amqp091:
         if self.select is not None:
             rows = rows[:, self.select(rows)]
             if rows.shape[1]:
-                cut = rows[ly.R_MISSING] > 0
-                fields = self._arguments(self.all_arguments, buffer.data, rows, ly.R_OFFSET, ly.R_LENGTH, cut)
-                yield Frames(rows, fields)
+                yield Frames(rows, self._fields(rows, buffer.data))
             return
-        fields = self._arguments(
-            self.all_arguments, buffer.data, rows, ly.R_OFFSET, ly.R_LENGTH, rows[ly.R_MISSING] > 0
-        )
-        self._hide(fields, rows[ly.R_METHOD])
+        fields = self._fields(rows, buffer.data)
         tags = self._tags(fields.columns["consumer_tag"])
         no_ack, no_wait = (_flags(fields.columns[name]) for name in ("no_ack", "no_wait"))
         q = self.control
@@ -222,6 +217,13 @@ class Amqp091:
             plan, data, rows[offset] + IDS_OCTETS, rows[length] - IDS_OCTETS, rows[method], cut.astype(np.uint8),
             self.compiled,
         )  # fmt: skip
+
+    def _fields(self, rows: Ints, data: Octets) -> Decoded:
+        """The arguments of frames."""
+        cut = rows[ly.R_MISSING] > 0
+        fields = self._arguments(self.all_arguments, data, rows, ly.R_OFFSET, ly.R_LENGTH, cut)
+        self._hide(fields, rows[ly.R_METHOD])
+        return fields
 
     def _hide(self, fields: Decoded, method: Ints) -> None:
         """Redact all texts of a malformed method with a secret: where lengths lie, the secret may be in any of them."""

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dissector.fields import REDACTED
 from dissector.handshakes import secured
 from dissector.handshakes.machine import Run, run
 from dissector.handshakes.memory import Memory
@@ -307,6 +308,7 @@ def _agreement(story: Story, protocol: str) -> dict[str, Any]:
     start, login = story.told.get("start", NOTHING), story.told.get("start-ok", NOTHING)
     offer, settled = story.told.get("tune", NOTHING), story.told.get("tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
+    mechanism = None if mechanism == REDACTED else mechanism  # of a malformed login
     streams = protocol == "rabbitmq-stream"
     capable = None if story.cut_login or streams else capabilities(story.properties.get("client_properties"))
     above = {

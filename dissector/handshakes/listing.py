@@ -178,7 +178,7 @@ class Listing:
         return {"groups": groups, "connections": [self._object(row) for row in ordered]}
 
     def _object(self, row: Row) -> dict[str, Any]:
-        plain = {name: json.loads(item) if name in TEXTS and item else item for name, item in row.items()}
+        plain = {name: _read(item) if name in TEXTS else item for name, item in row.items()}
         cause = cause_of(row, self.handshakes)
         facts = plain.pop("handshake_facts") or {}
         client, server = ends_of(row)
@@ -301,6 +301,14 @@ def ends_of(row: Row) -> tuple[str, str]:
     sides = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
     client, server = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in sides)
     return client, server
+
+
+def _read(text: str | None) -> Any:
+    """What a JSON text holds; properties that were hidden, for they may hold a secret, are none."""
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return text
 
 
 def slow_side(row: Row) -> str | None:

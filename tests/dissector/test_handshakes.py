@@ -394,6 +394,21 @@ def test_what_is_sent_again_later_is_no_part_of_the_handshake(tmp_path: Path) ->
     assert "tcp.again" not in row["handshake_steps"]
 
 
+@pytest.mark.parametrize("size", [9, 18, 200])
+def test_a_malformed_login_is_told_without_its_texts(size: int, tmp_path: Path) -> None:
+    broken = bytearray(START_OK)
+    broken[broken.index(b"PLAIN") - 1] = size  # the mechanism's length; the password comes to lie in it
+    built = Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, bytes(broken))
+    row = built.send(SERVER, 13, flags=FIN_ACK).verdict(tmp_path)
+    listed = listing.Listing(KNOWN)
+    listed.add(row)
+    document = json.dumps(listed.document([row]))
+    assert "me" not in str(row["user"])
+    for text in (document, repr(row), "\n".join(listed.lines()), "\n".join(ladder.lines(row, KNOWN))):
+        assert "secre" not in text
+    assert row["handshake_outcome"] != "no-common-mechanism"
+
+
 def test_json_says_when_who_and_whose_time_it_was() -> None:
     listed = listing.Listing(KNOWN)
     found = verdicts(str(FOLDER / "handshake_timeouts.pcap"))

@@ -43,6 +43,9 @@ MUST_HAVE = {
     "stream_credit": "connection_id subscription_id stream event granted used balance zero_since_ts_ns",
     "stream_deliveries": "connection_id subscription_id stream chunk_id last_offset age_ns stream_offset lag_records",
     "heartbeats": "connection_id from_client negotiated_s longest_silence_ns missed",
+    "failures": """
+        code severity came_up client_ip server_ip server_port vhost user connections cause connection_id first_ts_ns
+        latest_ts_ns every_ns""",
     "latency_summary": "metric grouping count failed censored p50_ns p90_ns p99_ns p999_ns p9999_ns max_ns",
     "latency_buckets": "metric grouping bucket low_ns high_ns count",
 }
