@@ -4,13 +4,11 @@ Holds the state that the kernels of `frames` and `content` work on, makes room f
 as `spec` says.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dissector import limits
@@ -18,10 +16,11 @@ from dissector.amqp091 import channels, content, frames
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
-from dissector.fields import REDACTED, Decoded, Plan, decode
+from dissector.fields import Decoded, Plan, decode
 from dissector.framing import Y_HEIGHT, Framing
 from dissector.kernel import call
 from dissector.pool import Pool, grown
+from dissector.secrets import hide, with_secrets
 from spec.model import Protocol
 
 IDS_OCTETS = 4
@@ -32,10 +31,6 @@ MESSAGE_ARGUMENTS = (
     "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
 )  # fmt: skip
 """Arguments of the method that a message row repeats."""
-
-
-NAME = re.compile(r"[\w.@-]{0,64}", re.ASCII)
-"""What the names of SASL mechanisms and locales look like."""
 
 
 class Frames(NamedTuple):
@@ -75,7 +70,7 @@ class Amqp091:
         self.bodies: dict[int, list[bytes]] = {}
         self.body_octets: dict[int, int] = {}
         # Two rows of padding: -1 and -2 are no methods.
-        self.has_secret = np.array([*(any(a.secret for a in m.fields) for m in protocol.methods), False, False])
+        self.has_secret = with_secrets(protocol)
         self.select: Callable[[Ints], Ints] | None = None
         """Where it is set, only the frames that it chooses are decoded, and no messages are put together."""
 
@@ -222,24 +217,8 @@ class Amqp091:
         """The arguments of frames."""
         cut = rows[ly.R_MISSING] > 0
         fields = self._arguments(self.all_arguments, data, rows, ly.R_OFFSET, ly.R_LENGTH, cut)
-        self._hide(fields, rows[ly.R_METHOD])
+        hide(fields, self.has_secret[rows[ly.R_METHOD]], ("mechanism", "locale"))
         return fields
-
-    def _hide(self, fields: Decoded, method: Ints) -> None:
-        """Redact all texts of a malformed method with a secret: where lengths lie, the secret may be in any of them."""
-        secret = self.has_secret[method]
-        if not secret.any():
-            return
-        bad = np.zeros(len(method), np.bool_)
-        bad[fields.problem_row] = True
-        for i in np.flatnonzero(secret & ~bad).tolist():
-            mechanism, locale = (fields.columns[name][i].as_py() for name in ("mechanism", "locale"))
-            bad[i] = not (NAME.fullmatch(mechanism or "") and NAME.fullmatch(locale or ""))
-        bad &= secret
-        if bad.any():
-            for name, column in fields.columns.items():
-                if pa.types.is_string(column.type) and column.null_count < len(column):
-                    fields.columns[name] = pc.if_else(pc.and_(pa.array(bad), column.is_valid()), REDACTED, column)
 
     def _tags(self, column: pa.Array) -> Ints:
         out = np.zeros(len(column), np.int64)

@@ -15,6 +15,7 @@ from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.framing import Framing
 from dissector.kernel import call
+from dissector.secrets import hide, with_secrets
 from dissector.stream import frames
 from dissector.stream import layout as sl
 from dissector.stream.messages import Records
@@ -53,6 +54,7 @@ class Stream:
         self.compiled = compiled
         protocol = spec.load(PROTOCOL)
         self.plan = Plan.of_methods(protocol)
+        self.has_secret = with_secrets(protocol)
         self.layouts = sl.layout_table(protocol, self.plan)
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
@@ -111,6 +113,7 @@ class Stream:
             plan, buffer.data, rows[sl.R_OFFSET], rows[sl.R_LENGTH], rows[sl.R_LAYOUT],
             rows[sl.R_CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
+        hide(fields, self.has_secret[rows[sl.R_LAYOUT]], ("mechanism",))
         return StreamFrames(rows, fields)
 
     def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Out]:

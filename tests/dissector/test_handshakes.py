@@ -3,6 +3,7 @@
 import json
 import re
 import string
+import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -407,6 +408,22 @@ def test_a_malformed_login_is_told_without_its_texts(size: int, tmp_path: Path) 
     for text in (document, repr(row), "\n".join(listed.lines()), "\n".join(ladder.lines(row, KNOWN))):
         assert "secre" not in text
     assert row["handshake_outcome"] != "no-common-mechanism"
+
+
+@pytest.mark.parametrize("size", [9, 18, 23, 200])
+@pytest.mark.parametrize("handshakes_only", [False, True])
+def test_a_malformed_login_of_streams_is_told_without_its_texts(
+    size: int, handshakes_only: bool, tmp_path: Path
+) -> None:
+    login = sw.request(19, 3, struct.pack(">H", size) + b"PLAIN" + sw.octets(b"\0me\0secret") + b"\0" * 9)
+    built = Wire(5552).shaken().send(CLIENT, 10, sw.request(17, 1, sw.table({}))).send(CLIENT, 11, login)
+    built.send(SERVER, 13, flags=FIN_ACK).verdict(tmp_path)
+    chosen = Options(handshakes=handshakes_only)
+    found = [
+        repr(batch.to_pylist()) for _, batch in Reading(find([str(tmp_path / "built.pcap")]), chosen, compiled=False)
+    ]
+    assert any("sasl-authenticate" in text for text in found)
+    assert not any("secre" in text for text in found)
 
 
 def test_json_says_when_who_and_whose_time_it_was() -> None:
