@@ -7,6 +7,7 @@ Sources: RFC 5246 section 6.2.1, RFC 8446 section 5.1.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -60,10 +61,10 @@ Event = Record | Lost | Gap
 class Walk:
     """One direction. `confirm` says whether octets begin with a record, behind a gap of so many octets.
 
-    It is given all octets from the record's first one on, and how long the record is with its head.
+    It is given the octets of the record and of a head behind it, as far as they are there, and how long the record is.
     """
 
-    __slots__ = ("at", "blind", "confirm", "gap", "marks", "need", "octets", "refused", "skip")
+    __slots__ = ("at", "blind", "confirm", "gap", "likely", "looked", "marks", "need", "octets", "skip")
 
     def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
         self.confirm = confirm
@@ -75,13 +76,15 @@ class Walk:
         self.skip = 0
         """Octets of a record that are still to be passed over."""
         self.gap = -1 if begun else 0
-        """Octets passed over in the search for a record; -1: in step."""
+        """Position from which on a record is searched for; -1: in step."""
         self.at = 0
         """Position of the first of `octets` in the stream."""
         self.marks: list[tuple[int, At]] = []
         """Where the octets of each packet begin."""
-        self.refused: frozenset[int] = frozenset()
-        """Positions at which no record begins."""
+        self.looked = 0
+        """In a search: position up to which heads were looked for."""
+        self.likely: list[tuple[int, int]] = []
+        """Heads that were found: where their records would end, and begin; a heap."""
 
     def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
         """Take a piece; None is a hole of this length. What is returned is to be taken before the next piece."""
@@ -115,7 +118,7 @@ class Walk:
         while end - at >= HEAD:
             if not is_head(octets, at):
                 self._keep(octets[at:], at, began)
-                self.gap = 0
+                self._lose(self.at)
                 return chain(found, self._search(last))
             stop = at + HEAD + (octets[at + 3] << 8 | octets[at + 4])
             if self.blind and octets[at] == DATA:
@@ -156,29 +159,26 @@ class Walk:
         self.at += count
 
     def _hole(self, length: int, last: At) -> Iterator[Event]:
-        held = len(self.octets)
-        if self.gap >= 0:
-            self._drop(held)
-            self.gap += held + length
-        elif self.skip:
-            self._lack(self.skip, length)
-        elif held >= HEAD:
-            head = bytes(self.octets[:HEAD])
-            rest = HEAD + (head[3] << 8 | head[4]) - held
-            self._drop(held)
-            yield Lost(head, last)
-            self._lack(rest, length)
-        else:
-            self._drop(held)
-            self.gap = held + length
-        self.at += length
+        held, rest = len(self.octets), 0
+        head = bytes(self.octets[:HEAD])
+        self._drop(held)
         self.need = HEAD
+        if self.gap >= 0:
+            self.likely.clear()
+        elif self.skip or held >= HEAD:
+            rest = self.skip or HEAD + (head[3] << 8 | head[4]) - held
+            if not self.skip:
+                yield Lost(head, last)
+            self.skip = max(rest - length, 0)
+        if self.gap < 0 and length > rest:
+            self._lose(self.at + rest - (held if held < HEAD else 0))
+        self.at += length
+        self.looked = self.at
 
-    def _lack(self, rest: int, length: int) -> None:
-        """A hole begins so many octets before the end of a record."""
-        self.skip = max(rest - length, 0)
-        if length > rest:
-            self.gap = length - rest
+    def _lose(self, position: int) -> None:
+        """From here on it is not known where records begin."""
+        self.gap = self.looked = position
+        self.likely.clear()
 
     def _found(self, octets: bytes, passed: int, last: At) -> Iterator[Event]:
         """The records from the one on that was found; they may have begun in several packets."""
@@ -190,33 +190,26 @@ class Walk:
 
     def _search(self, last: At) -> Iterator[Event]:
         """Look for a record; octets that can belong to none are passed over."""
-        octets = bytes(self.octets)
-        unsure = None
-        for found in LIKE_HEAD.finditer(octets):
-            at = found.start()
-            if at + HEAD > len(octets):
-                unsure = at if unsure is None else unsure
-                break
-            if not is_head(octets, at) or self.at + at in self.refused:
-                continue
-            stop = at + HEAD + (octets[at + 3] << 8 | octets[at + 4])
-            if stop > len(octets):
-                unsure = at if unsure is None else unsure
-            elif self.confirm(octets[at:], stop - at, self.gap + at):
-                gap, self.gap = self.gap + at, -1
-                self.refused = frozenset()
+        octets, end = self.octets, self.at + len(self.octets)
+        for start in [found.start() for found in LIKE_HEAD.finditer(octets, max(self.looked - self.at, 0))]:
+            if start + HEAD <= len(octets) and is_head(octets, start):
+                length = HEAD + (octets[start + 3] << 8 | octets[start + 4])
+                heappush(self.likely, (self.at + start + length, self.at + start))
+        self.looked = max(end - HEAD + 1, self.looked)
+        while self.likely and self.likely[0][0] <= end:
+            stop, start = heappop(self.likely)
+            at = start - self.at
+            if self.confirm(bytes(octets[at : at + stop - start + HEAD]), stop - start, start - self.gap):
+                gap, self.gap = start - self.gap, -1
+                self.likely.clear()
                 yield Gap(gap, last)
-                yield from self._found(octets[at:], at, last)
+                yield from self._found(bytes(octets[at:]), at, last)
                 return
-            else:
-                self.refused |= {self.at + at}
-        passed = max(len(octets) - 2, 0) if unsure is None else unsure
-        self.gap += passed
-        self._drop(passed)
-        self.refused = frozenset(position for position in self.refused if position >= self.at)
+        # What may be the head of a longer record is kept, however long ago it was; but not longer than a record can be.
+        self._drop(max(min(end - HEAD - LONGEST, self.looked) if self.likely else self.looked, self.at) - self.at)
 
 
-def is_head(octets: bytes, at: int) -> bool:
+def is_head(octets: bytes | bytearray, at: int) -> bool:
     """Whether a record can begin there; five octets must be there."""
     return (
         CHANGE <= octets[at] <= HEARTBEAT
