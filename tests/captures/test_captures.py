@@ -16,7 +16,7 @@ SETS = [path for path in FOLDER.iterdir() if path.is_dir() and any(path.glob("*.
 CAPTURES = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
 LARGE = {"large_message", "large_message_small_frames", "demo"}  # these may be bigger than the rest
 CUT = {"snapped"}  # these have holes
-SEALED = {"tls_sessions", "tls_sessions_13", "tls_secrets"}  # these are encrypted
+SEALED = {"tls_sessions", "tls_sessions_13", "tls_secrets", "tls_pika"}  # these are encrypted
 COMMON = {"client", "channel", "channel_epoch"}
 COLUMNS = {
     "clients": {"client", "client_ip", "client_port", "server_ip", "server_port"},

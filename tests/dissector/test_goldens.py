@@ -19,6 +19,7 @@ FIELDS = (
 )  # fmt: skip
 LEFT_OUT = {
     "snapped", "wrong_end_octet", "violations", "failed_handshakes", "wrong_ports", "tls_sessions", "tls_sessions_13",
+    "tls_pika",
 }  # fmt: skip
 """Captures that are not to be read by counting."""
 NOT_STATED = {("failed_calls", 4, 0, "queue.declare")}

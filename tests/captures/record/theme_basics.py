@@ -29,23 +29,28 @@ def pika_connection(stage: Stage, client: str, **options: Any) -> tuple[pika.Blo
 def pika_confirms(stage: Stage) -> None:
     stage.backstage.call(1, commands.Queue.Declare(queue="basic", durable=True))
     with stage.sniff():
-        connection, book = pika_connection(stage, "producer")
-        channel = connection.channel()
-        book.sent(1, "channel.open")
-        book.told(1, "channel.open-ok")
-        book.sent(1, "confirm.select")
-        channel.confirm_delivery()
-        book.told(1, "confirm.select-ok")
-        for number in range(1, 11):
-            content = Content(f"order {number}".encode(), {"content_type": "text/plain", "delivery_mode": 2})
-            book.sent(1, "basic.publish", content, exchange="", routing_key="basic", mandatory=False)
-            properties = pika.BasicProperties(content_type="text/plain", delivery_mode=2)
-            channel.basic_publish("", "basic", content.body, properties)  # raises on a nack
-            book.told(1, "basic.ack", delivery_tag=number, multiple=False)
-        connection.close()
-        book.close("connection-close")
+        ten_publishes(stage)
     stage.keep("confirms", "messages")
     stage.golden["counts"] = {"connections": 1, "basic.publish": 10, "basic.ack": 10}
+
+
+def ten_publishes(stage: Stage, **options: Any) -> None:
+    """What a producer with pika does; `options` are those of its connection."""
+    connection, book = pika_connection(stage, "producer", **options)
+    channel = connection.channel()
+    book.sent(1, "channel.open")
+    book.told(1, "channel.open-ok")
+    book.sent(1, "confirm.select")
+    channel.confirm_delivery()
+    book.told(1, "confirm.select-ok")
+    for number in range(1, 11):
+        content = Content(f"order {number}".encode(), {"content_type": "text/plain", "delivery_mode": 2})
+        book.sent(1, "basic.publish", content, exchange="", routing_key="basic", mandatory=False)
+        properties = pika.BasicProperties(content_type="text/plain", delivery_mode=2)
+        channel.basic_publish("", "basic", content.body, properties)  # raises on a nack
+        book.told(1, "basic.ack", delivery_tag=number, multiple=False)
+    connection.close()
+    book.close("connection-close")
 
 
 @scenario("pika: a consumer with a prefetch of 4 gets ten messages; single and `multiple` acks, reject, nack")

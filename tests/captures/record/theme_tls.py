@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import socket
 import ssl
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika  # type: ignore[import-untyped]
 from pamqp import commands
 
 from tests.captures.record import wire
@@ -21,6 +23,7 @@ from tests.captures.record.broker import PORT
 from tests.captures.record.certificates import NAME, Authority, context
 from tests.captures.record.peer import PROTOCOL_HEADER, Peer
 from tests.captures.record.scenario import Stage, scenario
+from tests.captures.record.theme_basics import ten_publishes
 from tests.captures.record.theme_deliveries import Ack, delivered
 from tests.captures.record.theme_handshakes import Verdicts, _read_to_end
 
@@ -190,6 +193,24 @@ def tls_secrets(stage: Stage) -> None:
         stage.path.write_bytes(joined.read_bytes())
     stage.keep("confirms", "settlements", "messages", "rpcs")
     stage.golden["counts"] = {"basic.publish": 3, "basic.deliver": 3}
+
+
+@scenario("pika in TLS, with the key log that SSLKEYLOGFILE has it write: ten publishes, each with a confirm")
+def tls_pika(stage: Stage) -> None:
+    keylog = stage.path.with_suffix(".keylog")
+    keylog.unlink(missing_ok=True)
+    stage.backstage.call(1, commands.Queue.Declare(queue="basic", durable=True))
+    with _folder() as folder:
+        authority = Authority(folder, "good")
+        _listen(stage, "127.0.0.1", authority.issue("broker"), authority)
+        os.environ["SSLKEYLOGFILE"] = str(keylog)
+        made = ssl.create_default_context(cafile=str(authority.file))
+        del os.environ["SSLKEYLOGFILE"]
+        with stage.sniff(ports=(TLS_PORT,)):
+            ten_publishes(stage, port=TLS_PORT, ssl_options=pika.SSLOptions(made, NAME))
+        _stop(stage, "127.0.0.1")
+    stage.keep("confirms", "messages")
+    stage.golden["counts"] = {"connections": 1, "basic.publish": 10, "basic.ack": 10}
 
 
 def _shake(stage: Stage, client: str, made: ssl.SSLContext, address: str = "127.0.0.1", name: str = NAME) -> None:

@@ -14,6 +14,7 @@ from dissector.capture import CaptureFile
 from dissector.dissector import Dissector, Options
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables
+from tests.dissector.stream import wire
 from tests.dissector.test_properties import TIMED, exact
 from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, cut, publish, session
@@ -93,6 +94,30 @@ def test_behind_the_line_of_a_proxy() -> None:
         tape = Tape(server_port=5671).play(begin).play(turns).end()
         found = dissect_packets(tape.packets, options=Options(keylog=written(keylog)))
         assert inside(found)["frames"] == in_clear()["frames"]
+
+
+def test_streams_in_tls() -> None:
+    talk = [*wire.hello(), (True, wire.publish(1, [(n, wire.simple(b"%d" % n * 50)) for n in range(20)]))]
+    talk += [(False, wire.confirm(1, list(range(20)))), (True, wire.HEARTBEAT)]
+    turns = tuple((CLIENT if from_client else SERVER, octets) for from_client, octets in talk)
+    opening, sealed_turns, keylog = sealed("1.3", "", turns)
+    options = Options(keylog=written(keylog))
+    found = dissect_packets(Tape(server_port=5551).play(opening).play(sealed_turns).end().packets, options=options)
+    expected = dissect_packets(Tape(server_port=5552).play(turns).end().packets)
+    for name in ("stream_frames", "messages"):
+        ours, theirs = (rows(tables[name], "connection_id", *TIMED) for tables in (found, expected))
+        assert ours == theirs and ours
+    assert found["connections"].select(AGREED).to_pylist() == expected["connections"].select(AGREED).to_pylist()
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    "name", ["tls_sessions.pcap", "tls_sessions_13.pcap", "tls_failures.pcap", "tls_secrets.pcapng"]
+)
+def test_batches_and_compilation_change_nothing_in_recordings(name: str) -> None:
+    expected = exact(dissect(FOLDER / name))
+    for compiled, batch_bytes in ((False, 64), (False, 3000), (True, 10_000)):
+        assert exact(dissect(FOLDER / name, compiled=compiled, batch_bytes=batch_bytes)) == expected
 
 
 # ---------------------------------------------------------------------------------------------- what was recorded
