@@ -36,6 +36,9 @@ SUB_BATCH = 64 << 20
 UNPACKED = 256 << 20
 """Octets of all sub-batches unpacked at a time; beyond, they are not opened."""
 
+RECORDS = 1 << 21
+"""Records of all packed sub-batches at a time; beyond, they are not opened. Each may say that it has 65,535."""
+
 CHANNELS = 262_144
 """Channels with state at a time, over all connections."""
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from spec.data import read_document
 
+NAME = "amqp-1.0"
 ValueKind = Literal[
     "null", "true", "false", "boolean", "unsigned", "signed", "float", "decimal", "char", "timestamp", "uuid", "binary",
     "text", "list", "map", "array",
@@ -57,7 +58,7 @@ class Messages:
 @functools.cache
 def load() -> Messages:
     """The document."""
-    document = read_document("amqp-1.0.toml")
+    document = read_document(f"{NAME}.toml")
     return Messages(
         document["title"],
         tuple(document["provenance"]),

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from spec import data, handshakes, tls
+from spec import amqp10, data, handshakes, tls
 from spec.layout import aligned, paragraph, title
 from spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
 
@@ -41,6 +41,11 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         for method in each.methods:
             if name in (method.full_name, method.name, f"{method.class_id}.{method.id}"):
                 yield of_method(method)
+    if name == amqp10.NAME:
+        yield of_messages()
+    for section in amqp10.load().sections:
+        if name == section.name:
+            yield of_section(section)
     if column in data.tables():
         yield of_table(data.tables()[column], protocol)
     lines = of_column(column, protocol)
@@ -85,6 +90,7 @@ def names(protocol: Protocol) -> set[str]:
     """Every name that `describe` knows, numbers left out."""
     known = {*data.tables(), *data.anomalies(), *handshakes.load().causes}
     known |= {alert.name for alert in tls.load().alerts.values()}
+    known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
         known |= {c.name for c in each.constants} | {d.name for d in each.domains}
@@ -143,6 +149,32 @@ def of_protocol(protocol: Protocol) -> list[str]:
         lines += aligned(([spelling(h.octets), h.version, h.doc] for h in protocol.headers), 4)
     lines += ["", *class_list(protocol), "", "Constants", ""]
     return lines + aligned([str(c.value), c.name, closes(c), c.doc] for c in protocol.constants)
+
+
+def of_messages() -> list[str]:
+    """AMQP 1.0: provenance, the sections of messages, performatives."""
+    known = amqp10.load()
+    lines = title(amqp10.NAME, "protocol") + paragraph(known.title)
+    lines += ["", "  Sources", *aligned((["-", source] for source in known.provenance), 4)]
+    lines += ["", "  Sections of messages", ""]
+    lines += aligned(([f"0x{s.code:02x}", s.name, _columns(s)] for s in known.sections), 4)
+    performatives = [name for names in known.performatives.values() for name in names.values()]
+    return [*lines, "", "  Performatives, which are counted", "", *aligned([["-", ", ".join(performatives)]], 4)]
+
+
+def of_section(section: amqp10.Section) -> list[str]:
+    """A section of AMQP 1.0's messages: its fields, and the columns they go to."""
+    lines = title(section.name, f"section 0x{section.code:02x} of messages of {amqp10.NAME}")
+    if not section.fields:
+        return lines + paragraph(_columns(section))
+    return lines + aligned([[field.name, field.type, field.column] for field in section.fields])
+
+
+def _columns(section: amqp10.Section) -> str:
+    """Where a section goes."""
+    if section.kind == "body":
+        return "the body: body_kind, body_size, body_hash, body"
+    return section.column or ", ".join(field.column for field in section.fields)
 
 
 def class_list(protocol: Protocol) -> list[str]:

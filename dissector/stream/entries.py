@@ -225,13 +225,13 @@ def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
 
 
 @kernel
-def count_inner(data: Array, at: Array, size: Array, found: Array) -> None:
-    """How many whole messages there are in each unpacked sub-batch; the complement when octets are left over."""
+def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) -> None:
+    """How many whole messages there are in each unpacked sub-batch, up to `most`; the complement with octets left."""
     for b in range(len(at)):
         p = at[b]
         end = p + size[b]
         n = 0
-        while p + 4 <= end and p + 4 + u32(data, p) <= end:
+        while n < most[b] and p + 4 <= end and p + 4 + u32(data, p) <= end:
             p += 4 + u32(data, p)
             n += 1
         found[b] = n if p == end else ~n

@@ -80,6 +80,8 @@ class Names:
         found = of.astype(np.int64)
         layout = rows[sl.R_LAYOUT]
         telling = np.flatnonzero((layout >= 0) & self.telling[layout])
+        frames = rows.shape[1]
+        changes: list[int] = []
         for frame in telling.tolist():
             slot = int(rows[sl.R_SLOT, frame])
             name = self.names[layout[frame]]
@@ -87,8 +89,15 @@ class Names:
             for number, meaning in self._tell(slot, name, values):
                 place = int(np.searchsorted(unique, slot * IDS + number))
                 if place < len(unique) and unique[place] == slot * IDS + number:
-                    found[(of == place) & (wanted > frame)] = len(table)
+                    changes.append(place * frames + frame)
                     table.append(meaning)
+        if changes:
+            # of each frame asked for, the last change before it of the same id
+            order = np.argsort(changes, kind="stable")
+            keys = np.array(changes, np.int64)[order]
+            last = np.searchsorted(keys, of * frames + wanted) - 1
+            changed = (last >= 0) & (keys[last] // frames == of)
+            found[changed] = len(unique) + order[last[changed]]
         return found, table
 
     def _known(self, slot: int, number: int) -> Meaning:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissector import columns, limits, text
+from dissector import columns, framing, limits, text
 from dissector.amqp10 import sections
 from dissector.arrays import Array, Ints
 from dissector.carry import Buffer
@@ -200,9 +200,14 @@ class Reader:
         at, size = found[sl.E_OFFSET][batches].copy(), found[sl.E_LENGTH][batches].copy()
         kinds, announced = found[sl.E_CODING][batches], found[sl.E_SIZE][batches]
         readable[batches] = found[sl.E_MISSING][batches] == 0
+        packed = readable[batches] & (kinds != coding.NONE)
         parts: list[bytes] = []
         total = 0
-        for k in np.flatnonzero(readable[batches] & (kinds != coding.NONE)).tolist():
+        records = np.cumsum(np.where(packed, found[sl.E_COUNT][batches], 0))
+        for k in np.flatnonzero(packed & (records > limits.RECORDS)).tolist():
+            readable[batches[k]] = False
+            wrong.append((int(found[sl.E_REGION, batches[k]]), framing.LIMIT, int(size[k])))
+        for k in np.flatnonzero(packed & (records <= limits.RECORDS)).tolist():
             octets = None
             begin, kind, wanted = int(at[k]), int(kinds[k]), int(announced[k])
             if total + max(wanted, 0) <= limits.UNPACKED:
@@ -214,11 +219,12 @@ class Reader:
             at[k], size[k] = total, len(octets)
             total += len(octets)
             parts.append(octets)
-        opened = readable[batches] & (kinds != coding.NONE)
+        opened = readable[batches] & packed
         at[opened] += buffer.append(np.frombuffer(b"".join(parts), np.uint8))
         size[~readable[batches]] = 0
         counts = np.zeros(len(batches), np.int64)
-        call(entries.count_inner, self.compiled, buffer.data, at, size, counts)
+        most = found[sl.E_COUNT][batches]
+        call(entries.count_inner, self.compiled, buffer.data, at, size, most, counts)
         torn = counts < 0
         counts = np.where(torn, ~counts, counts)
         other = np.flatnonzero((torn | (counts != found[sl.E_COUNT][batches])) & readable[batches])

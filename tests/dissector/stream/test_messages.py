@@ -465,3 +465,18 @@ def test_many_members_are_not_opened() -> None:
     entry = w.sub_batch(gzip.compress(b"", mtime=0) * 1000 + gzip.compress(PLAIN, mtime=0), len(INNER), 1, len(PLAIN))
     found = read((True, w.publish(3, [(1, entry)])))
     assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
+
+
+def test_records_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few octets may unpack to 65,535 records each."""
+    monkeypatch.setattr(limits, "RECORDS", 10)
+    plain = w.messages([b""] * 8)
+    entry = w.sub_batch(gzip.compress(plain, mtime=0), 8, 1, len(plain))
+    found = read((True, w.publish(3, [(k, entry) for k in range(3)])))
+    assert [row["code"] for row in found["anomalies"]] == ["limit-reached", "limit-reached"]
+    assert [row["body_size"] for row in found["messages"]] == [0] * 8 + [None] * 2
+    # no more are read than are announced
+    lying = w.sub_batch(gzip.compress(plain, mtime=0), 3, 1, len(plain))
+    found = read((True, w.publish(3, [(1, lying)])))
+    assert [row["code"] for row in found["anomalies"]] == ["record-count-wrong"]
+    assert len(found["messages"]) == 3
