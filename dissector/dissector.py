@@ -18,10 +18,11 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.amqp10.frames import Amqp10
 from dissector.arrays import Ints
-from dissector.capture import PacketBatch, Problem
+from dissector.capture import PacketBatch
 from dissector.carry import Buffer, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.handshakes.layers import Layers
+from dissector.merging import Decoded
 from dissector.packets import PacketDecoder, PacketReport
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
@@ -143,22 +144,22 @@ class Dissector:
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """As `feed`, with the rows still to be made: each piece of work may be done later, by any thread."""
+        yield from self.take(self.decode(batch))
+
+    def decode(self, batch: PacketBatch) -> Decoded:
+        """The segments of a batch of packets; what became of the others goes to `reports`."""
         for secrets in batch.secrets:
             self.tls.add(secrets)
         segments, report = self.packets.segments(batch, self.compiled)
         self.reports.append(report)
-        buffer = self._resume(Buffer(batch.data, batch.used))
-        for out in self.tcp.feed(segments, buffer):
+        return Decoded(segments, batch.data, batch.used)
+
+    def take(self, decoded: Decoded) -> Iterator[Work]:
+        """As `work`, of segments, which may be of several captures."""
+        buffer = self._resume(Buffer(decoded.data, decoded.used))
+        for out in self.tcp.feed(decoded.segments, buffer):
             yield from self._take(out, buffer)
-        for packet, count in self.tcp.given_up:
-            told = (
-                f"more than {self.tcp.max_connections} connections were open: {count} that were idle longest ended here"
-            )
-            report.problems.append(Problem("limit-reached", packet, None, told))
-        self.tcp.given_up.clear()
         yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
-        report.problems += self.tls.problems
-        self.tls.problems.clear()
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def last_work(self) -> Iterator[Work]:

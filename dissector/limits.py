@@ -6,6 +6,9 @@ CONNECTIONS = 131_072
 IDENTITIES = 1 << 21
 """Connections that are remembered so that none has the identity of another; then half of them are forgotten."""
 
+CAPTURES = 64
+"""Captures that are read side by side; where the times of more overlap, the others are read behind them."""
+
 WAITING_PARTS = 65_536
 """Segments that wait for an earlier one, over all connections; beyond, the hole before them counts as lost."""
 

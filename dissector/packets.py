@@ -112,7 +112,7 @@ class SegmentBatch:
     wscale: Ints
     mss: Ints
     mark: Ints
-    capture: int
+    capture: Ints
 
 
 @dataclass(slots=True)
@@ -427,7 +427,7 @@ class PacketDecoder:
         segments = SegmentBatch(
             ts_ns=batch.ts_ns[row],
             packet=batch.packet[row],
-            capture=batch.capture,
+            capture=np.full(len(row), batch.capture, np.int64),
             **{name: np.ascontiguousarray(column) for name, column in zip(_NAMES, out, strict=True)},
         )
         return segments, self._report(batch, outcome, segments, wrong)

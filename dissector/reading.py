@@ -14,6 +14,8 @@ import spec
 from dissector import kernel
 from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
 from dissector.dissector import Dissector, Options, Row, Work
+from dissector.merging import Capture, Decoded, merge
+from dissector.packets import SegmentBatch
 from dissector.sources import Source, find, octets
 from dissector.tables import NAMES, TYPES, record_batch, schema
 from spec.model import Protocol
@@ -26,6 +28,8 @@ LINK_NAMES = {
     229: "ipv6", 239: "nflog", 258: "pktap", 276: "linux-sll2",
 }  # fmt: skip
 """Link types by their number in capture files (https://www.tcpdump.org/linktypes.html)."""
+LEAST_BATCH = 1 << 18
+"""Octets of a capture taken at a time at least, however many are read side by side."""
 MAX_CLOCK_STEPS = 1000
 """Anomalies `clock-step` listed per capture."""
 
@@ -61,6 +65,7 @@ class Reading:
 
     Attributes:
         seen: what was seen of the captures so far.
+        pending: rows about captures, still to be made.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Reading:
         self.sources = sources
         self.options = options or Options()
         self.seen: list[Seen] = []
+        self.pending: list[Work] = []
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
         self.compiled = kernel.worthwhile(octets(sources)) if compiled is None else compiled
@@ -86,20 +92,52 @@ class Reading:
 
     def work(self) -> Iterator[Work]:
         """As iterating, with the rows still to be made: work may be done later, by any thread, in any order."""
-        for index, source in enumerate(self.sources):
-            yield from self._capture(index, source)
+        captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
+        points: list[int] = []
+        for decoded in merge(captures, points):
+            self.dissector.tcp.points = np.array(points, np.int64)
+            yield from self.dissector.take(decoded)
+            self._told(decoded.segments)
+            yield from self._pending()
+        yield from self._pending()
         if self.sources:
             yield partial(self._problems, self.sources[-1].name, self.dissector.packets.finish(), None)
         yield from self.dissector.last_work()
 
-    def _capture(self, index: int, source: Source) -> Iterator[Work]:
+    def _told(self, segments: SegmentBatch) -> None:
+        """Note what TLS gave up in these segments."""
+        problems = self.dissector.tls.problems
+        if problems:
+            rows = [np.flatnonzero(segments.packet == problem.packet) for problem in problems]
+            times = [int(segments.ts_ns[row[0]]) if len(row) else None for row in rows]
+            capture = self.dissector.captures[int(segments.capture[-1])]
+            self.pending.append(partial(self._problems, capture, list(problems), times))
+            problems.clear()
+
+    def _pending(self) -> Iterator[Work]:
+        """Rows that are not of connections: what was told of captures, and of limits."""
+        tcp = self.dissector.tcp
+        for capture, packet, ts_ns, count in tcp.given_up:
+            told = f"more than {tcp.max_connections} connections were open: {count} that were idle longest ended here"
+            problem = Problem("limit-reached", packet, None, told)
+            yield partial(self._problems, self.dissector.captures[capture], [problem], [ts_ns])
+        tcp.given_up.clear()
+        yield from self.pending
+        self.pending.clear()
+
+    def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
+        """Open a capture beside `lanes` - 1 others. Rows about it come to `pending` as it is read."""
         self.dissector.captures.append(source.name)
-        file = CaptureFile(source.path, source.name, index, batch_bytes=self.batch_bytes, compiled=self.compiled)
-        taken, steps, last = 0, 0, None
+        size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
+        file = CaptureFile(source.path, source.name, index, batch_bytes=size, compiled=self.compiled)
         seen = Seen(source.name, file.info)
         self.seen.append(seen)
+        return self._decoded(source, file, seen)
+
+    def _decoded(self, source: Source, file: CaptureFile, seen: Seen) -> Iterator[Decoded]:
+        taken, steps, last = 0, 0, None
         for batch in file:
-            yield from self.dissector.work(batch)
+            decoded = self.dissector.decode(batch)
             problems: list[Problem] = []
             for report in self.dissector.reports:
                 seen.segments += report.tcp
@@ -110,11 +148,14 @@ class Reading:
             back = self._clock_steps(batch, last)[: MAX_CLOCK_STEPS - steps]
             steps += len(back)
             last = int(batch.ts_ns[-1])
-            yield partial(self._problems, source.name, problems + back, batch)
+            if problems or back:
+                problems += back
+                self.pending.append(partial(self._problems, source.name, problems, _times(problems, batch)))
+            yield decoded
             self.progress(batch.consumed - taken)
             taken = batch.consumed
         info = file.info
-        yield partial(self._problems, source.name, info.problems, None)
+        self.pending.append(partial(self._problems, source.name, info.problems, None))
         row = {
             "capture": source.name,
             "format": info.format,
@@ -130,7 +171,7 @@ class Reading:
             "tcp_segments": seen.segments,
             "other_packets": seen.others,
         }
-        yield partial(list, [("captures", pa.RecordBatch.from_pylist([row], schema("captures")))])
+        self.pending.append(partial(list, [("captures", pa.RecordBatch.from_pylist([row], schema("captures")))]))
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
         times = batch.ts_ns
@@ -146,15 +187,11 @@ class Reading:
             for i in rows.tolist()
         ]
 
-    def _problems(self, capture: str, problems: list[Problem], batch: PacketBatch | None) -> list[Row]:
+    def _problems(self, capture: str, problems: list[Problem], times: list[int | None] | None) -> list[Row]:
         if not problems:
             return []
         numbers = [p.packet or None for p in problems]
-        times: list[int | None] = [None] * len(problems)
-        if batch is not None:
-            rows = np.searchsorted(batch.packet, [n or 0 for n in numbers]).tolist()
-            there = [n and row < len(batch.packet) for n, row in zip(numbers, rows, strict=True)]
-            times = [int(batch.ts_ns[row]) if ok else None for row, ok in zip(rows, there, strict=True)]
+        times = times or [None] * len(problems)
         columns: dict[str, Any] = {
             "capture": pa.array([capture] * len(problems), pa.string()),
             "packet": pa.array(numbers, pa.int64()),
@@ -167,6 +204,13 @@ class Reading:
         }
         rows = record_batch(schema("anomalies"), columns)
         return self.dissector.cut("anomalies", rows)
+
+
+def _times(problems: list[Problem], batch: PacketBatch) -> list[int | None]:
+    """When the packets came that these problems are of."""
+    rows = np.searchsorted(batch.packet, [p.packet for p in problems]).tolist()
+    there = [p.packet > 0 and row < len(batch.packet) for p, row in zip(problems, rows, strict=True)]
+    return [int(batch.ts_ns[row]) if ok else None for row, ok in zip(rows, there, strict=True)]
 
 
 def read(

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dissector.capture import CaptureFile
@@ -26,6 +26,8 @@ class Source:
     """Its path below the common root of the input; of a pipe as it was given."""
     size: int | None
     """Octets of the file; None where nobody knows."""
+    begin: int = 0
+    """Time of the first packet, where there are others; 0 also where there is none."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
@@ -49,7 +51,8 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
         opened = Pipe(path, name) if len(files) > 1 and _is_pipe(path) else path
         sources.append(Source(opened, name, _size(path)))
     if len(sources) > 1:
-        sources.sort(key=lambda source: (_first_time(source), source.name))
+        sources = [replace(source, begin=_first_time(source)) for source in sources]
+        sources.sort(key=lambda source: (source.begin, source.name))
     return sources
 
 

@@ -4,6 +4,7 @@ from dissector.arrays import Array
 from dissector.kernel import kernel
 from dissector.tcp.identities import identify
 from dissector.tcp.layout import (
+    ANYWHERE,
     C_A_HI,
     C_A_LO,
     C_A_PORT,
@@ -39,7 +40,7 @@ from dissector.tcp.layout import (
     P_TS,
     READ,
 )
-from dissector.tcp.parts import release
+from dissector.tcp.parts import displace, release
 from dissector.tcp.slots import find, unlink
 from dissector.tcp.windows import change
 
@@ -70,6 +71,7 @@ def end(
                 half, parts, control, free_parts, pieces, slot, side,
                 parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], 1,
             )  # fmt: skip
+            displace(half, parts, control, free_parts, 2 * slot + side, -1, ANYWHERE)
         if half[2 * slot + side, H_STALL]:
             change(conn, half, windows, control, slot, side, 0, 0, conn[slot, C_LAST_TS], 0)
     place = find(

@@ -26,8 +26,10 @@ copy seen; a hole is a piece without octets.
     C_UP_TS, C_UP_PACKET, C_UP_CAPTURE,  # the client's acknowledgement of the SYN-ACK; time 0: not seen
     C_LIST, C_OLDER, C_NEWER,  # OPEN or CLOSED, and neighbours in that list, which is in order of the last segment
     C_SEEN,  # number of the last segment, over all connections
+    C_VANTAGE,  # first capture of the capture point at which it is timed
+    C_POINT,  # the same; another when nothing was seen there any more
     C_WIDTH,
-) = range(33)  # fmt: skip
+) = range(35)  # fmt: skip
 
 OPEN, CLOSED = range(2)
 
@@ -42,6 +44,7 @@ OPEN, CLOSED = range(2)
     H_HEAD, H_TAIL,  # parts that wait, in stream order; -1: none
     H_WAITING,  # octets in them
     H_COUNT,  # how many
+    H_ELSEWHERE,  # how many of these were seen at another capture point
     H_LOST,  # octets in holes
     H_AGAIN, H_TWICE,  # octets that came more than once: sent again; captured twice
     H_WSCALE,  # window scale of the SYN; -1: SYN not seen, -2: SYN without that option
@@ -58,12 +61,13 @@ OPEN, CLOSED = range(2)
     H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
     H_REPEATS,  # packets with a SYN or with octets that were sent again, as far as they are kept
     H_REPEAT,  # time, packet, capture and length (0: SYN) of each of those, one behind the other
-) = range(35)  # fmt: skip
+) = range(36)  # fmt: skip
 REPEATS, REPEAT_WIDTH = 4, 4
 H_WIDTH = H_REPEAT + REPEATS * REPEAT_WIDTH
 
-# Columns of `parts`. P_OFFSET -1 is a hole.
-P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_WIDTH = range(9)
+# Columns of `parts`. P_OFFSET -1 is a hole. P_ELSEWHERE 1: seen at another capture point; it is handed on when the
+# connection's own has missed it.
+P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_ELSEWHERE, P_WIDTH = range(10)
 
 # Rows of `pieces`, one column a piece: the packet that carried the octets (first), and the packet after which
 # they could be read in order.
@@ -108,6 +112,9 @@ MISMATCH, REUSED = range(2)
 # Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
 # rows for parts are needed; identities are to be given more room.
 READ, SLOT, FEWER, PARTS, IDENTITIES = range(5)
+
+ANYWHERE = 1 << 62
+"""Behind all positions."""
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 

@@ -4,17 +4,21 @@ from dissector.arrays import Array
 from dissector.kernel import kernel
 from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
+    H_ACKED,
     H_AGAIN,
     H_COUNT,
+    H_ELSEWHERE,
     H_HEAD,
     H_LOST,
     H_NEXT,
     H_POS,
     H_TAIL,
+    H_TOP,
     H_WAITING,
     K_PIECES,
     K_WAITING,
     P_CAPTURE,
+    P_ELSEWHERE,
     P_LENGTH,
     P_NEXT,
     P_OFFSET,
@@ -60,7 +64,7 @@ def emit(
 @kernel
 def keep(
     half: Array, parts: Array, control: Array, free: Array, row: int, before: int, after: int,
-    pos: int, length: int, offset: int, packet: int, ts: int, capture: int,
+    pos: int, length: int, offset: int, packet: int, ts: int, capture: int, elsewhere: int,
 ) -> int:  # fmt: skip
     """Put a part between two others of the list (-1: none) and return its index. A free one must be there."""
     part = take_row(free)
@@ -72,6 +76,8 @@ def keep(
     parts[part, P_TS] = ts
     parts[part, P_CAPTURE] = capture
     parts[part, P_USED] = 1
+    parts[part, P_ELSEWHERE] = elsewhere
+    half[row, H_ELSEWHERE] += elsewhere
     if before < 0:
         half[row, H_HEAD] = part
     else:
@@ -88,7 +94,7 @@ def keep(
 @kernel
 def store(
     data: Array, half: Array, parts: Array, control: Array, free: Array, row: int, again: int,
-    pos: int, length: int, offset: int, packet: int, ts: int, capture: int,
+    pos: int, length: int, offset: int, packet: int, ts: int, capture: int, elsewhere: int,
 ) -> int:  # fmt: skip
     """Keep octets that came too early, less those already waiting: the first copy wins.
 
@@ -110,14 +116,15 @@ def store(
                 break
             if pos < start:
                 before = keep(
-                    half, parts, control, free, row, before, part, pos, start - pos, offset, packet, ts, capture
-                )
+                    half, parts, control, free, row, before, part,
+                    pos, start - pos, offset, packet, ts, capture, elsewhere,
+                )  # fmt: skip
                 if offset >= 0:
                     offset += start - pos
                 pos = start
             lap = min(stop, end) - pos
             half[row, again] += lap
-            if offset >= 0 and parts[part, P_OFFSET] >= 0:
+            if offset >= 0 and parts[part, P_OFFSET] >= 0 and elsewhere == 0:
                 first = parts[part, P_OFFSET] + pos - start
                 for k in range(lap):
                     if data[first + k] != data[offset + k]:
@@ -128,8 +135,54 @@ def store(
         before = part
         part = parts[part, P_NEXT]
     if pos < end and free[0] > 0:
-        keep(half, parts, control, free, row, before, part, pos, end - pos, offset, packet, ts, capture)
+        keep(half, parts, control, free, row, before, part, pos, end - pos, offset, packet, ts, capture, elsewhere)
     return different
+
+
+@kernel
+def drop(half: Array, parts: Array, free: Array, row: int, part: int) -> None:
+    """Give back a part that was taken out of the list."""
+    half[row, H_COUNT] -= 1
+    half[row, H_ELSEWHERE] -= parts[part, P_ELSEWHERE]
+    parts[part, P_USED] = 0
+    give_row(free, part)
+
+
+@kernel
+def displace(half: Array, parts: Array, control: Array, free: Array, row: int, pos: int, end: int) -> None:
+    """Octets came at the connection's own capture point: let go of what was kept of them from another."""
+    before = -1
+    part = half[row, H_HEAD]
+    while part >= 0 and parts[part, P_POS] < end:
+        after = parts[part, P_NEXT]
+        start = parts[part, P_POS]
+        length = parts[part, P_LENGTH]
+        stop = start + length
+        if parts[part, P_ELSEWHERE] == 0 or stop <= pos:
+            before = part
+        elif start < pos:
+            parts[part, P_LENGTH] = pos - start
+            half[row, H_WAITING] -= stop - pos
+            control[K_WAITING] -= stop - pos
+            before = part
+        elif stop > end:
+            parts[part, P_POS] = end
+            parts[part, P_OFFSET] += end - start
+            parts[part, P_LENGTH] = stop - end
+            half[row, H_WAITING] -= end - start
+            control[K_WAITING] -= end - start
+            before = part
+        else:
+            if before < 0:
+                half[row, H_HEAD] = after
+            else:
+                parts[before, P_NEXT] = after
+            if after < 0:
+                half[row, H_TAIL] = before
+            half[row, H_WAITING] -= length
+            control[K_WAITING] -= length
+            drop(half, parts, free, row, part)
+        part = after
 
 
 @kernel
@@ -137,12 +190,18 @@ def release(
     half: Array, parts: Array, control: Array, free: Array, pieces: Array,
     slot: int, side: int, packet: int, ts: int, capture: int, through: int,
 ) -> None:  # fmt: skip
-    """Hand on the parts that are next in order; with `through` also over holes."""
+    """Hand on the parts that are next in order; with `through` also over holes.
+
+    What was seen at another capture point only when octets behind its begin were seen here, or acknowledged.
+    """
     row = 2 * slot + side
+    known = max(half[row, H_TOP], half[row, H_ACKED])
     part = half[row, H_HEAD]
     while part >= 0:
         start = parts[part, P_POS]
         here = half[row, H_POS]
+        if parts[part, P_ELSEWHERE] and start >= known:
+            break
         if start > here:
             if through == 0:
                 break
@@ -171,9 +230,7 @@ def release(
         if parts[part, P_OFFSET] >= 0:
             half[row, H_WAITING] -= length
             control[K_WAITING] -= length
-        half[row, H_COUNT] -= 1
-        parts[part, P_USED] = 0
-        give_row(free, part)
+        drop(half, parts, free, row, part)
         part = parts[part, P_NEXT]
     half[row, H_HEAD] = part
     if part < 0:

@@ -92,8 +92,11 @@ class Reassembler:
         self.faults = np.empty((T_HEIGHT, 1024), np.int64)
         self.windows = np.empty((V_HEIGHT, 1024), np.int64)
         self.ended = np.empty(4096, np.int64)
-        self.given_up: list[tuple[int, int]] = []
-        """Where too many connections were open: the packet that wanted one more, and how many were ended for it."""
+        self.points = np.zeros(1, np.int64)
+        """For each capture the first of those from the same capture point."""
+        self.given_up: list[tuple[int, int, int, int]] = []
+        """Where too many connections were open: capture, packet and time of the segment that wanted one more, and how
+        many were ended for it."""
 
     @property
     def conn(self) -> Ints:
@@ -101,20 +104,24 @@ class Reassembler:
         return self.slots.rows
 
     def feed(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Output]:
-        """Take one batch of segments (rows of one capture file, in its order), whose octets lie in `buffer`."""
+        """Take one batch of segments (each file's in its order), whose octets lie in `buffer`."""
         at, n = 0, len(segments.ts_ns)
+        if n and segments.capture.max() >= len(self.points):
+            self.points = grown(self.points, int(segments.capture.max()) + 1)
         while at < n:
             at = call(
                 reassemble, self.compiled, segments.ts_ns, segments.packet, segments.src_hi, segments.src_lo,
                 segments.dst_hi, segments.dst_lo, segments.sport, segments.dport, segments.seq, segments.ack,
                 segments.flags, segments.window, segments.mark, segments.offset, segments.caplen, segments.length,
-                segments.wscale, segments.capture, at, self.max_connections, buffer.data, self.conn, self.half,
-                self.table, self.parts.rows, self.slots.free, self.parts.free, self.younger, self.older, self.recent,
-                self.pieces, self.faults, self.windows, self.ended, self.control,
+                segments.wscale, segments.capture, at, self.max_connections, self.points, buffer.data, self.conn,
+                self.half, self.table, self.parts.rows, self.slots.free, self.parts.free, self.younger, self.older,
+                self.recent, self.pieces, self.faults, self.windows, self.ended, self.control,
             )  # fmt: skip
             yield from self._drain()
             if at < n:
-                yield from self._make_room(int(segments.packet[at]))
+                yield from self._make_room(
+                    int(segments.capture[at]), int(segments.packet[at]), int(segments.ts_ns[at])
+                )
         if self.control[K_TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
@@ -128,7 +135,7 @@ class Reassembler:
             at = call(end_all, self.compiled, slots, at, *self._state)
             yield from self._drain()
             if at < len(slots):
-                yield from self._make_room(0)
+                yield from self._make_room(0, 0, 0)
 
     @property
     def _state(self) -> tuple[Any, ...]:
@@ -149,14 +156,14 @@ class Reassembler:
                 self.ended[:ended].copy(),
             )  # fmt: skip
 
-    def _make_room(self, packet: int) -> Iterator[Output]:
+    def _make_room(self, *where: int) -> Iterator[Output]:
         """Give the kernels what they stopped for; what came out was read."""
         want = self.control[K_WANT]
         if want == SLOT:
             if self.slots.left == 0:
                 self._grow(min(2 * len(self.slots), self.max_connections))
         elif want == FEWER:
-            yield from self._give_up(packet)
+            yield from self._give_up(*where)
         elif want == PARTS:
             self.parts.grow(min(2 * len(self.parts), limits.WAITING_PARTS))
             self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts)), np.int64)
@@ -182,7 +189,7 @@ class Reassembler:
         self.control[K_KNOWN] = 0
         call(remember_all, self.compiled, names, self.younger, self.older, self.control)
 
-    def _give_up(self, packet: int) -> Iterator[Output]:
+    def _give_up(self, capture: int, packet: int, ts: int) -> Iterator[Output]:
         """End an eighth of the connections."""
         count = max(int(self.control[K_LIVE]) // 8, 1)
         self.control[K_GIVEN_UP] = 0
@@ -192,7 +199,7 @@ class Reassembler:
             if count and self.control[K_WANT] == IDENTITIES:
                 self._remember()
         if self.control[K_GIVEN_UP]:
-            self.given_up.append((packet, int(self.control[K_GIVEN_UP])))
+            self.given_up.append((capture, packet, ts, int(self.control[K_GIVEN_UP])))
 
     def free(self, slots: Ints) -> None:
         """Take back the slots of ended connections."""

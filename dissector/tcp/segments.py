@@ -11,6 +11,7 @@ from dissector.tcp.endings import due, end, expire
 from dissector.tcp.identities import identify
 from dissector.tcp.layout import (
     ACK,
+    ANYWHERE,
     C_BYTES,
     C_CLIENT,
     C_CLOSED,
@@ -21,6 +22,7 @@ from dissector.tcp.layout import (
     C_LAST_TS,
     C_OPENER,
     C_PACKETS,
+    C_POINT,
     C_RTT,
     C_SYN,
     C_SYN_TS,
@@ -34,6 +36,7 @@ from dissector.tcp.layout import (
     H_ACKED,
     H_AGAIN,
     H_COUNT,
+    H_ELSEWHERE,
     H_END,
     H_END_CAPTURE,
     H_END_PACKET,
@@ -92,7 +95,7 @@ from dissector.tcp.layout import (
     T_TS,
     T_VALUE,
 )
-from dissector.tcp.parts import emit, release, store
+from dissector.tcp.parts import displace, emit, release, store
 from dissector.tcp.slots import closed, find, open_slot, over, touch
 from dissector.tcp.windows import stall, watch
 
@@ -219,20 +222,60 @@ def keep_waiting(
         or control[K_WAITING] > limits.WAITING_OCTETS
         or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM
     ):
+        displace(half, parts, control, free_parts, row, -1, ANYWHERE)
         release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 1)
         skip = min(max(half[row, H_POS] - pos, 0), length)
     different = 0
     if caplen > skip:
         different = store(
             data, half, parts, control, free_parts, row, again,
-            pos + skip, caplen - skip, offset + skip, packet, ts, capture,
+            pos + skip, caplen - skip, offset + skip, packet, ts, capture, 0,
         )  # fmt: skip
     there = max(caplen, skip)
     if length > there:
-        store(data, half, parts, control, free_parts, row, again, pos + there, length - there, -1, packet, ts, capture)
+        store(
+            data, half, parts, control, free_parts, row, again, pos + there, length - there, -1, packet, ts, capture, 0
+        )
     if different:
         note(faults, control, slot, side, MISMATCH, pos, different, packet, ts, capture)
     release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 0)
+
+
+@kernel
+def fill(
+    data: Array, conn: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, younger: Array,
+    older: Array, control: Array, slot: int, side: int, start: int, offset: int, caplen: int,
+    packet: int, capture: int,
+) -> None:  # fmt: skip
+    """Take octets seen at another capture point than the connection's, for the case that this one missed them.
+
+    Their time is that of the connection's last packet: clocks differ.
+    """
+    row = 2 * slot + side
+    now = conn[slot, C_LAST_TS]
+    if half[row, H_STARTED] == 0:
+        half[row, H_STARTED] = 1
+        half[row, H_NEXT] = start
+    here = half[row, H_POS]
+    pos = here + difference(start, half[row, H_NEXT])
+    skip = min(max(here - pos, 0), caplen)
+    half[row, H_TWICE] += skip
+    if (
+        skip == caplen
+        or pos > max(half[row, H_TOP], half[row, H_ACKED]) + limits.WAITING_OCTETS_PER_STREAM
+        or free_parts[0] < half[row, H_COUNT] + 4
+        or half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM
+        or control[K_WAITING] > limits.WAITING_OCTETS
+        or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM
+    ):
+        return
+    if conn[slot, C_ID] == 0:
+        identify(conn, slot, start, now, younger, older, control)
+    store(
+        data, half, parts, control, free_parts, row, H_TWICE,
+        pos + skip, caplen - skip, offset + skip, packet, now, capture, 1,
+    )  # fmt: skip
+    release(half, parts, control, free_parts, pieces, slot, side, packet, now, capture, 0)
 
 
 @kernel
@@ -253,9 +296,9 @@ def acknowledge(half: Array, row: int, other: int, ack: int, flags: int, window:
 def reassemble(
     ts: Array, packet: Array, src_hi: Array, src_lo: Array, dst_hi: Array, dst_lo: Array, sport: Array, dport: Array,
     seq: Array, ack: Array, flags: Array, window: Array, mark: Array, offset: Array, caplen: Array, length: Array,
-    wscale: Array, capture: int, begin: int, most: int, data: Array, conn: Array, half: Array, table: Array,
-    parts: Array, free_slots: Array, free_parts: Array, younger: Array, older: Array,
-    recent: Array, pieces: Array, faults: Array, windows: Array, ended: Array, control: Array,
+    wscale: Array, captures: Array, begin: int, most: int, points: Array, data: Array, conn: Array, half: Array,
+    table: Array, parts: Array, free_slots: Array, free_parts: Array, younger: Array, older: Array, recent: Array,
+    pieces: Array, faults: Array, windows: Array, ended: Array, control: Array,
 ) -> int:  # fmt: skip
     """Take segments from `begin` on; return the index of the first not taken, with the reason in K_WANT.
 
@@ -264,6 +307,7 @@ def reassemble(
     """
     for i in range(begin, len(ts)):
         now = ts[i]
+        capture = captures[i]
         if now < control[K_CLOCK] - LINGER_NS:
             control[K_CLOCK] = now  # the clock stepped back, or another capture begins
         control[K_CLOCK] = max(control[K_CLOCK], now)
@@ -298,7 +342,9 @@ def reassemble(
             slot = table[place] - 1
             opening = flags[i] & (SYN | ACK) == SYN
             known = conn[slot, C_SYN] != 0 and (conn[slot, C_OPENER] != side or conn[slot, C_ISN] == seq[i])
-            if over(conn, slot, clock) or (opening and not known):
+            # Another capture point may see the next connection before ours has seen the end of this one.
+            here = conn[slot, C_POINT] == points[capture] or closed(conn, slot) or conn[slot, C_LAST_TS] + HOLE_NS < now
+            if over(conn, slot, clock) or (opening and not known and here):
                 count = conn[slot, C_PACKETS]
                 reused = opening and closed(conn, slot) == 0
                 if end(
@@ -319,18 +365,44 @@ def reassemble(
             if side == 0:
                 slot = open_slot(
                     conn, half, control, free_slots, src_hi[i], src_lo[i], sport[i], dst_hi[i], dst_lo[i], dport[i],
-                    seq[i], now, packet[i], capture,
+                    seq[i], now, packet[i], capture, points[capture],
                 )  # fmt: skip
             else:
                 slot = open_slot(
                     conn, half, control, free_slots, dst_hi[i], dst_lo[i], dport[i], src_hi[i], src_lo[i], sport[i],
-                    seq[i], now, packet[i], capture,
+                    seq[i], now, packet[i], capture, points[capture],
                 )  # fmt: skip
             if table[place] < 0:
                 control[K_TOMBSTONES] -= 1
             table[place] = slot + 1
         row = 2 * slot + side
         other = 2 * slot + 1 - side
+        start = seq[i]
+        if flags[i] & SYN:
+            start = (start + 1) & 0xFFFFFFFF
+
+        if points[capture] != conn[slot, C_POINT]:
+            new = length[i] > 0 and (
+                half[row, H_STARTED] == 0 or difference(start, half[row, H_NEXT]) + length[i] > 0
+            )  # fmt: skip
+            if new and conn[slot, C_LAST_TS] + HOLE_NS < now:
+                conn[slot, C_POINT] = points[capture]  # where it was seen first, nothing of it is seen any more
+            else:
+                isn = seq[i] if flags[i] & ACK == 0 else (ack[i] - 1) & 0xFFFFFFFF
+                mine = flags[i] & SYN == 0 or (conn[slot, C_SYN] != 0 and conn[slot, C_ISN] == isn)
+                if mine and flags[i] & SYN and half[row, H_SYNS] == 0:
+                    synchronize(
+                        conn, half, younger, older, control, slot, side, seq[i], ack[i], flags[i], wscale[i], 1,
+                        packet[i], conn[slot, C_LAST_TS], capture,
+                    )  # fmt: skip
+                if mine and length[i] > 0 and flags[i] & RST == 0:
+                    fill(
+                        data, conn, half, parts, free_parts, pieces, younger, older, control, slot, side, start,
+                        offset[i], min(caplen[i], length[i]), packet[i], capture,
+                    )  # fmt: skip
+                touch(conn, control, slot)
+                control[K_SEGMENTS] += 1
+                continue
 
         copy = is_copy(
             recent, src_lo[i], dst_lo[i], sport[i] << 16 | dport[i], seq[i], ack[i], mark[i], window[i], flags[i],
@@ -344,9 +416,7 @@ def reassemble(
             if flags[i] & SYN == 0:
                 half[row, H_PACKETS] += 1
 
-        start = seq[i]
         if flags[i] & SYN:
-            start = (start + 1) & 0xFFFFFFFF
             synchronize(
                 conn, half, younger, older, control, slot, side, seq[i], ack[i], flags[i], wscale[i], copy,
                 packet[i], now, capture,
@@ -363,6 +433,13 @@ def reassemble(
             if conn[slot, C_SYN] == 3 and conn[slot, C_SYN_TS] > 0:
                 conn[slot, C_RTT] = max(now - conn[slot, C_SYN_TS], 0)
 
+        if flags[i] & RST:
+            half[row, H_WINDOW] = -1
+            half[other, H_WINDOW] = -1
+        elif flags[i] & ACK:
+            acknowledge(half, row, other, ack[i], flags[i], window[i], now)
+            if half[other, H_ELSEWHERE]:  # what is answered comes before the answer
+                release(half, parts, control, free_parts, pieces, slot, 1 - side, packet[i], now, capture, 0)
         if length[i] > 0 and flags[i] & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             if half[row, H_STARTED] == 0:
                 half[row, H_STARTED] = 1
@@ -384,6 +461,8 @@ def reassemble(
                 half[row, H_TOP] = max(half[row, H_TOP], behind)
                 if conn[slot, C_CLOSER] < 0:
                     half[row, H_SAID_TS] = now
+                if half[row, H_ELSEWHERE]:
+                    displace(half, parts, control, free_parts, row, pos, behind)
                 if pos > here or half[row, H_HEAD] >= 0:
                     keep_waiting(
                         data, half, parts, free_parts, pieces, faults, control, slot, side, pos, skip, length[i],
@@ -404,11 +483,6 @@ def reassemble(
                         )  # fmt: skip
                     half[row, H_POS] = behind
                     half[row, H_NEXT] = (half[row, H_NEXT] + behind - here) & 0xFFFFFFFF
-        if flags[i] & RST:
-            half[row, H_WINDOW] = -1
-            half[other, H_WINDOW] = -1
-        elif flags[i] & ACK:
-            acknowledge(half, row, other, ack[i], flags[i], window[i], now)
         for k in range(2 * slot, 2 * slot + 2):
             head = half[k, H_HEAD]
             if (

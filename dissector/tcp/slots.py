@@ -23,9 +23,11 @@ from dissector.tcp.layout import (
     C_NEWER,
     C_OLDER,
     C_OPENER,
+    C_POINT,
     C_RTT,
     C_SEEN,
     C_USED,
+    C_VANTAGE,
     C_WIDTH,
     H_HEAD,
     H_TAIL,
@@ -111,7 +113,7 @@ def touch(conn: Array, control: Array, slot: int) -> None:
 def open_slot(
     conn: Array, half: Array, control: Array, free_slots: Array,
     a_hi: int, a_lo: int, a_port: int, b_hi: int, b_lo: int, b_port: int,
-    seq: int, ts: int, packet: int, capture: int,
+    seq: int, ts: int, packet: int, capture: int, point: int,
 ) -> int:  # fmt: skip
     """A fresh slot for a connection. A free one must be there."""
     slot = take_row(free_slots)
@@ -133,6 +135,8 @@ def open_slot(
     conn[slot, C_LAST_TS] = ts
     conn[slot, C_FIRST_PACKET] = packet
     conn[slot, C_FIRST_CAPTURE] = capture
+    conn[slot, C_VANTAGE] = point
+    conn[slot, C_POINT] = point
     for row in range(2 * slot, 2 * slot + 2):
         for column in range(H_WIDTH):
             half[row, column] = 0

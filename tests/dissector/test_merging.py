@@ -1,0 +1,146 @@
+"""Several captures of the same traffic: rotated sets, overlapping files, several capture points."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pamqp import commands
+
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.runs import Row, dissect, rows
+from tests.dissector.test_properties import COUNTED, TIMED
+from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, method, opening, publish, session
+
+WHERE = ("capture", "first_capture")
+SECOND = 1_000_000_000
+SESSION = Tape().play(session()).end().packets
+SEEN = (*COUNTED, "first_capture", "vantage", "duplicated_bytes", "last_packet", "closed_ts_ns")
+
+
+def write(folder: Path, **files: list[Packet]) -> list[str]:
+    for name, packets in files.items():
+        (folder / f"{name}.pcap").write_bytes(pcap(packets, ns=True))
+    return [str(folder / f"{name}.pcap") for name in files]
+
+
+def told(tables: dict[str, Any]) -> dict[str, list[Row]]:
+    """All that does not depend on where and when it was seen."""
+    return {
+        "frames": rows(tables["amqp091_frames"], *TIMED, *WHERE),
+        "messages": rows(tables["messages"], *TIMED, *WHERE),
+        "connections": rows(tables["connections"], *SEEN),
+        "anomalies": sorted(rows(tables["anomalies"], *TIMED, *WHERE), key=str),
+    }
+
+
+ORDER = ("frame_no", "first_frame_no", "channel_epoch", "no_ack")
+"""What depends on whether something was seen before its answer was."""
+
+
+def each_side(found: dict[str, list[Row]]) -> list[Any]:
+    """The rows of each direction, in their order."""
+    frames, messages = (
+        [
+            [{n: v for n, v in row.items() if n not in ORDER} for row in found[table] if row["from_client"] == side]
+            for side in (True, False)
+        ]
+        for table in ("frames", "messages")
+    )  # fmt: skip
+    counts = [(row["connection_id"], row["frames"], row["messages"], row["lost_bytes"]) for row in found["connections"]]
+    return [frames, messages, counts]
+
+
+def moved(packets: list[Packet], by: int) -> list[Packet]:
+    return [Packet(packet.ts_ns + by, packet.octets) for packet in packets]
+
+
+def without(packets: list[Packet], lost: set[int]) -> list[Packet]:
+    return [packet for i, packet in enumerate(packets) if i not in lost]
+
+
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+    return told(dissect(*write(tmp_path_factory.mktemp("whole"), whole=SESSION)))
+
+
+INNER = st.sets(st.integers(3, len(SESSION) - 4), max_size=12)
+"""Packets but those of the beginning and the end."""
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lost=st.tuples(INNER, INNER), offset=st.sampled_from([-15, -5, -1, 0, 1, 5, 15]), batch_bytes=st.integers(200, 4000)
+)
+def test_two_capture_points_give_one_connection(
+    lost: tuple[set[int], set[int]], offset: int, batch_bytes: int, tmp_path: Path, undamaged: dict[str, list[Row]]
+) -> None:
+    """What one of them missed the other fills, whichever is ahead; all is timed at one of them."""
+    one, two = without(SESSION, lost[0]), moved(without(SESSION, lost[1] - lost[0]), offset * STEP)
+    paths = write(tmp_path, one=one, two=two)
+    tables = dissect(*paths, check=True)
+    assert each_side(told(tables)) == each_side(undamaged)
+    if not lost[1 if offset < 0 else 0]:
+        assert told(tables) == undamaged
+    times = {packet.ts_ns for packet in (two if offset < 0 else one)}
+    assert {row["ts_ns"] for row in rows(tables["amqp091_frames"])} <= times
+    (row,) = rows(tables["connections"])
+    assert row["vantage"] == ("two.pcap" if offset < 0 else "one.pcap")
+    again = dissect(*paths, batch_bytes=batch_bytes)
+    for name, table in tables.items():
+        assert sorted(again[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
+
+
+@pytest.mark.compiled
+def test_capture_points_compiled(tmp_path: Path, undamaged: dict[str, list[Row]]) -> None:
+    paths = write(tmp_path, one=without(SESSION, {9, 14}), two=moved(without(SESSION, {11, 20}), 5 * STEP))
+    expected = dissect(*paths)
+    found = dissect(*paths, compiled=True)
+    assert each_side(told(found)) == each_side(undamaged)
+    assert {name: table.to_pylist() for name, table in found.items()} == {
+        name: table.to_pylist() for name, table in expected.items()
+    }
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_each_direction_at_a_point_of_its_own(side: int, tmp_path: Path, undamaged: dict[str, list[Row]]) -> None:
+    mine = [packet.octets[34:36] == (40000).to_bytes(2, "big") for packet in SESSION]
+    one = [packet for packet, is_client in zip(SESSION, mine, strict=True) if is_client == (side == CLIENT)]
+    two = [packet for packet, is_client in zip(SESSION, mine, strict=True) if is_client != (side == CLIENT)]
+    found = told(dissect(*write(tmp_path, one=one, two=moved(two, STEP))))
+    names = ("from_client", "method", "frame_type", "channel", "size")
+    assert sorted(str([row[n] for n in names]) for row in found["frames"]) == sorted(
+        str([row[n] for n in names]) for row in undamaged["frames"]
+    )
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 20])
+def test_files_of_a_set_are_one_sequence(overlap: int, tmp_path: Path, undamaged: dict[str, list[Row]]) -> None:
+    """Also when the second begins with packets that the first has, too."""
+    paths = write(tmp_path, a1=SESSION[:30], a2=SESSION[30 - overlap :])
+    tables = dissect(*paths)
+    assert told(tables) == undamaged
+    (row,) = rows(tables["connections"])
+    assert (row["vantage"], row["retransmitted_bytes"]) == ("a1.pcap", 0)
+
+
+def test_files_that_overlap_by_more_than_connections_linger(tmp_path: Path) -> None:
+    packets: list[Packet] = []
+    for number in range(120):
+        packets += Tape(port=40000 + number, start_ns=T0 + number * SECOND).play(opening(1)).end().packets
+    half = len(packets) // 120
+    whole = dissect(*write(tmp_path, whole=packets))
+    parts = dissect(*write(tmp_path, a=packets[: 100 * half], b=packets[30 * half :]))
+    assert told(parts) == told(whole)
+    assert len(rows(parts["connections"])) == 120
+
+
+def test_where_a_capture_point_ends_another_goes_on(tmp_path: Path) -> None:
+    tape = Tape().play(session())
+    rest = Tape(syn=False, start_ns=T0 + 60 * SECOND)
+    rest.next = list(tape.next)
+    rest.play([(CLIENT, b"".join(publish(b"late"))), (SERVER, method(commands.Basic.Ack(delivery_tag=9)))]).end()
+    whole = dissect(*write(tmp_path, whole=tape.packets + rest.packets))
+    found = dissect(*write(tmp_path, one=tape.packets, two=moved(tape.packets + rest.packets, 5 * STEP)))
+    assert told(found) == told(whole)
