@@ -333,7 +333,8 @@ class Framing:
         return self.faults[:, : self.control[M_FAULTS]]
 
     def _make_room(self, buffer: Buffer) -> None:
-        buffer.reserve(MAX_RECORD + limits.PAYLOAD + 64)
+        if not self.control[[M_FRAMES, M_ASIDE, M_FAULTS]].any():  # it stopped for want of room for octets
+            buffer.reserve(MAX_RECORD + limits.PAYLOAD + 64)
         if self.fragments.left == 0 and len(self.fragments) < limits.FRAGMENTS:
             self.fragments.grow(2 * len(self.fragments))
         if self.held.left == 0 and len(self.held) < limits.FRAGMENTS:

@@ -305,8 +305,8 @@ def publishes_by_tshark(packets: list[Packet], link: int) -> int:
 
 # Figures
 
-OTHER_WAYS = {"snapped", "rotated"}
-"""Recordings that have holes, or are several files."""
+OTHER_WAYS = {"snapped", "lossy_link"}
+"""Recordings that have holes, or disorder of their own: which packet brought an octet first changes there."""
 
 
 def recordings() -> list[Path]:
