@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,13 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
 
 def _with_streams(rows: DataFrame, job: Callable[..., DataFrame], read: Read, *tables: str) -> DataFrame:
     """The rows and those of a job over streams, which is not even planned where there are none."""
-    return rows if read("stream_frames").isEmpty() else rows.unionByName(job(*(read(table) for table in tables)))
+    return rows if not _streams(read) else rows.unionByName(job(*(read(table) for table in tables)))
+
+
+@lru_cache(maxsize=1)
+def _streams(read: Read) -> bool:
+    """Whether there are any streams."""
+    return not read("stream_frames").isEmpty()
 
 
 def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[str], None] = lambda what: None) -> None:

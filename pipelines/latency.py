@@ -15,6 +15,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
+from pipelines.buckets import once
 from pipelines.schemas import conform
 
 BITS = 7
@@ -148,7 +149,7 @@ def _samples(
     parts = [_sample(metric, table) for metric, table in given.items() if table is not None]
     if not parts:
         raise ValueError("no table to summarise")
-    return reduce(DataFrame.unionByName, parts)
+    return once(reduce(DataFrame.unionByName, parts))
 
 
 def _sample(metric: str, table: DataFrame) -> DataFrame:
@@ -207,8 +208,7 @@ def _bucketed(samples: DataFrame) -> DataFrame:
 def _percentiles(samples: DataFrame) -> DataFrame:
     """The columns of `PERCENTILES` by group: find the bucket of each rank, then the value inside the bucket."""
     group = Window.partitionBy(*_GROUP)
-    counts = _bucketed(samples)
-    counts = counts.withColumn(
+    counts = once(_bucketed(samples)).withColumn(
         "before",
         sf.coalesce(
             sf.sum("count").over(group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, -1)), sf.lit(0)
@@ -221,7 +221,7 @@ def _percentiles(samples: DataFrame) -> DataFrame:
             for name, share in PERCENTILES.items()
         )
     )
-    ranks = (
+    ranks = once(
         counts.select(*_GROUP, "bucket", "count", "before", "total", sf.inline(wanted))
         .withColumn("rank", rank)
         .where((sf.col("rank") > sf.col("before")) & (sf.col("rank") <= sf.col("before") + sf.col("count")))
