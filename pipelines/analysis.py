@@ -37,14 +37,14 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
     return {
         "confirms": lambda read, lost: _with_streams(
             confirms(read("amqp091_frames"), read("messages"), read("connections"), lost()),
-            stream_confirms, read, "stream_frames", "messages", "connections",
+            stream_confirms, read, "stream_frames", "messages", "connections", "anomalies",
         ),
         "settlements": lambda read, lost: settlements(
             read("amqp091_frames"), read("messages"), read("connections"), lost()
         ),
         "rpcs": lambda read, lost: _with_streams(
             rpcs(read("amqp091_frames"), read("connections"), lost()),
-            stream_rpcs, read, "stream_frames", "connections",
+            stream_rpcs, read, "stream_frames", "connections", "anomalies",
         ),
         "stream_credit": lambda read, _: _with_streams(
             nothing(read("connections").sparkSession, "stream_credit"), stream_credit, read, "stream_frames"

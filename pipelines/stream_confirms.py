@@ -17,7 +17,9 @@ _NUMBER = ("connection_id", "publisher_id", "publish_seq")
 _SENT = ("publisher_epoch", "publisher_reference", "stream", "frame_no", "ts_ns", "capture", "packet")
 
 
-def stream_confirms(frames: DataFrame, messages: DataFrame, connections: DataFrame) -> DataFrame:
+def stream_confirms(
+    frames: DataFrame, messages: DataFrame, connections: DataFrame, anomalies: DataFrame
+) -> DataFrame:
     """One row per publishing id and publisher; per sending, where a publisher sends one id several times.
 
     The answer is the first confirm or error for that id behind the publish. One that comes when the publisher's id was
@@ -28,6 +30,7 @@ def stream_confirms(frames: DataFrame, messages: DataFrame, connections: DataFra
         frames: `stream_frames`.
         messages: `messages`.
         connections: `connections`.
+        anomalies: the table `anomalies`.
 
     Returns:
         Rows of the table `confirms`.
@@ -49,7 +52,7 @@ def stream_confirms(frames: DataFrame, messages: DataFrame, connections: DataFra
     rows = rows.withColumn("answer", sf.min("answer").over(behind.rowsBetween(Window.unboundedPreceding, 0)))
     rows = once(rows.where(sf.col("records").isNotNull()))
     rows = rows.withColumn("accepted", sf.when(_outcome() != "nack", sf.col("publish_seq")))
-    ends = streams.endings(frames, connections)
+    ends = streams.endings(frames, connections).join(streams.holes(frames, anomalies), "connection_id", "left")
     rows = running(
         rows,
         PUBLISHER,
@@ -117,7 +120,7 @@ def _deduplicated() -> Column:
 
 def _result(rows: DataFrame) -> DataFrame:
     answered = sf.col("answer").isNotNull()
-    ended_by, end_ts_ns = streams.unanswered(sf.col("frame_no"), sf.col("server_close"))
+    ended_by, end_ts_ns = streams.unanswered(sf.col("frame_no"), sf.col("server_close"), sf.col("server_hole"))
     return rows.select(
         sf.lit(PROTOCOL).alias("protocol"),
         *_NUMBER,

@@ -20,7 +20,7 @@ def requests() -> list[str]:
     return sorted({m.name for m in methods if m.name == "tune" or any(f.name == "correlation_id" for f in m.fields)})
 
 
-def stream_rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
+def stream_rpcs(frames: DataFrame, connections: DataFrame, anomalies: DataFrame) -> DataFrame:
     """One row per request that asks for an answer, of either side.
 
     A close by the other side for any reason but 1 (ok) is an error in answer to the oldest request that was open then.
@@ -28,14 +28,17 @@ def stream_rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     Args:
         frames: `stream_frames`.
         connections: `connections`.
+        anomalies: the table `anomalies`.
 
     Returns:
         Rows of the table `rpcs`.
     """
-    rows = streams.asked(frames, requests()).join(streams.endings(frames, connections), "connection_id", "left")
-    rows = rows.withColumn(
-        "other_close", sf.when(sf.col("asked_by_client"), sf.col("server_close")).otherwise(sf.col("client_close"))
-    )
+    rows = streams.asked(frames, requests())
+    for facts in (streams.endings(frames, connections), streams.holes(frames, anomalies)):
+        rows = rows.join(facts, "connection_id", "left")
+    for what in ("close", "hole"):
+        other = sf.when(sf.col("asked_by_client"), sf.col(f"server_{what}")).otherwise(sf.col(f"client_{what}"))
+        rows = rows.withColumn(f"other_{what}", other)
     refused = (
         sf.col("answer").isNull()
         & (sf.col("command") != "close")
@@ -50,7 +53,7 @@ def stream_rpcs(frames: DataFrame, connections: DataFrame) -> DataFrame:
     open_still = sf.col("end").isNull()
     failed = sf.col("refused") | ~sf.coalesce(sf.col("end.code").isin(OK, CHALLENGE), sf.lit(True))
     response = sf.when(sf.col("refused"), "close").otherwise(sf.concat("command", sf.lit("-response")))
-    ended_by, end_ts_ns = streams.unanswered(sf.col("frame_no"), sf.col("other_close"))
+    ended_by, end_ts_ns = streams.unanswered(sf.col("frame_no"), sf.col("other_close"), sf.col("other_hole"))
     result = rows.select(
         "connection_id",
         sf.col("asked_by_client").alias("from_client"),

@@ -14,6 +14,8 @@ POINT = ("frame_no", "ts_ns", "capture", "packet")
 SUBSCRIPTION = ("connection_id", "subscription_id")
 OK, CHALLENGE = 1, 10
 """Response codes of what went well."""
+LOST = ("tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large")
+"""Anomalies behind which frames of that direction may be missing."""
 
 _union = partial(DataFrame.unionByName, allowMissingColumns=True)
 
@@ -32,8 +34,7 @@ def endings(frames: DataFrame, connections: DataFrame) -> DataFrame:
 
     Returns:
         `connection_id`; `client_close` and `server_close` (the first close of that side), structs of POINT and `code`;
-        `over` (the first of them, or the end of what was captured), a struct of POINT and `by`; `lossy` (bool: octets
-        of the connection were lost).
+        `over` (the first of them, or the end of what was captured), a struct of POINT and `by`.
     """
     close = sf.struct(*POINT, sf.col("closing_code").alias("code"))
     closes = (
@@ -59,25 +60,47 @@ def endings(frames: DataFrame, connections: DataFrame) -> DataFrame:
             "client_close",
             "server_close",
             sf.when(first.isNotNull(), closed).otherwise(silence).alias("over"),
-            (sf.col("lost_bytes") > 0).alias("lossy"),
         )
     )
 
 
-def unanswered(frame_no: Column, other_close: Column) -> tuple[Column, Column]:
-    """Why nobody answered a frame, and when that was certain: `ended_by` and `end_ts_ns`, from columns of `endings`.
+def holes(frames: DataFrame, anomalies: DataFrame) -> DataFrame:
+    """Where frames of each side may be lost: one row per connection that has such places.
+
+    Args:
+        frames: `stream_frames`.
+        anomalies: the table `anomalies`.
+
+    Returns:
+        `connection_id`; `client_hole` and `server_hole`, the last place in what that side sent, structs of frame_no (of
+        the frame that is partial, or of the next one) and ts_ns.
+    """
+    place = sf.struct("frame_no", "ts_ns")
+    parts = (
+        anomalies.where(sf.col("code").isin(*LOST) & sf.col("frame_no").isNotNull()),
+        frames.where("is_partial"),
+    )
+    rows = union(*(part.select("connection_id", "from_client", place.alias("place")) for part in parts))
+    return rows.groupBy("connection_id").agg(
+        sf.max(sf.when(sf.col("from_client"), sf.col("place"))).alias("client_hole"),
+        sf.max(sf.when(~sf.col("from_client"), sf.col("place"))).alias("server_hole"),
+    )
+
+
+def unanswered(frame_no: Column, other_close: Column, other_hole: Column) -> tuple[Column, Column]:
+    """Why nobody answered a frame, and when that was certain: `ended_by` and `end_ts_ns`, with `over` of `endings`.
 
     Args:
         frame_no: of the frame that waits.
         other_close: the close of the side that should have answered.
+        other_hole: the last place where frames of that side may be lost.
     """
-    discarded = sf.coalesce(frame_no > other_close["frame_no"], sf.lit(False))
-    by = sf.when(sf.coalesce("lossy", sf.lit(False)), "hole").otherwise(
-        sf.coalesce(sf.col("over.by"), sf.lit("capture-end"))
-    )
-    return sf.when(discarded, "discarded").otherwise(by), sf.when(discarded, other_close["ts_ns"]).otherwise(
-        sf.col("over.ts_ns")
-    )
+    no = sf.lit(False)
+    discarded = sf.coalesce(frame_no > other_close["frame_no"], no)
+    lost = sf.coalesce(other_hole["frame_no"] > frame_no, no)
+    by = sf.when(lost, "hole").otherwise(sf.coalesce(sf.col("over.by"), sf.lit("capture-end")))
+    when = sf.when(lost, other_hole["ts_ns"]).otherwise(sf.col("over.ts_ns"))
+    return sf.when(discarded, "discarded").otherwise(by), sf.when(discarded, other_close["ts_ns"]).otherwise(when)
 
 
 def asked(frames: DataFrame, commands: list[str]) -> DataFrame:

@@ -16,6 +16,7 @@ from pipelines.schemas import schema
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 NAMES = ("stream_calls", "stream_chunks", "stream_errors", "stream_js", "stream_rstream", "stream_super")
+CONFIRMS = ("stream_frames", "messages", "connections", "anomalies")
 Row = dict[str, Any]
 
 
@@ -43,7 +44,7 @@ def tables(spark, tmp_path_factory):
         for table, reader in dissector.read(CAPTURES / f"{name}.pcap").items():
             parts.setdefault(table, []).append(reader.read_all())
     found = {}
-    for table in ("stream_frames", "messages", "connections"):
+    for table in ("stream_frames", "messages", "connections", "anomalies"):
         (folder / table).mkdir()
         pq.write_table(pa.concat_tables(parts[table]), folder / table / "part-0.parquet")
         found[table] = spark.read.schema(schema(table)).parquet(str(folder / table)).coalesce(1)
@@ -65,7 +66,7 @@ def by_scenario(rows: list[Any], recorded: dict[str, dict[str, list[Row]]], *ord
 def confirmed(tables, recorded):
     from pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
 
-    rows = stream_confirms(tables["stream_frames"], tables["messages"], tables["connections"]).collect()
+    rows = stream_confirms(*(tables[name] for name in CONFIRMS)).collect()
     return by_scenario(rows, recorded, "connection_id", "publish_frame_no", "publish_seq")
 
 
@@ -140,7 +141,7 @@ def test_every_confirm_is_somebodys(confirmed, recorded):
 def test_requests_and_answers(tables, recorded):
     from pipelines.stream_rpcs import stream_rpcs  # noqa: PLC0415
 
-    rows = stream_rpcs(tables["stream_frames"], tables["connections"]).collect()
+    rows = stream_rpcs(*(tables[name] for name in ("stream_frames", "connections", "anomalies"))).collect()
     found = by_scenario(rows, recorded, "connection_id", "request_frame_no")
     for name in NAMES:
         # plainly: an answer has the number of its request; tune has none, and one a connection
@@ -257,7 +258,13 @@ class Talk:
         self.number = number
         self.frames: list[Row] = []
         self.messages: list[Row] = []
+        self.anomalies: list[Row] = []
         self.columns = columns
+
+    def lose(self) -> None:
+        """The last frame has a hole in front of it."""
+        names = ("connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client")
+        self.anomalies.append({k: self.frames[-1][k] for k in names} | {"code": "tcp-hole"})
 
     def frame(self, from_client: bool, command: str, *, is_response: bool = False, **columns: Any) -> int:
         no = len(self.frames)
@@ -290,6 +297,7 @@ def frames_of(spark, name: str, talks: list[Talk]):
     rows = {
         "stream_frames": [row for talk in talks for row in talk.frames],
         "messages": [row for talk in talks for row in talk.messages],
+        "anomalies": [row for talk in talks for row in talk.anomalies],
         "connections": [
             {
                 "connection_id": talk.number, "protocol": "rabbitmq-stream", "last_ts_ns": len(talk.frames) * 1000,
@@ -316,14 +324,17 @@ def test_confirms_by_hand(spark):
     anonymous.publish(3, epoch=2, publisher=9)
     anonymous.confirm(2, 1)
     anonymous.refuse((3, 18), (4, 17), publisher=9)
-    unknown = Talk(2, lost_bytes=5)
+    unknown = Talk(2)
     unknown.publish(5, epoch=None)
+    unknown.frame(False, "heartbeat")
+    unknown.lose()
+    unknown.publish(6, epoch=None)
     closed = Talk(3, closed_by="server-close")
     closed.publish(1)
     closed.frame(False, "close", correlation_id=1, closing_code=13)
     closed.publish(2)
     talks = [anonymous, unknown, closed]
-    rows = stream_confirms(*(frames_of(spark, name, talks) for name in ("stream_frames", "messages", "connections")))
+    rows = stream_confirms(*(frames_of(spark, name, talks) for name in CONFIRMS))
     names = (
         "connection_id", "publisher_id", "publisher_epoch", "publish_seq", "publish_frame_no", "confirm_frame_no",
         "outcome", "reply_code", "records", "deduplicated", "ended_by", "end_ts_ns",
@@ -335,6 +346,7 @@ def test_confirms_by_hand(spark):
         (1, 1, 2, 2, 5, 7, "ack", None, 1, False, None, None),
         (1, 9, 2, 3, 6, 8, "nack", 18, 1, None, None, None),
         (2, 1, None, 5, 0, None, "none", None, 1, None, "hole", 1000),
+        (2, 1, None, 6, 2, None, "none", None, 1, None, "capture-end", 3000),
         (3, 1, 1, 1, 0, None, "none", None, 1, None, "connection-close", 1000),
         (3, 1, 1, 2, 2, None, "none", None, 1, None, "discarded", 1000),
     ]
@@ -356,7 +368,7 @@ def test_deduplication_by_hand(spark):
     sent(talk, "b", 0, 1, 1, epoch=3)
     talk.ask("create", 3, stream="s")
     sent(talk, "a", 0, 1, epoch=4)
-    tables = [frames_of(spark, name, [talk]) for name in ("stream_frames", "messages", "connections")]
+    tables = [frames_of(spark, name, [talk]) for name in CONFIRMS]
     rows = sorted(stream_confirms(*tables).collect(), key=lambda row: row["publish_frame_no"])
     assert [(row["publisher_epoch"], row["publish_seq"], row["deduplicated"]) for row in rows] == [
         (1, 5, None), (1, 4, True), (1, 6, None), (2, 6, True), (2, 7, False), (3, 0, None), (3, 1, False),
