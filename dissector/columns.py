@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dissector.arrays import Array
+from dissector.arrow import array
 from dissector.kernel import call, proven
 from dissector.text import Integers, Octets
 from dissector.words import WORD, put_word, word
@@ -144,7 +145,7 @@ class Names:
 
     def __init__(self, texts: Sequence[str]) -> None:
         held = [text.encode() for text in texts]
-        self.texts = pa.array(texts, pa.string())
+        self.texts = array(texts, pa.string())
         self.sizes = np.array([len(text) for text in held], np.int64)
         self.at = np.cumsum(self.sizes) - self.sizes
         self.octets = np.frombuffer(b"".join(held) + bytes(WORD), np.uint8).copy()
@@ -152,7 +153,7 @@ class Names:
     def column(self, number: Integers, compiled: bool) -> pa.Array:
         """The text of each number; null where it is below 0."""
         if not compiled:
-            return self.texts.take(pa.array(number, mask=number < 0))
+            return self.texts.take(array(number, mask=number < 0))
         n = len(number)
         counts = np.bincount(np.maximum(number, -1) + 1, minlength=len(self.sizes) + 1)[1:]
         octets = np.empty(int(counts @ self.sizes) + WORD, np.uint8)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dissector.arrays import Ints, Octets
+from dissector.arrow import of_rows
 from dissector.detect import PROTOCOLS
 from dissector.handshakes import secured
 from dissector.handshakes.commands import Commands
@@ -134,7 +135,7 @@ class Connections:
         halves = zip(closed.sides[:, 0].tolist(), closed.sides[:, 1].tolist(), strict=True)
         each = zip(closed.stories, closed.states.tolist(), halves, strict=True)
         made = [self._row(story, state, sides, captures, clock) for story, state, sides in each]
-        return pa.RecordBatch.from_pylist(made, schema("connections"))
+        return of_rows(made, schema("connections"))
 
     def _row(
         self, story: Story, state: list[int], sides: tuple[list[int], list[int]], captures: list[str], clock: int | None

@@ -17,7 +17,7 @@ LEADING = {
     "from_client", "channel", "channel_epoch", "frame_type", "method", "size", "is_partial", "missing",
     "command", "version", "is_response",
 }  # fmt: skip
-LONGEST = 60
+LONGEST = 240
 """Characters shown of a text value."""
 UNTOLD = {
     "chunk_version", "chunk_epoch", "chunk_crc", "chunk_data_length", "chunk_trailer_length", "chunk_bloom_size",
@@ -27,17 +27,37 @@ MOST_MS = 1 << 46
 """Times in milliseconds that can be written as dates."""
 
 
+class Peers:
+    """Addresses by connection."""
+
+    def __init__(self, dissector: Dissector) -> None:
+        self.dissector = dissector
+        self.known: dict[int, tuple[str, str]] = {}
+
+    def of(self, row: dict[str, Any]) -> tuple[str, str]:
+        """Sender and receiver of a frame."""
+        identity = row["connection_id"]
+        if identity not in self.known:
+            if len(self.known) > 100_000:
+                self.known.clear()
+            self.known[identity] = ends(identity, self.dissector.tcp.conn)
+        client, server = self.known[identity]
+        return (client, server) if row["from_client"] else (server, client)
+
+
 class Json:
     """One JSON object a line; columns that are null are left out."""
 
     def __init__(self, out: TextIO, dissector: Dissector) -> None:
         self.out = out
+        self.peers = Peers(dissector)
 
     def frames(self, batch: pa.RecordBatch) -> None:
         """Print these frames."""
         for row in rows(batch):
-            row.pop("ts", None)
-            self.out.write(json.dumps(row, ensure_ascii=False) + "\n")
+            sender, receiver = self.peers.of(row)
+            told = {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
+            self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
 
 
 class Csv:
@@ -61,8 +81,7 @@ class Text:
 
     def __init__(self, out: TextIO, dissector: Dissector) -> None:
         self.out = out
-        self.dissector = dissector
-        self.known: dict[int, tuple[str, str]] = {}
+        self.peers = Peers(dissector)
 
     def frames(self, batch: pa.RecordBatch) -> None:
         """Print these frames."""
@@ -70,15 +89,8 @@ class Text:
             self.out.write(self._line(row) + "\n")
 
     def _line(self, row: dict[str, Any]) -> str:
-        identity = row["connection_id"]
-        if identity not in self.known:
-            if len(self.known) > 100_000:
-                self.known.clear()
-            self.known[identity] = ends(identity, self.dissector.tcp.conn)
-        client, server = self.known[identity]
-        sender, receiver = (client, server) if row["from_client"] else (server, client)
-        seconds, ns = divmod(row["ts_ns"], 1_000_000_000)
-        time = f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}.{ns // 1000:06d}"
+        sender, receiver = self.peers.of(row)
+        time = instant(row["ts_ns"])[11:26]
         what = row.get("method") or row.get("frame_type") or self._command(row)
         told = " ".join(_told(k, v) for k, v in row.items() if k not in LEADING and k not in UNTOLD)
         if row.get("is_partial"):
@@ -97,9 +109,16 @@ class Text:
 PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}
 
 
+def instant(ns: int) -> str:
+    """A time as ISO 8601 has it, UTC."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
 def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows without what is null in them; columns of nothing but null are never looked at."""
-    there = [name for name in batch.schema.names if batch.column(name).null_count < batch.num_rows]
+    """The rows without what is null in them; columns of nothing but null are never looked at, nor is `ts`."""
+    names = [name for name in batch.schema.names if name != "ts"]
+    there = [name for name in names if batch.column(name).null_count < batch.num_rows]
     return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
 
 
@@ -132,7 +151,7 @@ def _value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         if value.startswith(("{", "[")):
-            return clean(value if len(value) <= 4 * LONGEST else value[: 4 * LONGEST] + "…")
+            return clean(value if len(value) <= LONGEST else value[:LONGEST] + "…")
         return json.dumps(clean(value if len(value) <= LONGEST else value[:LONGEST] + "…"), ensure_ascii=False)
     return str(value)
 

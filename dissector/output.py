@@ -24,6 +24,8 @@ FORMATS = ("parquet", "arrow")
 GROUP_ROWS = 1 << 17
 """Rows of a row group at most."""
 GROUP_OCTETS = 32 << 20
+FEW_ROWS = 1 << 12
+"""Rows of a batch below which its octets are counted exactly."""
 PART_ROWS = 1 << 22
 """Rows of a part file at most: what is lost when a run is killed."""
 PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
@@ -115,7 +117,8 @@ class Output:
             table = self._tables[name]
             table.waiting.append(batch)
             table.rows += batch.num_rows
-            table.octets += batch.get_total_buffer_size()  # `nbytes` takes a hundred times as long
+            # `nbytes` takes a hundred times as long, but columns of nulls share memory, which here counts in each batch
+            table.octets += batch.nbytes if batch.num_rows < FEW_ROWS else batch.get_total_buffer_size()
             if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
                 self._submit(table)
 

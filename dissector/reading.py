@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import spec
 from dissector import kernel
+from dissector.arrow import array, of_rows
 from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
 from dissector.dissector import Dissector, Options, Row, Work
 from dissector.merging import Capture, Decoded, merge
@@ -171,7 +172,7 @@ class Reading:
             "tcp_segments": seen.segments,
             "other_packets": seen.others,
         }
-        self.pending.append(partial(list, [("captures", pa.RecordBatch.from_pylist([row], schema("captures")))]))
+        self.pending.append(partial(list, [("captures", of_rows([row], schema("captures")))]))
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
         times = batch.ts_ns
@@ -193,14 +194,14 @@ class Reading:
         numbers = [p.packet or None for p in problems]
         times = times or [None] * len(problems)
         columns: dict[str, Any] = {
-            "capture": pa.array([capture] * len(problems), pa.string()),
-            "packet": pa.array(numbers, pa.int64()),
-            "ts_ns": pa.array(times, pa.int64()),
-            "ts": pa.array([t // 1000 if t is not None else None for t in times], pa.int64()).view(TYPES["timestamp"]),
-            "code": pa.array([p.code for p in problems], pa.string()),
-            "severity": pa.array([self.severities[p.code] for p in problems], pa.string()),
-            "offset": pa.array([p.offset for p in problems], pa.int64()),
-            "detail": pa.array([p.detail for p in problems], pa.string()),
+            "capture": array([capture] * len(problems), pa.string()),
+            "packet": array(numbers, pa.int64()),
+            "ts_ns": array(times, pa.int64()),
+            "ts": array([t // 1000 if t is not None else None for t in times], pa.int64()).view(TYPES["timestamp"]),
+            "code": array([p.code for p in problems], pa.string()),
+            "severity": array([self.severities[p.code] for p in problems], pa.string()),
+            "offset": array([p.offset for p in problems], pa.int64()),
+            "detail": array([p.detail for p in problems], pa.string()),
         }
         rows = record_batch(schema("anomalies"), columns)
         return self.dissector.cut("anomalies", rows)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dissector.arrow import array
 from dissector.fields import REDACTED, Decoded
 from spec.model import Protocol
 
@@ -37,4 +38,4 @@ def hide(fields: Decoded, secret: NDArray[np.bool_], names: tuple[str, ...]) -> 
     if bad.any():
         for name, column in fields.columns.items():
             if pa.types.is_string(column.type) and column.null_count < len(column):
-                fields.columns[name] = pc.if_else(pc.and_(pa.array(bad), column.is_valid()), REDACTED, column)
+                fields.columns[name] = pc.if_else(pc.and_(array(bad), column.is_valid()), REDACTED, column)

@@ -14,6 +14,7 @@ from dissector import framing
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
+from dissector.arrow import array
 from dissector.columns import Names, nulls
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
@@ -120,7 +121,7 @@ class Tables:
         self.frame_types = Names([FRAME_TYPES.get(k, "") for k in range(max(FRAME_TYPES) + 1)])
         self.kinds = Names([ly.KINDS.get(k, "") for k in range(max(ly.KINDS) + 1)])
         layouts = spec.load(STREAM).methods
-        self.commands = pa.array([m.name for m in layouts], pa.string())
+        self.commands = array([m.name for m in layouts], pa.string())
         self.answers = np.array([m.class_id == 1 for m in layouts], np.bool_)
 
     def frames(self, frames: Frames, ends: Ends) -> pa.RecordBatch:
@@ -136,8 +137,8 @@ class Tables:
             "frame_type": self.frame_types.column(rows[ly.R_TYPE], self.compiled),
             "method": self.methods.column(rows[ly.R_METHOD], self.compiled),
             "size": _int32(rows[ly.R_SIZE]),
-            "is_partial": pa.array(rows[ly.R_MISSING] > 0),
-            "missing": pa.array(rows[ly.R_MISSING]),
+            "is_partial": array(rows[ly.R_MISSING] > 0),
+            "missing": array(rows[ly.R_MISSING]),
         }
         return record_batch(schema("amqp091_frames", self.protocol), columns | frames.fields.columns)
 
@@ -148,12 +149,12 @@ class Tables:
         layout = rows[sl.R_LAYOUT]
         answers = np.where(layout >= 0, self.answers[layout], rows[sl.R_KEY] & sl.RESPONSE != 0)
         columns |= {
-            "command": self.commands.take(pa.array(layout, mask=layout < 0)),
+            "command": self.commands.take(array(layout, mask=layout < 0)),
             "version": _int32(rows[sl.R_VERSION]),
-            "is_response": pa.array(answers),
+            "is_response": array(answers),
             "size": _int32(rows[sl.R_SIZE]),
-            "is_partial": pa.array(rows[sl.R_MISSING] > 0),
-            "missing": pa.array(rows[sl.R_MISSING]),
+            "is_partial": array(rows[sl.R_MISSING] > 0),
+            "missing": array(rows[sl.R_MISSING]),
         }
         return record_batch(schema("stream_frames"), columns | frames.fields.columns)
 
@@ -181,20 +182,20 @@ class Tables:
             rows[ly.G_FIRST_CAPTURE], rows[ly.G_FIRST_PACKET], rows[ly.G_FIRST_TS],
         )  # fmt: skip
         columns |= {
-            "first_frame_no": pa.array(rows[ly.G_FIRST_NO]),
+            "first_frame_no": array(rows[ly.G_FIRST_NO]),
             "protocol": _same("amqp-0-9-1", n),
             "kind": self.kinds.column(rows[ly.G_KIND], self.compiled),
             "channel": _int32(rows[ly.G_CHANNEL]),
             "channel_epoch": _int32(rows[ly.G_EPOCH]),
-            "no_ack": pa.array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
-            "publish_seq": pa.array(rows[ly.G_SEQ], mask=rows[ly.G_SEQ] < 0),
-            "body_size": pa.array(rows[ly.G_SIZE], mask=rows[ly.G_SIZE] < 0),
-            "body_hash": pa.array(messages.hashes.view(np.int64), mask=(rows[ly.G_HASH] == 0) | (not self.show_hashes)),
-            "is_partial": pa.array(rows[ly.G_PARTIAL] == 1),
-            "missing": pa.array(rows[ly.G_MISSING]),
+            "no_ack": array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
+            "publish_seq": array(rows[ly.G_SEQ], mask=rows[ly.G_SEQ] < 0),
+            "body_size": array(rows[ly.G_SIZE], mask=rows[ly.G_SIZE] < 0),
+            "body_hash": array(messages.hashes.view(np.int64), mask=(rows[ly.G_HASH] == 0) | (not self.show_hashes)),
+            "is_partial": array(rows[ly.G_PARTIAL] == 1),
+            "missing": array(rows[ly.G_MISSING]),
         }
         if messages.bodies is not None:
-            columns["body"] = pa.array(messages.bodies, pa.binary())
+            columns["body"] = array(messages.bodies, pa.binary())
         columns |= arguments.columns | properties.columns
         return record_batch(schema("messages"), columns)
 
@@ -208,8 +209,8 @@ class Tables:
             ends, rows[framing.Y_NO], rows[framing.Y_CAPTURE], rows[framing.Y_PACKET],
             rows[framing.Y_TS], rows[framing.Y_FIRST_CAPTURE], rows[framing.Y_FIRST_PACKET], rows[framing.Y_FIRST_TS],
         )  # fmt: skip
-        channel = pa.array(rows[framing.Y_CHANNEL], pa.int32(), mask=rows[framing.Y_CHANNEL] < 0)
-        offset = pa.array(rows[framing.Y_POS], mask=rows[framing.Y_POS] < 0)
+        channel = array(rows[framing.Y_CHANNEL], pa.int32(), mask=rows[framing.Y_CHANNEL] < 0)
+        offset = array(rows[framing.Y_POS], mask=rows[framing.Y_POS] < 0)
         return self._anomalies(codes, details, channel, offset, leading)
 
     def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
@@ -218,7 +219,7 @@ class Tables:
         details = [self._detail(code, value) for code, value in zip(codes, rows[T_VALUE].tolist(), strict=True)]
         number = np.full(len(codes), -1, np.int64)
         where = rows[T_CAPTURE], rows[T_PACKET], rows[T_TS]
-        offset = pa.array(rows[T_POS], mask=rows[T_POS] < 0)
+        offset = array(rows[T_POS], mask=rows[T_POS] < 0)
         leading = self._leading(ends, number, *where, *where)
         return self._anomalies(codes, details, nulls(len(codes), "int32"), offset, leading)
 
@@ -227,16 +228,16 @@ class Tables:
         unended = rows[V_END_PACKET] == 0
         capture = self._capture(rows[V_END_CAPTURE])
         columns = {
-            "connection_id": pa.array(ends.connection_id),
-            "from_client": pa.array(ends.from_client),
-            "kind": pa.array(["zero" if kind == ZERO else "full" for kind in rows[V_KIND].tolist()], pa.string()),
+            "connection_id": array(ends.connection_id),
+            "from_client": array(ends.from_client),
+            "kind": array(["zero" if kind == ZERO else "full" for kind in rows[V_KIND].tolist()], pa.string()),
             "start_capture": self._capture(rows[V_CAPTURE]),
-            "start_packet": pa.array(rows[V_PACKET]),
-            "start_ts_ns": pa.array(rows[V_TS]),
-            "end_capture": pc.if_else(pa.array(unended), pa.scalar(None, pa.string()), capture),
-            "end_packet": pa.array(rows[V_END_PACKET], mask=unended),
-            "end_ts_ns": pa.array(rows[V_END_TS], mask=unended),
-            "packets": pa.array(rows[V_PACKETS]),
+            "start_packet": array(rows[V_PACKET]),
+            "start_ts_ns": array(rows[V_TS]),
+            "end_capture": pc.if_else(array(unended), pa.scalar(None, pa.string()), capture),
+            "end_packet": array(rows[V_END_PACKET], mask=unended),
+            "end_ts_ns": array(rows[V_END_TS], mask=unended),
+            "packets": array(rows[V_PACKETS]),
         }
         return record_batch(schema("tcp_windows"), columns)
 
@@ -244,7 +245,7 @@ class Tables:
         """Rows of `anomalies` for the fields of the rows of another batch; None when there were none."""
         if not len(decoded.problem_row):
             return None
-        index = pa.array(decoded.problem_row)
+        index = array(decoded.problem_row)
         codes = [PROBLEM_CODES[code] for code in decoded.problem_code.tolist()]
         names = [name for name in schema("anomalies").names if name in batch.schema.names]
         leading = {name: batch.column(name).take(index) for name in names}
@@ -268,11 +269,11 @@ class Tables:
         self, codes: list[str], details: list[str], channel: pa.Array, offset: pa.Array, leading: dict[str, pa.Array]
     ) -> pa.RecordBatch:
         columns = leading | {
-            "code": pa.array(codes, pa.string()),
-            "severity": pa.array([self.severities[code] for code in codes], pa.string()),
+            "code": array(codes, pa.string()),
+            "severity": array([self.severities[code] for code in codes], pa.string()),
             "channel": channel,
             "offset": offset,
-            "detail": pa.array(details, pa.string()),
+            "detail": array(details, pa.string()),
         }
         return record_batch(schema("anomalies"), columns)
 
@@ -281,22 +282,22 @@ class Tables:
         first_capture: Ints, first_packet: Ints, first_ts: Ints,
     ) -> dict[str, pa.Array]:  # fmt: skip
         return {
-            "connection_id": pa.array(ends.connection_id),
-            "frame_no": pa.array(number, mask=number < 0),
+            "connection_id": array(ends.connection_id),
+            "frame_no": array(number, mask=number < 0),
             "capture": self._capture(capture),
-            "packet": pa.array(packet),
-            "ts_ns": pa.array(ts),
+            "packet": array(packet),
+            "ts_ns": array(ts),
             "ts": _time(ts),
             "first_capture": self._capture(first_capture),
-            "first_packet": pa.array(first_packet),
-            "first_ts_ns": pa.array(first_ts),
-            "from_client": pa.array(ends.from_client),
+            "first_packet": array(first_packet),
+            "first_ts_ns": array(first_ts),
+            "from_client": array(ends.from_client),
         }
 
     def _capture(self, index: Ints) -> pa.Array:
         if len(index) and (index == index[0]).all():
             return _same(self.captures[int(index[0])], len(index))
-        return pa.array(self.captures, pa.string()).take(pa.array(index))
+        return array(self.captures, pa.string()).take(array(index))
 
 
 def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
@@ -317,11 +318,11 @@ def _null(n: int, kind: pa.DataType) -> pa.Array:
 
 
 def _int32(values: Ints) -> pa.Array:
-    return pa.array(values.astype(np.int32))
+    return array(values.astype(np.int32))
 
 
 def _time(ns: Ints) -> pa.Array:
-    return pa.array(ns // 1000).view(TYPES["timestamp"])
+    return array(ns // 1000).view(TYPES["timestamp"])
 
 
 def _same(text: str, n: int) -> pa.Array:

@@ -31,6 +31,7 @@ from dissector.amqp10.values import (
 )
 from dissector.amqp10.values import TEXT as TEXTUAL
 from dissector.arrays import Array, Ints, Octets
+from dissector.arrow import array
 from dissector.fields import TRACE_COLUMNS, TRACE_TABLE, trace_columns
 from dissector.fieldtable import unsigned, write_integer
 from dissector.hashing import hash_begin, hash_end, hash_feed
@@ -174,7 +175,7 @@ def _names(kind: Ints) -> pa.Array:
     if len(kind) and kind[0] >= 0 and (kind == kind[0]).all():
         rows = np.arange(len(kind))
         return columns.constant(columns.validity(len(rows), rows), rows, KINDS[int(kind[0])])
-    return pa.array(KINDS, pa.string()).take(pa.array(kind, mask=kind < 0))
+    return array(KINDS, pa.string()).take(array(kind, mask=kind < 0))
 
 
 def _column(

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 import spec
 from dissector.arrays import Ints, Octets
+from dissector.arrow import array
 from dissector.handshakes.logins import Logins
 from dissector.handshakes.sayings import Sayings
 from dissector.handshakes.story import Story, Where
@@ -60,7 +60,7 @@ class Commands:
         index = np.flatnonzero(telling)
         rows = frames.rows[:, index]
         self.used.note(rows[sl.R_SLOT][~self.is_telling[rows[sl.R_LAYOUT]]])
-        at = pa.array(index)
+        at = array(index)
         values = {name: frames.fields.columns[name].take(at).to_pylist() for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
         wanted = (sl.R_SLOT, sl.R_SIDE, sl.R_LAYOUT, sl.R_TS, sl.R_PACKET, sl.R_CAPTURE)

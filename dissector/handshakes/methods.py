@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import IDS_OCTETS, Frames
 from dissector.arrays import Ints, Octets
+from dissector.arrow import array
 from dissector.handshakes.logins import Logins
 from dissector.handshakes.sayings import Said, Sayings
 from dissector.handshakes.story import Story, Where
@@ -82,7 +82,7 @@ class Methods:
         said: list[_Arguments | None] = [None] * len(index)
         for method in np.unique(methods[self.is_telling[methods]]).tolist():
             mine = np.flatnonzero(methods == method)
-            at = pa.array(index[mine])
+            at = array(index[mine])
             columns = {name: frames.fields.columns[name].take(at).to_pylist() for name in self.columns[method]}
             apart = [(name, columns.pop(name)) for name in PROPERTIES if name in columns]
             role, names = self.roles[method], tuple(columns)

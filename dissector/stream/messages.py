@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from dissector import framing, limits
 from dissector.arrays import Ints
+from dissector.arrow import array
 from dissector.carry import Buffer
 from dissector.fields import Decoded, Plan
 from dissector.fieldwalk import O_WIDTH
@@ -218,7 +219,8 @@ class Records:
         if len(made) > 1:
             order = np.argsort(frame, kind="stable")
             frame, index = frame[order], index[order]
-            columns = {name: array.take(pa.array(order)) for name, array in columns.items()}
+            at = array(order)
+            columns = {name: column.take(at) for name, column in columns.items()}
         delivered = kind[frame] == sl.DELIVERED
         firsts = np.flatnonzero(np.diff(frame, prepend=-1))  # frames ascend
         holders = frame[firsts]
@@ -234,13 +236,13 @@ class Records:
         times = _numbers(fields, "chunk_timestamp")[frame]
         sane = delivered & (np.abs(times) < (1 << 63) // 1_000_000)
         columns |= {
-            "kind": pa.array(["publish", "deliver"]).take(pa.array(delivered.astype(np.int64))),
-            "publisher_id": pa.array(_numbers(fields, "publisher_id")[frame].astype(np.int32), mask=delivered),
-            "subscription_id": pa.array(_numbers(fields, "subscription_id")[frame].astype(np.int32), mask=~delivered),
-            "offset": pa.array(chunk + index, mask=~placed),
-            "chunk_id": pa.array(chunk, mask=~placed),
-            "chunk_ts_ns": pa.array(np.where(sane, times, 0) * 1_000_000, mask=~sane),
-            "publish_seq": pc.if_else(pa.array(~delivered), columns["publish_seq"], pa.scalar(None, pa.int64())),
+            "kind": array(["publish", "deliver"]).take(array(delivered.astype(np.int64))),
+            "publisher_id": array(_numbers(fields, "publisher_id")[frame].astype(np.int32), mask=delivered),
+            "subscription_id": array(_numbers(fields, "subscription_id")[frame].astype(np.int32), mask=~delivered),
+            "offset": array(chunk + index, mask=~placed),
+            "chunk_id": array(chunk, mask=~placed),
+            "chunk_ts_ns": array(np.where(sane, times, 0) * 1_000_000, mask=~sane),
+            "publish_seq": pc.if_else(array(~delivered), columns["publish_seq"], pa.scalar(None, pa.int64())),
         }
         return rows[:, frame], columns
 

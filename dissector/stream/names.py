@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dissector.arrays import Array, Ints
+from dissector.arrow import array
 from dissector.fields import Decoded
 from dissector.stream import layout as sl
 
@@ -176,12 +177,12 @@ def _name(properties: object) -> str | None:
 
 def columns(of: Ints, table: list[Meaning], delivered: Array) -> dict[str, pa.Array]:
     """The columns of messages that say so, for indexes into the table; `delivered` (bool) where they are of chunks."""
-    index, of_consumer = pa.array(of), pa.array(delivered)
-    references = pa.array([m.reference for m in table], pa.string()).take(index)
+    index, of_consumer = array(of), array(delivered)
+    references = array([m.reference for m in table], pa.string()).take(index)
     nobody = pa.scalar(None, pa.string())
     return {
-        "stream": pa.array([m.stream for m in table], pa.string()).take(index),
+        "stream": array([m.stream for m in table], pa.string()).take(index),
         "publisher_reference": pc.if_else(of_consumer, nobody, references),
         "consumer": pc.if_else(of_consumer, references, nobody),
-        "publisher_epoch": pa.array([m.epoch for m in table], pa.int32()).take(index),
+        "publisher_epoch": array([m.epoch for m in table], pa.int32()).take(index),
     }

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from dissector import columns, framing, limits, text
 from dissector.amqp10 import sections
 from dissector.arrays import Array, Ints
+from dissector.arrow import array
 from dissector.carry import Buffer
 from dissector.hashing import hash_begin, hash_end, hash_feed
 from dissector.kernel import call
@@ -246,12 +247,12 @@ class Reader:
             self.compiled,
         )  # fmt: skip
         made = held.columns | {
-            "publish_seq": pa.array(found[sl.E_NUMBER][of], mask=~published),
-            "record_size": pa.array(lengths + missing, mask=~readable),
-            "body_size": pa.array(held.size, mask=~readable | (held.size < 0)),
-            "body_hash": pa.array(hashes.view(np.int64), mask=~readable | (missing > 0)),
-            "is_partial": pa.array(missing > 0),
-            "missing": pa.array(missing),
+            "publish_seq": array(found[sl.E_NUMBER][of], mask=~published),
+            "record_size": array(lengths + missing, mask=~readable),
+            "body_size": array(held.size, mask=~readable | (held.size < 0)),
+            "body_hash": array(hashes.view(np.int64), mask=~readable | (missing > 0)),
+            "is_partial": array(missing > 0),
+            "missing": array(missing),
             "filter_value": columns.texts(
                 columns.validity(n, filtered), filtered, texts.sizes, texts.octets, self.compiled
             ),
@@ -263,9 +264,9 @@ class Reader:
                 sections.body(buffer.data, *span)[: limits.BODY] if whole else None
                 for span, whole in zip(spans, there, strict=True)
             ]
-            made["body"] = pa.array(bodies, pa.binary())
+            made["body"] = array(bodies, pa.binary())
         if not readable.all():
-            made["body_kind"] = pc.if_else(pa.array(readable), made["body_kind"], pa.scalar(None, pa.string()))
+            made["body_kind"] = pc.if_else(array(readable), made["body_kind"], pa.scalar(None, pa.string()))
         return made, self._told(found[sl.E_REGION][of], readable, held)
 
     @staticmethod
@@ -363,16 +364,16 @@ class Reader:
             found = np.array([call(hash_end, self.compiled, large.lanes, large.tail, 0)], np.uint64)
             size = int(large.held.size[0])
             made = large.held.columns | {
-                "publish_seq": pa.array([large.number], pa.int64()),
-                "record_size": pa.array([large.size], pa.int64()),
-                "body_size": pa.array([size if size >= 0 else None], pa.int64()),
-                "body_hash": pa.array(found.view(np.int64), mask=np.array([not large.hashed])),
-                "is_partial": pa.array([False]),
-                "missing": pa.array([0], pa.int64()),
-                "filter_value": pa.array([None], pa.string()),
+                "publish_seq": array([large.number], pa.int64()),
+                "record_size": array([large.size], pa.int64()),
+                "body_size": array([size if size >= 0 else None], pa.int64()),
+                "body_hash": array(found.view(np.int64), mask=np.array([not large.hashed])),
+                "is_partial": array([False], pa.bool_()),
+                "missing": array([0], pa.int64()),
+                "filter_value": array([None], pa.string()),
             }
             if self.keep_bodies:
-                made["body"] = pa.array([None], pa.binary())
+                made["body"] = array([None], pa.binary())
             long.found.append((np.array([long.records], np.int64), made))
             long.records += 1
             long.left -= 1

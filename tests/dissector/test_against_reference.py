@@ -32,7 +32,7 @@ PROPERTIES = (
 TABLES = {"arguments", "client_properties", "server_properties"}
 RESERVED = {"cluster_id"}
 """pamqp's name for what the final draft reserves in basic.get-empty; it has no column."""
-PROTOCOLS_LEFT_OUT = {"failed_handshakes", "wrong_ports"}
+PROTOCOLS_LEFT_OUT = {"failed_handshakes", "wrong_ports", "amqp10_handshakes"}
 """Connections of other protocols: the broker's answer to their headers has a row in the reference only."""
 
 

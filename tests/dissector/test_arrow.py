@@ -1,0 +1,46 @@
+"""Arrays made without pandas are those that pyarrow makes."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dissector.arrow import array, of_rows
+
+MASK = np.array([True, False, True])
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "mask"),
+    [
+        (np.array([1, -2, 3]), None, None),
+        (np.array([1, -2, 3]), pa.int32(), MASK),
+        (np.array([1, -2, 3], np.int32), None, MASK),
+        (np.arange(9)[::3], None, None),
+        (np.array([True, False, True]), None, None),
+        (np.array([True, True, False]), None, MASK),
+        ([1, None, 3], pa.int64(), None),
+        ([1, 2, 3], pa.int32(), MASK),
+        ([None, True, False], pa.bool_(), None),
+        (["a", None, "ä€"], pa.string(), None),
+        ([b"a", None, b""], pa.binary(), None),
+        ([], pa.int64(), None),
+        ([], pa.string(), None),
+        (["x", "y", None], pa.string(), MASK),
+    ],
+)  # fmt: skip
+def test_arrays_are_those_of_pyarrow(values: object, kind: pa.DataType, mask: np.ndarray | None) -> None:
+    if mask is not None and isinstance(values, list):
+        expected = pa.array([None if hidden else v for v, hidden in zip(values, mask, strict=True)], kind)
+    else:
+        expected = pa.array(values, kind, mask=mask)
+    made = array(values, kind, mask)
+    made.validate(full=True)
+    assert made.type == expected.type
+    assert made.equals(expected)
+    assert made.null_count == expected.null_count
+
+
+def test_rows_make_a_batch() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.bool_())])
+    rows = [{"a": 1, "b": "x"}, {"c": True}]
+    assert of_rows(rows, schema).equals(pa.RecordBatch.from_pylist(rows, schema))
