@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.test_contract import ANALYZED, WORDS
+
 CAPTURES = Path(__file__).parents[1] / "captures"
 JUDGED = ("confirms", "settlements", "rpcs", "flow_control", "heartbeats")
 ORDER = {
@@ -98,3 +100,9 @@ def test_heartbeats_kept_and_missed(statistics):
         sign = each[row["from_client"]]
         assert sign["negotiated_s"] == row["negotiated_s"]
         assert (sign["missed"] > 0) == (row["frames"] == 0)
+
+
+@pytest.mark.parametrize(("table", "column"), [key for key in WORDS if key[0] in ANALYZED])
+def test_columns_hold_no_other_words(recorded, table, column):
+    values = pq.read_table(recorded.statistics / table, columns=[column])[column]
+    assert {*values.unique().drop_null().to_pylist()} <= {*WORDS[table, column].split()}
