@@ -75,7 +75,7 @@ class Reading:
         options: Options | None = None,
         progress: Callable[[int], None] | None = None,
         compiled: bool | None = None,
-        batch_bytes: int = 4 << 20,
+        batch_bytes: int = 6 << 20,
     ) -> None:
         self.sources = sources
         self.options = options or Options()
