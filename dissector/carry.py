@@ -41,10 +41,34 @@ class Buffer:
             self.data = data
 
 
+class Carried(NamedTuple):
+    """Octets taken out of a buffer, and for each of the ranges the end of the rows that point at them."""
+
+    octets: Octets
+    ends: tuple[int, ...]
+
+    @classmethod
+    def nothing(cls, ranges: Sequence[Ranges]) -> "Carried":
+        """No octets."""
+        return cls(np.zeros(0, np.uint8), (0,) * len(ranges))
+
+
 @kernel
-def gather_ranges(matrix: Array, used: int, offset: int, length: int, data: Array, out: Array, at: int) -> int:
-    """Copy the octets of all live rows to `out`, and make the rows point there. Returns the end of what was copied."""
+def live_end(matrix: Array, used: int, offset: int) -> int:
+    """The row behind the last live one. Most matrices are large, and their live rows few and in front."""
+    end = 0
     for row in range(matrix.shape[0]):
+        if matrix[row, used] != 0 and matrix[row, offset] >= 0:
+            end = row + 1
+    return end
+
+
+@kernel
+def gather_ranges(
+    matrix: Array, end: int, used: int, offset: int, length: int, data: Array, out: Array, at: int
+) -> int:
+    """Copy the octets of all live rows to `out`, and make the rows point there. Returns the end of what was copied."""
+    for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             start = matrix[row, offset]
             for i in range(matrix[row, length]):
@@ -55,34 +79,36 @@ def gather_ranges(matrix: Array, used: int, offset: int, length: int, data: Arra
 
 
 @kernel
-def count_ranges(matrix: Array, used: int, offset: int, length: int) -> int:
+def count_ranges(matrix: Array, end: int, used: int, offset: int, length: int) -> int:
     """Octets that all live rows point at."""
     total = 0
-    for row in range(matrix.shape[0]):
+    for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             total += matrix[row, length]
     return total
 
 
 @kernel
-def move_ranges(matrix: Array, used: int, offset: int, by: int) -> None:
+def move_ranges(matrix: Array, end: int, used: int, offset: int, by: int) -> None:
     """Shift what all live rows point at."""
-    for row in range(matrix.shape[0]):
+    for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             matrix[row, offset] += by
 
 
-def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Octets:
+def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Carried:
     """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
-    total = sum(call(count_ranges, compiled, r.matrix, r.used, r.offset, r.length) for r in ranges)
+    ends = tuple(int(call(live_end, compiled, r.matrix, r.used, r.offset)) for r in ranges)
+    both = list(zip(ranges, ends, strict=True))
+    total = sum(call(count_ranges, compiled, r.matrix, end, r.used, r.offset, r.length) for r, end in both)
     out = np.empty(total, np.uint8)
     at = 0
-    for r in ranges:
-        at = call(gather_ranges, compiled, r.matrix, r.used, r.offset, r.length, data, out, at)
-    return out
+    for r, end in both:
+        at = call(gather_ranges, compiled, r.matrix, end, r.used, r.offset, r.length, data, out, at)
+    return Carried(out, ends)
 
 
-def move(ranges: Sequence[Ranges], by: int, compiled: bool) -> None:
+def move(ranges: Sequence[Ranges], carried: Carried, by: int, compiled: bool) -> None:
     """Shift what these ranges point at, after the octets were placed in another buffer."""
-    for r in ranges:
-        call(move_ranges, compiled, r.matrix, r.used, r.offset, by)
+    for r, end in zip(ranges, carried.ends, strict=True):
+        call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)

@@ -19,7 +19,7 @@ from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.amqp10.frames import Amqp10
 from dissector.arrays import Ints
 from dissector.capture import PacketBatch
-from dissector.carry import Buffer, Ranges, gather, move
+from dissector.carry import Buffer, Carried, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.handshakes.layers import Layers
 from dissector.merging import Decoded
@@ -126,7 +126,7 @@ class Dissector:
         }  # fmt: skip
         self.over = False
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
-        self.carried = np.zeros(0, np.uint8)
+        self.carried = Carried.nothing(self._ranges)
 
     @property
     def _ranges(self) -> list[Ranges]:
@@ -168,11 +168,11 @@ class Dissector:
         self.over = True
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
-        self.carried = np.zeros(0, np.uint8)
+        self.carried = Carried.nothing(self._ranges)
 
     def _resume(self, buffer: Buffer) -> Buffer:
-        buffer.reserve(len(self.carried) + (1 << 16))
-        move(self._ranges, buffer.append(self.carried), self.compiled)
+        buffer.reserve(len(self.carried.octets) + (1 << 16))
+        move(self._ranges, self.carried, buffer.append(self.carried.octets), self.compiled)
         return buffer
 
     def _take(self, out: Output, buffer: Buffer) -> Iterator[Work]:

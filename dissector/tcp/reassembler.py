@@ -119,9 +119,7 @@ class Reassembler:
             )  # fmt: skip
             yield from self._drain()
             if at < n:
-                yield from self._make_room(
-                    int(segments.capture[at]), int(segments.packet[at]), int(segments.ts_ns[at])
-                )
+                yield from self._make_room(int(segments.capture[at]), int(segments.packet[at]), int(segments.ts_ns[at]))
         if self.control[K_TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
