@@ -15,9 +15,11 @@ from dissector.amqp091.layout import (
     N_GETS_END,
     N_NEXT,
     N_SLOT,
+    N_UNSURE,
     N_USED,
     N_WIDTH,
     Q_TOMBSTONES,
+    UNKNOWN,
     Z_KEY,
     Z_NEXT,
     Z_VALUE,
@@ -58,6 +60,7 @@ def channel_row(
     channels[row, N_SLOT] = slot
     channels[row, N_CHANNEL] = number
     channels[row, N_NEXT] = first[slot]
+    channels[row, N_UNSURE] = UNKNOWN
     first[slot] = row
     channels[row, N_CONSUMERS] = -1
     channels[row, N_CONSUMES] = -1

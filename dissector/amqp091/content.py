@@ -4,7 +4,8 @@ One row of `channels` a channel, two of `contents` (what the client, and what th
 Frames of other channels may come between; anything else inside a content is a fault, and the content is
 given up. The body is hashed as it passes. What else a message row must say, and only earlier frames know, is
 kept here: the channel's epoch, the publish number (RabbitMQ: from the client's first confirm.select), and
-whether the consumer or get acknowledges.
+whether the consumer or get acknowledges. A publish that nobody saw has a number, too: behind a hole that may hold one,
+or a confirm.select, and on a channel that was open before, numbers are not known until channel.open is seen.
 """
 
 from dissector.amqp091.channels import (
@@ -49,9 +50,11 @@ from dissector.amqp091.layout import (
     CONSUME,
     CONSUME_OK,
     DELIVER,
+    DOUBTFUL,
     E_BODY,
     E_LENGTH,
     E_OFFSET,
+    FOUND,
     G_BODY,
     G_CAPTURE,
     G_CHANNEL,
@@ -83,6 +86,8 @@ from dissector.amqp091.layout import (
     GET_OK,
     HEADER,
     INTERRUPTED,
+    KNOWN,
+    LOST,
     LOST_WAY,
     METHOD,
     N_CHANNEL,
@@ -93,6 +98,7 @@ from dissector.amqp091.layout import (
     N_NEXT,
     N_SEQ,
     N_SLOT,
+    N_UNSURE,
     N_USED,
     NOT_TAKEN,
     OPEN,
@@ -127,6 +133,7 @@ from dissector.amqp091.layout import (
     RETURN,
     SELECT,
     UNEXPECTED,
+    UNKNOWN,
     X_BEFORE,
     X_CHANNEL,
     X_LENGTH,
@@ -215,10 +222,17 @@ def body_octets(
 
 @kernel
 def lose_way(slot: int, server: int, how: int, channels: Array, contents: Array, first: Array) -> None:
-    """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others."""
+    """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
+
+    Nor do the client's publishes have numbers then, unless it turns out that no frame but of bodies was lost.
+    """
     row = first[slot]
     while row >= 0:
         contents[2 * row + server, B_LOST] = how
+        if server == 0 and how == LOST:
+            channels[row, N_UNSURE] = DOUBTFUL if channels[row, N_UNSURE] == KNOWN else UNKNOWN
+        elif server == 0 and how == FOUND and channels[row, N_UNSURE] == DOUBTFUL:
+            channels[row, N_UNSURE] = KNOWN
         row = channels[row, N_NEXT]
 
 
@@ -297,7 +311,8 @@ def begin_content(
     contents[k, B_SEQ] = -1
     if role == PUBLISH and channels[row, N_CONFIRM]:
         channels[row, N_SEQ] += 1
-        contents[k, B_SEQ] = channels[row, N_SEQ]
+        if channels[row, N_UNSURE] == KNOWN:
+            contents[k, B_SEQ] = channels[row, N_SEQ]
     contents[k, B_NO_ACK] = no_ack
     contents[k, B_FIRST_NO] = frames[R_NO, i]
     contents[k, B_FIRST_PACKET] = frames[R_FIRST_PACKET, i]
@@ -434,9 +449,12 @@ def assemble(
                 channels[row, N_EPOCH] += 1
                 channels[row, N_CONFIRM] = 0
                 channels[row, N_SEQ] = 0
+                channels[row, N_UNSURE] = KNOWN
             elif contents[k, B_STATE] != 0:
                 content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
                 finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
+            if method == -1 and server == 0:  # not enough is left of it to say what it was
+                channels[row, N_UNSURE] = UNKNOWN
             take_method(
                 frames, i, role, tags[i], is_set(no_acks, i), is_set(no_waits, i), channels, row, contents, lanes,
                 nodes, free_nodes, control, server, keep,

@@ -111,11 +111,14 @@ KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"
 (
     N_USED, N_SLOT, N_CHANNEL, N_NEXT,  # N_NEXT: next channel of the connection
     N_EPOCH, N_CONFIRM, N_SEQ,  # N_SEQ: number of the last publish
+    N_UNSURE,  # whether that is known: one of the below
     N_CONSUMERS,  # list of (hash of the tag, no_ack)
     N_CONSUMES, N_CONSUMES_END,  # consumes that wait for their -ok: (hash of the tag or 0, no_ack)
     N_GETS, N_GETS_END,  # gets that wait: (0, no_ack)
     N_WIDTH,
-) = range(13)  # fmt: skip
+) = range(14)  # fmt: skip
+KNOWN, DOUBTFUL, UNKNOWN = range(3)
+"""All was seen since channel.open; it was, if the last hole of the client's held nothing but bodies; it was not."""
 
 # Columns of `contents`, rows 2 * channel + (0 client's, 1 server's).
 (

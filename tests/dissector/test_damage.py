@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pamqp import commands
 
-from tests.captures.damage import HARMFUL, HARMLESS, Capture, Score, compare, numbered
+from tests.captures.damage import HARMFUL, HARMLESS, Capture, Score, compare, numbered, places
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect_packets, recorded, rows
 from tests.dissector.test_properties import COUNTED, TIMED
@@ -203,6 +203,95 @@ def test_a_quiet_connection_begun_in_the_middle_is_not_kept_waiting() -> None:
     frames, _, _ = amqp(tape.packets)
     told = [(row["from_client"], row["method"]) for row in frames if row["method"]]
     assert told == [(False, "basic.deliver"), (True, "basic.ack")] * 5
+
+
+# Numbers of publishes
+
+SELECT = method(commands.Confirm.Select())
+CLOSE = method(commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
+REOPENING = [(CLIENT, CLOSE), (SERVER, method(commands.Channel.CloseOk())), *opening(1)]
+
+
+def sent(name: str, channel: int = 1, body: bytes = b"x") -> bytes:
+    return b"".join(publish(body, channel, message_id=name))
+
+
+def publish_numbers(packets: list[Packet]) -> dict[str, int | None]:
+    """The number of each publish, by message id."""
+    _, messages, _ = amqp(packets)
+    return {row["message_id"]: row["publish_seq"] for row in messages if row["kind"] == "publish"}
+
+
+def without(tape: Tape, *places: int) -> list[Packet]:
+    """What a tape recorded behind the beginning, but for these packets of it."""
+    lost = {3 + len(BEGIN) + place for place in places}
+    return [p for i, p in enumerate(tape.packets) if i not in lost]
+
+
+def test_publishes_behind_a_hole_that_may_hold_others_have_no_number() -> None:
+    """Until the channel is opened again: a confirm.select alone may be the second, which does not begin again."""
+    tape = Tape().play([*BEGIN, *opening(2)])
+    tape.play([(CLIENT, SELECT + sent("one") + method(commands.Confirm.Select(), 2)), (CLIENT, sent("other", 2))])
+    tape.play([(CLIENT, sent("lost")), (CLIENT, sent("two") + sent("another", 2)), (CLIENT, SELECT + sent("three"))])
+    tape.play([*REOPENING, (CLIENT, SELECT + sent("four") + sent("five"))])
+    assert publish_numbers(without(tape, 4)) == {
+        "one": 1, "other": 1, "two": None, "another": None, "three": None, "four": 1, "five": 2,
+    }  # fmt: skip
+    whole = publish_numbers(tape.packets)
+    assert (whole["two"], whole["three"]) == (3, 4)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_holes_that_can_hold_no_publish_leave_numbers_known(lost: int) -> None:
+    """One in a body whose head is visible, and one that takes a body's frame whole, which its header foretells."""
+    octets = sent("two", body=b"y" * 3000)
+    tape = Tape().play([*BEGIN, (CLIENT, SELECT + sent("one"))])
+    at = octets.index(b"y" * 3000)
+    tape.say(CLIENT, octets, [at, at + 1000] if lost == 2 else [at - 7, len(octets) - 1])
+    if lost == 1:
+        tape.packets.pop(3 + len(BEGIN) + 3)  # the end of the frame goes with it
+    tape.play([(CLIENT, sent("three"))] * 40)
+    assert publish_numbers(without(tape, lost + (lost == 1)))["three"] == 42
+
+
+def test_holes_in_what_the_broker_says_leave_numbers_known() -> None:
+    tape = Tape().play([*BEGIN, (CLIENT, SELECT + sent("one")), (SERVER, method(commands.Confirm.SelectOk()))])
+    tape.play([(SERVER, method(commands.Basic.Ack(delivery_tag=1))), (CLIENT, sent("two"))])
+    assert publish_numbers(without(tape, 1)) == {"one": 1, "two": 2}
+
+
+def test_a_method_of_which_nothing_is_left_may_have_been_a_publish() -> None:
+    """Of one channel: its head says which."""
+    tape = Tape().play([*BEGIN, *opening(2), (CLIENT, method(commands.Confirm.Select(), 2) + SELECT)])
+    octets = sent("cut")
+    tape.say(CLIENT, octets, [8, 14])
+    tape.play([(CLIENT, sent("behind") + sent("aside", 2))])
+    found = publish_numbers(without(tape, 4))
+    assert (found["behind"], found["aside"]) == (None, 1)
+
+
+def test_a_channel_that_was_opened_before_the_capture_has_no_numbers() -> None:
+    """Its first confirm.select may have been there, too."""
+    tape = Tape(syn=False).play([(CLIENT, SELECT + sent("one")), *REOPENING, (CLIENT, SELECT + sent("two"))])
+    assert publish_numbers(tape.packets) == {"one": None, "two": 1}
+
+
+@pytest.mark.parametrize("way", HARMFUL)
+@pytest.mark.parametrize("name", ["many_confirms.pcap", "orders_pika.pcap", "channel_reopened.pcap"])
+def test_damage_changes_no_number(name: str, way: str) -> None:
+    """A publish has its own number, or none."""
+    capture, whole = capture_of(name)
+    names = ("exchange", "routing_key", "message_id", "body_size", "body_hash")
+
+    def numbers(table: pa.Table, packets: list[Packet]) -> set[tuple[object, ...]]:
+        known = [row for row in rows(table) if row["kind"] == "publish" and not row["is_partial"]]
+        return {(first, *map(row.get, names), row.get("publish_seq")) for first, _, row in places(known, packets)}
+
+    sent = numbers(whole["messages"], capture.packets)
+    for seed in range(2):
+        damaged = HARMFUL[way](capture, random.Random(f"{seed} {name}"))
+        found = numbers(dissect_packets(damaged, capture.link)["messages"], damaged)
+        assert {row for row in found if row[-1] is not None} <= sent
 
 
 def test_ids_of_methods_have_sixteen_bits() -> None:

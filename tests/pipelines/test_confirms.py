@@ -99,6 +99,24 @@ def before_confirm_mode() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def publishes_without_a_number() -> tuple[Connection, list[dict[str, Any]]]:
+    """Behind a hole in what the client says; no answer there is for a publish before it but what covers all."""
+    c = Connection()
+    c.publish(1)
+    c.publish(2)
+    c.lose(from_client=True)
+    c.publish(None, mandatory=True)
+    c.message("return", reply_code=312)
+    c.publish(None)
+    single = c.ack(2)
+    c.ack(4)
+    all_to_5 = c.ack(5, True)
+    return c, [
+        {"publish_seq": 1, "outcome": "ack", "confirm_frame_no": all_to_5, "returned": False},
+        {"publish_seq": 2, "outcome": "ack", "confirm_frame_no": single, "returned": False},
+    ]
+
+
 def equal_returns() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.publish(1, mandatory=True, body_hash=1)
@@ -315,6 +333,7 @@ SCENARIOS = {
         multiple_after_out_of_order_singles,
         rejected_publish,
         before_confirm_mode,
+        publishes_without_a_number,
         equal_returns,
         behind_the_servers_close,
         same_number_opened_again,
