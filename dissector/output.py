@@ -8,15 +8,19 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Lock, Semaphore
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dissector.dissector import Row, Work
+
+T = TypeVar("T")
 
 NOTE = "_amqpscope.json"
 """Marks a folder as ours; says whether it is complete."""
@@ -30,10 +34,12 @@ PART_ROWS = 1 << 22
 """Rows of a part file at most: what is lost when a run is killed."""
 PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
 """Files that are ours, complete ones and those that a killed run left."""
-WORKERS = 2
+WORKERS = max(1, min(2, (os.cpu_count() or 1) - 1))
 """Threads that make rows and write them, besides the one that dissects."""
-WAITING_WORK = 4
-"""Batches of rows that may wait to be made."""
+WAITING_JOBS = 4
+"""Jobs that may wait for these; further ones the thread that dissects does itself."""
+WAITING_WORK = 8
+"""Batches of rows that may wait to be placed behind one that is being made."""
 WAITING_GROUPS = 4
 """Row groups that may wait to be written, those being written among them."""
 
@@ -66,6 +72,38 @@ class OutputError(Exception):
     """The output cannot be written; one line."""
 
 
+class Crew:
+    """Some threads that do jobs. A job for which they have no time is done by the thread that brings it.
+
+    So no thread waits while there is something to do, and there are no more threads than processors.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="amqpscope-write")
+        self._room = Semaphore(WORKERS + WAITING_JOBS)
+
+    def do(self, job: Callable[[], T]) -> Future[T]:
+        """Have a job done: it may be done already."""
+        if self._room.acquire(blocking=False):
+            return self._pool.submit(self._done, job)
+        future: Future[T] = Future()
+        try:
+            future.set_result(job())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def _done(self, job: Callable[[], T]) -> T:
+        try:
+            return job()
+        finally:
+            self._room.release()
+
+    def leave(self, at_once: bool = False) -> None:
+        """End the threads, when all jobs are done, or without those that were not begun."""
+        self._pool.shutdown(cancel_futures=at_once)
+
+
 class Output:
     """The tables of one folder, written as they come.
 
@@ -95,7 +133,7 @@ class Output:
         parts = _claim(self.folder, schemas)
         self._write_note(complete=False)
         _empty(self.folder, parts, schemas)
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="amqpscope-write")
+        self._crew = Crew()
         self._work: deque[Future[list[Row]]] = deque()
         self._room = Semaphore(WAITING_GROUPS)
         self._error: Exception | None = None
@@ -107,7 +145,7 @@ class Output:
         Raises:
             OutputError: writing failed, now or before.
         """
-        self._work.append(self._pool.submit(work))
+        self._work.append(self._crew.do(work))
         while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
             self._place(self._work.popleft().result())
 
@@ -127,7 +165,7 @@ class Output:
         self._check()
         self._room.acquire()
         if table.put():
-            self._pool.submit(self._write, table)
+            self._crew.do(partial(self._write, table))
 
     def _write(self, table: "_Table") -> None:
         while (group := table.next()) is not None:
@@ -155,7 +193,7 @@ class Output:
             self._place(self._work.popleft().result())
         for table in self._tables.values():
             self._submit(table)
-        self._pool.shutdown()
+        self._crew.leave()
         self._check()
         try:
             for table in self._tables.values():
@@ -166,7 +204,7 @@ class Output:
 
     def abort(self) -> None:
         """Stop; parts that are not complete go away, complete ones stay."""
-        self._pool.shutdown(cancel_futures=True)
+        self._crew.leave(at_once=True)
         for table in self._tables.values():
             table.discard()
 
