@@ -294,7 +294,8 @@ class Dissector:
             self.connections.story(slot).messages += int(counts[slot])
 
     def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
-        return self.cut("connections", self.connections.rows(closed, self.captures, clock))
+        rows = self.connections.rows(closed, self.captures, clock)
+        return self.cut("connections", rows) + self.cut("anomalies", self.tables.connections(rows))
 
     def _frames(self, frames: Frames, ends: Ends) -> list[Row]:
         rows = self.tables.frames(frames, ends)

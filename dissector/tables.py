@@ -14,7 +14,7 @@ from dissector import framing
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
-from dissector.arrow import array
+from dissector.arrow import array, of_rows
 from dissector.columns import Names, nulls
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
@@ -57,6 +57,8 @@ FRAME_TYPES = {
     ly.METHOD: "method", ly.HEADER: "header", ly.BODY: "body", ly.HEARTBEAT: "heartbeat",
     ly.PROTOCOL_HEADER: "protocol-header",
 }  # fmt: skip
+MISMATCHES = ("version-refused", "amqp-1-0-refused", "amqp-0-10-refused")
+"""Outcomes of handshakes that failed because the sides want different versions of AMQP."""
 DETAILS = {
     "tcp-hole": "{value} octets were not captured, the next frame's head among them",
     "octets-skipped": "{value} octets passed over until the next frame",
@@ -222,6 +224,26 @@ class Tables:
         offset = array(rows[T_POS], mask=rows[T_POS] < 0)
         leading = self._leading(ends, number, *where, *where)
         return self._anomalies(codes, details, nulls(len(codes), "int32"), offset, leading)
+
+    def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Rows of `anomalies` for connections of which nothing is decoded, by their rows of `connections`."""
+        unknown = pc.and_(pc.equal(rows["protocol"], "unknown"), pc.greater(rows["bytes"], 0))
+        mismatch = pc.is_in(rows["handshake_outcome"], value_set=array(MISMATCHES))
+        names = [
+            "connection_id", "first_capture", "first_packet", "first_ts_ns", "bytes", "handshake_outcome",
+            "handshake_cause",
+        ]  # fmt: skip
+        made = []
+        for row in rows.filter(pc.or_(unknown, mismatch)).select(names).to_pylist():
+            refused = row["handshake_outcome"] in MISMATCHES
+            code = "version-mismatch" if refused else "stream-unrecognised"
+            made.append(
+                {name: row[name] for name in names[:4]}
+                | {"capture": row["first_capture"], "packet": row["first_packet"], "ts_ns": row["first_ts_ns"]}
+                | {"ts": row["first_ts_ns"] // 1000, "code": code, "severity": self.severities[code]}
+                | {"detail": row["handshake_cause"] if refused else f"{row['bytes']:,} octets"}
+            )
+        return of_rows(made, schema("anomalies")) if made else None
 
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Rows of `tcp_windows`."""

@@ -1,12 +1,15 @@
 """Who speaks what, who is the client, and what connections tell of themselves."""
 
+import pyarrow as pa
 import pytest
 
+import spec.handshakes
 from dissector.dissector import Options
 from dissector.handshakes.logins import user_name
+from dissector.tables import MISMATCHES
 from tests.dissector.builders import Packet
-from tests.dissector.runs import Row, dissect_packets, rows
-from tests.dissector.wire import CLIENT, HEADER, SERVER, Tape, Turn, handshake, opening, publish
+from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
+from tests.dissector.wire import CLIENT, HEADER, SERVER, SYN, Tape, Turn, handshake, opening, publish
 
 BEGIN = handshake() + opening(1)
 
@@ -102,6 +105,55 @@ def test_who_is_the_client_is_told_by_methods_rather_than_ports() -> None:
     assert connection(packets)["client_port"] == 5672
     assert connection(packets[3:])["client_port"] == 5672  # its header
     assert connection(packets[4:])["client_port"] == 5672  # connection.start
+
+
+# what is not read is told
+
+
+def whole_connections(tables: dict[str, pa.Table]) -> dict[str, list[int]]:
+    """Anomalies that stand for a connection, by code: the first packets of these."""
+    found: dict[str, list[int]] = {"version-mismatch": [], "stream-unrecognised": []}
+    for row in sorted(rows(tables["anomalies"]), key=lambda row: row["packet"]):
+        if row["code"] in found:
+            assert row["packet"] == row["first_packet"]
+            assert row["frame_no"] is row["channel"] is row["offset"] is None
+            found[row["code"]].append(row["packet"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "mismatches", "unrecognised"),
+    [
+        ("wrong_ports.pcap", [17, 25], [33, 41]),  # headers of 0-10 and of no version; MQTT and random octets
+        ("failed_handshakes.pcap", [38, 47, 55], [63]),  # two of 1.0 and one of 0-10; HTTP
+        ("orders_pika.pcap", [], []),
+        ("amqp10_handshakes.pcap", [], []),
+    ],
+)
+def test_connections_that_are_not_read_are_anomalies(name: str, mismatches: list[int], unrecognised: list[int]) -> None:
+    """Those of which the recording's clients tell; one that said nothing is none."""
+    tables = dissect(FOLDER / name, check=True)
+    assert whole_connections(tables) == {"version-mismatch": mismatches, "stream-unrecognised": unrecognised}
+
+
+def test_anomalies_of_connections_say_what_was_there() -> None:
+    turns = (CLIENT, b"AMQP\x01\x01\x07\x07"), (SERVER, HEADER)
+    tape = Tape().play(turns).end()
+    tape.port = 40001
+    tape.next = [1001, 2001]
+    tape.segment(CLIENT, seq=1000, flags=SYN, ack=0)
+    tape.play([(CLIENT, b"EHLO here\r\n" * 2)])
+    tables = dissect_packets(tape.packets, check=True)
+    by_port = {row["client_port"]: row["connection_id"] for row in rows(tables["connections"])}
+    told = {row["connection_id"]: (row["code"], row["severity"], row["detail"]) for row in rows(tables["anomalies"])}
+    code, severity, detail = told.pop(by_port[40000])
+    assert (code, severity) == ("version-mismatch", "error")
+    assert "version" in detail
+    assert told == {by_port[40001]: ("stream-unrecognised", "note", "22 octets")}
+
+
+def test_outcomes_that_are_mismatches_are_known() -> None:
+    assert set(MISMATCHES) <= {rule.cause.code for rule in spec.handshakes.load().outcomes}
 
 
 # logins
