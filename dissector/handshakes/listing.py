@@ -9,7 +9,7 @@ from typing import Any
 
 from dissector.handshakes.facts import duration
 from dissector.handshakes.verdict import SLOW_NS, say
-from dissector.lines import clean
+from dissector.lines import clean, instant
 from spec.handshakes import SEVERITIES, Cause, Handshakes
 from spec.layout import paragraph, width
 
@@ -165,9 +165,9 @@ class Listing:
                 "server_port": g.first["server_port"],
                 "vhost": g.first["vhost"],
                 "user": g.first["user"],
-                "first": moment(g.first["first_ts_ns"]),
+                "first": instant(g.first["first_ts_ns"]),
                 "first_ts_ns": g.first["first_ts_ns"],
-                "last": moment(g.last_ns),
+                "last": instant(g.last_ns),
                 "last_ts_ns": g.last_ns,
                 "every_ns": g.every_ns,
                 "summary": sentence(g.first),
@@ -185,12 +185,12 @@ class Listing:
         told = {
             "client": client,
             "server": server,
-            "first": moment(row["first_ts_ns"]),
-            "last": moment(row["last_ts_ns"]),
+            "first": instant(row["first_ts_ns"]),
+            "last": instant(row["last_ts_ns"]),
             "slow_side": slow_side(row),
         }
         for step in plain["handshake_steps"] or []:
-            step["ts"] = moment(step["ts_ns"])
+            step["ts"] = instant(step["ts_ns"])
         return (
             plain
             | told
@@ -317,12 +317,6 @@ def slow_side(row: Row) -> str | None:
         return None
     side = max(("client", "server"), key=lambda side: row[f"handshake_{side}_ns"])
     return side if row[f"handshake_{side}_ns"] > MOST_OF_IT * row["handshake_ns"] else None
-
-
-def moment(ns: int) -> str:
-    """A time to read, ISO 8601 in UTC."""
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def _clock(ns: int) -> str:
