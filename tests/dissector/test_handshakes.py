@@ -240,10 +240,28 @@ ALERT = bytes.fromhex("15030300020230")
 HELLO = bytes.fromhex("160301002d010000290303") + b"\x07" * 32 + bytes.fromhex("000002c02f0100")
 SERVER_HELLO = bytes.fromhex("160303002a020000260303") + b"\x07" * 32 + bytes.fromhex("00c02f00")
 FINISHED = bytes.fromhex("1403030001011603030028") + b"\x07" * 40
+HELLO_13 = (
+    bytes.fromhex("1603010034010000300303")
+    + b"\x07" * 32
+    + bytes.fromhex("0000021301010000")
+    + bytes.fromhex("05002b0003020304")
+)  # it offers TLS 1.3 (RFC 8446 section 4.2.1)
+SERVER_HELLO_13 = bytes.fromhex("16030300320200002e0303") + b"\x07" * 32 + bytes.fromhex("001301000006002b00020304")
+
+
+def sealed(length: int) -> bytes:
+    """A record of TLS 1.3 of which only the length shows (RFC 8446 section 5.2): 19 octets are an alert."""
+    return b"\x17\x03\x03" + length.to_bytes(2, "big") + b"\x07" * length
+
+
 BUILT = {
     "half-open": Wire().send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=SYN_ACK).again(1001).again(3001),
     "capture-end": Wire().send(CLIENT, 0, flags=SYN),
     "tls-alert": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, ALERT).send(SERVER, 12, flags=FIN_ACK),
+    "tls-client-left": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO)
+    .send(CLIENT, 14, flags=FIN_ACK),
+    "tls-refused": Wire(5671).shaken().send(CLIENT, 10, HELLO_13).send(SERVER, 11, SERVER_HELLO_13 + sealed(1000))
+    .send(CLIENT, 12, sealed(53)).send(SERVER, 13, sealed(19)).send(SERVER, 14, flags=FIN_ACK),
     "encrypted": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO)
     .send(CLIENT, 12, FINISHED).send(SERVER, 13, FINISHED),
     "tls-unanswered": Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 12, flags=RST_ACK),
@@ -288,8 +306,8 @@ BUILT_ENDINGS = {
     "client-gone": up(Wire().shaken()).send(CLIENT, 30, flags=RST),
     "closed-by-server": up(Wire().shaken()).send(SERVER, 30, method(commands.Connection.Close(311, "too large", 0, 0))),
 }  # fmt: skip
-ELSEWHERE = {"tls-refused", "tls-client-left", "refused", "one-direction"}
-"""Codes whose tests are in those of TLS, or functions of their own here."""
+ELSEWHERE = {"refused", "one-direction"}
+"""Codes whose tests are functions of their own here."""
 
 
 @pytest.mark.parametrize("code", BUILT_ENDINGS)
