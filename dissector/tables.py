@@ -227,22 +227,26 @@ class Tables:
 
     def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Rows of `anomalies` for connections of which nothing is decoded, by their rows of `connections`."""
-        unknown = pc.and_(pc.equal(rows["protocol"], "unknown"), pc.greater(rows["bytes"], 0))
-        mismatch = pc.is_in(rows["handshake_outcome"], value_set=array(MISMATCHES))
-        names = [
-            "connection_id", "first_capture", "first_packet", "first_ts_ns", "bytes", "handshake_outcome",
-            "handshake_cause",
-        ]  # fmt: skip
+        names = (
+            "protocol", "handshake_outcome", "handshake_cause", "bytes", "connection_id", "first_capture",
+            "first_packet", "first_ts_ns",
+        )  # fmt: skip
         made = []
-        for row in rows.filter(pc.or_(unknown, mismatch)).select(names).to_pylist():
-            refused = row["handshake_outcome"] in MISMATCHES
-            code = "version-mismatch" if refused else "stream-unrecognised"
+        for protocol, outcome, cause, octets, identity, *first in zip(
+            *(rows[name].to_pylist() for name in names), strict=True
+        ):
+            if outcome in MISMATCHES:
+                code, detail = "version-mismatch", cause
+            elif protocol == "unknown" and octets:
+                code, detail = "stream-unrecognised", f"{octets:,} octets"
+            else:
+                continue
+            capture, packet, ts_ns = first
+            at = {"capture": capture, "packet": packet, "ts_ns": ts_ns}
             made.append(
-                {name: row[name] for name in names[:4]}
-                | {"capture": row["first_capture"], "packet": row["first_packet"], "ts_ns": row["first_ts_ns"]}
-                | {"ts": row["first_ts_ns"] // 1000, "code": code, "severity": self.severities[code]}
-                | {"detail": row["handshake_cause"] if refused else f"{row['bytes']:,} octets"}
-            )
+                {"connection_id": identity, "code": code, "severity": self.severities[code], "detail": detail}
+                | at | {f"first_{name}": value for name, value in at.items()} | {"ts": ts_ns // 1000}
+            )  # fmt: skip
         return of_rows(made, schema("anomalies")) if made else None
 
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:

@@ -1,10 +1,14 @@
 """Arrays made without pandas are those that pyarrow makes."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dissector.arrow import array, of_rows
+from tests.dissector.runs import FOLDER
 
 MASK = np.array([True, False, True])
 
@@ -44,3 +48,16 @@ def test_rows_make_a_batch() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.bool_())])
     rows = [{"a": 1, "b": "x"}, {"c": True}]
     assert of_rows(rows, schema).equals(pa.RecordBatch.from_pylist(rows, schema))
+
+
+def test_dissection_imports_no_pandas() -> None:
+    """A process of its own, for tests import it."""
+    program = f"""
+import sys
+from dissector.reading import Reading
+from dissector.sources import find
+
+assert sum(batch.num_rows for _, batch in Reading(find([{str(FOLDER / "wrong_ports.pcap")!r}]), compiled=False))
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
