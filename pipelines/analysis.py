@@ -28,7 +28,8 @@ from pipelines.stream_deliveries import stream_deliveries
 from pipelines.stream_rpcs import stream_rpcs
 from pipelines.transits import transits
 
-Read = Callable[[str], DataFrame]
+Read = Callable[..., DataFrame]
+"""Gives a table by its name; `connections` as far as the time range goes unless with `whole=True`."""
 Lost = Callable[[], DataFrame | None]
 
 
@@ -60,7 +61,7 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
             credit_waits, read, "stream_credit", "stream_frames", "connections",
         ),
         "heartbeats": lambda read, _: heartbeats(read("amqp091_frames"), read("anomalies"), read("connections")),
-        "failures": lambda read, _: failures(read("connections")),
+        "failures": lambda read, _: failures(read("connections", whole=True)),
         "transits": lambda read, _: transits(read("messages")),
         "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
         "latency_summary": lambda read, _: latency_summary(*_measured(read)),
@@ -95,10 +96,13 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
     note = read_note(folder)
 
     @cache
-    def read(table: str) -> DataFrame:
+    def read(table: str, *, whole: bool = False) -> DataFrame:
         rows = read_table(spark, output.folder if table in made else folder, table)
         rows = rows.coalesce(1) if small(spark) else rows
-        return _as_noted(rows, _times(read), note) if table == "connections" else rows
+        if table != "connections":
+            return rows
+        rows = rows if note["complete"] else _with_missing(rows, _times(read))
+        return rows if whole else _in_range(rows, note)
 
     @cache
     def lost() -> DataFrame | None:
@@ -117,22 +121,30 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
 
 
 def _times(read: Read) -> DataFrame:
-    """Connections and times of all frames."""
-    columns = ("connection_id", "ts_ns")
-    return read("amqp091_frames").select(*columns).unionByName(read("stream_frames").select(*columns))
+    """Connections, protocols and times of all frames."""
+    tables = (("amqp091_frames", "amqp-0-9-1"), ("stream_frames", "rabbitmq-stream"))
+    first, second = (
+        read(table).select("connection_id", sf.lit(protocol).alias("protocol"), "ts_ns") for table, protocol in tables
+    )
+    return first.unionByName(second)
 
 
-def _as_noted(connections: DataFrame, frames: DataFrame, note: dict[str, Any]) -> DataFrame:
-    """Connections as far as their frames go: in the time range that was asked for, and when dissection was cut short.
+def _with_missing(connections: DataFrame, frames: DataFrame) -> DataFrame:
+    """Connections that were open when dissection was killed have no row: they get one, with protocol and times."""
+    times = (sf.min("ts_ns").alias("first_ts_ns"), sf.max("ts_ns").alias("last_ts_ns"))
+    seen = frames.groupBy("connection_id").agg(sf.min("protocol").alias("protocol"), *times)
+    missing = seen.join(connections, "connection_id", "left_anti")
+    return connections.unionByName(missing, allowMissingColumns=True)
 
-    What lies behind the range is no end of what waits in it. Connections that were open when dissection was killed have
-    no row: they get one, with their times.
+
+def _in_range(connections: DataFrame, note: dict[str, Any]) -> DataFrame:
+    """Connections as far as the time range goes that was asked for.
+
+    What lies beyond it ends nothing that waits in it, and is no silence.
     """
-    if not note["complete"]:
-        times = (sf.min("ts_ns").alias("first_ts_ns"), sf.max("ts_ns").alias("last_ts_ns"))
-        seen = frames.groupBy("connection_id").agg(*times)
-        missing = seen.join(connections, "connection_id", "left_anti")
-        connections = connections.unionByName(missing, allowMissingColumns=True)
+    if note["from_ns"] is not None:
+        from_ns = sf.lit(note["from_ns"]).cast("bigint")
+        connections = connections.withColumn("first_ts_ns", sf.greatest("first_ts_ns", from_ns))
     if note["to_ns"] is not None:
         to_ns = sf.lit(note["to_ns"]).cast("bigint")
         closed = sf.coalesce("closed_ts_ns", "last_ts_ns") < to_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import CHANNEL, spread
+from pipelines.buckets import CHANNEL, bucket, spread
 from pipelines.pairs import pairs
 
 
@@ -38,6 +38,26 @@ def consumers(frames: DataFrame) -> DataFrame:
     )
 
 
+def spread_consumers(pushed: DataFrame, frames: DataFrame) -> DataFrame:
+    """Consumers once for every bucket of frames in which their tag has deliveries that may be theirs.
+
+    A client may consume anew for each answer that it waits for, with one tag or with a new one each time: what is
+    joined must not be all of its consumers with all of its deliveries.
+
+    Args:
+        pushed: rows of `messages` of kind `deliver`.
+        frames: `amqp091_frames`.
+
+    Returns:
+        The columns of `consumers`, and `bucket`.
+    """
+    known = spread(consumers(frames), pushed, (*CHANNEL, "consumer_tag"), "frame_no")
+    until = bucket("until_frame_no")
+    return known.where(
+        (sf.col("bucket") >= bucket("consume_frame_no")) & (until.isNull() | (sf.col("bucket") <= until))
+    )
+
+
 def with_queue(delivered: DataFrame, frames: DataFrame) -> DataFrame:
     """Adds `queue` to deliveries: from the consume of their consumer, or from their basic.get.
 
@@ -46,9 +66,8 @@ def with_queue(delivered: DataFrame, frames: DataFrame) -> DataFrame:
         frames: `amqp091_frames`.
     """
     pushed = delivered.where(sf.col("kind") == "deliver")
-    known = consumers(frames).drop("no_ack")
-    known = spread(known, pushed, CHANNEL, "frame_no")
-    pushed = pushed.withColumn("bucket", sf.shiftright("frame_no", 16))
+    known = spread_consumers(pushed, frames)
+    pushed = pushed.withColumn("bucket", bucket("frame_no"))
     keys = [*CHANNEL, "bucket", "consumer_tag"]
     begun = (sf.col("d.frame_no") > sf.col("c.consume_frame_no")) & (
         sf.col("c.until_frame_no").isNull() | (sf.col("d.frame_no") < sf.col("c.until_frame_no"))

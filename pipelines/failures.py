@@ -31,11 +31,12 @@ def failures(connections: DataFrame) -> DataFrame:
         sf.count("*").alias("connections"), first.alias("first"), sf.max("first_ts_ns").alias("latest_ts_ns")
     )
     pauses = sf.nullif(sf.col("connections") - 1, sf.lit(0))
+    span = sf.try_subtract("latest_ts_ns", "first.first_ts_ns")
     result = groups.select(
         *_GROUP,
         "connections",
         "first.*",
         "latest_ts_ns",
-        sf.floor(sf.try_divide(sf.col("latest_ts_ns") - sf.col("first.first_ts_ns"), pauses)).alias("every_ns"),
+        sf.floor(sf.try_divide(span, pauses)).alias("every_ns"),
     )
     return conform(result, "failures")

@@ -94,7 +94,7 @@ def credit_waits(credit: DataFrame, frames: DataFrame, connections: DataFrame) -
     closed = sf.col("over.by") == "connection-close"
     rows = rows.withColumn("finish", sf.when(sf.col("end_event").isNotNull(), release).otherwise(over))
     seen = sf.col("end_event").isNotNull() | sf.coalesce(closed, sf.lit(False))
-    soon = sf.try_subtract("next_delivery.ts_ns", "end_event.ts_ns") <= 2 * sf.col("rtt_ns")
+    soon = sf.try_subtract("next_delivery.ts_ns", "end_event.ts_ns") <= sf.try_multiply(sf.lit(2), "rtt_ns")
     proven = sf.coalesce(sf.col("end_event.credits") & soon, sf.lit(False))
     return conform(
         rows.select(

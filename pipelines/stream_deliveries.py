@@ -34,17 +34,16 @@ def stream_deliveries(frames: DataFrame, connections: DataFrame) -> DataFrame:
     )
     names = ("chunk_type", "chunk_id", "chunk_entries", "chunk_records", "chunk_timestamp", "committed_chunk_id")
     events = delivered.select(*SUBSCRIPTION, *POINT, *names, "size", sf.lit(True).alias("delivers"))
-    rows = streams.of_subscriptions(events, frames).where("delivers").drop("delivers", "credit")
+    rows = streams.of_subscriptions(events, frames).where("delivers").drop("credit")
     last = sf.try_subtract(sf.try_add("chunk_id", "chunk_records"), sf.lit(1))
     rows = rows.withColumn("last_offset", last)
     told = sf.greatest("last_offset", "committed_chunk_id")
     servers = sf.broadcast(connections.select("connection_id", "server_ip"))
     rows = union(rows.withColumn("told", told), _told(frames)).join(servers, "connection_id", "left")
-    of_known = sf.col("stream").isNotNull()
+    of_known = sf.col("stream").isNotNull() & sf.col("server_ip").isNotNull()
     known = running(rows.where(of_known), _STREAM, "ts_ns", {"seen": ("max", "told")}, bits=SECOND_BITS)
-    rows = union(known.drop("bucket", "place"), rows.where(~of_known)).where(sf.col("last_offset").isNotNull())
-    milliseconds = sf.col("chunk_timestamp")
-    sane = sf.when(sf.abs(milliseconds) < 2**63 // 1_000_000, milliseconds * 1_000_000)
+    rows = union(known.drop("bucket", "place"), rows.where(~of_known)).where("delivers")
+    sane = sf.try_multiply("chunk_timestamp", sf.lit(1_000_000))
     return conform(
         rows.select(
             *SUBSCRIPTION,
@@ -64,7 +63,7 @@ def _told(frames: DataFrame) -> DataFrame:
     """Offsets of streams that other commands tell."""
     stored = frames.where((sf.col("command") == "store-offset") & sf.col("offset").isNotNull())
     statistics = streams.asked(frames, ["stream-stats"]).where(sf.col("answer.statistics").isNotNull())
-    committed = sf.get_json_object("answer.statistics", "$.committed_chunk_id").cast("bigint")
+    committed = sf.get_json_object("answer.statistics", "$.committed_chunk_id").try_cast("bigint")
     return union(
         stored.select("connection_id", "stream", "ts_ns", sf.col("offset").alias("told")),
         statistics.select("connection_id", "stream", sf.col("answer.ts_ns").alias("ts_ns"), committed.alias("told")),

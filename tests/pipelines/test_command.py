@@ -151,3 +151,25 @@ def test_nothing_to_read(spark, tmp_path):
 
 def test_scenario_tables_have_the_declared_columns(spark):
     assert table(spark, "connections", [Connection().row()]).count() == 1
+
+
+def rows_of(spark, folder, tmp_path, table):
+    output = Output(tmp_path / "statistics", {})
+    analyze(spark, folder, output)
+    return pipelines.read(spark, output.folder, table).collect()
+
+
+def test_what_lies_before_the_time_range_is_no_silence(spark, tmp_path):
+    begun = Connection(heartbeat=1, first_ts_ns=-(10**12), handshake_outcome="refused", severity="error")
+    begun.client("basic.get")
+    folder = written(spark, tmp_path / "tables", [begun], complete=True, from_ns=0)
+    assert [row["missed"] for row in rows_of(spark, folder, tmp_path, "heartbeats")] == [0, 0]
+    assert pipelines.read(spark, tmp_path / "statistics", "failures").first()["first_ts_ns"] == -(10**12)
+
+
+def test_heartbeats_of_a_dissection_that_was_killed(spark, tmp_path):
+    c = Connection(connection_id=0)  # was open, so has no row
+    c.publish(1)
+    folder = written(spark, tmp_path / "tables", [c], complete=False)
+    rows = rows_of(spark, folder, tmp_path, "heartbeats")
+    assert {(row["connection_id"], row["negotiated_s"]) for row in rows} == {(c.id, None), (0, None)}

@@ -64,3 +64,9 @@ def test_recorded_failures_are_all_there(recorded: Recorded, spark: Any) -> None
     bad = connections.where("severity in ('error', 'warning')").count()
     rows = read(spark, str(recorded.statistics), "failures").collect()
     assert bad == sum(row["connections"] for row in rows) > len(rows) > 30
+
+
+def test_times_that_cannot_be(spark: Any) -> None:
+    times = (-(2**63), 0, 2**63 - 1)
+    rows = grouped(spark, [UNKNOWN | {"connection_id": n, "first_ts_ns": time} for n, time in enumerate(times)])
+    assert [(row["connections"], row["every_ns"]) for row in rows] == [(3, None)]

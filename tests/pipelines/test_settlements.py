@@ -419,3 +419,21 @@ def test_one_channel_is_many_tasks(spark):
     windows = [line for line in plan.splitlines() if "Window [" in line and "consume_frame_no" not in line]
     assert windows
     assert all("bucket#" in line.split("], [", 1)[1] for line in windows)
+
+
+def test_a_tag_used_again_and_again_meets_only_what_it_may_be_of(spark):
+    """Clients that consume anew for each answer do so with one tag, or with a new one each time, on one channel."""
+    from pipelines.consumers import spread_consumers  # noqa: PLC0415
+
+    c = Connection()
+    times = 12
+    for turn in range(times):
+        for tag in ("again", f"once-{turn}"):
+            first = (turn << 16) + 10
+            c.client("basic.consume", frame_no=first, consumer_tag=tag, queue=tag, no_wait=True)
+            c.deliver(len(c.messages), tag, frame_no=first + 5)
+    frames, messages, _ = tables(spark, [c])
+    found = [row["consumer_tag"] for row in spread_consumers(messages, frames).collect()]
+    # In each bucket its own consume, and the one before, which reaches into it.
+    assert len(found) == times + found.count("again")
+    assert found.count("again") == 2 * times - 1

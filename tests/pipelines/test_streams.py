@@ -440,3 +440,30 @@ def test_lag_against_other_connections(spark):
         (9, 9, 0, 10_000), (109, 150, 41, 20_000), (9, 9, 0, 15_000), (19, 150, 131, 20_000),
         (29, 700, 671, 3_000_000_001),
     ]  # fmt: skip
+
+
+def test_numbers_that_cannot_be(spark):
+    from pipelines.stream_credit import credit_waits, stream_credit  # noqa: PLC0415
+    from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
+
+    talk = Talk(1, rtt_ns=2**63 - 1)
+    talk.ask("subscribe", 1, subscription_id=1, stream="s", credit=1)
+    for time in (-(2**63), 2**63 - 1, -(2**63) // 1_000_000):
+        talk.frame(False, "deliver", subscription_id=1, chunk_id=2**63 - 1, chunk_records=9, chunk_timestamp=time)
+        talk.frame(True, "credit", subscription_id=1, credit=1)
+    talk.ask("stream-stats", 2, stream="s", told={"statistics": '{"committed_chunk_id":99999999999999999999}'})
+    frames, connections = (frames_of(spark, name, [talk]) for name in ("stream_frames", "connections"))
+    assert [row["age_ns"] for row in stream_deliveries(frames, connections).collect()] == [None] * 3
+    waits = credit_waits(stream_credit(frames), frames, connections).collect()
+    assert {row["evidence"] for row in waits} == {"possible"}
+
+
+def test_chunks_of_connections_without_a_row(spark):
+    from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
+
+    talk = Talk(1)
+    talk.ask("subscribe", 1, subscription_id=1, stream="s", credit=1)
+    talk.frame(False, "deliver", subscription_id=1, chunk_id=5, chunk_records=5)
+    frames, connections = (frames_of(spark, *of) for of in (("stream_frames", [talk]), ("connections", [])))
+    rows = stream_deliveries(frames, connections).collect()
+    assert [(row["stream"], row["last_offset"], row["lag_records"]) for row in rows] == [("s", 9, None)]
