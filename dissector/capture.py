@@ -149,6 +149,8 @@ class CaptureFile:
         batch_bytes: octets of a batch. A packet larger than that makes its batch larger.
         spare: octets of untouched room behind the packets of a batch; as many as a batch has, if not given.
         compiled: whether kernels run compiled; if not given, when there is more than a little to read.
+        alone: whether there are no other captures. Beside others, one without an octet is a problem of that file only:
+            the newest of a rotating capture is empty until the first packets are written.
 
     Attributes:
         info: what is known of the capture; complete when the iteration has ended.
@@ -167,6 +169,7 @@ class CaptureFile:
         batch_bytes: int = 16 << 20,
         spare: int | None = None,
         compiled: bool | None = None,
+        alone: bool = True,
     ) -> None:
         self.info = CaptureInfo()
         self.compiled = bool(compiled)
@@ -174,6 +177,7 @@ class CaptureFile:
         self._batch_bytes = max(batch_bytes, _HEAD)
         self._spare = batch_bytes if spare is None else spare
         self._decide = compiled is None
+        self._alone = alone
         self._told = 0  # secrets that were handed on
 
     def __iter__(self) -> Iterator[PacketBatch]:
@@ -193,6 +197,10 @@ class CaptureFile:
         while not last:
             while need and not ended and filled - position < need:
                 filled, ended = source.fill(buffer.data, filled, capacity)
+            if scanner is None and not filled and not source.damage and not self._alone:
+                self.info.truncated = True
+                self.info.problem("capture-truncated", 0, None, "the file is empty")
+                return
             if scanner is None:
                 scanner, position = self._scanner(bytes(buffer[:filled][:_HEAD]), source)
             if self._decide:

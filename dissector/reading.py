@@ -130,7 +130,8 @@ class Reading:
         """Open a capture beside `lanes` - 1 others. Rows about it come to `pending` as it is read."""
         self.dissector.captures.append(source.name)
         size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
-        file = CaptureFile(source.path, source.name, index, batch_bytes=size, compiled=self.compiled)
+        alone = len(self.sources) == 1
+        file = CaptureFile(source.path, source.name, index, batch_bytes=size, compiled=self.compiled, alone=alone)
         seen = Seen(source.name, file.info)
         self.seen.append(seen)
         return self._decoded(source, file, seen)

@@ -36,7 +36,7 @@ def _of(seen: Seen) -> Iterator[str]:
             places = [f"packet {problem.packet:,}"] if problem.packet else []
             places += [f"octet {problem.offset:,}"] if problem.offset is not None else []
             where = f" ({', '.join(places)})" if places else ""
-            kept = "; what came before was read" if code == "capture-truncated" else ""
+            kept = "; what came before was read" if code == "capture-truncated" and info.packets else ""
             yield f"{problem.detail}{where}{kept}"
     unknown = seen.counts["link-type-unknown"]
     if unknown:

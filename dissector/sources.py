@@ -110,7 +110,7 @@ def _size(path: str) -> int | None:
 def _first_time(source: Source) -> int:
     """Time of the first packet; files without one come first."""
     time = 0
-    for batch in CaptureFile(source.path, source.name, 0, batch_bytes=PEEK_OCTETS, compiled=False):
+    for batch in CaptureFile(source.path, source.name, 0, batch_bytes=PEEK_OCTETS, compiled=False, alone=False):
         time = int(batch.ts_ns[0])
         break
     if isinstance(source.path, Pipe):

@@ -84,6 +84,24 @@ def test_what_cannot_be_read_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_empty_file_beside_others_is_told_and_the_others_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest file of a rotating capture has no octets yet."""
+    (tmp_path / "a.pcap").write_bytes(SESSION.read_bytes())
+    (tmp_path / "b.pcap").write_bytes(b"")
+    assert main(["frames", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert told.out.count("\n") > 10
+    assert told.err == "amqpscope: b.pcap: the file is empty\n"
+    assert main(["dissect", str(tmp_path), "-o", str(tmp_path / "out")]) == 0
+    captures = pq.read_table(tmp_path / "out" / "captures").to_pylist()
+    assert {row["capture"]: (row["packets"] > 0, row["truncated"]) for row in captures} == {
+        "a.pcap": (True, False),
+        "b.pcap": (False, True),
+    }
+
+
 def test_a_directory_without_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "readme.txt").write_text("nothing here")
     assert "no file in this directory" in fails(capsys, "frames", tmp_path)
