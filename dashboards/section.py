@@ -6,6 +6,8 @@ Text is plain and not yet safe to show: the template escapes it, and spells out 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dashboards import units
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -107,4 +109,4 @@ def missing(table: str, *, there: bool, nothing: str) -> str:
 
 def left_out(shown: int, total: int, what: str) -> str:
     """The note below a table that shows only the first rows."""
-    return f"{total - shown:,} more {what} left out." if total > shown else ""
+    return f"{units.count(total - shown)} more {what} left out." if total > shown else ""

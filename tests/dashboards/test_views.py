@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards import captured, connections, heatmap, percentiles, rpcs, slowest, staircase, summary, waits
+from dashboards import captured, connections, heatmap, percentiles, rpcs, slowest, staircase, summary, units, waits
+from dashboards.section import left_out
 from dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.test_tables import rows
@@ -163,6 +164,10 @@ def test_failed_handshakes_come_first_and_the_rest_is_counted(shop: Tables) -> N
     section = connections.section(shop)
     assert section.parts[0].note == "10 more connections left out."
     assert connections.vantages(shop) == "eth0"
+
+
+def test_what_is_left_out_is_counted_as_all_numbers_of_the_page_are() -> None:
+    assert left_out(15, 1_066, "intervals") == f"{units.count(1_051)} more intervals left out."
 
 
 def test_losses_stand_first_and_are_summed(shop: Tables) -> None:
