@@ -7,7 +7,7 @@ file keeps its own order. The result does not depend on how files are cut into b
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
@@ -86,42 +86,35 @@ def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
     """
     waiting = deque(captures)
     lanes: list[_Lane] = []
-    done: list[_Lane] = []  # that no other capture went on from
+    tails: list[_Lane] = []  # that no other capture went on from
     while lanes or waiting:
-        if not lanes or _overlap(waiting, lanes):
-            lanes.append(_begin(waiting.popleft(), points, done, len(lanes) + 1))
-            continue
         for lane in lanes:
             if not lane.batches and not lane.ended:
                 lane.read()
+        lanes = [lane for lane in lanes if lane.batches or not lane.ended]
         begin = waiting[0].begin if waiting and len(lanes) < limits.CAPTURES else None
-        if begin is not None and any(lane.last >= begin for lane in lanes) and _overlap(waiting, lanes):
-            continue
-        yield from _step(lanes)
-        for lane in [lane for lane in lanes if lane.ended and not lane.batches]:
-            lanes.remove(lane)
-            done.append(lane)
+        # All that lies before it is taken by then, however much was read, so what is decided rests on times alone.
+        if begin is not None and all(lane.batches and lane.batches[0][1][0] >= begin for lane in lanes):
+            if not lanes or any(lane.lasts(begin + SLACK_NS) for lane in lanes):
+                lanes.append(_begin(waiting.popleft(), points, tails, len(lanes) + 1))
+                continue
+            begin = None
+        yield from _step(lanes, begin)
 
 
-def _overlap(waiting: Sequence[Capture], lanes: list[_Lane]) -> bool:
-    """Whether the next capture begins before an open one ends. Asks no further than it has to."""
-    if not waiting or len(lanes) >= limits.CAPTURES or not any(lane.last >= waiting[0].begin for lane in lanes):
-        return False
-    return any(lane.lasts(waiting[0].begin + SLACK_NS) for lane in lanes)
-
-
-def _begin(capture: Capture, points: list[int], done: list[_Lane], count: int) -> _Lane:
+def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) -> _Lane:
     """Open a capture. It goes on from one that ended before, best one with a like name, or is another point's."""
-    before = [lane for lane in done if lane.last <= capture.begin + SLACK_NS]
+    before = [lane for lane in tails if not lane.lasts(capture.begin + SLACK_NS)]
     like = [lane for lane in before if _stem(lane.capture.name) == _stem(capture.name)]
     index = len(points)
     point = index
     if before:
         lane = max(like or before, key=lambda lane: lane.last)
-        done.remove(lane)
+        tails.remove(lane)
         point = lane.point
     points.append(point)
-    return _Lane(capture, point, capture.open(index, count))
+    tails.append(_Lane(capture, point, capture.open(index, count)))
+    return tails[-1]
 
 
 def _stem(name: str) -> str:
@@ -129,14 +122,16 @@ def _stem(name: str) -> str:
     return re.sub(r"\d+", "", name)
 
 
-def _step(lanes: list[_Lane]) -> Iterator[Decoded]:
-    """Take what nothing can come before any more. Of equal times the first lane's go first."""
+def _step(lanes: list[_Lane], begin: int | None) -> Iterator[Decoded]:
+    """Take what nothing can come before any more, and lies before `begin`. Of equal times the first lane's go first."""
     parts: list[tuple[Decoded, Ints]] = []
     order: list[Ints] = []
     for number, lane in enumerate(lanes):
         others = [
             other.last - (place < number) for place, other in enumerate(lanes) if other is not lane and not other.ended
         ]
+        if begin is not None:
+            others.append(begin - 1)
         for part in lane.take(min(others, default=1 << 62)):
             parts.append(part)
             order.append(np.full(len(part[1]), number))

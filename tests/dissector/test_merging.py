@@ -144,3 +144,35 @@ def test_where_a_capture_point_ends_another_goes_on(tmp_path: Path) -> None:
     whole = dissect(*write(tmp_path, whole=tape.packets + rest.packets))
     found = dissect(*write(tmp_path, one=tape.packets, two=moved(tape.packets + rest.packets, 5 * STEP)))
     assert told(found) == told(whole)
+
+
+@pytest.mark.parametrize("batch_bytes", [300, 2000])
+def test_points_do_not_depend_on_how_much_is_read_at_a_time(batch_bytes: int, tmp_path: Path) -> None:
+    """A file that goes on from one that ended, beside one that lasts, is of the first one's capture point."""
+    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
+    third = len(long) // 3
+    paths = write(tmp_path, a1=long[:third], a2=long[2 * third :], b=moved(long, STEP))
+    whole = dissect(*paths)
+    (row,) = rows(whole["connections"])
+    assert row["vantage"] == "a1.pcap"
+    found = dissect(*paths, batch_bytes=batch_bytes)
+    for name, table in whole.items():
+        assert sorted(found[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    spans=st.lists(st.tuples(st.integers(0, len(SESSION) - 2), st.integers(1, 40)), min_size=2, max_size=6),
+    batch_bytes=st.integers(200, 4000),
+)
+def test_any_overlap_gives_the_same_rows_however_it_is_read(
+    spans: list[tuple[int, int]], batch_bytes: int, tmp_path: Path
+) -> None:
+    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
+    parts = {f"f{number}": long[at : at + count] for number, (at, count) in enumerate(spans)}
+    for old in tmp_path.iterdir():
+        old.unlink()
+    paths = write(tmp_path, **parts)
+    whole, found = dissect(*paths), dissect(*paths, batch_bytes=batch_bytes)
+    for name, table in whole.items():
+        assert sorted(found[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
