@@ -6,7 +6,7 @@ grants more (the broker reads the number as signed).
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from pipelines import streams
@@ -43,11 +43,13 @@ def stream_credit(frames: DataFrame) -> DataFrame:
     )
     waits = (sf.col("balance") <= 0) & (sf.col("event") != "unsubscribe")
     rows = rows.withColumn("waits", sf.coalesce(waits, sf.lit(False)))
-    rows = rows.withColumn("free_at", sf.when(~sf.col("waits"), sf.col("frame_no")))
-    rows = running(rows, _ACCOUNT, "frame_no", {"last_free": ("max", "free_at")})
-    spell = Window.partitionBy(*_ACCOUNT, "last_free")
-    since = sf.min(sf.when(sf.col("waits"), sf.col("ts_ns"))).over(spell)
-    rows = rows.withColumn("zero_since_ts_ns", sf.when(sf.col("waits"), since))
+    # A wait begins with the first row behind one that does not wait.
+    rows = rows.withColumn("state", sf.struct("frame_no", "waits"))
+    rows = running(rows, _ACCOUNT, "frame_no", {"previous": ("max", "state")}, before=True).drop("bucket", "place")
+    begins = sf.col("waits") & ~sf.coalesce("previous.waits", sf.lit(False))
+    rows = rows.withColumn("begins", sf.when(begins, sf.struct("frame_no", "ts_ns")))
+    rows = running(rows, _ACCOUNT, "frame_no", {"begun": ("max", "begins")})
+    rows = rows.withColumn("zero_since_ts_ns", sf.when(sf.col("waits"), sf.col("begun.ts_ns")))
     names = ("stream", "consumer", *POINT, "event", "credit", "granted", "used", "balance", "zero_since_ts_ns")
     return conform(rows.select(*_ACCOUNT, *names), "stream_credit")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 import spec
 from pipelines import streams
+from pipelines.buckets import running
 from pipelines.schemas import conform
 from pipelines.streams import CHALLENGE, OK, POINT, PROTOCOL
 
@@ -45,8 +46,10 @@ def stream_rpcs(frames: DataFrame, connections: DataFrame, anomalies: DataFrame)
         & (sf.col("other_close.frame_no") > sf.col("frame_no"))
         & (sf.col("other_close.code") != OK)
     )
-    oldest = sf.min(sf.when(refused, sf.col("frame_no"))).over(Window.partitionBy("connection_id", "asked_by_client"))
-    rows = rows.withColumn("refused", sf.coalesce(sf.col("frame_no") == oldest, sf.lit(False)))
+    rows = rows.withColumn("refused_at", sf.when(refused, sf.col("frame_no")))
+    side = ("connection_id", "asked_by_client")
+    rows = running(rows, side, "frame_no", {"older": ("min", "refused_at")}, before=True)
+    rows = rows.withColumn("refused", sf.col("refused_at").isNotNull() & sf.col("older").isNull())
     point = sf.struct(*(sf.col(f"other_close.{name}") for name in POINT), sf.col("other_close.code"))
     told = sf.struct(*(sf.col(f"answer.{name}") for name in POINT), sf.col("answer.response_code").alias("code"))
     rows = rows.withColumn("end", sf.when(sf.col("refused"), point).when(sf.col("answer").isNotNull(), told))

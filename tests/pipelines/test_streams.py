@@ -467,3 +467,20 @@ def test_chunks_of_connections_without_a_row(spark):
     frames, connections = (frames_of(spark, *of) for of in (("stream_frames", [talk]), ("connections", [])))
     rows = stream_deliveries(frames, connections).collect()
     assert [(row["stream"], row["last_offset"], row["lag_records"]) for row in rows] == [("s", 9, None)]
+
+
+def test_one_connection_is_many_tasks(spark):
+    """Neither windows over all requests of a connection, nor over all deliveries of a consumer whose credit is lost."""
+    from pipelines.stream_credit import stream_credit  # noqa: PLC0415
+    from pipelines.stream_rpcs import stream_rpcs  # noqa: PLC0415
+
+    talk = Talk(1)
+    frames, connections, anomalies = (
+        frames_of(spark, name, [talk]) for name in ("stream_frames", "connections", "anomalies")
+    )
+    for result in (stream_credit(frames), stream_rpcs(frames, connections, anomalies)):
+        plan = result._jdf.queryExecution().optimizedPlan().toString()
+        # but over one correlation id
+        windows = [line for line in plan.splitlines() if "Window [" in line and "correlation_id#" not in line]
+        assert windows
+        assert all("bucket#" in line.split("], [", 1)[1] for line in windows)
