@@ -167,6 +167,7 @@ from dissector.kernel import kernel
 from dissector.pool import give_row
 from dissector.tcp.layout import (
     C_CLIENT,
+    C_GAPPED,
 )
 
 HUGE = 1 << 62
@@ -221,11 +222,13 @@ def body_octets(
 
 
 @kernel
-def lose_way(slot: int, server: int, how: int, channels: Array, contents: Array, first: Array) -> None:
+def lose_way(slot: int, server: int, how: int, conn: Array, channels: Array, contents: Array, first: Array) -> None:
     """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, unless it turns out that no frame but of bodies was lost.
     """
+    if server == 0 and how == LOST:
+        conn[slot, C_GAPPED] = 1
     row = first[slot]
     while row >= 0:
         contents[2 * row + server, B_LOST] = how
@@ -395,7 +398,7 @@ def assemble(
         if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
             if spans[X_OFFSET, s] == LOST_WAY:
                 server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
-                lose_way(spans[X_SLOT, s], server, spans[X_LENGTH, s], channels, contents, first)
+                lose_way(spans[X_SLOT, s], server, spans[X_LENGTH, s], conn, channels, contents, first)
                 s += 1
                 continue
             row = channel_row(
@@ -453,6 +456,8 @@ def assemble(
             elif contents[k, B_STATE] != 0:
                 content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
                 finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
+            if role == SELECT and channels[row, N_EPOCH] == 0 and conn[slot, C_GAPPED] == 0:
+                channels[row, N_UNSURE] = KNOWN  # the opening was before the capture; this is the first select of it
             if method == -1 and server == 0:  # not enough is left of it to say what it was
                 channels[row, N_UNSURE] = UNKNOWN
             take_method(

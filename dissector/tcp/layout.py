@@ -28,8 +28,9 @@ copy seen; a hole is a piece without octets.
     C_SEEN,  # number of the last segment, over all connections
     C_VANTAGE,  # first capture of the capture point at which it is timed
     C_POINT,  # the same; another when nothing was seen there any more
+    C_GAPPED,  # 1: frames of the client may have been lost
     C_WIDTH,
-) = range(35)  # fmt: skip
+) = range(36)  # fmt: skip
 
 OPEN, CLOSED = range(2)
 
