@@ -87,11 +87,16 @@ def query(tables: Tables, most: int = MOST) -> list[dict[str, Any]]:
 
 
 def vantages(tables: Tables) -> str:
-    """The capture points at which connections are timed, the most used first."""
+    """The capture points at which connections are timed, the most used first; empty where there is only one.
+
+    A point is named by the first file of its set: of one alone, that name says nothing, or hides the other files.
+    """
     found = tables.group(
         "connections", ["vantage"], {"count": ("connection_id", "count")}, where=pc.field("vantage").is_valid()
     )
     names = [r["vantage"] for r in sorted(found.to_pylist(), key=lambda r: (-r["count"], r["vantage"])) if r["vantage"]]
+    if len(names) < 2:
+        return ""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

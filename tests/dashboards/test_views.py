@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dashboards import captured, connections, heatmap, percentiles, rpcs, slowest, staircase, summary, units, waits
@@ -163,7 +164,13 @@ def test_failed_handshakes_come_first_and_the_rest_is_counted(shop: Tables) -> N
     assert len({r["connection_id"] for r in listed}) == connections.MOST
     section = connections.section(shop)
     assert section.parts[0].note == "10 more connections left out."
-    assert connections.vantages(shop) == "eth0"
+
+
+def test_capture_points_are_named_where_there_are_several(shop: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connections.vantages(shop) == ""
+    counted = pa.table({"vantage": ["client.pcap", "broker.pcap", ""], "count": [2, 5, 1]})
+    monkeypatch.setattr(shop, "group", lambda *_, **__: counted)
+    assert connections.vantages(shop) == "broker.pcap, client.pcap"
 
 
 def test_what_is_left_out_is_counted_as_all_numbers_of_the_page_are() -> None:
