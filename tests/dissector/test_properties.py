@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, recorded, rows
-from tests.dissector.wire import ACK, CLIENT, PSH, Tape, cut, publish, session
+from tests.dissector.wire import ACK, CLIENT, PSH, SERVER, Tape, cut, publish, session
 
 TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
 COUNTED = (
@@ -108,6 +108,17 @@ def test_batches_and_compilation_change_nothing_in_recordings(name: str) -> None
     for compiled, batch_bytes in ((False, 64), (False, 3000), (True, 64), (True, 10_000), (True, 1 << 24)):
         found = exact(dissect(FOLDER / name, compiled=compiled, batch_bytes=batch_bytes))
         assert found == expected, (compiled, batch_bytes)
+
+
+@pytest.mark.compiled
+def test_a_late_syn_changes_nothing_before_it_whatever_the_batches() -> None:
+    tape = Tape().play([(CLIENT, b"GET / HTTP/1.1\r\n\r\n"), (SERVER, b"HTTP/1.1 400\r\n\r\n")]).end()
+    syn, *rest = tape.packets
+    packets = [*rest[:3], Packet(rest[2].ts_ns, syn.octets), *rest[3:]]
+    expected = dissect_packets(packets)["connections"].to_pylist()
+    for compiled in (False, True):
+        found = dissect_packets(packets, compiled=compiled, batch_bytes=64)
+        assert found["connections"].to_pylist() == expected
 
 
 def test_octets_one_by_one(undisturbed: dict[str, list[Row]]) -> None:
