@@ -114,13 +114,15 @@ class Connections:
             self.stories[slot] = Story()
         return self.stories[slot]
 
-    def begin(self, pieces: Ints, data: Octets) -> None:
-        """Keep the first octets of each side."""
+    def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
+        """Keep the first octets of each side; `inside`: of what TLS holds."""
         early = np.flatnonzero(pieces[S_POS] < FIRST)
         rows = (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE)
         for slot, side, offset, length, *at in zip(*pieces[rows, :][:, early].tolist(), strict=True):
             octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
-            self.story(slot).firsts[side].add(octets, Where(*at))
+            story = self.story(slot)
+            firsts = story.firsts if inside else story.outer or story.firsts
+            firsts[side].add(octets, Where(*at))
 
     def close(self, slots: Ints, conn: Ints, half: Ints) -> Closed:
         """Take connections that are over out of the state; `rows` may judge them later."""

@@ -219,7 +219,7 @@ class Dissector:
                 self.detector.opened.add(slot)
                 self.tcp.conn[slot, C_PROTOCOL] = 0
                 self.connections.story(slot).open()
-        self.connections.begin(pieces, buffer.data)
+        self.connections.begin(pieces, buffer.data, inside=True)
         return self.detector.sort(pieces, buffer, self.tcp.conn)
 
     def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:

@@ -17,7 +17,7 @@ from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, ta
 from tests.dissector.stream import wire
 from tests.dissector.test_properties import TIMED, exact
 from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
-from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, cut, publish, session
+from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, Turn, cut, publish, session
 
 SESSION = tuple(session())
 AGREED = (
@@ -360,6 +360,18 @@ def test_rows_come_as_soon_as_the_secrets_are_there() -> None:
     late.add(keylog)
     late.take(packets[-1:])
     assert any(name == "amqp091_frames" for name, _ in late.found)
+
+
+def test_what_is_inside_may_be_read_before_the_server_says_its_first_octets() -> None:
+    """Packets of the server that come late: its hello is no beginning of what TLS holds, whatever the batches."""
+    tape, options = in_tls(*KINDS[-1])
+    client = [packet for packet in tape.packets[3:] if packet.octets[34:36] == (40000).to_bytes(2, "big")]
+    server = [packet for packet in tape.packets[3:] if packet.octets[34:36] != (40000).to_bytes(2, "big")]
+    packets = [*tape.packets[:3], *client[:-1], *server]
+    packets = [Packet(T0 + n * STEP, packet.octets) for n, packet in enumerate(packets)]
+    expected = dissect_packets(packets, options=options)
+    found = dissect_packets(packets, options=options, batch_bytes=64)
+    assert found["connections"].to_pylist() == expected["connections"].to_pylist()
 
 
 def test_no_secret_shows() -> None:
