@@ -17,7 +17,16 @@ import pyarrow.dataset as ds
 
 import spec
 
-DISSECTED = ("captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "anomalies")
+DISSECTED = (
+    "captures",
+    "connections",
+    "amqp091_frames",
+    "stream_frames",
+    "amqp010_frames",
+    "messages",
+    "tcp_windows",
+    "anomalies",
+)
 ANALYZED = (
     "confirms",
     "settlements",
@@ -27,6 +36,7 @@ ANALYZED = (
     "heartbeats",
     "stream_credit",
     "stream_deliveries",
+    "failures",
     "latency_summary",
     "latency_buckets",
 )
