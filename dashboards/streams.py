@@ -145,7 +145,11 @@ def _counts(ax: Any) -> None:
 def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Figure:
     """The drawing of one subscription."""
     waits, longest = units.count(row["waits"]), units.duration(row["longest_ns"])
-    credit = f"without credit {waits} times, {longest} at most" if row["waits"] else "never without credit"
+    credit = (
+        f"without credit {waits} time{'s' * (row['waits'] > 1)}, {longest} at most"
+        if row["waits"]
+        else "never without credit"
+    )
     told = (
         f"{units.count(row['chunks'])} chunks with {units.count(row['records'])} records; the oldest was "
         f"{units.duration(row['oldest_ns'])} old; {units.count(row['lag'])} records behind at most; {credit}"
@@ -179,7 +183,8 @@ def section(tables: Tables) -> Section:
         return page
     page.lead = "What subscriptions to streams were sent: how old it was, and whether the consumer kept up."
     who = endpoints(tables, [r["connection_id"] for r in rows[: max(LISTED, DRAWN)]])
-    for place, row in enumerate(rows[:DRAWN]):
+    drawn = [row for row in rows[:DRAWN] if row["chunks"] > 1]
+    for place, row in enumerate(drawn):
         page.parts.append(figure(place, row, course(tables, row), who))
     page.parts.append(_grid(rows, who))
     return page

@@ -158,8 +158,8 @@ def _ladder(place: int, cause: Cause, row: dict[str, Any], steps: list[Step]) ->
         legend=[Key("red", "proves the verdict", "→")] if any(s.is_proof for s in shown) else [],
         height=_ROW * (len(shown) + 1),
         alt=f"Ladder of the handshake: {sent}.",
-        caption=f"{what[:1].upper()}{what[1:]}. On the left the packet and the time since the first one, on the right "
-        f"the time since the step before{'; the last steps only' if len(steps) > STEPS else ''}.",
+        caption=f"{what[:1].upper()}{what[1:]}. On the left the packet and the time since the first one, on the right, "
+        f"where there is room, the time since the step before{'; the last steps only' if len(steps) > STEPS else ''}.",
     )
 
 

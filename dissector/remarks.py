@@ -24,9 +24,21 @@ def remarks(reading: Reading, frames: int | None = None) -> list[str]:
         lines[MOST - 1 :] = [
             f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
         ]
-    if frames == 0:
+    tls = reading.dissector.tls
+    if tls.keylog.expecting and tls.sealed:
+        lines.append(_sealed(reading))
+    elif frames == 0:
         lines.append(_nothing(reading))
     return lines
+
+
+def _sealed(reading: Reading) -> str:
+    tls, path = reading.dissector.tls, reading.options.keylog
+    what = f"{tls.sealed:,} TLS connections stay" if tls.sealed > 1 else "a TLS connection stays"
+    if not len(tls.keylog):
+        return f"{path}: no line of a TLS key log in it, so {what} encrypted"
+    whose = path or "the secrets in the capture"
+    return f"{what} encrypted: {whose} {'has' if path else 'have'} no secrets for {'them' if tls.sealed > 1 else 'it'}"
 
 
 def _of(seen: Seen) -> Iterator[str]:

@@ -51,6 +51,9 @@ class KeyLog:
     def __repr__(self) -> str:
         return f"KeyLog({self._count} secrets)"
 
+    def __len__(self) -> int:
+        return self._count
+
     def look(self) -> None:
         """Read what was added to the file since.
 

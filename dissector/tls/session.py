@@ -97,6 +97,11 @@ class Session:
         self._retried = False
         """The server asked for another hello, as only TLS 1.3 does."""
 
+    @property
+    def is_sealed(self) -> bool:
+        """There was something encrypted, and nothing of it was decrypted."""
+        return not self.shown.decrypted and any(half.sealed for half in self.halves)
+
     def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
         """Take a piece of one direction; None is a hole."""
         for event in self.halves[side].walk.feed(octets, length, first, last):

@@ -61,6 +61,8 @@ class Tls:
         """What sessions hand on."""
         self.problems: list[Problem] = []
         """What was given up since the caller last emptied the list."""
+        self.sealed = 0
+        """Connections that are over and of which nothing was decrypted, though there was something encrypted."""
         self.lacks = self.full = False
         """The library that decrypts is not there; more secrets came than are kept."""
 
@@ -137,7 +139,9 @@ class Tls:
         """Forget connections that are over."""
         if self.sessions:
             for slot in slots.tolist():
-                if self.sessions.pop(slot, None):
+                session = self.sessions.pop(slot, None)
+                if session:
+                    self.sealed += session.is_sealed
                     self.taken[slot] = False
                     self.stuck.discard(slot)
                     del self.positions[slot]

@@ -211,6 +211,20 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
     assert rows(found["connections"])[0]["handshake_outcome"] == "encrypted"
 
 
+@pytest.mark.parametrize(
+    ("keylog", "told"),
+    [
+        ("tls_sessions_13.log.json", "no line of a TLS key log in it, so 5 TLS connections stay encrypted"),
+        ("tls_pika.keylog", "5 TLS connections stay encrypted"),
+        ("tls_sessions_13.keylog", ""),
+    ],
+)
+def test_a_key_log_that_opens_nothing_is_told(keylog: str, told: str, capsys: Any) -> None:
+    assert main(["frames", str(FOLDER / "tls_sessions_13.pcap"), "--keylog", str(FOLDER / keylog)]) == 0
+    error = capsys.readouterr().err
+    assert told in error if told else not error
+
+
 def test_a_key_log_that_is_not_there(capsys: Any) -> None:
     assert main(["frames", str(FOLDER / "ipv6.pcap"), "--keylog", "/nowhere/keys"]) == 2
     assert "/nowhere/keys: cannot read the key log" in capsys.readouterr().err
