@@ -120,6 +120,7 @@ class Dissector:
         self.tls = Tls(self.options.keylog)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
+            self.stream.select = self.connections.commands.telling
         self._makers: dict[type, Callable[..., list[Row]]] = {
             Frames: self._frames, Messages: self._messages,
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,

@@ -52,12 +52,16 @@ class Commands:
         self.words = {c.value: (c.name, c.doc) for c in protocol.constants if c.kind == "response"}
         self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", compiled)
 
+    def telling(self, rows: Ints) -> Ints:
+        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        layout = rows[sl.R_LAYOUT]
+        telling = self.is_telling[layout]  # of -1, which is none, it is the last
+        telling[self.used.first(rows[sl.R_SLOT], ~self.is_neutral[layout])] = True
+        return np.flatnonzero(telling)
+
     def take(self, frames: StreamFrames, data: Octets) -> None:
         """Read the frames that tell of their connection, and note who is in use."""
-        layout = frames.rows[sl.R_LAYOUT]
-        telling = self.is_telling[layout]  # of -1, which is none, it is the last
-        telling[self.used.first(frames.rows[sl.R_SLOT], ~self.is_neutral[layout])] = True
-        index = np.flatnonzero(telling)
+        index = self.telling(frames.rows)
         rows = frames.rows[:, index]
         self.used.note(rows[sl.R_SLOT][~self.is_telling[rows[sl.R_LAYOUT]]])
         at = array(index)

@@ -3,7 +3,7 @@
 Holds the state that the kernels of `frames` work on, makes room for it, and has the fields decoded as `spec` says.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +60,8 @@ class Stream:
         self.senders = sl.sender_table(protocol)
         names = [m.full_name for m in protocol.methods]
         self.names = Names(names)
+        self.select: Callable[[Ints], Ints] | None = None
+        """Where it is set, only the fields of frames that it chooses are decoded, and no records."""
         self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)
         room = 131_072 if compiled else 2_048
         self.framing = Framing(compiled, room)
@@ -86,6 +88,10 @@ class Stream:
                 yield from self._take(n, parts, buffer)
 
     def _take(self, n: int, parts: int, buffer: Buffer) -> Iterator[Out]:
+        if self.select is not None:
+            if n:
+                yield self._decoded(n, buffer)
+            return
         self.records.long_frames(self.frames[:, :n], self.parts[:, :parts], buffer)
         if not n:
             return
@@ -108,7 +114,8 @@ class Stream:
             frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
             plan.lists[0], plan.lists[1],
         )  # fmt: skip
-        rows = self.frames[:, :n].copy()
+        rows = self.frames[:, :n]
+        rows = rows.copy() if self.select is None else rows[:, self.select(rows)]
         fields = decode(
             plan, buffer.data, rows[sl.R_OFFSET], rows[sl.R_LENGTH], rows[sl.R_LAYOUT],
             rows[sl.R_CUT].astype(np.uint8), self.compiled,

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from dissector.dissector import Options
 from dissector.program import main
+from dissector.stream.messages import Records
+from tests.dissector import runs
 from tests.dissector.builders import Packet
 from tests.dissector.stream.runs import Row, dissect
 from tests.reference.packets import read_packets
@@ -208,3 +211,16 @@ def test_super_streams_and_ids_sent_again(kind: str) -> None:
     assert len(partitions) > 1
     assert {row["body_kind"] for row in found if row["stream"] != "twice"} == {"data"}
     assert {row["group_id"] for row in found if row["stream"] != "twice"} == {"invoices"}
+
+
+@pytest.mark.parametrize("name", ["stream_rstream", "stream_refusals", "stream_errors"])
+def test_handshakes_are_found_without_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdicts(options: Options) -> list[tuple[Any, ...]]:
+        found = runs.dissect(FOLDER / f"{name}.pcap", options=options)["connections"]
+        names = [c for c in found.schema.names if c.startswith(("handshake", "ending", "severity", "vhost", "user"))]
+        return sorted((tuple(row[c] for c in ["connection_id", *names]) for row in found.to_pylist()), key=repr)
+
+    whole = verdicts(Options())
+    for method in ("take", "long_frames"):
+        monkeypatch.setattr(Records, method, None)
+    assert verdicts(Options(handshakes=True)) == whole
