@@ -32,6 +32,7 @@ fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make f
 
 lint: $(BIN)/.ready  ## style, types, and whether the reference page is fresh
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/python -m spec.reference --check
 

@@ -208,12 +208,16 @@ def _bucketed(samples: DataFrame) -> DataFrame:
 def _percentiles(samples: DataFrame) -> DataFrame:
     """The columns of `PERCENTILES` by group: find the bucket of each rank, then the value inside the bucket."""
     group = Window.partitionBy(*_GROUP)
-    counts = once(_bucketed(samples)).withColumn(
-        "before",
-        sf.coalesce(
-            sf.sum("count").over(group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, -1)), sf.lit(0)
-        ),
-    ).withColumn("total", sf.sum("count").over(group))
+    counts = (
+        once(_bucketed(samples))
+        .withColumn(
+            "before",
+            sf.coalesce(
+                sf.sum("count").over(group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, -1)), sf.lit(0)
+            ),
+        )
+        .withColumn("total", sf.sum("count").over(group))
+    )
     rank = sf.expr("(total * share + 9999) div 10000")
     wanted = sf.array(
         *(

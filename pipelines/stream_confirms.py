@@ -17,9 +17,7 @@ _NUMBER = ("connection_id", "publisher_id", "publish_seq")
 _SENT = ("publisher_epoch", "publisher_reference", "stream", "frame_no", "ts_ns", "capture", "packet")
 
 
-def stream_confirms(
-    frames: DataFrame, messages: DataFrame, connections: DataFrame, anomalies: DataFrame
-) -> DataFrame:
+def stream_confirms(frames: DataFrame, messages: DataFrame, connections: DataFrame, anomalies: DataFrame) -> DataFrame:
     """One row per publishing id and publisher; per sending, where a publisher sends one id several times.
 
     The answer is the first confirm or error for that id behind the publish. One that comes when the publisher's id was
