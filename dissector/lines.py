@@ -111,8 +111,12 @@ PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json"
 
 def instant(ns: int) -> str:
     """A time as ISO 8601 has it, UTC."""
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    return moment(*divmod(ns, 1_000_000_000), 9)
+
+
+def moment(seconds: int, rest: int, digits: int) -> str:
+    """Seconds since the epoch and so many digits of their fraction, as ISO 8601 has them, UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:0{digits}d}Z"
 
 
 def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -142,7 +146,7 @@ def _told(column: str, value: object) -> str:
         name = _meanings()[column].get(value)
         return f"{told} ({name})" if name else told
     if column == "chunk_timestamp" and 0 <= value < MOST_MS:
-        return f"{told} ({datetime.fromtimestamp(value // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{value % 1000:03d}Z)"
+        return f"{told} ({moment(value // 1000, value % 1000, 3)})"
     return told
 
 

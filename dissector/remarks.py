@@ -1,8 +1,8 @@
 """What to tell of captures that were read, on standard error: what was cut or left out, and why nothing came of it."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
+from dissector.lines import instant
 from dissector.reading import LINK_NAMES, Reading, Seen
 
 MOST = 10
@@ -74,5 +74,4 @@ def _nothing(reading: Reading) -> str:
 
 
 def _time(ns: int) -> str:
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+    return f"{instant(ns)[:26]}Z"

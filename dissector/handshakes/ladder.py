@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from dissector.handshakes.facts import duration
 from dissector.handshakes.listing import cause_of, ends_of, explain, sentence
 from dissector.handshakes.story import product
-from dissector.lines import clean
+from dissector.lines import clean, instant
 from spec.handshakes import Handshakes
 from spec.layout import paragraph, width
 
@@ -27,9 +26,8 @@ def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
         known = row[f"{side}_properties"]
         yield f"  {side}  {address}" + (f"  {clean(product(known))}" if known else "")
     yield ""
-    seconds, rest = divmod(row["first_ts_ns"], 1_000_000_000)
-    begin = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}"
-    yield f"  {'packet':>8}  {begin} UTC"
+    begin = instant(row["first_ts_ns"])
+    yield f"  {'packet':>8}  {begin[:10]} {begin[11:26]} UTC"
     yield f"  {'':8}  {'client':<{10 + SPAN}}  server"
     proofs = {(place.get("capture"), place["packet"]) for place in json.loads(row["handshake_evidence"] or "[]")}
     for step in json.loads(row["handshake_steps"] or "[]"):

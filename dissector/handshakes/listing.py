@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from dissector.handshakes.facts import duration
@@ -320,8 +319,7 @@ def slow_side(row: Row) -> str | None:
 
 
 def _clock(ns: int) -> str:
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}.{rest // 1_000_000:03d}"
+    return instant(ns)[11:23]
 
 
 def _count(number: int, what: str) -> str:
