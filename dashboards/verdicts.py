@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
@@ -10,6 +9,8 @@ import pyarrow.compute as pc
 from dashboards import theme, units
 from dashboards.section import Cell, Figure, Grid, Key, Section, left_out, number
 from dashboards.tables import Tables
+from dissector.handshakes import ladder
+from dissector.handshakes.ladder import Step
 from dissector.handshakes.listing import COLUMNS, TEXTS, Group, Listing, cause_of, ends_of, sentence
 from dissector.handshakes.verdict import say
 from spec import handshakes
@@ -27,29 +28,6 @@ NOTES = 12
 _NAME = re.compile(r"[a-z0-9 .()-]{1,40}")
 _ROW = 34
 """Height of a step in CSS pixels."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of a handshake.
-
-    Attributes:
-        name: What was sent, in the protocol's words.
-        from_client: Who sent it.
-        packet: Its packet.
-        since_ns: Time since the connection's first packet.
-        took_ns: Time since the step before, None for the first.
-        is_proof: Whether the verdict rests on it.
-        detail: What it said; text from the capture.
-    """
-
-    name: str
-    from_client: bool
-    packet: int | None
-    since_ns: int
-    took_ns: int | None
-    is_proof: bool
-    detail: str
 
 
 def query(tables: Tables) -> Listing:
@@ -93,29 +71,12 @@ def section(tables: Tables) -> Section:
     page.parts.append(_meanings(list(kinds.values())))
     failed = [kind for kind in kinds.values() if kind[0].severity == "error"]
     for place, (cause, group) in enumerate(failed[:LADDERS]):
-        steps = steps_of(group.first)
+        steps = ladder.steps(group.first)
         if steps:
             page.parts += [_ladder(place, cause, group.first, steps), _said(group.first, steps)]
     if listing.notes:
         page.parts.append(_notes(listing))
     return page
-
-
-def steps_of(row: dict[str, Any]) -> list[Step]:
-    """The steps of a connection's handshake, in order."""
-    proofs = {(place.get("capture"), place.get("packet")) for place in json.loads(row["handshake_evidence"] or "[]")}
-    return [
-        Step(
-            name=step["step"].removeprefix("tcp.").upper() if step["step"].startswith("tcp.") else step["step"],
-            from_client=bool(step["from_client"]),
-            packet=step["packet"],
-            since_ns=step["ts_ns"] - row["first_ts_ns"],
-            took_ns=step.get("took_ns"),
-            is_proof=(step.get("capture"), step["packet"]) in proofs,
-            detail=step.get("detail", ""),
-        )
-        for step in json.loads(row["handshake_steps"] or "[]")
-    ]
 
 
 def draw(ax: Any, steps: list[Step]) -> None:

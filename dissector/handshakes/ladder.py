@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from dissector.handshakes.facts import duration
@@ -13,6 +14,31 @@ from spec.layout import paragraph, width
 
 SPAN = 34
 """Characters between the two sides."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a handshake.
+
+    Attributes:
+        name: What was sent, in the protocol's words.
+        from_client: Who sent it.
+        packet: Its packet.
+        capture: File of that, where it is not that of the connection's first packet.
+        since_ns: Time since the connection's first packet.
+        took_ns: Time since the step before, None for the first.
+        is_proof: Whether the verdict rests on it.
+        detail: What it said; text from the capture.
+    """
+
+    name: str
+    from_client: bool
+    packet: int
+    capture: str | None
+    since_ns: int
+    took_ns: int | None
+    is_proof: bool
+    detail: str
 
 
 def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
@@ -29,9 +55,8 @@ def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
     begin = instant(row["first_ts_ns"])
     yield f"  {'packet':>8}  {begin[:10]} {begin[11:26]} UTC"
     yield f"  {'':8}  {'client':<{10 + SPAN}}  server"
-    proofs = {(place.get("capture"), place["packet"]) for place in json.loads(row["handshake_evidence"] or "[]")}
-    for step in json.loads(row["handshake_steps"] or "[]"):
-        yield _step(step, row, (step.get("capture"), step["packet"]) in proofs)
+    for step in steps(row):
+        yield _line(step)
     yield ""
     yield from _times(row)
     notes = json.loads(row["handshake_notes"] or "[]")
@@ -42,15 +67,32 @@ def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
     yield from explain(row, cause)
 
 
-def _step(step: dict[str, Any], row: dict[str, Any], is_proof: bool) -> str:
+def steps(row: dict[str, Any]) -> list[Step]:
+    """The steps of a connection's handshake, in order."""
+    proofs = {(place.get("capture"), place.get("packet")) for place in json.loads(row["handshake_evidence"] or "[]")}
+    return [
+        Step(
+            name=step["step"].removeprefix("tcp.").upper() if step["step"].startswith("tcp.") else step["step"],
+            from_client=bool(step["from_client"]),
+            packet=step["packet"],
+            capture=step.get("capture"),
+            since_ns=step["ts_ns"] - row["first_ts_ns"],
+            took_ns=step.get("took_ns"),
+            is_proof=(step.get("capture"), step["packet"]) in proofs,
+            detail=step.get("detail", ""),
+        )
+        for step in json.loads(row["handshake_steps"] or "[]")
+    ]
+
+
+def _line(step: Step) -> str:
     """A rung: packet, time since the first, arrow with the step's name, time since the step before, what it says."""
-    name = step["step"].removeprefix("tcp.").upper() if step["step"].startswith("tcp.") else step["step"]
-    rung = f" {name} ".center(SPAN - 2, "-")
-    arrow = f"|{rung}>|" if step["from_client"] else f"|<{rung}|"
-    since = duration(step["ts_ns"] - row["first_ts_ns"])
-    took = f"+{duration(step['took_ns'])}" if "took_ns" in step else ""
-    told = [took, clean(step.get("detail", "")), f"[{clean(step['capture'])}]" if "capture" in step else ""]
-    line = f"{'>' if is_proof else ' '} {step['packet']:>8}  {since:>8}  {arrow}  {'  '.join(t for t in told if t)}"
+    rung = f" {step.name} ".center(SPAN - 2, "-")
+    arrow = f"|{rung}>|" if step.from_client else f"|<{rung}|"
+    since = duration(step.since_ns)
+    took = f"+{duration(step.took_ns)}" if step.took_ns is not None else ""
+    told = [took, clean(step.detail), f"[{clean(step.capture)}]" if step.capture is not None else ""]
+    line = f"{'>' if step.is_proof else ' '} {step.packet:>8}  {since:>8}  {arrow}  {'  '.join(t for t in told if t)}"
     return (line if len(line) <= width() else line[: width() - 1] + "…").rstrip()
 
 

@@ -8,6 +8,7 @@ from dashboards import verdicts
 from dashboards.section import Figure, Grid
 from dashboards.tables import Tables
 from dissector import program
+from dissector.handshakes import ladder
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -44,7 +45,7 @@ def test_errors_of_channels_have_their_text(failed: Tables) -> None:
 
 def test_a_ladder_has_every_step_of_its_connection(failed: Tables) -> None:
     group = next(g for g in verdicts.query(failed).worst_first if g.first["handshake_outcome"] == "vhost-not-found")
-    steps = verdicts.steps_of(group.first)
+    steps = ladder.steps(group.first)
     assert [s.name for s in steps[:4]] == ["SYN", "SYN-ACK", "ACK", "header"]
     assert [s.packet for s in steps] == sorted(s.packet or 0 for s in steps)
     assert [s.name for s in steps if s.is_proof][-1] == "connection.close"
