@@ -230,7 +230,7 @@ def draw(ax: Any, data: Stairs) -> None:
         x = (times - data.low_ns) / 1e9
         ax.plot(x, numbers, MARKS[kind].marker, color=ink, markersize=4, markeredgewidth=1.2)
     ax.set_ylabel("publish number")
-    _whole_numbers(ax, 6)
+    theme.count_axis(ax.yaxis, 6)
     theme.time_axis(ax, data.low_ns, data.high_ns)
 
 
@@ -240,15 +240,8 @@ def draw_outstanding(ax: Any, data: Stairs) -> None:
     ax.fill_between(x, data.published - data.answered, step="post", color=theme.INK["heat2"], linewidth=0)
     ax.set_ylim(0)
     ax.set_ylabel("waiting")
-    _whole_numbers(ax, 2)
+    theme.count_axis(ax.yaxis, 2)
     theme.time_axis(ax, data.low_ns, data.high_ns)
-
-
-def _whole_numbers(ax: Any, most: int) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
-
-    ax.yaxis.set_major_locator(MaxNLocator(most, integer=True))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))
 
 
 def figure(name: str, channel: Channel, data: Stairs, title: str) -> Figure:

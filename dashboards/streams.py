@@ -110,7 +110,7 @@ def draw_lag(ax: Any, data: Course) -> None:
     ax.plot(_middles(data), _held(data.lag), drawstyle="steps-mid", color=theme.INK["orange"])
     ax.set_ylim(0, max(1.0, 1.08 * np.nanmax(data.lag, initial=0)))
     ax.set_ylabel("behind")
-    _counts(ax)
+    theme.count_axis(ax.yaxis, 3)
     theme.time_axis(ax, data.low_ns, data.high_ns)
 
 
@@ -121,7 +121,7 @@ def draw_credit(ax: Any, data: Course) -> None:
     ax.plot(x, np.where(left <= 0, 0.0, np.nan), color=theme.INK["red"], linewidth=2.4, solid_capstyle="butt")
     ax.set_ylim(bottom=0)
     ax.set_ylabel("credit")
-    _counts(ax)
+    theme.count_axis(ax.yaxis, 3)
     theme.time_axis(ax, data.low_ns, data.high_ns)
 
 
@@ -133,13 +133,6 @@ def _held(values: np.ndarray) -> np.ndarray:
     """Each value until the next one."""
     last = np.maximum.accumulate(np.where(np.isnan(values), 0, np.arange(len(values))))
     return values[last]
-
-
-def _counts(ax: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
-
-    ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))
 
 
 def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Figure:

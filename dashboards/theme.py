@@ -143,6 +143,16 @@ def latency_axis(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def count_axis(axis: Any, most: int) -> None:
+    """Label an axis whose data are counts, with at most so many ticks."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
+
+    from dashboards import units  # noqa: PLC0415
+
+    axis.set_major_locator(MaxNLocator(most, integer=True))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))
+
+
 def _svg(name: str, draws: Sequence[Draw], data: Any, width: int, height: int, alt: str, ratios: Sequence[int]) -> str:
     import matplotlib as mpl  # noqa: PLC0415 - a second that only this command pays
     from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
