@@ -5,7 +5,6 @@ whatever the size of the tables. A table that is missing has no rows, a column t
 and newer folders are read alike.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 import spec
+from dissector.output import NOTE, digest
 
 DISSECTED = (
     "captures",
@@ -41,10 +41,6 @@ ANALYZED = (
     "latency_buckets",
 )
 FRAMES = ("amqp091_frames", "stream_frames", "amqp010_frames")
-
-NOTE = "_amqpscope.json"
-"""A note in every folder: `complete` says whether its writing came to an end; in that of `analyze` `tables` names the
-folder of `dissect` that it was made from, and `made_of` is a digest of that folder's note."""
 
 _BATCH_ROWS = 1 << 17
 _MOST_PARTIAL_ROWS = 1 << 20
@@ -109,9 +105,8 @@ class Tables:
         """Whether the statistics were made of other tables than those that are there now."""
         if not (self.dissected and self.analyzed):
             return False
-        made_of = _note(self.analyzed).get("made_of")
-        note = self.dissected / NOTE
-        return made_of is not None and note.is_file() and made_of != _digest(note)
+        made_of, now = _note(self.analyzed).get("made_of"), digest(self.dissected)
+        return None not in (made_of, now) and made_of != now
 
     def scan(
         self, name: str, columns: Sequence[str] | Mapping[str, pc.Expression], where: pc.Expression | None = None
@@ -242,16 +237,16 @@ def _noted(folder: Path) -> Path | None:
 
 
 def _note(folder: Path) -> dict[str, Any]:
-    """The note in a folder; empty when there is none that can be read."""
+    """The note in a folder; empty when there is none that can be read.
+
+    `complete` says whether the writing of the folder came to an end. In that of `analyze` `tables` names the folder of
+    `dissect` that it was made from, and `made_of` is the digest of that folder's note.
+    """
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return note if isinstance(note, dict) else {}
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _same(one: Path | None, other: Path) -> bool:

@@ -4,6 +4,7 @@ A part is written under another name and renamed when it is complete. Making row
 threads beside the dissection, for kernels and pyarrow run without Python's lock.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -293,6 +294,12 @@ class _Table:
         if isinstance(self._writer, pq.ParquetWriter):
             self._writer.is_open = False
         self._writer = None
+
+
+def digest(folder: Path) -> str | None:
+    """Of what the note of a folder says, to know the same tables again; None where there is no note."""
+    note = folder / NOTE
+    return hashlib.sha256(note.read_bytes()).hexdigest()[:16] if note.is_file() else None
 
 
 def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,8 +36,9 @@ class Analyze:
             pipelines.output.OutputError: the output cannot be written.
             pipelines.session.SessionError: Spark does not start.
         """
+        from dissector.output import digest  # noqa: PLC0415
         from pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
-        from pipelines.output import NOTE, Output  # noqa: PLC0415
+        from pipelines.output import Output  # noqa: PLC0415
         from pipelines.reader import dissected, read_note  # noqa: PLC0415
         from pipelines.session import session  # noqa: PLC0415
 
@@ -46,8 +46,7 @@ class Analyze:
         complete = read_note(folder)["complete"]
         if not complete:
             print(f"amqpscope: {folder}: dissect did not finish; this is what it wrote until then", file=sys.stderr)
-        made_of = hashlib.sha256((folder / NOTE).read_bytes()).hexdigest()[:16] if (folder / NOTE).is_file() else None
-        note = {"tables": str(folder.absolute()), "tables_complete": complete, "made_of": made_of}
+        note = {"tables": str(folder.absolute()), "tables_complete": complete, "made_of": digest(folder)}
         output = Output(arguments.output, note)
         with _progress(len(jobs())) as tell:
             tell("starting Spark")

@@ -13,9 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 import spec
-
-NOTE = "_amqpscope.json"
-"""Marks a folder as ours, and says whether it is complete and what it was made from."""
+from dissector.output import NOTE
 
 
 class OutputError(Exception):
