@@ -7,6 +7,7 @@ with the first after it that does not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
@@ -42,26 +43,42 @@ def flow_control(frames: DataFrame, settlements: DataFrame, connections: DataFra
     rows = events.withColumn("released", sf.when(~sf.col("held"), point)).withColumn(
         "delivered", sf.when(sf.col("delivers"), sf.struct("frame_no", "ts_ns"))
     )
+    found = intervals(rows.select(*_SCOPE, *_POINT, "held", "released", "delivered"), _SCOPE)
+    found = found.withColumn("bucket", bucket(sf.col("start.frame_no")))
+    places = events.select(*CHANNEL, bucket("frame_no").alias("bucket")).distinct()
+    found = found.join(endings.attach(places, frames, connections), [*CHANNEL, "bucket"], "left")
+    found = found.join(connections.select("connection_id", "rtt_ns"), "connection_id", "left")
+    return conform(_result(found), "flow_control")
+
+
+def intervals(events: DataFrame, scope: Sequence[str]) -> DataFrame:
+    """One row per interval in which a scope is held.
+
+    All events that hold and have the same release behind them are one interval. Nothing is delivered while a window is
+    full, so what comes next behind the last of them is what comes next behind the release.
+
+    Args:
+        events: along the frames of each scope, with `frame_no`, `ts_ns`, `capture`, `packet`; `held` says whether the
+            scope is held from then on, `released` (what ends a wait) and `delivered` are structs that begin with
+            `frame_no`, null where an event is none.
+        scope: columns.
+
+    Returns:
+        The scope, `start` (frame_no, ts_ns, capture, packet), `end_event` and `next_delivery`.
+    """
     rows = running(
-        rows.select(*_SCOPE, *_POINT, "held", "released", "delivered"),
-        _SCOPE,
+        events,
+        scope,
         "frame_no",
         {"end_event": ("min", "released"), "next_delivery": ("min", "delivered")},
         descending=True,
         before=True,
     )
-    # All events that hold and have the same release behind them are one interval. Nothing is delivered while a window
-    # is full, so what comes next behind the last of them is what comes next behind the release.
-    intervals = (
+    return (
         rows.where("held")
-        .groupBy(*_SCOPE, "end_event")
+        .groupBy(*scope, "end_event")
         .agg(sf.min(sf.struct(*_POINT)).alias("start"), sf.max("next_delivery").alias("next_delivery"))
-        .withColumn("bucket", bucket(sf.col("start.frame_no")))
     )
-    places = events.select(*CHANNEL, bucket("frame_no").alias("bucket")).distinct()
-    intervals = intervals.join(endings.attach(places, frames, connections), [*CHANNEL, "bucket"], "left")
-    intervals = intervals.join(connections.select("connection_id", "rtt_ns"), "connection_id", "left")
-    return conform(_result(intervals), "flow_control")
 
 
 def zero_windows(windows: DataFrame, connections: DataFrame) -> DataFrame:

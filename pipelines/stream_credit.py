@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 from pipelines import streams
 from pipelines.buckets import running
+from pipelines.flow_control import intervals
 from pipelines.schemas import conform
 from pipelines.streams import POINT, SUBSCRIPTION
 
@@ -66,7 +67,6 @@ def credit_waits(credit: DataFrame, frames: DataFrame, connections: DataFrame) -
         connections: `connections`.
     """
     held = sf.coalesce(sf.col("balance") <= 0, sf.lit(False)) & (sf.col("event") != "unsubscribe")
-    point = sf.struct(*POINT)
     rows = credit.withColumns(
         {
             "held": held,
@@ -74,22 +74,11 @@ def credit_waits(credit: DataFrame, frames: DataFrame, connections: DataFrame) -
             "delivered": sf.when(sf.col("event") == "deliver", sf.struct("frame_no", "ts_ns")),
         }
     )
-    rows = running(
-        rows,
-        _ACCOUNT,
-        "frame_no",
-        {"end_event": ("min", "released"), "next_delivery": ("min", "delivered")},
-        descending=True,
-        before=True,
-    )
-    intervals = (
-        rows.where("held")
-        .groupBy(*_ACCOUNT, "end_event")
-        .agg(sf.min(point).alias("start"), sf.max("next_delivery").alias("next_delivery"))
-    )
     rtt = connections.select("connection_id", "rtt_ns")
-    rows = intervals.join(streams.endings(frames, connections), "connection_id", "left").join(
-        rtt, "connection_id", "left"
+    rows = (
+        intervals(rows, _ACCOUNT)
+        .join(streams.endings(frames, connections), "connection_id", "left")
+        .join(rtt, "connection_id", "left")
     )
     over = sf.struct(*(sf.col(f"over.{name}") for name in POINT))
     release = sf.struct(*(sf.col(f"end_event.{name}") for name in POINT))
