@@ -103,17 +103,17 @@ def small(output: Path, runs: int = 5) -> dict[str, Any]:
 
 
 def stream(size: int, output: Path, pairs: int) -> dict[str, Any]:
-    """Records of streams a second, beside a plain decoder that writes the same of them; that reads a tenth as much."""
+    """Records of streams a second, beside a plain decoder that writes the same tables; that reads a tenth as much."""
     with streams.made(size) as capture, streams.made(max(size // 10, 20 * MB)) as part:
-        plain = [sys.executable, "-m", "tests.reference.stream", str(part), str(output.with_suffix(".parquet"))]
+        plain = [sys.executable, "-m", "tests.reference.stream", str(part), str(output.with_name("plain"))]
         ours, theirs = [], []
         for _ in range(pairs):
             ours.append(run(dissect(capture, output)))
             theirs.append(run(plain))
         records = sum(pq.read_metadata(p).num_rows for p in (output / "messages").glob("*.parquet"))
-        fewer = pq.read_metadata(output.with_suffix(".parquet")).num_rows
+        fewer = pq.read_metadata(output.with_name("plain") / "messages.parquet").num_rows
     found: dict[str, Any] = {"octets": size, "records": records, "dissect": middle(ours), "plain": middle(theirs)}
-    say(f"{size / MB:,.0f} MB of streams, {records:,} records")
+    say(f"{size / MB:,.0f} MB of streams, {records:,} records; both write frames, messages and connections")
     for name, count in (("dissect", records), ("plain", fewer)):
         found[name] |= {"per_s": count / found[name]["wall_s"], "per_cpu_s": count / found[name]["cpu_s"]}
         tell(f"streams, {name}", found[name])

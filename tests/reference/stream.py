@@ -1,19 +1,17 @@
-"""RabbitMQ streams decoded in the plainest way: one object a frame, one dict a record, loops over octets.
+"""RabbitMQ streams decoded in the plainest way: one object a frame, one dict a row, loops over octets.
 
 Written from the description of the protocol. It reads whole captures of Ethernet, IPv4 and TCP without holes, in which
-segments come in order; `records` gives what the table `messages` has of each record, `write` puts it into Parquet.
+segments come in order; `tables` gives the rows of `stream_frames`, `messages` and `connections`, with all columns of
+these that the octets of streams tell; `write` puts them into Parquet. Connections are numbered from 0.
 Independent of the code under test: it is what the dissector is compared with, in what it says and in how long it takes.
 """
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import json
 import struct
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,66 +20,107 @@ from typing import Any
 import dpkt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
-PUBLISH, DELIVER = 2, 8
-HASH_SEED = 42
-SECTIONS = {
-    0x70: "header", 0x71: "delivery_annotations", 0x72: "annotations", 0x73: "properties", 0x74: "headers",
-    0x75: "data", 0x76: "amqp-sequence", 0x77: "amqp-value", 0x78: "footer",
+from tests.reference.stream_commands import KINDS, NUMBERS, command
+from tests.reference.stream_records import MAPS, delivered, published, tracking
+
+LEADING = {
+    "connection_id": pa.int64(), "frame_no": pa.int64(), "capture": pa.string(), "packet": pa.int64(),
+    "ts_ns": pa.int64(), "ts": pa.timestamp("us", "UTC"), "first_capture": pa.string(), "first_packet": pa.int64(),
+    "first_ts_ns": pa.int64(), "from_client": pa.bool_(), "is_partial": pa.bool_(), "missing": pa.int64(),
 }  # fmt: skip
-PROPERTIES = (
+MESSAGES = (
+    "protocol", "kind", "stream", "publisher_reference", "consumer", "filter_value", "body_kind", "expiration",
     "message_id", "user_id", "to_address", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
-    "expiry_ts_ms", "timestamp", "group_id", "group_sequence", "reply_to_group_id",
+    "group_id", "reply_to_group_id", "trace_id", "span_id", *sorted(MAPS),
 )  # fmt: skip
-HEADER = ("delivery_mode", "priority", "expiration", "first_acquirer", "delivery_count")
-STRUCTURES = {"delivery_annotations", "annotations", "headers", "footer"}
-TEXTS = (
-    "kind", "stream", "publisher_reference", "filter_value", "body_kind", "expiration", *PROPERTIES[:8], *STRUCTURES,
-    "group_id", "reply_to_group_id",
+MESSAGE_NUMBERS = (
+    "first_frame_no", "publisher_id", "publisher_epoch", "publish_seq", "subscription_id", "chunk_id", "chunk_ts_ns",
+    "offset", "record_size", "body_size", "body_hash", "delivery_mode", "priority", "delivery_count", "expiry_ts_ms",
+    "timestamp", "group_sequence", "trace_flags",
 )  # fmt: skip
-NUMBERS = (
-    "frame_no", "packet", "ts_ns", "publisher_id", "publish_seq", "subscription_id", "chunk_id", "chunk_ts_ns",
-    "offset",
-    "record_size", "body_size", "body_hash", "delivery_mode", "priority", "first_acquirer", "delivery_count",
-    "expiry_ts_ms", "timestamp", "group_sequence",
+CONNECTIONS = ("protocol", "client_ip", "server_ip", "first_capture")
+CONNECTION_NUMBERS = (
+    "connection_id", "client_port", "server_port", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns",
+    "packets", "bytes", "frames", "messages",
 )  # fmt: skip
-SCHEMA = pa.schema([(name, pa.string()) for name in TEXTS] + [(name, pa.int64()) for name in NUMBERS])
-Record = dict[str, Any]
+
+
+def _schema(texts: tuple[str, ...], numbers: tuple[str, ...], more: dict[str, pa.DataType]) -> pa.Schema:
+    return pa.schema(more | dict.fromkeys(texts, pa.string()) | dict.fromkeys(numbers, pa.int64()))
+
+
+SCHEMAS = {
+    "stream_frames": _schema(
+        ("command", "tracking", *(name for name, kind in KINDS.items() if kind not in NUMBERS)),
+        ("version", "size", *(name for name, kind in KINDS.items() if kind in NUMBERS and kind != "flag")),
+        LEADING | {"is_response": pa.bool_(), "active": pa.bool_()},
+    ),
+    "messages": _schema(MESSAGES, MESSAGE_NUMBERS, LEADING | {"first_acquirer": pa.bool_()}),
+    "connections": _schema(CONNECTIONS, CONNECTION_NUMBERS, {}),
+}
+Row = dict[str, Any]
+Meaning = tuple[Any, ...]
+
+
+@dataclass
+class Direction:
+    """What waits until its frame is complete, and the packet and time of its first octet."""
+
+    pending: bytearray = field(default_factory=bytearray)
+    first: tuple[int, int] = 0, 0
 
 
 @dataclass
 class Connection:
     """Both directions of a TCP connection, and what its ids mean."""
 
-    pending: dict[bool, bytearray] = field(default_factory=lambda: {True: bytearray(), False: bytearray()})
-    publishers: dict[int, tuple[str, str | None]] = field(default_factory=dict)
-    subscriptions: dict[int, str] = field(default_factory=dict)
-    frames: int = 0
+    row: Row
+    directions: dict[bool, Direction] = field(default_factory=lambda: {True: Direction(), False: Direction()})
+    publishers: dict[int, Meaning] = field(default_factory=dict)
+    """Stream, reference and how often the id was declared."""
+    subscriptions: dict[int, Meaning] = field(default_factory=dict)
+    """Stream and name of the consumer."""
+    asked: dict[int, tuple[dict[int, Meaning], int, Meaning, Meaning | None]] = field(default_factory=dict)
+    """By correlation id: where an id gets or had its meaning, the id, what it means, and what it meant before."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame and where it became complete."""
+    """A frame, where it began and where it became complete."""
 
     connection: Connection
-    number: int
     from_client: bool
     key: int
     version: int
     body: bytes
-    packet: int
-    ts_ns: int
+    first: tuple[int, int]
+    last: tuple[int, int]
 
 
-def records(path: Path | str) -> Iterator[Record]:
-    """All records published and delivered, in their order."""
-    for frame in frames(path):
-        yield from _records(frame)
+def tables(path: Path | str) -> Iterator[tuple[str, Row]]:
+    """All rows with their tables, in the order in which they become complete."""
+    capture = Path(path).name
+    connections: list[Connection] = []
+    for frame in frames(path, connections):
+        row = _leading(capture, frame)
+        fields = command(frame.key, frame.version, frame.from_client, frame.body)
+        _learn(frame.connection, fields)
+        if fields["command"] == "deliver" and len(frame.body) > 48:
+            items = tracking(frame.version, frame.body, fields)
+            if items or fields["chunk_type"]:
+                fields["tracking"] = items
+        yield "stream_frames", {**row, **fields, "size": len(frame.body) + 8}
+        common = {**row, "protocol": "rabbitmq-stream", "first_frame_no": row["frame_no"]}
+        for record in _records(frame, fields, common):
+            frame.connection.row["messages"] += 1
+            yield "messages", record
+    for connection in connections:
+        yield "connections", {**connection.row, "first_capture": capture}
 
 
-def frames(path: Path | str) -> Iterator[Frame]:
-    """All frames, in the order in which they became complete."""
+def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
+    """All frames, in the order in which they became complete; connections go to `found`."""
     connections: dict[tuple[bytes, int, bytes, int], Connection] = {}
     for number, ts_ns, octets in packets(path):
         ip = dpkt.ethernet.Ethernet(octets).data
@@ -90,13 +129,16 @@ def frames(path: Path | str) -> Iterator[Frame]:
         tcp = ip.data
         key, back = (ip.src, tcp.sport, ip.dst, tcp.dport), (ip.dst, tcp.dport, ip.src, tcp.sport)
         if tcp.flags & dpkt.tcp.TH_SYN and not tcp.flags & dpkt.tcp.TH_ACK:
-            connections[key] = Connection()
+            connections[key] = _connection(len(found), ip, tcp, number, ts_ns)
+            found.append(connections[key])
         connection = connections.get(key) or connections.get(back)
-        if connection is not None and tcp.data:
-            from_client = key in connections
-            pending = connection.pending[from_client]
-            pending += tcp.data
-            yield from _frames(connection, from_client, pending, number, ts_ns)
+        if connection is not None:
+            row = connection.row
+            row["packets"] += 1
+            row["bytes"] += len(tcp.data)
+            row["last_packet"], row["last_ts_ns"] = number, ts_ns
+            if tcp.data:
+                yield from _frames(connection, key in connections, tcp.data, number, ts_ns)
 
 
 def packets(path: Path | str) -> Iterator[tuple[int, int, bytes]]:
@@ -111,7 +153,23 @@ def packets(path: Path | str) -> Iterator[tuple[int, int, bytes]]:
             yield number, seconds * 1_000_000_000 + fraction * unit, file.read(size)
 
 
-def _frames(connection: Connection, from_client: bool, pending: bytearray, packet: int, ts_ns: int) -> Iterator[Frame]:
+def _connection(number: int, ip: dpkt.ip.IP, tcp: dpkt.tcp.TCP, packet: int, ts_ns: int) -> Connection:
+    client, server = dpkt.utils.inet_to_str(ip.src), dpkt.utils.inet_to_str(ip.dst)
+    return Connection(
+        {
+            "connection_id": number, "protocol": "unknown", "client_ip": client, "client_port": tcp.sport,
+            "server_ip": server, "server_port": tcp.dport, "first_packet": packet, "first_ts_ns": ts_ns, "packets": 0,
+            "bytes": 0, "frames": 0, "messages": 0,
+        }
+    )  # fmt: skip
+
+
+def _frames(connection: Connection, from_client: bool, octets: bytes, packet: int, ts_ns: int) -> Iterator[Frame]:
+    direction = connection.directions[from_client]
+    pending = direction.pending
+    if not pending:
+        direction.first = packet, ts_ns
+    pending += octets
     at = 0
     while len(pending) - at >= 8:
         size, key, version = struct.unpack_from(">IHH", pending, at)
@@ -119,158 +177,110 @@ def _frames(connection: Connection, from_client: bool, pending: bytearray, packe
             break
         body = bytes(pending[at + 8 : at + 4 + size])
         at += 4 + size
-        yield Frame(connection, connection.frames, from_client, key, version, body, packet, ts_ns)
-        connection.frames += 1
+        yield Frame(connection, from_client, key, version, body, direction.first, (packet, ts_ns))
+        direction.first = packet, ts_ns
     del pending[:at]
 
 
-def _string(octets: bytes, at: int) -> tuple[str, int]:
-    size = struct.unpack_from(">H", octets, at)[0]
-    return octets[at + 2 : at + 2 + size].decode(), at + 2 + size
+def _leading(capture: str, frame: Frame) -> Row:
+    """What rows of all tables begin with."""
+    connection = frame.connection.row
+    number = connection["frames"]
+    connection["frames"] += 1
+    connection["protocol"] = "rabbitmq-stream"
+    packet, ts_ns = frame.last
+    return {
+        "connection_id": connection["connection_id"], "frame_no": number, "capture": capture, "packet": packet,
+        "ts_ns": ts_ns, "ts": ts_ns // 1000, "first_capture": capture, "first_packet": frame.first[0],
+        "first_ts_ns": frame.first[1], "from_client": frame.from_client, "is_partial": False, "missing": 0,
+    }  # fmt: skip
 
 
-def _records(frame: Frame) -> Iterator[Record]:
-    connection, body = frame.connection, frame.body
-    if frame.from_client and frame.key == 1:
-        reference, at = _string(body, 5)
-        connection.publishers[body[4]] = _string(body, at)[0], reference or None
-    elif frame.from_client and frame.key == 7:
-        connection.subscriptions[body[4]] = _string(body, 5)[0]
-    elif frame.from_client and frame.key == PUBLISH:
-        stream, reference = connection.publishers.get(body[0], (None, None))
-        common = {
-            "kind": "publish", "publisher_id": body[0], "stream": stream, "publisher_reference": reference,
-            "frame_no": frame.number, "packet": frame.packet, "ts_ns": frame.ts_ns,
+def _learn(connection: Connection, fields: Row) -> None:
+    """What a frame says of ids."""
+    name = fields["command"]
+    publishers, subscriptions = connection.publishers, connection.subscriptions
+    if name in ("declare-publisher", "subscribe") and fields["is_response"]:
+        asked = connection.asked.pop(fields["correlation_id"], None)
+        if asked is not None:
+            held, number, meaning, before = asked
+            held[number] = meaning if fields["response_code"] == 1 else before or ()
+    elif name == "declare-publisher":
+        number = fields["publisher_id"]
+        before = publishers.get(number)
+        times = before[2] if before else 0
+        meaning = fields["stream"], fields["publisher_reference"] or None, times + 1
+        connection.asked[fields["correlation_id"]] = publishers, number, meaning, before
+        publishers[number] = meaning
+    elif name == "subscribe":
+        number = fields["subscription_id"]
+        meaning = fields["stream"], fields.get("properties", {}).get("name")
+        connection.asked[fields["correlation_id"]] = subscriptions, number, meaning, subscriptions.get(number)
+        subscriptions.setdefault(number, meaning)
+    elif name == "delete-publisher" and not fields["is_response"]:
+        number = fields["publisher_id"]
+        publishers[number] = None, None, *publishers.get(number, ())[2:]
+    elif name == "metadata-update":
+        for number, held in publishers.items():
+            if held and held[0] == fields["stream"]:
+                publishers[number] = None, None, held[2]
+
+
+def _records(frame: Frame, fields: Row, common: Row) -> Iterator[Row]:
+    """The records in a frame."""
+    if fields["command"] == "publish":
+        number = fields["publisher_id"]
+        stream, reference, epoch = frame.connection.publishers.get(number) or (None, None, None)
+        common |= {
+            "kind": "publish", "publisher_id": number, "stream": stream, "publisher_reference": reference,
+            "publisher_epoch": epoch if stream else None,
         }  # fmt: skip
-        at = 5
-        for _ in range(struct.unpack_from(">I", body, 1)[0]):
-            number = struct.unpack_from(">Q", body, at)[0]
-            at += 8
-            value = None
-            if frame.version == 2:
-                size = struct.unpack_from(">H", body, at)[0]
-                at += 2
-                if size != 0xFFFF:
-                    value = body[at : at + size].decode()
-                    at += size
-            messages, at = _entry(body, at)
-            for message in messages:
-                yield common | {"publish_seq": number, "filter_value": value} | _message(message)
-    elif not frame.from_client and frame.key == DELIVER:
-        at = 1 + 8 * (frame.version - 1)
-        kind, entries, count, ts, _, chunk_id, crc, size = struct.unpack_from(">xBHIqQQII", body, at)
-        if kind != 0:
-            return
-        common = {
-            "kind": "deliver", "subscription_id": body[0], "stream": connection.subscriptions.get(body[0]),
-            "chunk_id": chunk_id, "chunk_ts_ns": ts * 1_000_000,
-            "frame_no": frame.number, "packet": frame.packet, "ts_ns": frame.ts_ns,
-        }  # fmt: skip
-        at += 48
-        if zlib.crc32(body[at : at + size]) != crc:
-            raise ValueError("wrong CRC")
-        offset = chunk_id
-        for _ in range(entries):
-            messages, at = _entry(body, at)
-            for message in messages:
-                yield common | {"offset": offset} | _message(message)
-                offset += 1
-        if offset != chunk_id + count:
-            raise ValueError("wrong count")
+        for record in published(frame.version, frame.body):
+            yield {**common, **record}
+    elif fields["command"] == "deliver" and fields["chunk_type"] == 0:
+        number = fields["subscription_id"]
+        stream, consumer = frame.connection.subscriptions.get(number) or (None, None)
+        common |= {"kind": "deliver", "subscription_id": number, "stream": stream, "consumer": consumer}
+        for record in delivered(frame.version, frame.body, fields):
+            yield {**common, **record}
 
 
-def _entry(octets: bytes, at: int) -> tuple[list[bytes], int]:
-    """The messages of an entry, and where it ends."""
-    if octets[at] < 0x80:
-        size = struct.unpack_from(">I", octets, at)[0]
-        return [octets[at + 4 : at + 4 + size]], at + 4 + size
-    coding, count, _, size = struct.unpack_from(">BHII", octets, at)
-    data = octets[at + 11 : at + 11 + size]
-    data = gzip.decompress(data) if coding & 0x70 else data
-    found, p = [], 0
-    for _ in range(count):
-        length = struct.unpack_from(">I", data, p)[0]
-        found.append(data[p + 4 : p + 4 + length])
-        p += 4 + length
-    return found, at + 11 + size
+def write(path: Path | str, folder: Path | str, rows: int = 65_536) -> dict[str, int]:
+    """Write all tables to Parquet files in a folder; returns how many rows each has."""
+    counts = dict.fromkeys(SCHEMAS, 0)
+    waiting: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    Path(folder).mkdir(exist_ok=True)
+    writers = {name: pq.ParquetWriter(Path(folder) / f"{name}.parquet", schema) for name, schema in SCHEMAS.items()}
 
+    def put(name: str) -> None:
+        counts[name] += len(waiting[name])
+        writers[name].write_table(pa.Table.from_pylist(waiting[name], SCHEMAS[name]))
+        waiting[name].clear()
 
-def _message(message: bytes) -> Record:
-    """What a record holds: plain octets, or the sections of an AMQP 1.0 message."""
-    found: Record = {"record_size": len(message), "body_kind": "raw"}
-    body = message
-    if message[:2] == b"\x00\x53" and len(message) > 3 and message[2] in SECTIONS:
-        body, found["body_kind"], at = b"", "none", 0
-        while at < len(message):
-            name = SECTIONS[message[at + 2]]
-            value, end = _value(message, at + 3)
-            if name == "properties":
-                found |= {k: v for k, v in zip(PROPERTIES, value, strict=False) if v is not None}
-            elif name == "header":
-                found |= {k: v for k, v in zip(HEADER, value, strict=False) if v is not None}
-            elif name == "data":
-                body, found["body_kind"] = body + value, name
-            elif name in ("amqp-sequence", "amqp-value"):
-                body, found["body_kind"] = body + message[at + 3 : end], name
-            else:
-                found[name] = value
-            at = end
-    hashed = xxhash.xxh64_intdigest(body, HASH_SEED)
-    found["body_size"] = len(body)
-    found["body_hash"] = hashed - (1 << 64) if hashed >> 63 else hashed
-    return found
-
-
-def _value(octets: bytes, at: int) -> tuple[Any, int]:
-    """A value of AMQP 1.0 and where it ends."""
-    code = octets[at]
-    at += 1
-    if code in (0x40, 0x41, 0x42, 0x43, 0x44, 0x45):
-        return {0x40: None, 0x41: True, 0x42: False, 0x45: []}.get(code, 0), at
-    width = {5: 1, 6: 2, 7: 4, 8: 8, 9: 16}.get(code >> 4)
-    if width is not None:
-        raw = octets[at : at + width]
-        signed = code in (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
-        if code == 0x56:
-            return raw != b"\0", at + 1
-        if code == 0x82:
-            return struct.unpack(">d", raw)[0], at + 8
-        return int.from_bytes(raw, "big", signed=signed), at + width
-    count = 1 if code >> 4 in (0xA, 0xC, 0xE) else 4
-    size = int.from_bytes(octets[at : at + count], "big")
-    at += count
-    end = at + size
-    if code in (0xA0, 0xB0):
-        return octets[at:end], end
-    if code in (0xA1, 0xB1, 0xA3, 0xB3):
-        return octets[at:end].decode(), end
-    items = []
-    at += count
-    while at < end:
-        item, at = _value(octets, at)
-        items.append(item)
-    return (dict(zip(items[::2], items[1::2], strict=True)) if code in (0xC1, 0xD1) else items), end
-
-
-def write(path: Path | str, target: Path | str, rows: int = 65_536) -> int:
-    """Write what `records` gives to a Parquet file; returns how many there were."""
-    count = 0
-    found = records(path)
-    with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
-        while batch := list(itertools.islice(found, rows)):
-            for row in batch:
-                for name in STRUCTURES & row.keys():
-                    row[name] = json.dumps(row[name])
-            writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
-            count += len(batch)
-    return count
+    structures = {"messages": MAPS, "stream_frames": {k for k, kind in KINDS.items() if kind not in NUMBERS}}
+    for name, row in tables(path):
+        for column in structures.get(name, set()) & row.keys():
+            if isinstance(row[column], dict | list):
+                row[column] = json.dumps(row[column])
+        waiting[name].append(row)
+        if len(waiting[name]) == rows:
+            put(name)
+    for name, writer in writers.items():
+        put(name)
+        writer.close()
+    return counts
 
 
 def main() -> None:
-    """Decode a capture, to a Parquet file where one is named; say how many records there were, and how long it took."""
+    """Decode a capture, to a folder of tables where one is named; say how many rows, and how long it took."""
     begin = time.process_time()
-    count = write(*sys.argv[1:3]) if len(sys.argv) > 2 else sum(1 for _ in records(sys.argv[1]))
-    print(json.dumps({"records": count, "cpu_s": time.process_time() - begin}))
+    if len(sys.argv) > 2:
+        counts = write(*sys.argv[1:3])
+    else:
+        counts = dict.fromkeys(SCHEMAS, 0)
+        for name, _ in tables(sys.argv[1]):
+            counts[name] += 1
+    print(json.dumps(counts | {"cpu_s": time.process_time() - begin}))
 
 
 if __name__ == "__main__":
