@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 MAC = bytes.fromhex("020000000001020000000002")
@@ -24,6 +25,12 @@ class Packet:
 # Packets
 
 
+@lru_cache
+def address(text: str) -> bytes:
+    """The octets of an address."""
+    return ip_address(text).packed
+
+
 def tcp(
     payload: bytes = b"", sport: int = 40000, dport: int = 5672, seq: int = 1, ack: int = 0, flags: int = 0x18,
     window: int = 65535, options: bytes = b"",
@@ -40,7 +47,7 @@ def ipv4(
     options += bytes(-len(options) % 4)
     words = 5 + len(options) // 4
     total = words * 4 + len(payload) if total is None else total
-    addresses = ip_address(src).packed + ip_address(dst).packed
+    addresses = address(src) + address(dst)
     head = struct.pack(">BBHHHBBH", 0x40 | words, 0, total & 0xFFFF, ident, fragment, 64, protocol, 0)
     return head + addresses + options + payload
 
@@ -50,7 +57,7 @@ def ipv6(
 ) -> bytes:
     size = len(payload) if size is None else size
     head = struct.pack(">IHBB", 0x60000000, size & 0xFFFF, protocol, 64)
-    return head + ip_address(src).packed + ip_address(dst).packed + payload
+    return head + address(src) + address(dst) + payload
 
 
 def fragments(ip: bytes, places: list[int], ident: int = 1) -> list[bytes]:
