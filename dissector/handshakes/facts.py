@@ -27,7 +27,7 @@ Facts that rules ask for (None where it is not known):
 
 import ipaddress
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -95,6 +95,10 @@ class Told(NamedTuple):
     step: Step
 
 
+TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_silence", "server_beats")
+"""Facts that depend on times."""
+
+
 class Facts(dict[str, Any]):
     """Facts by name. Those that depend on times are worked out when the first of them is asked for."""
 
@@ -104,24 +108,57 @@ class Facts(dict[str, Any]):
         self.are_timed = False
 
     def __missing__(self, name: str) -> Any:
-        if self.are_timed:
+        if self.are_timed or name not in TIMED:
             raise KeyError(name)
         self.are_timed = True
         self.update(self.timed())
         return self[name]
 
 
+class Times(NamedTuple):
+    """Which steps the facts depend on that depend on times: the same ones for all connections that are alike."""
+
+    over: int | None
+    """The first FIN or RST."""
+    done: list[int]
+    """Steps of the dialogue, and octets that are none."""
+    interval: int | None
+    """The heartbeat, in seconds."""
+    words: Mapping[str, str]
+
+    def facts(self, tcp: Tcp, steps: list[Step]) -> dict[str, Any]:
+        """Silence before the end: how long it was, and by the side that the other one may have missed."""
+        over = None if self.over is None else steps[self.over].at.ts_ns
+        last = max((steps[n] for n in reversed(self.done)), key=lambda step: step.at.ts_ns, default=None)
+        quiet = max((tcp.until_ns if over is None else over) - last.at.ts_ns, 0) if last else None
+        facts = {
+            "quiet_s": quiet / 1e9 if quiet is not None else None,
+            "quiet": duration(quiet) if quiet is not None else None,
+            "last": self.words.get(last.event, last.event) if last else None,
+        }
+        for role, side in zip(ROLES, tcp.sides, strict=True):
+            silence = over - side.said_ns if over is not None and side.said_ns else None
+            facts[f"{role}_silence"] = duration(silence) if silence is not None else None
+            facts[f"{role}_beats"] = silence / 1e9 / self.interval if silence is not None and self.interval else None
+        return facts
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that there is to judge by: the facts, the steps of both sides, and how the dialogue went through them."""
+    """What there is to judge by, the same for all connections that are alike: steps, and facts but those of `times`."""
 
-    facts: Facts
+    known: dict[str, Any]
+    times: Times
     steps: list[Told]
     run: Run
 
+    def facts(self, tcp: Tcp, steps: list[Step]) -> Facts:
+        """All facts of one of them."""
+        return Facts(self.known, lambda: self.times.facts(tcp, steps))
+
 
 def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, protocol: Protocol) -> Case:
-    """The facts of one connection; `steps` are those of its `timeline`."""
+    """The case of one connection; `steps` are those of its `timeline`."""
     first = story.firsts[tcp.client], story.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
     begun = tcp.begun or kinds[0] in FIRST_KINDS
@@ -162,11 +199,11 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
     known |= {"unread": None} | story.facts | secured.facts(story.tls, tcp.client)
-    return Case(Facts(known, lambda: _timed(story, tcp, told, ran, handshakes)), told, ran)
+    return Case(known, _times(story, told, ran, handshakes.words), told, ran)
 
 
 def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
-    """Equal for connections whose facts are equal, those set aside that depend on times."""
+    """Equal for connections whose case is the same."""
     client = tcp.client
     firsts = story.firsts[client], story.firsts[1 - client]
     kinds = tuple([side.kind() for side in firsts])
@@ -285,23 +322,10 @@ def _ends(story: Story, tcp: Tcp, steps: list[Told]) -> dict[str, Any]:
     return {"end": end, "close": close, "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0]}
 
 
-def _timed(story: Story, tcp: Tcp, steps: list[Told], ran: Run, handshakes: Handshakes) -> dict[str, Any]:
-    """Silence before the end: how long it was, and by the side that the other one may have missed."""
-    over = next((told.step.at.ts_ns for told in steps if told.step.event in ("tcp.fin", "tcp.rst")), None)
-    done = [steps[index] for index in ran.taken] + [told for told in steps if told.step.event == "octets"]
-    last = max(reversed(done), key=lambda told: told.step.at.ts_ns, default=None)
-    quiet = max((tcp.until_ns if over is None else over) - last.step.at.ts_ns, 0) if last else None
-    facts = {
-        "quiet_s": quiet / 1e9 if quiet is not None else None,
-        "quiet": duration(quiet) if quiet is not None else None,
-        "last": handshakes.words.get(last.step.event, last.step.event) if last else None,
-    }
-    interval = story.told.get("tune-ok", NOTHING).get("heartbeat")
-    for role, side in zip(ROLES, tcp.sides, strict=True):
-        silence = over - side.said_ns if over is not None and side.said_ns else None
-        facts[f"{role}_silence"] = duration(silence) if silence is not None else None
-        facts[f"{role}_beats"] = silence / 1e9 / interval if silence is not None and interval else None
-    return facts
+def _times(story: Story, told: list[Told], ran: Run, words: Mapping[str, str]) -> Times:
+    over = next((n for n, (_, step) in enumerate(told) if step.event in ("tcp.fin", "tcp.rst")), None)
+    done = ran.taken + [n for n, (_, step) in enumerate(told) if step.event == "octets"]
+    return Times(over, done, story.told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
 def _agreement(story: Story, protocol: str) -> dict[str, Any]:

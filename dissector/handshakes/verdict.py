@@ -1,11 +1,14 @@
 """The verdict on one connection: which rule fits, what proves it, how long each side took."""
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
 
-from dissector.handshakes.facts import ENDS, Case, Facts, Tcp, Told, duration, gather, likeness, timeline
+from dissector.handshakes.facts import ENDS, TIMED, Case, Facts, Tcp, Told, duration, gather, likeness, timeline
 from dissector.handshakes.memory import Memory
 from dissector.handshakes.sayings import NOTHING
 from dissector.handshakes.story import Step, Story
@@ -19,6 +22,7 @@ UP = ("ok", "begun-before")
 UP_STAGES = ("open-ok", "ready")
 FIRSTS = ("octets", "proxy", "header", "tls.hello", "tls.alert")
 """What sides say first; where it went no further, that is what it is about."""
+TIMED_NAMES = frozenset(TIMED)
 AGREED = ("channel_max", "frame_max", "heartbeat")
 """Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
 REFUSED = " refused"
@@ -33,6 +37,7 @@ class Verdict:
 
     Attributes:
         columns: those that are the same for all.
+        texts: makes the others, which name facts that depend on times; None where there are none.
         steps: JSON with places for numbers of each step: time, time since the step before if there is one, packet.
         proof: JSON with a place for the packet of each step of `evidence`.
         evidence: places of the steps that prove it.
@@ -44,6 +49,7 @@ class Verdict:
     """
 
     columns: dict[str, Any]
+    texts: Callable[[Facts], dict[str, Any]] | None
     steps: str
     proof: str
     evidence: list[int]
@@ -53,15 +59,18 @@ class Verdict:
     notes: tuple[list[dict[str, Any]], list[dict[str, Any]]]
     usual_notes: str | None
 
-    def of(self, story: Story, steps: list[Step], until_ns: int, captures: Sequence[str]) -> dict[str, Any]:
-        """The columns of `connections` for one of them, whose steps these are."""
+    def of(
+        self, story: Story, tcp: Tcp, steps: list[Step], facts: Facts | None, captures: Sequence[str]
+    ) -> dict[str, Any]:
+        """The columns of `connections` for one of them; its facts may be left out where no text names any."""
         times = [step.at.ts_ns for step in steps]
         packets = [step.at.packet for step in steps]
         numbers = [*times[:1], *packets[:1]]
         for before, now, packet in zip(times, times[1:], packets[1:], strict=False):
             numbers += (now, now - before if now > before else 0, packet)
-        client_ns, server_ns, whole_ns = self._waits(times, until_ns)
-        return self.columns | {
+        client_ns, server_ns, whole_ns = self._waits(times, tcp.until_ns)
+        columns = self.columns | self.texts(facts) if self.texts and facts else self.columns
+        return columns | {
             "handshake_ns": whole_ns,
             "handshake_client_ns": client_ns,
             "handshake_server_ns": server_ns,
@@ -113,49 +122,72 @@ class Verdict:
         return _json(found)
 
 
+class _Known(NamedTuple):
+    """What is known of connections that are alike: a verdict on all, or a case whose verdict depends on times."""
+
+    number: int
+    verdict: Verdict | None
+    case: Case | None
+
+
 class Judge:
     """Gives verdicts by the rules of `handshakes`; `protocol` has the words of reply codes and methods."""
 
     def __init__(self, handshakes: Handshakes, protocol: Protocol) -> None:
         self.handshakes = handshakes
         self.protocol = protocol
-        self.known: Memory[Hashable, Verdict] = Memory()
+        self.lines = lines((*handshakes.outcomes, *handshakes.endings))
+        self.numbers = count()
+        self.alike: Memory[Hashable, _Known] = Memory()
+        self.verdicts: Memory[tuple[int, Hashable], Verdict] = Memory()
+        """Those that depend on times, by the number of the case and where its times lie."""
 
     def __call__(self, story: Story, tcp: Tcp, captures: Sequence[str]) -> dict[str, Any]:
         """The columns of `connections` that tell of the handshake and the end; `captures` has the captures' names."""
         steps = timeline(story, tcp)
         like = likeness(story, tcp, steps)
-        verdict = self.known.get(like)
+        known = self.alike.get(like)
+        if known and known.verdict:
+            return known.verdict.of(story, tcp, steps, None, captures)
+        case = (known and known.case) or gather(story, tcp, steps, self.handshakes, self.protocol)
+        facts = case.facts(tcp, steps)
+        verdict = self.verdicts.get((known.number, self._places(facts))) if known else None
         if verdict is None:
-            case = gather(story, tcp, steps, self.handshakes, self.protocol)
-            verdict = self._judge(case, _agreed(story), captures)
-            if not case.facts.are_timed:
-                self.known.keep(like, verdict, len(verdict.steps) + len(str(story.told)))
-        return verdict.of(story, steps, tcp.until_ns, captures)
+            verdict = self._judge(case, facts, _agreed(story), captures)
+            size = len(verdict.steps) + len(str(story.told))
+            if not known:
+                timed = facts.are_timed or verdict.texts
+                known = _Known(next(self.numbers), None if timed else verdict, case if timed else None)
+                self.alike.keep(like, known, size)
+            if known.case:
+                self.verdicts.keep((known.number, self._places(facts)), verdict, size)
+        return verdict.of(story, tcp, steps, facts, captures)
 
-    def _judge(self, case: Case, agreed: dict[str, Any], captures: Sequence[str]) -> Verdict:
-        facts = case.facts
+    def _places(self, facts: Facts) -> tuple[Hashable, ...]:
+        """Equal where the rules see no difference in times."""
+        return tuple([_place_between(borders, facts[name]) for name, borders in self.lines.items()])
+
+    def _judge(self, case: Case, facts: Facts, agreed: dict[str, Any], captures: Sequence[str]) -> Verdict:
         outcome = _first(self.handshakes.outcomes, facts)
         ending = None
         if outcome.code in UP and facts["stage"] in UP_STAGES and facts["seen"] == "both":
             ending = _first(self.handshakes.endings, facts)
         telling = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
-        named = {name: _known(facts, name) for name in _named(outcome, ending)}
         columns = agreed | {
             "handshake_stage": facts["stage"],
             "handshake_outcome": outcome.code,
-            "handshake_cause": say(outcome.summary, facts),
             "ending": ending.code if ending else None,
-            "ending_cause": say(ending.summary, facts) if ending else None,
             "severity": telling.severity,
-            "handshake_facts": _json({name: fact for name, fact in named.items() if fact is not None}),
         }
+        texts = partial(_texts, outcome, ending)
+        depends = not TIMED_NAMES.isdisjoint(_named(outcome, ending, summaries=True))
         main = captures[case.steps[0].step.at.capture] if case.steps else None
         evidence = _evidence(telling, case, telling is ending)
         waits, waiting = _turns(case)
         notes = _notes(facts)
         return Verdict(
-            columns,
+            columns if depends else columns | texts(facts),
+            texts if depends else None,
             f"[{','.join(_step(n, told, captures, main) for n, told in enumerate(case.steps))}]",
             f"[{','.join(_place(case.steps[n], captures, main) for n in evidence)}]",
             evidence,
@@ -165,6 +197,29 @@ class Judge:
             notes,
             _json(notes[0] + notes[1]),
         )
+
+
+def lines(rules: Iterable[Rule]) -> dict[str, list[float]]:
+    """The numbers that rules hold facts against that depend on times, in order; they may ask nothing else of these."""
+    borders: dict[str, set[float]] = {}
+    for rule in rules:
+        for name in rule.when.keys() & TIMED_NAMES:
+            borders.setdefault(name, set()).update(rule.when[name][end] for end in rule.when[name])
+    return {name: sorted(numbers) for name, numbers in sorted(borders.items())}
+
+
+def _place_between(borders: list[float], fact: float | None) -> tuple[int, int] | None:
+    return None if fact is None else (bisect_left(borders, fact), bisect_right(borders, fact))
+
+
+def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]:
+    """The columns that name facts."""
+    named = {name: _known(facts, name) for name in _named(outcome, ending)}
+    return {
+        "handshake_cause": say(outcome.summary, facts),
+        "ending_cause": say(ending.summary, facts) if ending else None,
+        "handshake_facts": _json({name: fact for name, fact in named.items() if fact is not None}),
+    }
 
 
 def _agreed(story: Story) -> dict[str, Any]:
@@ -205,16 +260,16 @@ def _names(text: str) -> list[str]:
     return [part.split("}", 1)[0] for part in text.split("{")[1:]]
 
 
-def _named(*causes: Cause | None) -> list[str]:
-    """The facts that the meaning and remedy of these causes name."""
-    texts = [text for cause in causes if cause for text in (cause.meaning, cause.remedy)]
+def _named(*causes: Cause | None, summaries: bool = False) -> list[str]:
+    """The facts that the meaning and remedy of these causes name, or their summaries as well."""
+    texts = [text for cause in causes if cause for text in (cause.meaning, cause.remedy, cause.summary * summaries)]
     return list(dict.fromkeys(name for text in texts for name in _names(text)))
 
 
 def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
     """The last step of the dialogue, what came besides it up to the end, and what the cause asks for by name."""
     last = max(case.run.taken, default=-1)
-    firsts = () if is_ending or case.facts["stage"] not in ("tcp", "tls", "header") else FIRSTS
+    firsts = () if is_ending or case.known["stage"] not in ("tcp", "tls", "header") else FIRSTS
     end = next((n for n, told in enumerate(case.steps) if told.step.event in ENDS), len(case.steps))
     return [
         n
@@ -228,7 +283,7 @@ def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
 
 def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
     """`waits` and `waiting` of a verdict. Time until an end without success is that of the side whose turn it was."""
-    facts = case.facts
+    facts = case.known
     if not facts["begun"]:
         return None, None
     taken = set(case.run.taken)

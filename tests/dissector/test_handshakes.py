@@ -5,6 +5,7 @@ import re
 import string
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,16 @@ from dissector.handshakes import facts, ladder, listing, story
 from dissector.handshakes.machine import run
 from dissector.handshakes.memory import Memory
 from dissector.handshakes.source import rows
+from dissector.handshakes.verdict import Judge
 from dissector.program import main
 from dissector.reading import Reading
 from dissector.sources import Source, find
 from spec import handshakes, load
 from tests.dissector import builders
+from tests.dissector.builders import Packet, ethernet, ipv4, tcp
+from tests.dissector.runs import dissect_packets, recorded
 from tests.dissector.stream import wire as sw
+from tests.dissector.wire import T0
 
 FOLDER = Path(__file__).parent.parent / "captures"
 KNOWN = handshakes.load()
@@ -143,10 +148,36 @@ def test_a_verdict_known_from_another_connection_is_the_one_that_it_would_get(st
     paths = [str(FOLDER / f"{stem}.pcap")] * 2
     options = Options(handshakes=True)
     remembered, forgetful = (Reading(find(paths), options, compiled=False) for _ in range(2))
-    forgetful.dissector.connections.judge.known = Memory(room=0)
+    judge = forgetful.dissector.connections.judge
+    judge.alike, judge.verdicts = Memory(room=0), Memory(room=0)
     wanted = list(rows(forgetful, options))
-    assert not forgetful.dissector.connections.judge.known.items
+    assert not judge.alike.items
     assert list(rows(remembered, options)) == wanted
+
+
+@pytest.mark.parametrize("stem", ["failed_handshakes", "thrown_out", "wrong_ports", "tls_failures", "stream_refusals"])
+def test_verdicts_that_depend_on_times_are_remembered_as_the_rules_tell_times_apart(
+    stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recording again and again, slower and faster: the verdict changes, and is that of a judge without memory."""
+    packets, link = recorded(f"{stem}.pcap")
+    again, at = [], T0
+    for tenths in (10, 1, 2, 5, 11, 25, 9, 100, 1000):
+        begin = packets[0].ts_ns
+        again += [replace(packet, ts_ns=at + (packet.ts_ns - begin) * tenths // 10) for packet in packets]
+        at = again[-1].ts_ns + 600_000_000_000
+    found = dissect_packets(again, link)["connections"]
+    monkeypatch.setattr(Memory, "keep", lambda *_: None)
+    assert dissect_packets(again, link)["connections"].equals(found)
+
+
+def test_half_open_connections_are_judged_once_though_their_times_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged, judge = [], Judge._judge
+    monkeypatch.setattr(Judge, "_judge", lambda *given: judged.append(1) or judge(*given))
+    packets = [Packet(T0 + n * 30_000_000, ethernet(ipv4(tcp(b"", 1000 + n, 5672, n, flags=SYN)))) for n in range(300)]
+    found = [row["handshake_outcome"] for row in dissect_packets(packets)["connections"].to_pylist()]
+    assert found == ["no-answer"] * 270 + ["capture-end"] * 30
+    assert len(judged) < 10
 
 
 def test_memory_is_bounded() -> None:
@@ -550,8 +581,9 @@ def test_the_machine_is_sound() -> None:
 def test_every_code_is_written_out_and_names_known_facts() -> None:
     side = facts.Side(0, 0, None, "", None, 0)
     tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
-    known = facts.gather(story.Story(), tcp, [], KNOWN, load()).facts
+    known = facts.gather(story.Story(), tcp, [], KNOWN, load()).facts(tcp, [])
     values = {**known, **known.timed(), "alert": None, "alert_meaning": None}
+    assert set(known.timed()) == set(facts.TIMED)
     for rule in (*KNOWN.outcomes, *KNOWN.endings):
         assert set(rule.when) <= set(values), rule.cause.code
         assert rule.cause.severity in handshakes.SEVERITIES
