@@ -45,6 +45,9 @@ RECORDS = 1 << 21
 CHANNELS = 262_144
 """Channels with state at a time, over all connections."""
 
+CONTENTS = 64 << 20
+"""Octets of methods and headers whose body goes on, over all channels; beyond, the largest of them are given up."""
+
 PENDING = 1 << 20
 """Consumers, and gets and consumes that wait for their answer, over all channels."""
 
@@ -83,7 +86,10 @@ UNPACKING = 128 << 20
 `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
 
 BODY = 64 << 20
-"""Octets of one body kept with `--bodies full`; the rest is counted and hashed only."""
+"""Octets of a body kept with `--bodies full`; a longer one is counted and hashed only."""
+
+BODIES = 512 << 20
+"""Octets of all bodies so kept that go on; one that comes to lie beyond is counted and hashed only."""
 
 TLS_SECRETS = 1 << 20
 """Secrets kept of key logs; later ones are not used."""

@@ -8,6 +8,7 @@ whether the consumer or get acknowledges. A publish that nobody saw has a number
 or a confirm.select, and on a channel that was open before, numbers are not known until channel.open is seen.
 """
 
+from dissector import limits
 from dissector.amqp091.channels import (
     add_consumer,
     channel_row,
@@ -28,6 +29,7 @@ from dissector.amqp091.layout import (
     B_HEADER_LENGTH,
     B_HEADER_MISSING,
     B_HEADER_OFFSET,
+    B_KEPT,
     B_KIND,
     B_LOST,
     B_METHOD,
@@ -109,6 +111,8 @@ from dissector.amqp091.layout import (
     Q_FAULTS,
     Q_FRAME,
     Q_FULL,
+    Q_HELD,
+    Q_KEEPING,
     Q_KEPT,
     Q_MESSAGES,
     Q_SPAN,
@@ -197,13 +201,35 @@ def content_fault(faults: Array, control: Array, frames: Array, i: int, code: in
 
 
 @kernel
+def unfinished_fault(
+    faults: Array, control: Array, channels: Array, row: int, contents: Array, k: int, side: int, code: int, value: int
+) -> None:  # fmt: skip
+    """Note a fault of a content that is under way, at the last frame it had."""
+    n = control[Q_FAULTS]
+    faults[Y_CODE, n] = code
+    faults[Y_SLOT, n] = channels[row, N_SLOT]
+    faults[Y_SIDE, n] = side
+    faults[Y_NO, n] = contents[k, B_NO]
+    faults[Y_CHANNEL, n] = channels[row, N_CHANNEL]
+    faults[Y_POS, n] = -1
+    faults[Y_VALUE, n] = value
+    faults[Y_PACKET, n] = contents[k, B_PACKET]
+    faults[Y_TS, n] = contents[k, B_TS]
+    faults[Y_CAPTURE, n] = contents[k, B_CAPTURE]
+    faults[Y_FIRST_PACKET, n] = contents[k, B_FIRST_PACKET]
+    faults[Y_FIRST_TS, n] = contents[k, B_FIRST_TS]
+    faults[Y_FIRST_CAPTURE, n] = contents[k, B_FIRST_CAPTURE]
+    control[Q_FAULTS] = n + 1
+
+
+@kernel
 def body_octets(
     contents: Array, lanes: Array, waiting: Array, kept: Array, control: Array, k: int, data: Array, offset: int,
     length: int, keep: int,
-) -> None:  # fmt: skip
-    """Count, hash and perhaps keep octets of a body."""
+) -> int:  # fmt: skip
+    """Count, hash and perhaps keep octets of a body; returns how many are not kept any more, where that is too much."""
     if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
-        return
+        return 0
     room = contents[k, B_SIZE] - contents[k, B_GOT]
     if length > room:
         contents[k, B_OVER] += length - room
@@ -211,14 +237,54 @@ def body_octets(
     contents[k, B_GOT] += length
     if offset < 0:
         contents[k, B_MISSING] += length
-        return
+        return 0
     hash_feed(lanes, waiting, k, data, offset, length)
-    if keep:
+    if keep and contents[k, B_BODY] >= 0:
         n = control[Q_KEPT]
+        control[Q_KEPT] = n + 1
         kept[E_BODY, n] = contents[k, B_BODY]
         kept[E_OFFSET, n] = offset
         kept[E_LENGTH, n] = length
-        control[Q_KEPT] = n + 1
+        if contents[k, B_KEPT] + length > limits.BODY or control[Q_KEEPING] + length > limits.BODIES:
+            kept[E_LENGTH, n] = -1
+            dropped = contents[k, B_KEPT] + length
+            control[Q_KEEPING] -= contents[k, B_KEPT]
+            contents[k, B_KEPT] = 0
+            contents[k, B_BODY] = -1
+            return dropped
+        contents[k, B_KEPT] += length
+        control[Q_KEEPING] += length
+    return 0
+
+
+@kernel
+def hold(contents: Array, k: int, length: int, control: Array) -> int:
+    """Count octets that are kept until a content is complete; returns how many of others were given up for them.
+
+    Where it is too much, all that have half of their mean or more are given up: more than half of what there is.
+    """
+    held = control[Q_HELD] + length
+    control[Q_HELD] = held
+    if held <= limits.CONTENTS:
+        return 0
+    count = others = 0
+    for other in range(contents.shape[0]):
+        if other != k and contents[other, B_STATE] != 0:
+            has = contents[other, B_METHOD_LENGTH] + contents[other, B_HEADER_LENGTH]
+            count += 1 if has > 0 else 0
+            others += has
+    dropped = 0
+    for other in range(contents.shape[0]):
+        if other != k and contents[other, B_STATE] != 0:
+            has = contents[other, B_METHOD_LENGTH] + contents[other, B_HEADER_LENGTH]
+            if has > 0 and 2 * has * count >= others:
+                contents[other, B_METHOD_MISSING] += contents[other, B_METHOD_LENGTH]
+                contents[other, B_HEADER_MISSING] += contents[other, B_HEADER_LENGTH]
+                contents[other, B_METHOD_LENGTH] = 0
+                contents[other, B_HEADER_LENGTH] = 0
+                dropped += has
+    control[Q_HELD] = held - dropped
+    return dropped
 
 
 @kernel
@@ -289,6 +355,8 @@ def finish_message(
     messages[G_FIRST_CAPTURE, n] = contents[k, B_FIRST_CAPTURE]
     messages[G_BODY, n] = contents[k, B_BODY]
     control[Q_MESSAGES] = n + 1
+    control[Q_HELD] -= contents[k, B_METHOD_LENGTH] + contents[k, B_HEADER_LENGTH]
+    control[Q_KEEPING] -= contents[k, B_KEPT]
     contents[k, B_KIND] = 0
     contents[k, B_STATE] = 0
 
@@ -296,7 +364,7 @@ def finish_message(
 @kernel
 def begin_content(
     frames: Array, i: int, role: int, no_ack: int, channels: Array, row: int, contents: Array, k: int, lanes: Array,
-    control: Array, keep: int,
+    faults: Array, control: Array, keep: int,
 ) -> None:  # fmt: skip
     """Remember the method of a content."""
     contents[k, B_KIND] = role
@@ -324,17 +392,22 @@ def begin_content(
     contents[k, B_OVER] = 0
     contents[k, B_LOST] = 0
     touch(frames, i, contents, k)
+    contents[k, B_KEPT] = 0
     contents[k, B_BODY] = -1
     if keep:
         contents[k, B_BODY] = control[Q_BODIES]
         control[Q_BODIES] += 1
     hash_begin(lanes, k)
+    dropped = hold(contents, k, frames[R_LENGTH, i], control)
+    if dropped > 0:
+        content_fault(faults, control, frames, i, LIMIT, dropped)
 
 
 @kernel
 def take_method(
     frames: Array, i: int, role: int, tag: int, no_ack: int, no_wait: int, channels: Array, row: int,
-    contents: Array, lanes: Array, nodes: Array, free_nodes: Array, control: Array, server: int, keep: int,
+    contents: Array, lanes: Array, nodes: Array, free_nodes: Array, faults: Array, control: Array, server: int,
+    keep: int,
 ) -> None:  # fmt: skip
     """What a method changes on its channel."""
     if role in (PUBLISH, DELIVER, GET_OK, RETURN):
@@ -347,7 +420,7 @@ def take_method(
             node = shift(channels, row, N_GETS, nodes, free_nodes)
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
-        begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, control, keep)
+        begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, faults, control, keep)
     elif role == SELECT:
         channels[row, N_CONFIRM] = 1
     elif role == CONSUME:
@@ -406,11 +479,13 @@ def assemble(
                 control,
             )  # fmt: skip
             if row >= 0:
-                server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
-                body_octets(
-                    contents, lanes, waiting, kept, control, 2 * row + server, data, spans[X_OFFSET, s],
-                    spans[X_LENGTH, s], keep,
+                side = spans[X_SIDE, s]
+                k = 2 * row + (0 if side == conn[spans[X_SLOT, s], C_CLIENT] else 1)
+                dropped = body_octets(
+                    contents, lanes, waiting, kept, control, k, data, spans[X_OFFSET, s], spans[X_LENGTH, s], keep
                 )  # fmt: skip
+                if dropped > 0:
+                    unfinished_fault(faults, control, channels, row, contents, k, side, LIMIT, dropped)
             s += 1
             continue
         slot = frames[R_SLOT, i]
@@ -462,7 +537,7 @@ def assemble(
                 channels[row, N_UNSURE] = UNKNOWN
             take_method(
                 frames, i, role, tags[i], is_set(no_acks, i), is_set(no_waits, i), channels, row, contents, lanes,
-                nodes, free_nodes, control, server, keep,
+                nodes, free_nodes, faults, control, server, keep,
             )  # fmt: skip
         elif kind == HEADER:
             if contents[k, B_STATE] != 1 or contents[k, B_LOST] != 0:
@@ -476,6 +551,9 @@ def assemble(
                 contents[k, B_HEADER_OFFSET] = offset
                 contents[k, B_HEADER_LENGTH] = frames[R_LENGTH, i]
                 contents[k, B_HEADER_MISSING] = frames[R_MISSING, i]
+                dropped = hold(contents, k, frames[R_LENGTH, i], control)
+                if dropped > 0:
+                    content_fault(faults, control, frames, i, LIMIT, dropped)
                 high = u32(data, offset + 4)
                 if high < 1 << 30:
                     contents[k, B_SIZE] = (high << 32) | u32(data, offset + 8)
@@ -496,9 +574,11 @@ def assemble(
             else:
                 touch(frames, i, contents, k)
                 if frames[R_OFFSET, i] >= 0:
-                    body_octets(
+                    dropped = body_octets(
                         contents, lanes, waiting, kept, control, k, data, frames[R_OFFSET, i], frames[R_LENGTH, i], keep
                     )  # fmt: skip
+                    if dropped > 0:
+                        unfinished_fault(faults, control, channels, row, contents, k, side, LIMIT, dropped)
                 if contents[k, B_OVER] > 0:
                     content_fault(faults, control, frames, i, BODY_TOO_LARGE, contents[k, B_OVER])
                 if contents[k, B_GOT] >= contents[k, B_SIZE]:
@@ -507,26 +587,6 @@ def assemble(
         i += 1
     control[Q_FRAME] = i
     control[Q_SPAN] = s
-
-
-@kernel
-def end_fault(faults: Array, control: Array, channels: Array, row: int, contents: Array, k: int, side: int) -> None:
-    """Note that a content was under way when its connection ended, at the last frame it had."""
-    n = control[Q_FAULTS]
-    faults[Y_CODE, n] = ABANDONED
-    faults[Y_SLOT, n] = channels[row, N_SLOT]
-    faults[Y_SIDE, n] = side
-    faults[Y_NO, n] = contents[k, B_NO]
-    faults[Y_CHANNEL, n] = channels[row, N_CHANNEL]
-    faults[Y_POS, n] = -1
-    faults[Y_VALUE, n] = contents[k, B_FIRST_NO]
-    faults[Y_PACKET, n] = contents[k, B_PACKET]
-    faults[Y_TS, n] = contents[k, B_TS]
-    faults[Y_CAPTURE, n] = contents[k, B_CAPTURE]
-    faults[Y_FIRST_PACKET, n] = contents[k, B_FIRST_PACKET]
-    faults[Y_FIRST_TS, n] = contents[k, B_FIRST_TS]
-    faults[Y_FIRST_CAPTURE, n] = contents[k, B_FIRST_CAPTURE]
-    control[Q_FAULTS] = n + 1
 
 
 @kernel
@@ -548,7 +608,9 @@ def end_channels(
             for k in range(2 * row, 2 * row + 2):
                 if contents[k, B_STATE] != 0:
                     side = conn[slot, C_CLIENT] if k & 1 == 0 else 1 - conn[slot, C_CLIENT]
-                    end_fault(faults, control, channels, row, contents, k, side)
+                    unfinished_fault(
+                        faults, control, channels, row, contents, k, side, ABANDONED, contents[k, B_FIRST_NO]
+                    )  # fmt: skip
                     finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             clear(channels, row, nodes, free_nodes)
             mask = len(table) - 1

@@ -131,10 +131,10 @@ KNOWN, DOUBTFUL, UNKNOWN = range(3)
     B_FIRST_NO, B_FIRST_PACKET, B_FIRST_TS, B_FIRST_CAPTURE,
     B_NO, B_PACKET, B_TS, B_CAPTURE,  # of its last frame so far
     B_OVER,  # octets beyond the announced body
-    B_BODY,  # number under which the body is kept; -1: it is not
+    B_BODY, B_KEPT,  # number under which the body is kept, -1: it is not; octets of it
     B_LOST,  # LOST: what follows on the channel need not be of it; NOT_TAKEN; else FOUND
     B_WIDTH,
-) = range(26)  # fmt: skip
+) = range(27)  # fmt: skip
 
 # Rows of `messages`, one column a message.
 (
@@ -152,10 +152,12 @@ Z_NEXT, Z_KEY, Z_VALUE, Z_WIDTH = range(4)
     Q_FRAME, Q_SPAN,  # cursor
     Q_MESSAGES, Q_FAULTS, Q_KEPT, Q_BODIES, Q_TOMBSTONES,
     Q_FULL,  # 1: no more channels may be made
+    Q_HELD,  # octets of methods and headers of all contents under way
+    Q_KEEPING,  # octets of their bodies that are kept
     Q_WIDTH,
-) = range(9)  # fmt: skip
+) = range(11)  # fmt: skip
 
-# Rows of `kept`: octets of bodies to keep, in order (body number, offset, length).
+# Rows of `kept`: octets of bodies to keep, in order (body number, offset, length; -1: none of this body after all).
 E_BODY, E_OFFSET, E_LENGTH, E_HEIGHT = range(4)
 
 

@@ -68,7 +68,6 @@ class Amqp091:
         self.some_arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
         self.properties = Plan.of_properties(basic)
         self.bodies: dict[int, list[bytes]] = {}
-        self.body_octets: dict[int, int] = {}
         # Two rows of padding: -1 and -2 are no methods.
         self.has_secret = with_secrets(protocol)
         self.select: Callable[[Ints], Ints] | None = None
@@ -173,10 +172,10 @@ class Amqp091:
         q = self.control
         if self.keep:
             for body, offset, length in self.kept[:, : q[ly.Q_KEPT]].T.tolist():
-                kept = self.body_octets.get(body, 0)
-                self.body_octets[body] = kept + length
-                room = max(limits.BODY - kept, 0)
-                self.bodies.setdefault(body, []).append(data[offset : offset + min(length, room)].tobytes())
+                if length < 0:
+                    self.bodies.pop(body, None)
+                else:
+                    self.bodies.setdefault(body, []).append(data[offset : offset + length].tobytes())
         n = int(q[ly.Q_MESSAGES])
         if q[ly.Q_FAULTS]:
             yield Faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
@@ -186,9 +185,8 @@ class Amqp091:
             if self.keep:
                 bodies = []
                 for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
-                    body_octets = b"".join(self.bodies.pop(body, []))
-                    all_there = self.body_octets.pop(body, 0) == len(body_octets)
-                    bodies.append(body_octets if whole and all_there else None)
+                    octets = b"".join(self.bodies.pop(body, []))
+                    bodies.append(octets if whole and body >= 0 else None)
             yield Messages(rows, self.hashes[:n].copy(), data, bodies)
 
     def decode(self, messages: Messages) -> tuple[Decoded, Decoded]:
