@@ -7,6 +7,7 @@ import numpy as np
 
 from dissector.arrays import Array, Ints, Octets
 from dissector.kernel import call, kernel
+from dissector.words import copy_octets
 
 
 class Ranges(NamedTuple):
@@ -71,10 +72,13 @@ def gather_ranges(
     for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             start = matrix[row, offset]
-            for i in range(matrix[row, length]):
-                out[at + i] = data[start + i]
+            octets = matrix[row, length]
+            if octets > 0:  # the first and the last octet lie in both, so all do
+                out[at] = data[start]
+                out[at + octets - 1] = data[start + octets - 1]
+                copy_octets(data, start, out, at, octets)
             matrix[row, offset] = at
-            at += matrix[row, length]
+            at += octets
     return at
 
 

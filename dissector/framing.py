@@ -33,6 +33,7 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
+from dissector.words import copy_octets
 
 # States of a direction.
 SEARCH, HEAD, PAYLOAD, END = range(4)
@@ -187,9 +188,12 @@ def put_together(data: Array, walk: Array, row: int, fragments: Array, control: 
     fragment = walk[row, W_CHAIN]
     while fragment >= 0:
         start = fragments[fragment, F_OFFSET]
-        for k in range(fragments[fragment, F_LENGTH]):
-            data[at + k] = data[start + k]
-        at += fragments[fragment, F_LENGTH]
+        length = fragments[fragment, F_LENGTH]
+        if length > 0:  # the first and the last octet lie in the data, so all do; the arena is behind all fragments
+            data[at] = data[start]
+            data[at + length - 1] = data[start + length - 1]
+            copy_octets(data, start, data, at, length)
+        at += length
         fragment = fragments[fragment, F_NEXT]
     control[M_ARENA] = at
     return offset

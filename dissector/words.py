@@ -34,3 +34,17 @@ def put_word(target: Array, p: int, value: int) -> None:
     target[p + 5] = (value >> u64(40)) & u64(0xFF)
     target[p + 6] = (value >> u64(48)) & u64(0xFF)
     target[p + 7] = (value >> u64(56)) & u64(0xFF)
+
+
+@proven
+def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None:
+    """Copy octets from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
+    end = p + octets
+    while p + WORD <= end:
+        put_word(target, j, word(data, p))
+        p += WORD
+        j += WORD
+    while p < end:
+        target[j] = data[p]
+        p += 1
+        j += 1
