@@ -18,6 +18,8 @@ from dissector.tls.messages import suite_name, version_name
 from dissector.tls.shown import Shown, choice, offers, owner
 from spec import tls
 
+LATEST_S = (1 << 63) // 1_000_000_000
+"""Times from here on do not fit in nanoseconds. A certificate without an end has the year 9999 (RFC 5280, 4.1.2.5)."""
 ROLES = ("client", "server")
 NAMES = (
     "tls", "tls_alert", "tls_alert_by", "tls_hidden", "tls_client_certificate", "tls_offered", "tls_ciphers",
@@ -91,8 +93,12 @@ def columns(shown: Shown | None, client: int) -> dict[str, Any]:
         "tls_alpn": known["tls_alpn"],
         "tls_resumed": shown.resumed,
         "tls_certificate": known["tls_server"] if certificate else None,
-        "tls_certificate_ends_ns": certificate.ends_s * 1_000_000_000 if certificate else None,
+        "tls_certificate_ends_ns": _ns(certificate.ends_s) if certificate else None,
         "tls_client_certificate": known["tls_client"] if shown.certificates[client] else None,
         "tls_alert": known["tls_alert"],
         "tls_decrypted": shown.decrypted,
     }
+
+
+def _ns(seconds: int) -> int | None:
+    return seconds * 1_000_000_000 if abs(seconds) < LATEST_S else None

@@ -74,7 +74,7 @@ class Session:
     """
 
     __slots__ = (
-        "_chosen", "_hello", "_retried", "halves", "held", "hoping", "keylog", "plain", "problems", "shown",
+        "_chosen", "_hello", "_known", "_retried", "halves", "held", "hoping", "keylog", "plain", "problems", "shown",
         "slot", "waiting",
     )  # fmt: skip
 
@@ -92,6 +92,8 @@ class Session:
         """Octets in them."""
         self.hoping = True
         """Secrets that are missing may still come."""
+        self._known: dict[bytes, bytes] = {}
+        """The secrets with which these were tried."""
         self._hello: ClientHello | None = None
         self._chosen: ServerHello | None = None
         self._retried = False
@@ -112,7 +114,9 @@ class Session:
             self.stop_waiting(last)
 
     def resume(self) -> None:
-        """Go on where secrets were missing."""
+        """Go on where secrets were missing, if some have come: what was in vain is not tried again with the same."""
+        if self.hoping and self._known == self._secrets():
+            return
         done = 0
         for side, event in self.waiting:
             if not self._take(side, event):
@@ -227,7 +231,7 @@ class Session:
     def _make_opener(self, side: int, half: Half) -> Opener | None:
         """What opens this direction's records from now on; None without secrets, or before the handshake is known."""
         if half.opener is None and self._hello and self.shown.client is not None:
-            known = self.keylog.secrets(self._hello.random)
+            known = self._secrets()
             epochs = self._epochs(side == self.shown.client, known) if known else []
             half.opener = Opener(epochs) if epochs else None
         return half.opener
@@ -256,7 +260,7 @@ class Session:
         """Whether secrets have come since this was made, and were added."""
         if self._hello is None or opener.epoch.carries:
             return False
-        known = self.keylog.secrets(self._hello.random)
+        known = self._secrets()
         have = {epoch.secret for epoch in opener.epochs}
         epochs = [e for e in self._epochs(side == self.shown.client, known) if e.carries and e.secret not in have]
         opener.epochs += epochs
@@ -266,7 +270,12 @@ class Session:
         """Whether secrets of this direction are missing that may still come."""
         if not self.hoping or not self.keylog.expecting or self._hello is None:
             return False
+        self._known = dict(self._secrets())
         return opener is None or not any(epoch.carries for epoch in opener.epochs)
+
+    def _secrets(self) -> dict[bytes, bytes]:
+        """What is known by now of this connection's secrets."""
+        return self.keylog.secrets(self._hello.random) if self._hello else {}
 
     # ------------------------------------------------------------------------------------------------ what they say
 

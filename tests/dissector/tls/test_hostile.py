@@ -1,6 +1,7 @@
 """What hostile octets may do to TLS: nothing. No crash, bounded memory and time, and no row that was not there."""
 
 import random
+import re
 import struct
 import sys
 from contextlib import suppress
@@ -175,6 +176,27 @@ def test_damaged_recordings(name: str, data: st.DataObject) -> None:
         packets[at] = Packet(packets[at].ts_ns, bytes(octets))
     expected = exact(dissect_packets(packets, link, options=options, check=True))
     assert exact(dissect_packets(packets, link, options=options, batch_bytes=64)) == expected
+
+
+def test_what_waits_for_secrets_is_not_tried_again_with_the_same_ones() -> None:
+    """Each batch brought another try, and so many in vain that the connection was given up, by how many batches."""
+    opening, turns, keylog = sealed("1.3", "", SESSION)
+    some = b"".join(line for line in keylog.splitlines(keepends=True) if b"HANDSHAKE" in line)
+    packets = Tape(server_port=5671).play(opening).play(turns * 3).end().packets
+    assert len(packets) > 2 * opener.REFUSED
+    options = Options(keylog=written(some))
+    expected = exact(dissect_packets(packets, options=options))
+    assert exact(dissect_packets(packets, options=options, batch_bytes=1)) == expected
+
+
+@pytest.mark.parametrize("year", [b"99991231235959Z", b"10010101000000Z", b"22620412000000Z"])
+def test_a_certificate_may_have_no_end(year: bytes) -> None:
+    opening, _, _ = sealed("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", SESSION)
+    (ends,) = re.findall(rb"\x18\x0f(20\d{12}Z)", b"".join(octets for _, octets in opening))
+    packets = Tape(server_port=5671).play([(side, octets.replace(ends, year)) for side, octets in opening]).packets
+    (row,) = rows(dissect_packets(packets)["connections"])
+    assert row["tls_certificate_ends_ns"] is None
+    assert f"valid until {year[:4].decode()}-" in row["tls_certificate"]
 
 
 def test_a_flipped_bit_costs_one_record() -> None:
