@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from dissector.dissector import Options
+from dissector.input import CaptureError
 from dissector.reading import Reading
-from dissector.sources import Source
+from dissector.sources import Source, find
 
 PROTOCOLS = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 
@@ -72,6 +73,19 @@ def options(arguments: argparse.Namespace) -> Options:
     return Options(
         dict(arguments.port), protocol, arguments.bodies, arguments.from_ns, arguments.to_ns, keylog=arguments.keylog
     )
+
+
+def sources(arguments: argparse.Namespace) -> tuple[list[Source], int]:
+    """The captures that the arguments name, and the exit status: 2 where files of a folder are left out, which is told.
+
+    Raises:
+        CaptureError: there is nothing of that name, or a file that is named itself is no capture.
+    """
+    refused: list[CaptureError] = []
+    found = find(arguments.captures, refused)
+    for error in refused:
+        sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; it is left out\n")
+    return found, 2 if refused else 0
 
 
 def _port(text: str) -> tuple[int, str]:

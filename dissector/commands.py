@@ -33,16 +33,16 @@ class Dissect:
         import pyarrow as pa  # noqa: PLC0415
 
         from dissector import arguments as common  # noqa: PLC0415
+        from dissector.lines import counted  # noqa: PLC0415
         from dissector.output import Output  # noqa: PLC0415
         from dissector.reading import Reading, schema_of  # noqa: PLC0415
-        from dissector.sources import find  # noqa: PLC0415
         from dissector.tables import NAMES  # noqa: PLC0415
         from dissector.warm import warm_up  # noqa: PLC0415
 
         # The allocator of the system gives back what Arrow's own keep: 650 MB at the peak of 1 GB of capture, not 850.
         pa.set_memory_pool(pa.system_memory_pool())
         options = common.options(arguments)
-        sources = find(arguments.captures)
+        sources, status = common.sources(arguments)
         with common.progress(sources) as advance:
             warm_up(sources)
             reading = Reading(sources, options, advance)
@@ -64,12 +64,12 @@ class Dissect:
         rows = output.rows
         frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
         print(
-            f"{arguments.output}: {rows['connections']:,} connections, {frames:,} frames, "
-            f"{rows['messages']:,} messages, {rows['anomalies']:,} anomalies",
+            f"{arguments.output}: {counted(rows['connections'], 'connection')}, {counted(frames, 'frame')}, "
+            f"{counted(rows['messages'], 'message')}, {counted(rows['anomalies'], 'anomaly', 'anomalies')}",
             file=sys.stderr,
         )
         common.tell(reading, frames)
-        return 0
+        return status
 
     def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
         note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
@@ -98,11 +98,10 @@ class Frames:
         from dissector import arguments as common  # noqa: PLC0415
         from dissector.lines import PRINTERS  # noqa: PLC0415
         from dissector.reading import Reading  # noqa: PLC0415
-        from dissector.sources import find  # noqa: PLC0415
         from dissector.warm import warm_up  # noqa: PLC0415
 
         options = common.options(arguments)
-        sources = find(arguments.captures)
+        sources, status = common.sources(arguments)
         warm_up(sources)
         reading = Reading(sources, options)
         printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
@@ -113,7 +112,7 @@ class Frames:
                 printer.frames(batch)
                 sys.stdout.flush()
         common.tell(reading, frames)
-        return 0
+        return status
 
 
 class Handshakes:
@@ -154,9 +153,11 @@ class Handshakes:
         options = replace(common.options(arguments), handshakes=True)
         known = handshakes.load()
         made = listing.Listing(known)
-        found = source.tables_at(arguments.captures) or source.of_captures(arguments.captures, options)
+        tables = source.tables_at(arguments.captures)
+        sources, status = ([], 0) if tables else common.sources(arguments)
+        found = tables or Reading(sources, options)
         if isinstance(found, Reading) and found.compiled:
-            warm_up(found.sources)
+            warm_up(sources)
         wanted, as_json = arguments.connection, arguments.format == "json"
         kept = []
         for row in source.rows(found, options):
@@ -175,4 +176,4 @@ class Handshakes:
             print("\n".join(made.lines()))
         if isinstance(found, Reading):
             common.tell(found)
-        return 1 if arguments.fail_on and made.failed else 0
+        return status or (1 if arguments.fail_on and made.failed else 0)

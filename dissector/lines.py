@@ -160,6 +160,11 @@ def _value(value: object) -> str:
     return str(value)
 
 
+def counted(number: int, what: str, several: str = "") -> str:
+    """A number of things; `several` is their plural where it has no mere `s`."""
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
+
+
 def clean(text: str) -> str:
     """Text from a capture that cannot steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -131,7 +131,7 @@ class Reading:
         self.dissector.captures.append(source.name)
         size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
         alone = len(self.sources) == 1
-        file = CaptureFile(source.path, source.name, index, batch_bytes=size, compiled=self.compiled, alone=alone)
+        file = CaptureFile(source.path, source.given, index, batch_bytes=size, compiled=self.compiled, alone=alone)
         seen = Seen(source.name, file.info)
         self.seen.append(seen)
         return self._decoded(source, file, seen)

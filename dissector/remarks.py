@@ -27,7 +27,7 @@ def remarks(reading: Reading, frames: int | None = None) -> list[str]:
     tls = reading.dissector.tls
     if tls.keylog.expecting and tls.sealed:
         lines.append(_sealed(reading))
-    elif frames == 0:
+    elif frames == 0 or not any(seen.segments for seen in reading.seen):
         lines.append(_nothing(reading))
     return lines
 

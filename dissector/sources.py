@@ -4,7 +4,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,22 +26,33 @@ class Source:
     """Its path below the common root of the input; of a pipe as it was given."""
     size: int | None
     """Octets of the file; None where nobody knows."""
+    given: str
+    """Its path as it was given, for messages."""
     begin: int = 0
     """Time of the first packet, where there are others; 0 also where there is none."""
 
 
-def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
+def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | None = None) -> list[Source]:
     """The captures that these paths name, each once, in the order of their first packets.
 
     Where there are several, pipes among them are opened, and their first packets waited for.
+
+    Args:
+        paths: files, directories, globs, or `-`.
+        refused: gets what is wrong with files of directories and globs that cannot be read, which are left out; they
+            are errors where it is None, and so are files named themselves, and where none is left.
 
     Raises:
         CaptureError: there is nothing of that name, or a file is no capture.
     """
     known: dict[str, str] = {}
-    for path in paths:
-        for file in _expand(os.fspath(path)):
-            known.setdefault(file if file == STANDARD_INPUT else os.path.realpath(file), file)
+    named: set[str] = set()
+    for path in [os.fspath(path) for path in paths]:
+        for file in _expand(path):
+            real = file if file == STANDARD_INPUT else os.path.realpath(file)
+            known.setdefault(real, file)
+            if file == path or refused is None:
+                named.add(known[real])
     files = list(known.values())
     if len(files) > 1 and STANDARD_INPUT in files:
         raise CaptureError("-: standard input cannot be read together with files")
@@ -49,11 +60,27 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Source]:
     sources = []
     for path, name in zip(files, names, strict=True):
         opened = Pipe(path, name) if len(files) > 1 and _is_pipe(path) else path
-        sources.append(Source(opened, name, _size(path)))
-    if len(sources) > 1:
-        sources = [replace(source, begin=_first_time(source)) for source in sources]
-        sources.sort(key=lambda source: (source.begin, source.name))
-    return sources
+        sources.append(Source(opened, name, _size(path), _text(path)))
+    if len(sources) < 2:
+        return sources
+    return _in_order(zip(files, sources, strict=True), named, [] if refused is None else refused)
+
+
+def _in_order(
+    sources: Iterable[tuple[str, Source]], named: Container[str], refused: list[CaptureError]
+) -> list[Source]:
+    """Sources by the time of their first packet; `refused` gets errors of those that are not among `named`."""
+    found = []
+    for path, source in sources:
+        try:
+            found.append(replace(source, begin=_first_time(source)))
+        except CaptureError as error:
+            if path in named:
+                raise
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return sorted(found, key=lambda source: (source.begin, source.name))
 
 
 def octets(sources: Iterable[Source]) -> int | None:
@@ -80,7 +107,11 @@ def _expand(path: str) -> list[str]:
 
 def _names(paths: list[str]) -> list[str]:
     """Names for tables: text, also where a file's name is none."""
-    return [os.fsencode(name).decode("utf-8", "backslashreplace") for name in _relative(paths)]
+    return [_text(name) for name in _relative(paths)]
+
+
+def _text(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _relative(paths: list[str]) -> list[str]:
@@ -110,7 +141,7 @@ def _size(path: str) -> int | None:
 def _first_time(source: Source) -> int:
     """Time of the first packet; files without one come first."""
     time = 0
-    for batch in CaptureFile(source.path, source.name, 0, batch_bytes=PEEK_OCTETS, compiled=False, alone=False):
+    for batch in CaptureFile(source.path, source.given, 0, batch_bytes=PEEK_OCTETS, compiled=False, alone=False):
         time = int(batch.ts_ns[0])
         break
     if isinstance(source.path, Pipe):

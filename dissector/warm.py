@@ -33,7 +33,7 @@ def main(paths: list[str]) -> None:
 
     for path in paths:
         taken: list[int] = []
-        reading = Reading([Source(path, path, None)], None, taken.append, compiled=True, batch_bytes=1 << 20)
+        reading = Reading([Source(path, path, None, path)], None, taken.append, compiled=True, batch_bytes=1 << 20)
         for work in reading.work():
             work()
             if sum(taken) > ENOUGH_OCTETS:

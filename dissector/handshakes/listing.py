@@ -8,7 +8,7 @@ from typing import Any
 
 from dissector.handshakes.facts import duration
 from dissector.handshakes.verdict import SLOW_NS, say
-from dissector.lines import clean, instant
+from dissector.lines import clean, counted, instant
 from spec.handshakes import SEVERITIES, Cause, Handshakes
 from spec.layout import paragraph, width
 
@@ -122,12 +122,12 @@ class Listing:
             yield "No connections to a message broker." + self._others()
             return
         total = sum(group.count for group in groups)
-        yield f"{_count(total, 'connection')}: {self._summary()}.{self._others()}"
+        yield f"{counted(total, 'connection')}: {self._summary()}.{self._others()}"
         yield ""
         yield from _table([self._cells(group) for group in groups[:LINES]])
         if len(groups) > LINES:
-            rest = _count(sum(group.count for group in groups[LINES:]), "connection")
-            yield f"and {_count(len(groups) - LINES, 'line')} more, of {rest}; --format json has them all"
+            rest = counted(sum(group.count for group in groups[LINES:]), "connection")
+            yield f"and {counted(len(groups) - LINES, 'line')} more, of {rest}; --format json has them all"
         told: set[str] = set()
         for group in groups:
             cause = cause_of(group.first, self.handshakes)
@@ -141,7 +141,7 @@ class Listing:
             yield "Notes"
             for code, kept in self.notes.items():
                 yield ""
-                yield f"  {code}, {_count(self.noted[code], 'time')}"
+                yield f"  {code}, {counted(self.noted[code], 'time')}"
                 yield from paragraph(self.handshakes.notes[code], 4)
                 for row, note in kept:
                     detail = f": {clean(note['detail'])}" if note.get("detail") else ""
@@ -204,7 +204,7 @@ class Listing:
     def _text(self, group: Group) -> str:
         """A group in one sentence."""
         every = f", every {duration(group.every_ns)}" if group.count >= OFTEN and group.every_ns else ""
-        return f"{_count(group.count, 'connection')} from {self._clients(group)}: {sentence(group.first)}{every}"
+        return f"{counted(group.count, 'connection')} from {self._clients(group)}: {sentence(group.first)}{every}"
 
     def _clients(self, group: Group) -> str:
         if len(group.clients) == 1:
@@ -234,7 +234,7 @@ class Listing:
         if not self.others:
             return ""
         names = ", ".join(f"{n} {name}" for name, n in sorted(self.others.items()))
-        return f" Left out: {_count(sum(self.others.values()), 'connection')} of other protocols ({names})."
+        return f" Left out: {counted(sum(self.others.values()), 'connection')} of other protocols ({names})."
 
     def _cells(self, group: Group) -> list[str]:
         row = group.first
@@ -320,10 +320,6 @@ def slow_side(row: Row) -> str | None:
 
 def _clock(ns: int) -> str:
     return instant(ns)[11:23]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:

@@ -11,7 +11,6 @@ from dissector.dissector import Options
 from dissector.handshakes.listing import COLUMNS
 from dissector.input import CaptureError
 from dissector.reading import Reading
-from dissector.sources import find
 
 
 class VerdictError(Exception):
@@ -22,15 +21,6 @@ def tables_at(paths: list[str]) -> Path | None:
     """The folder of `connections`, where the only path is one that `dissect` wrote."""
     folder = Path(paths[0]) / "connections"
     return folder if len(paths) == 1 and folder.is_dir() else None
-
-
-def of_captures(paths: list[str], options: Options) -> Reading:
-    """The reading whose rows `rows` gives; `options` should have `handshakes` set.
-
-    Raises:
-        CaptureError: there is nothing of that name, or a file is no capture.
-    """
-    return Reading(find(paths), options)
 
 
 def rows(source: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:

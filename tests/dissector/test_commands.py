@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dissector import read
+from dissector import CaptureError, read
 from dissector.program import main
 from dissector.remarks import MOST
 from dissector.tables import NAMES, schema
@@ -80,8 +80,55 @@ def test_what_cannot_be_read_is_one_line(
         (tmp_path / name).write_bytes(octets)
     output = ["-o", str(tmp_path / "out")] if command == "dissect" else []
     line = fails(capsys, command, tmp_path / name, *output)
-    assert name in line and told in line
+    assert str(tmp_path / name) in line and told in line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_named_among_others_that_cannot_be_read_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.pcap"
+    assert fails(capsys, "frames", SESSION, bad) == f"amqpscope: {bad}: no such file\n"
+    bad.write_text("hello")
+    assert str(bad) in fails(capsys, "frames", SESSION, bad)
+    assert str(bad) in fails(capsys, "frames", tmp_path, bad, SESSION)
+
+
+@pytest.mark.parametrize("given", ["", "*.pcap"])
+def test_a_file_of_a_folder_that_cannot_be_read_is_told_and_the_others_are_read(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(SESSION, tmp_path / "a.pcap")
+    (tmp_path / "b.pcap").write_text("hello")
+    (tmp_path / "c.pcap").write_bytes(SESSION.read_bytes()[:20])
+    shutil.copy(SESSION, tmp_path / "d.pcap")
+    for command in (["frames"], ["handshakes"], ["handshakes", "--fail-on", "handshake"], ["dissect", "-o", "out"]):
+        words = [str(tmp_path / word) if word == "out" else word for word in command]
+        assert main([*words, str(tmp_path / given)]) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: is no capture (pcap or pcapng) but text; it is left out"
+        assert str(tmp_path / "c.pcap") in told[1]
+    names = pq.read_table(tmp_path / "out" / "captures").column("capture").to_pylist()
+    assert names == ["a.pcap", "d.pcap"]
+    with pytest.raises(CaptureError, match=r"b\.pcap"):
+        read(tmp_path)
+    for name in "ad":
+        (tmp_path / f"{name}.pcap").unlink()
+    assert "b.pcap" in fails(capsys, "frames", tmp_path)
+
+
+def test_a_capture_without_packets_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "none.pcap"
+    path.write_bytes(pcap([]))
+    assert main(["handshakes", str(path)]) == 0
+    assert capsys.readouterr().err == "amqpscope: no packets in this capture\n"
+
+
+def test_one_thing_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.pcap"
+    path.write_bytes(pcap([Packet(0, ethernet(ipv4(tcp(flags=2))))]))
+    assert main(["dissect", str(path), "-o", str(tmp_path / "out")]) == 0
+    assert "out: 1 connection, 0 frames, 0 messages, 0 anomalies\n" in capsys.readouterr().err
 
 
 def test_an_empty_file_beside_others_is_told_and_the_others_are_read(

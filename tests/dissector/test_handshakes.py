@@ -227,7 +227,7 @@ class Wire:
         path = tmp_path / "built.pcap"
         path.write_bytes(builders.pcap(self.packets))
         chosen = Options(handshakes=True, **options)
-        source = Source(str(path), path.name, path.stat().st_size)
+        source = Source(str(path), path.name, path.stat().st_size, str(path))
         (row,) = rows(Reading([source], chosen, compiled=compiled), chosen)
         return row
 
