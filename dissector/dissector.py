@@ -104,6 +104,8 @@ class Dissector:
         self.protocol = self.options.protocol or spec.load("amqp-0-9-1")
         self.captures: list[str] = []
         """Names of the captures; a batch's `capture` is an index into it."""
+        self.points: list[int] = []
+        """For each capture the first of those from the same capture point; of those beyond it is the very first."""
         self.packets = PacketDecoder()
         self.reports: list[PacketReport] = []
         """What became of the packets of each batch since the caller last emptied the list."""
@@ -151,7 +153,8 @@ class Dissector:
         """The segments of a batch of packets; what became of the others goes to `reports`."""
         for secrets in batch.secrets:
             self.tls.add(secrets)
-        segments, report = self.packets.segments(batch, self.compiled)
+        point = self.points[batch.capture] if batch.capture < len(self.points) else 0
+        segments, report = self.packets.segments(batch, self.compiled, point)
         self.reports.append(report)
         return Decoded(segments, batch.data, batch.used)
 

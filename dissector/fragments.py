@@ -76,7 +76,6 @@ class _Datagram:
 
     since_ns: int
     packet: int
-    capture: int
     protocol: int = -1
     size: int = -1
     octets: int = 0
@@ -88,7 +87,7 @@ class _Datagram:
 
 
 class Fragments:
-    """All packets of which fragments came.
+    """All packets of which fragments came at one capture point.
 
     Attributes:
         problems: what went wrong since the caller last emptied the list: code, and text for people.
@@ -99,7 +98,7 @@ class Fragments:
         self._known: dict[Key, _Datagram] = {}  # in the order in which they began
         self._cost = 0
 
-    def add(self, fragment: Fragment, ts_ns: int, packet: int, capture: int) -> Whole | None:
+    def add(self, fragment: Fragment, ts_ns: int, packet: int) -> Whole | None:
         """Take a fragment; `packet` is its number in the capture.
 
         Returns:
@@ -111,7 +110,7 @@ class Fragments:
             self._forget(fragment.key)  # the number is used again
             datagram = None
         if datagram is None:
-            datagram = self._known[fragment.key] = _Datagram(ts_ns, packet, capture)
+            datagram = self._known[fragment.key] = _Datagram(ts_ns, packet)
         if datagram.complete or datagram.unusable:
             return None
         wrong = self._take(datagram, fragment) if fragment.useful else None

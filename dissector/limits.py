@@ -73,10 +73,11 @@ HELD_IN_ALL = 32 << 20
 """Octets of all connections held back so; beyond, they are passed over."""
 
 FRAGMENT_OCTETS = 16 << 20
-"""Octets of IP fragments that wait for others, or to know copies by; beyond, the oldest packets are given up."""
+"""Octets of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
+given up."""
 
 FRAGMENTED_PACKETS = 8_192
-"""IP packets of which fragments wait."""
+"""IP packets of a capture point of which fragments wait."""
 
 FRAGMENTS_WAIT_NS = 30_000_000_000
 """How long a fragment waits for the others, by the time of packets. Linux waits as long."""

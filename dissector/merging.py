@@ -99,7 +99,8 @@ def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
                 lanes.append(_begin(waiting.popleft(), points, tails, len(lanes) + 1))
                 continue
             begin = None
-        yield from _step(lanes, begin)
+        # Where too many are open, another is opened right behind the last segment of the first that ends.
+        yield from _step(lanes, begin, bool(waiting) and len(lanes) >= limits.CAPTURES)
 
 
 def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) -> _Lane:
@@ -122,13 +123,18 @@ def _stem(name: str) -> str:
     return re.sub(r"\d+", "", name)
 
 
-def _step(lanes: list[_Lane], begin: int | None) -> Iterator[Decoded]:
-    """Take what nothing can come before any more, and lies before `begin`. Of equal times the first lane's go first."""
+def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[Decoded]:
+    """Take what nothing can come before any more, and lies before `begin`. Of equal times the first lane's go first.
+
+    With `until_end` nothing is taken behind the end of a lane.
+    """
     parts: list[tuple[Decoded, Ints]] = []
     order: list[Ints] = []
     for number, lane in enumerate(lanes):
         others = [
-            other.last - (place < number) for place, other in enumerate(lanes) if other is not lane and not other.ended
+            other.last - (place < number)
+            for place, other in enumerate(lanes)
+            if other is not lane and (until_end or not other.ended)
         ]
         if begin is not None:
             others.append(begin - 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dissector import kernel as kernels
+from dissector import limits
 from dissector.arrays import Array, Ints
 from dissector.capture import MAX_PROBLEMS, PacketBatch, Problem
 from dissector.carry import Buffer
@@ -403,16 +404,17 @@ def _pieces(segment: Ints, payload: int, start: int, runs: list[tuple[int, int]]
 
 
 class PacketDecoder:
-    """Finds the TCP segments of packets. One for all captures: fragments may lie in several."""
+    """Finds the TCP segments of packets. One for all captures: fragments may lie in several of a capture point."""
 
     def __init__(self) -> None:
         self._listed: Counter[str] = Counter()
-        self._fragments = Fragments()
+        self._fragments: dict[int, Fragments] = {}  # by capture point, the one that was in use last behind the others
+        self._missing = 0
 
-    def segments(self, batch: PacketBatch, compiled: bool) -> tuple[SegmentBatch, PacketReport]:
+    def segments(self, batch: PacketBatch, compiled: bool, point: int = 0) -> tuple[SegmentBatch, PacketReport]:
         """The TCP segments of a batch of packets, and what became of the others.
 
-        Packets that are put together are appended to the octets of the batch.
+        Packets that are put together, of fragments from this capture point, are appended to the octets of the batch.
         """
         size = len(batch.offset)
         out = np.empty((HEIGHT, size), np.int64)
@@ -422,7 +424,7 @@ class PacketDecoder:
         rare = np.flatnonzero(outcome == RARE)
         wrong: list[Problem] = []
         if len(rare):
-            out = self._with_rare(batch, out, outcome, rare, wrong)
+            out = self._with_rare(batch, out, outcome, rare, wrong, point)
         row = out[ROW]
         segments = SegmentBatch(
             ts_ns=batch.ts_ns[row],
@@ -434,12 +436,21 @@ class PacketDecoder:
 
     def finish(self) -> list[Problem]:
         """There are no more packets: what is wrong with those that were begun."""
-        count = self._fragments.finish()
+        count = self._missing + sum(fragments.finish() for fragments in self._fragments.values())
         return (
             [Problem("ip-fragment", 0, None, f"IP packets that were not complete at the end: {count}")] if count else []
         )
 
-    def _with_rare(self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints, wrong: list[Problem]) -> Ints:
+    def _fragments_of(self, point: int) -> Fragments:
+        """Those of a capture point; of too many points, the one out of use for longest is forgotten."""
+        found = self._fragments[point] = self._fragments.pop(point) if point in self._fragments else Fragments()
+        if len(self._fragments) > limits.CAPTURES:
+            self._missing += self._fragments.pop(next(iter(self._fragments))).finish()
+        return found
+
+    def _with_rare(
+        self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints, wrong: list[Problem], point: int
+    ) -> Ints:
         """Look at the marked packets one by one; their segments are put where they belong."""
         from dissector.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
 
@@ -451,9 +462,10 @@ class PacketDecoder:
             number = int(batch.packet[i])
             found = locate(bytes(buffer.data[start : start + size]), link, length)
             while isinstance(found, Fragment):
-                whole = self._fragments.add(found, int(batch.ts_ns[i]), number, batch.capture)
-                wrong += [Problem(code, number, None, detail) for code, detail in self._fragments.problems]
-                self._fragments.problems.clear()
+                fragments = self._fragments_of(point)
+                whole = fragments.add(found, int(batch.ts_ns[i]), number)
+                wrong += [Problem(code, number, None, detail) for code, detail in fragments.problems]
+                fragments.problems.clear()
                 if whole is None:
                     found = PART
                     break

@@ -94,7 +94,7 @@ class Reading:
     def work(self) -> Iterator[Work]:
         """As iterating, with the rows still to be made: work may be done later, by any thread, in any order."""
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
-        points: list[int] = []
+        points = self.dissector.points
         for decoded in merge(captures, points):
             self.dissector.tcp.points = np.array(points, np.int64)
             yield from self.dissector.take(decoded)

@@ -173,11 +173,11 @@ def lone(ident: int, begin: int = 0, size: int = 1000, protocol: int = 6, octets
 
 def test_what_is_never_complete_is_told_after_a_while():
     known = Fragments()
-    known.add(lone(1), 0, 11, 0)
-    known.add(lone(2, protocol=17), 1000, 12, 0)  # of no interest
-    known.add(lone(3), limits.FRAGMENTS_WAIT_NS, 13, 0)
+    known.add(lone(1), 0, 11)
+    known.add(lone(2, protocol=17), 1000, 12)  # of no interest
+    known.add(lone(3), limits.FRAGMENTS_WAIT_NS, 13)
     assert not known.problems
-    known.add(lone(4), limits.FRAGMENTS_WAIT_NS + 1, 14, 0)
+    known.add(lone(4), limits.FRAGMENTS_WAIT_NS + 1, 14)
     assert known.problems == [("ip-fragment", "an IP packet that began in packet 11 was not complete within 30 s")]
     assert known.finish() == 2
     decoder = PacketDecoder()
@@ -215,7 +215,7 @@ def test_memory_is_bounded(kept, monkeypatch):
     known, told = Fragments(), 0
     for ident in range(2000):
         for begin in (0, 8000, 16000):
-            known.add(lone(ident % 65536, begin, octets=bytes(kept)), ident, ident, 0)
+            known.add(lone(ident % 65536, begin, octets=bytes(kept)), ident, ident)
         assert known._cost <= 100_000 and len(known._known) <= 150
         told += len(known.problems)
         known.problems.clear()

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from tests.dissector.builders import Packet, pcap
+from dissector import limits
+from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.runs import Row, dissect, rows
 from tests.dissector.test_properties import COUNTED, TIMED
 from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, method, opening, publish, session
@@ -160,19 +161,68 @@ def test_points_do_not_depend_on_how_much_is_read_at_a_time(batch_bytes: int, tm
         assert sorted(found[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
 
 
+def test_which_captures_are_open_rests_on_times_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more that overlap than are read side by side, one is opened where the first of the others ends."""
+    monkeypatch.setattr(limits, "CAPTURES", 3)
+    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
+    lacking = without(long, {22, 23, 24, 25, 26})
+    paths = write(tmp_path, z=lacking, a1=long[:20], a2=lacking[18:], b=long[19:45])
+    whole = dissect(*paths)
+    for batch_bytes in (200, 700, 2000):
+        found = dissect(*paths, batch_bytes=batch_bytes)
+        for name, table in whole.items():
+            assert sorted(found[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
+
+
+def in_fragments(packets: list[Packet]) -> list[Packet]:
+    """Each IP packet in two fragments, the second half a step behind the first."""
+    parts = []
+    for number, packet in enumerate(packets):
+        ip = packet.octets[14 : 14 + int.from_bytes(packet.octets[16:18])]
+        parts += [
+            Packet(packet.ts_ns + half * STEP // 2, ethernet(part))
+            for half, part in enumerate(fragments(ip, [2], ident=number))
+        ]
+    return parts
+
+
+@pytest.mark.parametrize("batch_bytes", [500, 1 << 20])
+def test_fragments_are_put_together_at_each_capture_point(
+    batch_bytes: int, tmp_path: Path, undamaged: dict[str, list[Row]]
+) -> None:
+    """A fragment seen at another point is no copy, and does not complete what was seen here."""
+    parts = in_fragments(SESSION)
+    lost = {30, 41, 58}
+    one, two = without(parts, lost), moved(without(parts, {n ^ 1 for n in lost} | {n + 8 for n in lost}), STEP // 4)
+    whole = [without(SESSION, {n // 2 for n in lost}), moved(without(SESSION, {n // 2 for n in lost} | {
+        (n + 8) // 2 for n in lost}), STEP // 4)]  # fmt: skip
+    found = dissect(*write(tmp_path, one=one, two=two), batch_bytes=batch_bytes)
+    expected = dissect(*write(tmp_path, w_one=whole[0], w_two=whole[1]))
+    told_of = [{**told(tables), "anomalies": []} for tables in (found, expected)]
+    assert told_of[0] == told_of[1]
+    counts = ("packets", "duplicated_bytes", "retransmitted_bytes", "lost_bytes")
+    assert [[row[n] for n in counts] for row in rows(found["connections"])] == [
+        [row[n] for n in counts] for row in rows(expected["connections"])
+    ]
+
+
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
+    most=st.sampled_from([2, 3, 64]),
     spans=st.lists(st.tuples(st.integers(0, len(SESSION) - 2), st.integers(1, 40)), min_size=2, max_size=6),
     batch_bytes=st.integers(200, 4000),
 )
 def test_any_overlap_gives_the_same_rows_however_it_is_read(
-    spans: list[tuple[int, int]], batch_bytes: int, tmp_path: Path
+    most: int, spans: list[tuple[int, int]], batch_bytes: int, tmp_path: Path
 ) -> None:
+    """Also where more overlap than are read side by side."""
     long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
     parts = {f"f{number}": long[at : at + count] for number, (at, count) in enumerate(spans)}
     for old in tmp_path.iterdir():
         old.unlink()
     paths = write(tmp_path, **parts)
-    whole, found = dissect(*paths), dissect(*paths, batch_bytes=batch_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "CAPTURES", most)
+        whole, found = dissect(*paths), dissect(*paths, batch_bytes=batch_bytes)
     for name, table in whole.items():
         assert sorted(found[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name

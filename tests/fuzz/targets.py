@@ -97,7 +97,7 @@ def fragments(data: bytes, compiled: bool) -> Any:
         octets = bytes([flags >> 4]) * max(size - cut % 64 * (flags & 2), 0)
         more, version = bool(flags & 1), 4 if ident % 2 else 6
         fragment = Fragment(version, bytes(8), 6, ident % 6, begin % 32 * 8, begin % 32 * 8 + size, more, octets)
-        whole = known.add(fragment, 0, at, 0)
+        whole = known.add(fragment, 0, at)
         assert (whole and (whole.octets[-len(whole.octets) :], whole.size)) == model.add(fragment)
         if whole:
             assert sum(count for _, count in whole.runs) == len(whole.octets)
