@@ -8,6 +8,10 @@ from numpy.typing import NDArray
 from dissector.arrays import Array, Ints
 from dissector.kernel import kernel
 
+APART = 8
+"""Items that a long row has more than a power of two. Rows a power of two apart fall on the same few lines of every
+cache, and a kernel that fills the columns of twenty rows side by side would drive out what it wrote last."""
+
 
 @kernel
 def take_row(free: Array) -> int:

@@ -19,7 +19,7 @@ from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.framing import Y_HEIGHT, Framing
 from dissector.kernel import call
-from dissector.pool import Pool, grown
+from dissector.pool import APART, Pool, grown
 from dissector.secrets import hide, with_secrets
 from spec.model import Protocol
 
@@ -73,7 +73,7 @@ class Amqp091:
         self.select: Callable[[Ints], Ints] | None = None
         """Where it is set, only the frames that it chooses are decoded, and no messages are put together."""
 
-        room = 65_536 if compiled else 2_048
+        room = (65_536 if compiled else 2_048) + APART
         self.framing = Framing(compiled, room)
         self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
         self.spans = np.empty((ly.X_HEIGHT, room), np.int64)

@@ -15,6 +15,7 @@ from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.framing import Framing
 from dissector.kernel import call
+from dissector.pool import APART
 from dissector.secrets import hide, with_secrets
 from dissector.stream import frames
 from dissector.stream import layout as sl
@@ -63,7 +64,7 @@ class Stream:
         self.select: Callable[[Ints], Ints] | None = None
         """Where it is set, only the fields of frames that it chooses are decoded, and no records."""
         self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)
-        room = 131_072 if compiled else 2_048
+        room = (131_072 if compiled else 2_048) + APART
         self.framing = Framing(compiled, room)
         self.frames = np.empty((sl.R_HEIGHT, room), np.int64)
         self.parts = np.empty((sl.P_HEIGHT, 256), np.int64)

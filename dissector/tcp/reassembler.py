@@ -13,7 +13,7 @@ from dissector.arrays import Ints
 from dissector.carry import Buffer, Ranges
 from dissector.kernel import call
 from dissector.packets import SegmentBatch
-from dissector.pool import Pool, grown
+from dissector.pool import APART, Pool, grown
 from dissector.tcp.endings import end_all, give_up
 from dissector.tcp.identities import remember_all
 from dissector.tcp.layout import (
@@ -88,7 +88,7 @@ class Reassembler:
         self.control = np.zeros(K_WIDTH, np.int64)
         self.control[[K_OLDEST + OPEN, K_OLDEST + CLOSED, K_NEWEST + OPEN, K_NEWEST + CLOSED]] = -1
         self.parts = Pool(P_WIDTH, limits.WAITING_PARTS if compiled else 4096)
-        self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts)), np.int64)
+        self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts) + APART), np.int64)
         self.faults = np.empty((T_HEIGHT, 1024), np.int64)
         self.windows = np.empty((V_HEIGHT, 1024), np.int64)
         self.ended = np.empty(4096, np.int64)
@@ -164,7 +164,7 @@ class Reassembler:
             yield from self._give_up(*where)
         elif want == PARTS:
             self.parts.grow(min(2 * len(self.parts), limits.WAITING_PARTS))
-            self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts)), np.int64)
+            self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts) + APART), np.int64)
         elif want == IDENTITIES:
             self._remember()
 
