@@ -1,6 +1,6 @@
 """Arrow arrays from arrays of numpy and lists. `pa.array` would import pandas wherever it is installed: 0.1 s."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool
         mask: (n,) what is null, besides None.
     """
     if not isinstance(values, np.ndarray):
-        none = np.fromiter((value is None for value in values), np.bool_, len(values))
-        mask = none if mask is None else none | mask
+        if None in values:
+            none = np.array([value is None for value in values])
+            mask = none if mask is None else none | mask
         if kind is None or kind in TEXTS:
             return _texts(values, kind or pa.string(), mask)
-        values = np.array([0 if value is None else value for value in values], _dtype(kind))
+        values = np.array([value or 0 for value in values] if mask is not None else values, _dtype(kind))
     kind = kind or pa.from_numpy_dtype(values.dtype)
     if pa.types.is_boolean(kind):
         octets: NDArray[np.generic] = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
@@ -33,13 +34,17 @@ def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool
     return pa.Array.from_buffers(kind, len(values), [_validity(mask), pa.py_buffer(octets)])
 
 
-def of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """A record batch of rows; what a row does not name is null."""
-    columns = [array([row.get(field.name) for row in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> dict[str, pa.Array]:
+    """The columns of rows that have any values; what a row does not name is null."""
+    columns = {}
+    for field in fields:
+        values = [row.get(field.name) for row in rows]
+        if values.count(None) < len(values):
+            columns[field.name] = array(values, field.type)
+    return columns
 
 
-def _texts(values: Sequence[str | bytes | None], kind: pa.DataType, mask: NDArray[np.bool_]) -> pa.Array:
+def _texts(values: Sequence[str | bytes | None], kind: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:
     held = [value.encode() if isinstance(value, str) else value or b"" for value in values]
     offsets = np.zeros(len(held) + 1, np.int64)
     np.cumsum([len(octets) for octets in held], out=offsets[1:])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dissector.arrays import Ints, Octets
-from dissector.arrow import of_rows
+from dissector.arrow import array, of_rows
 from dissector.detect import PROTOCOLS
 from dissector.handshakes import secured
 from dissector.handshakes.commands import Commands
@@ -18,7 +18,7 @@ from dissector.handshakes.methods import Methods
 from dissector.handshakes.story import FIRST, Story, Where
 from dissector.handshakes.use import Used
 from dissector.handshakes.verdict import Judge
-from dissector.tables import schema
+from dissector.tables import record_batch, schema
 from dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
@@ -83,11 +83,12 @@ Endpoint = tuple[str, int]
 
 
 class Closed(NamedTuple):
-    """Connections that are over: their stories, and copies of their rows of `conn` and `half`."""
+    """Connections that are over: their stories, copies of their rows of `conn` and `half`, and their messages."""
 
     stories: list[Story]
     states: Ints
     sides: Ints
+    messages: Ints
 
 
 class Connections:
@@ -101,6 +102,8 @@ class Connections:
         self.judge = Judge(handshakes.load(), protocol)
         self.stories: dict[int, Story] = {}
         self.used = Used()
+        self.messages = np.zeros(0, np.int64)
+        """How many were seen, by slot."""
         self.methods = Methods(protocol, compiled, self.story, self.used)
         self.commands = Commands(compiled, self.story, self.used)
 
@@ -117,12 +120,18 @@ class Connections:
     def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
         """Keep the first octets of each side; `inside`: of what TLS holds."""
         early = np.flatnonzero(pieces[S_POS] < FIRST)
-        rows = (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE)
-        for slot, side, offset, length, *at in zip(*pieces[rows, :][:, early].tolist(), strict=True):
+        rows = [S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE]
+        for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):
             octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
             story = self.story(slot)
             firsts = story.firsts if inside else story.outer or story.firsts
             firsts[side].add(octets, Where(*at))
+
+    def count_messages(self, slots: Ints) -> None:
+        """Count messages, each of the connection in this slot."""
+        counts = np.bincount(slots, minlength=len(self.messages))
+        counts[: len(self.messages)] += self.messages
+        self.messages = counts
 
     def close(self, slots: Ints, conn: Ints, half: Ints) -> Closed:
         """Take connections that are over out of the state; `rows` may judge them later."""
@@ -130,66 +139,47 @@ class Connections:
         for slot in slots.tolist():
             del self.stories[slot]
         self.used.forget(slots)
-        return Closed(stories, conn[slots], half.reshape(len(conn), 2, -1)[slots])
+        counted = slots < len(self.messages)
+        messages = np.zeros(len(slots), np.int64)
+        messages[counted] = self.messages[slots[counted]]
+        self.messages[slots[counted]] = 0
+        return Closed(stories, conn[slots], half.reshape(len(conn), 2, -1)[slots], messages)
 
     def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
         """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
+        client = _clients(closed.states)
         halves = zip(closed.sides[:, 0].tolist(), closed.sides[:, 1].tolist(), strict=True)
-        each = zip(closed.stories, closed.states.tolist(), halves, strict=True)
-        made = [self._row(story, state, sides, captures, clock) for story, state, sides in each]
-        return of_rows(made, schema("connections"))
+        each = zip(closed.stories, closed.states.tolist(), client.tolist(), halves, strict=True)
+        told = [
+            self._told(story, state, self._tcp(state, side, both, clock), captures) for story, state, side, both in each
+        ]
+        names = schema("connections")
+        numbers = _numbers(closed, client)
+        return record_batch(names, numbers | of_rows(told, [field for field in names if field.name not in numbers]))
 
-    def _row(
-        self, story: Story, state: list[int], sides: tuple[list[int], list[int]], captures: list[str], clock: int | None
-    ) -> dict[str, Any]:
-        both = endpoints(state)
-        tcp = self._tcp(state, sides, both, clock)
+    def _told(self, story: Story, state: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
+        """The columns of one connection that are no numbers of TCP."""
         closed_by = None
         if story.closer is not None:
             closed_by = "client-close" if story.closer == tcp.client else "server-close"
         elif state[C_CLOSER] >= 0:
             who = "client" if state[C_CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if state[C_CLOSED] == 4 else 'fin'}"
-        lost = sides[0][H_LOST] + sides[1][H_LOST]
-        return {
-            "connection_id": state[C_ID],
+        told = self.judge(story, tcp, captures)
+        told |= {
             "protocol": tcp.protocol,
-            "client_ip": both[tcp.client][0],
-            "client_port": both[tcp.client][1],
+            "client_ip": tcp.address,
             "server_ip": tcp.server[0],
-            "server_port": tcp.server[1],
             "first_capture": captures[state[C_FIRST_CAPTURE]],
-            "first_packet": state[C_FIRST_PACKET],
-            "last_packet": state[C_LAST_PACKET],
-            "first_ts_ns": state[C_FIRST_TS],
-            "last_ts_ns": state[C_LAST_TS],
-            "syn_seen": bool(state[C_SYN] & 1),
-            "packets": state[C_PACKETS],
-            "bytes": sides[0][H_POS] + sides[1][H_POS] - lost,
-            "frames": state[C_FRAMES],
-            "messages": story.messages,
             "vantage": captures[state[C_VANTAGE]],
-            "rtt_ns": state[C_RTT] if state[C_RTT] >= 0 else None,
             "closed_by": closed_by,
-            "closed_ts_ns": min((half[H_END_TS] for half in sides if half[H_END]), default=None),
-            "lost_bytes": lost,
-            "retransmitted_bytes": sides[0][H_AGAIN] + sides[1][H_AGAIN],
-            "duplicated_bytes": sides[0][H_TWICE] + sides[1][H_TWICE],
-            **_stalls(sides, tcp.client),
             "skipped_bytes": story.skipped,
-            "server_properties": story.properties.get("server_properties"),
-            "client_properties": story.properties.get("client_properties"),
             "performatives": story.performatives,
-            **secured.columns(story.tls, tcp.client),
-            **self.judge(story, tcp, captures),
         }
+        return told | story.properties | secured.columns(story.tls, tcp.client)
 
-    def _tcp(
-        self, state: list[int], sides: tuple[list[int], list[int]], both: tuple[Endpoint, Endpoint], clock: int | None
-    ) -> Tcp:
-        client = state[C_CLIENT]
-        if client < 0:
-            client = 1 if state[C_A_PORT] < state[C_B_PORT] else 0
+    def _tcp(self, state: list[int], client: int, sides: tuple[list[int], list[int]], clock: int | None) -> Tcp:
+        both = endpoints(state)
         server = both[1 - client]
         return Tcp(
             client=client,
@@ -199,9 +189,53 @@ class Connections:
             until_ns=max(clock or 0, state[C_LAST_TS]),
             lost=bool(sides[0][H_LOST] or sides[1][H_LOST]),
             protocol=PROTOCOLS[state[C_PROTOCOL]] or "unknown",
+            address=both[client][0],
             server=server,
             is_broker=server[1] in self.brokers,
         )
+
+
+def _clients(states: Ints) -> Ints:
+    """The client's side of each connection. Where nobody said anything, the server has the lower port."""
+    client = states[:, C_CLIENT]
+    return np.where(client < 0, states[:, C_A_PORT] < states[:, C_B_PORT], client).astype(np.int64)
+
+
+def _numbers(closed: Closed, client: Ints) -> dict[str, pa.Array]:
+    """The columns of `connections` that are numbers of TCP, and how many frames and messages there were."""
+    state, half = closed.states.T, np.moveaxis(closed.sides, 2, 0)
+    each = np.arange(len(client))
+    lost = half[H_LOST].sum(axis=1)
+    is_over = half[H_END] != 0
+    end = np.where(is_over, half[H_END_TS], np.iinfo(np.int64).max).min(axis=1)
+    # Where a SYN was not seen, when a window was full is not known.
+    scale = half[H_WSCALE]
+    is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
+    found = {
+        "connection_id": array(state[C_ID]),
+        "first_packet": array(state[C_FIRST_PACKET]),
+        "last_packet": array(state[C_LAST_PACKET]),
+        "first_ts_ns": array(state[C_FIRST_TS]),
+        "last_ts_ns": array(state[C_LAST_TS]),
+        "syn_seen": array(state[C_SYN] & 1 != 0),
+        "packets": array(state[C_PACKETS]),
+        "bytes": array(half[H_POS].sum(axis=1) - lost),
+        "frames": array(state[C_FRAMES]),
+        "messages": array(closed.messages),
+        "rtt_ns": array(state[C_RTT], mask=state[C_RTT] < 0),
+        "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
+        "lost_bytes": array(lost),
+        "retransmitted_bytes": array(half[H_AGAIN].sum(axis=1)),
+        "duplicated_bytes": array(half[H_TWICE].sum(axis=1)),
+    }
+    ports = np.stack((state[C_A_PORT], state[C_B_PORT]), axis=1)
+    for name, side in (("client", client), ("server", 1 - client)):
+        found |= {
+            f"{name}_port": array(ports[each, side], pa.int32()),
+            f"{name}_zero_window_ns": array(half[H_ZERO_NS][each, side]),
+            f"{name}_full_window_ns": array(half[H_FULL_NS][each, side], mask=is_unscaled),
+        }
+    return found
 
 
 def _side(half: list[int]) -> Side:
@@ -223,16 +257,6 @@ def _side(half: list[int]) -> Side:
 
 def _where(row: list[int], ts: int, packet: int, capture: int) -> Where | None:
     return Where(row[ts], row[packet], row[capture]) if row[packet] else None
-
-
-def _stalls(sides: tuple[list[int], list[int]], client: int) -> dict[str, int | None]:
-    """How long the window of each side held the other up. Where a SYN was not seen, when it was full is not known."""
-    scales = sides[0][H_WSCALE], sides[1][H_WSCALE]
-    known = min(scales) >= 0 or -2 in scales
-    both = (("client", sides[client]), ("server", sides[1 - client]))
-    return {f"{who}_zero_window_ns": side[H_ZERO_NS] for who, side in both} | {
-        f"{who}_full_window_ns": side[H_FULL_NS] if known else None for who, side in both
-    }
 
 
 @lru_cache(4096)

@@ -286,16 +286,11 @@ class Dissector:
         elif isinstance(made, StreamFrames):
             self.connections.commands.take(made, buffer.data)
         if isinstance(made, Messages | StreamMessages):
-            self._count(rows[ly.R_SLOT])
+            self.connections.count_messages(rows[ly.R_SLOT])
         if self.options.handshakes:
             return list
         # Rows of all kinds begin with slot and side.
         return partial(self._makers[type(made)], made, Ends.of(conn, rows[ly.R_SLOT], rows[ly.R_SIDE]))
-
-    def _count(self, slots: Ints) -> None:
-        counts = np.bincount(slots)
-        for slot in np.flatnonzero(counts).tolist():
-            self.connections.story(slot).messages += int(counts[slot])
 
     def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
         rows = self.connections.rows(closed, self.captures, clock)

@@ -173,7 +173,8 @@ class Reading:
             "tcp_segments": seen.segments,
             "other_packets": seen.others,
         }
-        self.pending.append(partial(list, [("captures", of_rows([row], schema("captures")))]))
+        target = schema("captures")
+        self.pending.append(partial(list, [("captures", record_batch(target, of_rows([row], target)))]))
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
         times = batch.ts_ns

@@ -227,27 +227,23 @@ class Tables:
 
     def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Rows of `anomalies` for connections of which nothing is decoded, by their rows of `connections`."""
-        names = (
-            "protocol", "handshake_outcome", "handshake_cause", "bytes", "connection_id", "first_capture",
-            "first_packet", "first_ts_ns",
-        )  # fmt: skip
         made = []
-        for protocol, outcome, cause, octets, identity, *first in zip(
-            *(rows[name].to_pylist() for name in names), strict=True
-        ):
+        first = [f"first_{name}" for name in ("capture", "packet", "ts_ns")]
+        outcomes = rows["handshake_outcome"].to_pylist()
+        for n, (protocol, outcome) in enumerate(zip(rows["protocol"].to_pylist(), outcomes, strict=True)):
+            octets = rows["bytes"][n].as_py() if protocol == "unknown" else 0
             if outcome in MISMATCHES:
-                code, detail = "version-mismatch", cause
-            elif protocol == "unknown" and octets:
+                code, detail = "version-mismatch", rows["handshake_cause"][n].as_py()
+            elif octets:
                 code, detail = "stream-unrecognised", f"{octets:,} octets"
             else:
                 continue
-            capture, packet, ts_ns = first
-            at = {"capture": capture, "packet": packet, "ts_ns": ts_ns}
-            made.append(
-                {"connection_id": identity, "code": code, "severity": self.severities[code], "detail": detail}
-                | at | {f"first_{name}": value for name, value in at.items()} | {"ts": ts_ns // 1000}
-            )  # fmt: skip
-        return of_rows(made, schema("anomalies")) if made else None
+            row = {name: rows[name][n].as_py() for name in ("connection_id", *first)}
+            row |= {name.removeprefix("first_"): row[name] for name in first}
+            row |= {"code": code, "severity": self.severities[code], "detail": detail, "ts": row["ts_ns"] // 1000}
+            made.append(row)
+        target = schema("anomalies")
+        return record_batch(target, of_rows(made, target)) if made else None
 
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Rows of `tcp_windows`."""

@@ -84,6 +84,7 @@ class Tcp:
     lost: bool
     protocol: str
     server: tuple[str, int]
+    address: str = ""
     is_broker: bool = False
     """The user named the port's protocol."""
 

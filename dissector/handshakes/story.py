@@ -88,7 +88,6 @@ class Story:
     channels_failed: int = 0
     closer: int | None = None
     """Side that said close first."""
-    messages: int = 0
     performatives: str | None = None
     """JSON text of how many of each AMQP 1.0 had."""
     skipped: int = 0

@@ -44,10 +44,15 @@ def test_arrays_are_those_of_pyarrow(values: object, kind: pa.DataType, mask: np
     assert made.null_count == expected.null_count
 
 
-def test_rows_make_a_batch() -> None:
+def test_rows_make_columns() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.bool_())])
     rows = [{"a": 1, "b": "x"}, {"c": True}]
-    assert of_rows(rows, schema).equals(pa.RecordBatch.from_pylist(rows, schema))
+    assert of_rows([*rows, {"d": 1}], schema) == {
+        "a": pa.array([1, None, None], pa.int64()),
+        "b": pa.array(["x", None, None], pa.string()),
+        "c": pa.array([None, True, None], pa.bool_()),
+    }
+    assert of_rows([{"a": 1}], schema) == {"a": pa.array([1], pa.int64())}
 
 
 def test_dissection_imports_no_pandas() -> None:
