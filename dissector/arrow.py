@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dissector.arrays import Ints
+
 Values = NDArray[np.generic] | Sequence[Any]
 TEXTS = (pa.string(), pa.binary())
 
@@ -42,6 +44,33 @@ def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> di
         if values.count(None) < len(values):
             columns[field.name] = array(values, field.type)
     return columns
+
+
+def picked(column: pa.Array, index: Ints) -> list[Any]:
+    """The items of a column of bools, integers or text at these places, as Python has them.
+
+    That is `column.take(index).to_pylist()`, which takes five times as long.
+    """
+    if not len(index) or column.null_count == len(column):
+        return [None] * len(index)
+    validity, *_, held = column.buffers()
+    index = index + column.offset
+    if column.type == pa.string():
+        offsets = np.frombuffer(column.buffers()[1], np.int32)
+        octets = memoryview(held if held is not None else b"")
+        places = zip(offsets[index].tolist(), offsets[index + 1].tolist(), strict=True)
+        items: list[Any] = [str(octets[begin:end], "utf-8") for begin, end in places]
+    elif pa.types.is_boolean(column.type):
+        items = _bits(held, index)
+    else:
+        items = np.frombuffer(held, _dtype(column.type))[index].tolist()
+    if not column.null_count:
+        return items
+    return [item if valid else None for item, valid in zip(items, _bits(validity, index), strict=True)]
+
+
+def _bits(bitmap: pa.Buffer, index: Ints) -> list[bool]:
+    return (np.frombuffer(bitmap, np.uint8)[index >> 3] >> (index & 7) & 1).astype(np.bool_).tolist()  # type: ignore[no-any-return]
 
 
 def _texts(values: Sequence[str | bytes | None], kind: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:

@@ -101,7 +101,7 @@ class Connections:
         self.brokers = frozenset(brokers)
         self.judge = Judge(handshakes.load(), protocol)
         self.stories: dict[int, Story] = {}
-        self.used = Used()
+        self.used = Used(compiled)
         self.messages = np.zeros(0, np.int64)
         """How many were seen, by slot."""
         self.methods = Methods(protocol, compiled, self.story, self.used)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dissector.arrow import array
+from dissector.arrow import array, picked
 from dissector.fields import REDACTED, Decoded
 from spec.model import Protocol
 
@@ -32,8 +32,9 @@ def hide(fields: Decoded, secret: NDArray[np.bool_], names: tuple[str, ...]) -> 
         return
     bad = np.zeros(len(secret), np.bool_)
     bad[fields.problem_row] = True
-    for i in np.flatnonzero(secret & ~bad).tolist():
-        bad[i] = not all(NAME.fullmatch(fields.columns[name][i].as_py() or "") for name in names)
+    rest = np.flatnonzero(secret & ~bad)
+    for texts in (picked(fields.columns[name], rest) for name in names):
+        bad[rest] |= np.array([not NAME.fullmatch(text or "") for text in texts], np.bool_)
     bad &= secret
     if bad.any():
         for name, column in fields.columns.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 import spec
 from dissector.arrays import Ints, Octets
-from dissector.arrow import array
+from dissector.arrow import picked
 from dissector.handshakes.logins import Logins
 from dissector.handshakes.sayings import Sayings
 from dissector.handshakes.story import Story, Where
@@ -47,25 +47,21 @@ class Commands:
         self.sayings = Sayings()
         self.names = [m.name for m in protocol.methods]
         self.is_answer = [m.class_id == 1 for m in protocol.methods]
-        self.is_telling = np.array([*(name in DIALOGUE for name in self.names), False], np.bool_)
-        self.is_neutral = np.array([*(name in DIALOGUE + NEUTRAL for name in self.names), True], np.bool_)
+        self.is_telling = np.array([name in DIALOGUE for name in self.names], np.bool_)
+        self.is_use = np.array([name not in DIALOGUE + NEUTRAL for name in self.names], np.bool_)
         self.words = {c.value: (c.name, c.doc) for c in protocol.constants if c.kind == "response"}
         self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", compiled)
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        layout = rows[sl.R_LAYOUT]
-        telling = self.is_telling[layout]  # of -1, which is none, it is the last
-        telling[self.used.first(rows[sl.R_SLOT], ~self.is_neutral[layout])] = True
-        return np.flatnonzero(telling)
+        return self.used.telling(rows[sl.R_SLOT], rows[sl.R_LAYOUT], self.is_telling, self.is_use)
 
     def take(self, frames: StreamFrames, data: Octets) -> None:
         """Read the frames that tell of their connection, and note who is in use."""
         index = self.telling(frames.rows)
         rows = frames.rows[:, index]
         self.used.note(rows[sl.R_SLOT][~self.is_telling[rows[sl.R_LAYOUT]]])
-        at = array(index)
-        values = {name: frames.fields.columns[name].take(at).to_pylist() for name in COLUMNS}
+        values = {name: picked(frames.fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
         wanted = (sl.R_SLOT, sl.R_SIDE, sl.R_LAYOUT, sl.R_TS, sl.R_PACKET, sl.R_CAPTURE)
         for n, (slot, side, kind, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):

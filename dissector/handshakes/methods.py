@@ -8,7 +8,7 @@ import numpy as np
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import IDS_OCTETS, Frames
 from dissector.arrays import Ints, Octets
-from dissector.arrow import array
+from dissector.arrow import picked
 from dissector.handshakes.logins import Logins
 from dissector.handshakes.sayings import Said, Sayings
 from dissector.handshakes.story import Story, Where
@@ -39,18 +39,14 @@ class Methods:
         self.roles = [name.removeprefix("connection.") for name in self.names]
         self.columns = [tuple(a.column for a in m.fields if a.column) for m in protocol.methods]
         self.is_telling = np.array(
-            [*(m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods), False],
-            np.bool_,
+            [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
         )
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.logins = Logins(protocol, "connection.start-ok", "response", compiled)
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        method = rows[ly.R_METHOD]
-        telling = self.is_telling[method]  # of -1, which is none, it is the last
-        telling[self.used.first(rows[ly.R_SLOT], ~telling & (method >= 0))] = True
-        return np.flatnonzero(telling)
+        return self.used.telling(rows[ly.R_SLOT], rows[ly.R_METHOD], self.is_telling, ~self.is_telling)
 
     def take(self, frames: Frames, data: Octets) -> None:
         """Read the frames that tell of their connection, and note who is in use."""
@@ -82,8 +78,7 @@ class Methods:
         said: list[_Arguments | None] = [None] * len(index)
         for method in np.unique(methods[self.is_telling[methods]]).tolist():
             mine = np.flatnonzero(methods == method)
-            at = array(index[mine])
-            columns = {name: frames.fields.columns[name].take(at).to_pylist() for name in self.columns[method]}
+            columns = {name: picked(frames.fields.columns[name], index[mine]) for name in self.columns[method]}
             apart = [(name, columns.pop(name)) for name in PROPERTIES if name in columns]
             role, names = self.roles[method], tuple(columns)
             for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dissector.arrow import array, of_rows
+from dissector.arrow import array, of_rows, picked
 from tests.dissector.runs import FOLDER
 
 MASK = np.array([True, False, True])
@@ -53,6 +53,26 @@ def test_rows_make_columns() -> None:
         "c": pa.array([None, True, None], pa.bool_()),
     }
     assert of_rows([{"a": 1}], schema) == {"a": pa.array([1], pa.int64())}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", None, "ä€", "", "e"]),
+        pa.array(["a", "b", "c", "d", "e"]),
+        pa.array([None] * 5, pa.string()),
+        pa.array([""] * 5),
+        pa.array([1, None, -3, 2**62, 5]),
+        pa.array([1, 2, 3, 4, 5], pa.int32()),
+        pa.array([True, None, False, False, True]),
+        pa.array([True, True, False, False, True]),
+    ],
+)
+def test_picked_items_are_those_taken(column: pa.Array) -> None:
+    for part in (column, column[1:], column[2:4], pa.concat_arrays([column] * 9)[7:40]):
+        for index in ([], [0], [1, 0, 1], list(range(len(part)))):
+            at = np.array(index, np.int64)
+            assert picked(part, at) == part.take(pa.array(at)).to_pylist()
 
 
 def test_dissection_imports_no_pandas() -> None:
