@@ -97,6 +97,9 @@ from dissector.resync import walk_pieces as any_walk_pieces
 from dissector.tcp.layout import (
     C_FRAMES,
     S_CAPTURE,
+    S_FIRST_CAPTURE,
+    S_FIRST_PACKET,
+    S_FIRST_TS,
     S_LENGTH,
     S_OFFSET,
     S_PACKET,
@@ -111,60 +114,110 @@ PROTOCOL = 0x414D5150
 
 
 @kernel
-def finish_frame(
-    data: Array, offset: int, pieces: Array, i: int, walk: Array, row: int, conn: Array, frames: Array, faults: Array,
-    fragments: Array, free: Array, control: Array, methods: Array,
-) -> None:  # fmt: skip
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+def put_frame(
+    pieces: Array, i: int, conn: Array, frames: Array, control: Array, kind: int, channel: int, octets: int,
+    offset: int, length: int, method: int,
+) -> int:  # fmt: skip
+    """Write what all rows of frames have; returns which row it is."""
+    n: int = control[M_FRAMES]
     slot = pieces[S_SLOT, i]
-    n = control[M_FRAMES]
-    number = conn[slot, C_FRAMES]
-    conn[slot, C_FRAMES] = number + 1
-    kind = walk[row, W_TYPE]
-    length = walk[row, W_SIZE] if offset >= 0 else walk[row, W_CHAINED]
-    if offset < 0 and length > 0:
-        offset = put_together(data, walk, row, fragments, control)
-    octets = walk[row, W_SIZE] + OVERHEAD if kind != PROTOCOL_HEADER else OVERHEAD
-    walk[row, W_LARGEST] = max(walk[row, W_LARGEST], octets)
     frames[R_SLOT, n] = slot
     frames[R_SIDE, n] = pieces[S_SIDE, i]
-    frames[R_NO, n] = number
+    frames[R_NO, n] = conn[slot, C_FRAMES]
     frames[R_TYPE, n] = kind
-    frames[R_CHANNEL, n] = walk[row, W_CHANNEL]
+    frames[R_CHANNEL, n] = channel
     frames[R_SIZE, n] = octets
     frames[R_OFFSET, n] = offset
     frames[R_LENGTH, n] = length
-    frames[R_MISSING, n] = walk[row, W_MISSING]
-    frames[R_METHOD, n] = -1
+    frames[R_METHOD, n] = method
     frames[R_PACKET, n] = pieces[S_PACKET, i]
     frames[R_TS, n] = pieces[S_TS, i]
     frames[R_CAPTURE, n] = pieces[S_CAPTURE, i]
+    frames[R_EPOCH, n] = 0
+    conn[slot, C_FRAMES] += 1
+    control[M_FRAMES] = n + 1
+    return n
+
+
+@kernel
+def expect_bodies(
+    data: Array, offset: int, length: int, kind: int, channel: int, size: int, walk: Array, row: int
+) -> None:  # fmt: skip
+    """Note how much of a content is still to come, by which a search behind a hole knows what is a body."""
+    if kind == HEADER:
+        walk[row, W_REST_CHANNEL] = channel
+        walk[row, W_REST] = u32(data, offset + 8) if length >= 12 and u32(data, offset + 4) == 0 else 0
+        walk[row, W_BODY] = 0
+    elif kind == BODY and channel == walk[row, W_REST_CHANNEL]:
+        rest = walk[row, W_REST] - size
+        walk[row, W_REST] = rest
+        if rest > 0:
+            walk[row, W_BODY] = size
+
+
+@kernel
+def finish_frame(
+    data: Array, pieces: Array, i: int, walk: Array, row: int, conn: Array, frames: Array, faults: Array,
+    fragments: Array, free: Array, control: Array, methods: Array, offset: int,
+) -> None:  # fmt: skip
+    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    number = conn[pieces[S_SLOT, i], C_FRAMES]
+    kind, channel, size = walk[row, W_TYPE], walk[row, W_CHANNEL], walk[row, W_SIZE]
+    length = size if offset >= 0 else walk[row, W_CHAINED]
+    if offset < 0 and length > 0:
+        offset = put_together(data, walk, row, fragments, control)
+    octets = size + OVERHEAD if kind != PROTOCOL_HEADER else OVERHEAD
+    walk[row, W_LARGEST] = max(walk[row, W_LARGEST], octets)
+    method = -1
+    if kind == METHOD and length >= 4:
+        method = method_index(methods, u16(data, offset), u16(data, offset + 2))
+        if method < 0:
+            method = -2
+            fault(
+                faults, control, pieces, i, METHOD_UNKNOWN, number, channel, walk[row, W_POS], u32(data, offset),
+                walk, row,
+            )  # fmt: skip
+    n = put_frame(pieces, i, conn, frames, control, kind, channel, octets, offset, length, method)
+    frames[R_MISSING, n] = walk[row, W_MISSING]
     frames[R_FIRST_PACKET, n] = walk[row, W_FIRST_PACKET]
     frames[R_FIRST_TS, n] = walk[row, W_FIRST_TS]
     frames[R_FIRST_CAPTURE, n] = walk[row, W_FIRST_CAPTURE]
-    frames[R_EPOCH, n] = 0
     frames[R_POS, n] = walk[row, W_POS]
-    if kind == METHOD:
-        if length >= 4:
-            method = method_index(methods, u16(data, offset), u16(data, offset + 2))
-            frames[R_METHOD, n] = method if method >= 0 else -2
-            if method < 0:
-                fault(
-                    faults, control, pieces, i, METHOD_UNKNOWN, number, walk[row, W_CHANNEL], walk[row, W_POS],
-                    u32(data, offset), walk, row,
-                )  # fmt: skip
-    elif kind == HEADER:
-        walk[row, W_REST_CHANNEL] = walk[row, W_CHANNEL]
-        walk[row, W_REST] = u32(data, offset + 8) if length >= 12 and u32(data, offset + 4) == 0 else 0
-        walk[row, W_BODY] = 0
-    elif kind == BODY and walk[row, W_CHANNEL] == walk[row, W_REST_CHANNEL]:
-        rest = walk[row, W_REST] - walk[row, W_SIZE]
-        walk[row, W_REST] = rest
-        if rest > 0:
-            walk[row, W_BODY] = walk[row, W_SIZE]
-    control[M_FRAMES] = n + 1
+    expect_bodies(data, offset, length, kind, channel, size, walk, row)
     drop_chain(walk, row, fragments, free, control)
     next_head(walk, row, HEAD)
+
+
+@kernel
+def take_whole(
+    data: Array, pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, frames: Array, control: Array,
+    methods: Array,
+) -> int:  # fmt: skip
+    """Take a frame that begins here if it lies whole in the piece, as most do; returns its octets, else 0."""
+    p = pieces[S_OFFSET, i] + at
+    end = pieces[S_OFFSET, i] + pieces[S_LENGTH, i]
+    if end - p < OVERHEAD or data[p] > HEARTBEAT:
+        return 0
+    kind = i64(data[p])
+    size = u32(data, p + 3)
+    if kind not in (METHOD, HEADER, BODY, HEARTBEAT) or p + size + 7 >= end or data[p + 7 + size] != FRAME_END:
+        return 0
+    method = -1
+    if kind == METHOD and size >= 4:
+        method = method_index(methods, u16(data, p + 7), u16(data, p + 9))
+        if method < 0:
+            return 0
+    channel = u16(data, p + 1)
+    octets = size + OVERHEAD
+    walk[row, W_LARGEST] = max(walk[row, W_LARGEST], octets)
+    n = put_frame(pieces, i, conn, frames, control, kind, channel, octets, p + 7, size, method)
+    frames[R_MISSING, n] = 0
+    frames[R_FIRST_PACKET, n] = pieces[S_FIRST_PACKET, i]
+    frames[R_FIRST_TS, n] = pieces[S_FIRST_TS, i]
+    frames[R_FIRST_CAPTURE, n] = pieces[S_FIRST_CAPTURE, i]
+    frames[R_POS, n] = pieces[S_POS, i] + at
+    expect_bodies(data, p + 7, size, kind, channel, size, walk, row)
+    return octets
 
 
 @kernel
@@ -200,7 +253,7 @@ def cross_hole(
     if state == END:
         walk[row, W_MISSING] += 1
         finish_frame(
-            data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods
+            data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, -1
         )  # fmt: skip
         return 1
     if state == HEAD:
@@ -242,7 +295,7 @@ def take_head(
             data[top + k] = (head >> (56 - 8 * k)) & 0xFF
         control[M_ARENA] = top + 8
         finish_frame(
-            data, top, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods
+            data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, top
         )  # fmt: skip
         return p
     kind = head >> 48
@@ -294,21 +347,11 @@ def walk_piece(
         end = base + length
         if state == HEAD:
             if walk[row, W_HEADS] == 0:
+                octets = take_whole(data, pieces, i, at, walk, row, conn, frames, control, methods)
+                at += octets
+                if octets > 0:
+                    continue
                 begin_frame(walk, row, pieces, i, at)
-                if end - p >= 8 and data[p] < 9:
-                    # Most frames lie whole in one piece.
-                    kind = i64(data[p])
-                    size = u32(data, p + 3)
-                    whole = kind in (METHOD, HEADER, BODY, HEARTBEAT) and p + size + 7 < end
-                    if whole and data[p + 7 + size] == FRAME_END:
-                        walk[row, W_TYPE] = kind
-                        walk[row, W_CHANNEL] = u16(data, p + 1)
-                        walk[row, W_SIZE] = size
-                        finish_frame(
-                            data, p + 7, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods
-                        )  # fmt: skip
-                        at += size + OVERHEAD
-                        continue
             at = take_head(
                 pieces, i, p, end, data, conn, walk, row, fragments, free, control, frames, faults, spans, methods
             ) - base  # fmt: skip
@@ -341,7 +384,7 @@ def walk_piece(
                 span(spans, control, pieces, i, -1, LOST_WAY, NOT_TAKEN)
             at += 1
             finish_frame(
-                data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods
+                data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, -1
             )  # fmt: skip
             if not right:
                 span(spans, control, pieces, i, -1, LOST_WAY, LOST)
