@@ -11,12 +11,16 @@ from dissector.words import copy_octets
 
 
 class Ranges(NamedTuple):
-    """Rows of a matrix whose `used` column is not 0 and whose offset is not below 0 point at octets."""
+    """Rows of a matrix whose `used` column is not 0 and whose offset is not below 0 point at octets.
+
+    No more than `most` rows are in use.
+    """
 
     matrix: Ints
     used: int
     offset: int
     length: int
+    most: int
 
 
 class Buffer:
@@ -55,12 +59,15 @@ class Carried(NamedTuple):
 
 
 @kernel
-def live_end(matrix: Array, used: int, offset: int) -> int:
-    """The row behind the last live one. Most matrices are large, and their live rows few and in front."""
+def live_end(matrix: Array, used: int, most: int) -> int:
+    """The row behind the last in use. Most matrices are large, and their rows in use few and in front."""
     end = 0
-    for row in range(matrix.shape[0]):
-        if matrix[row, used] != 0 and matrix[row, offset] >= 0:
+    row = 0
+    while most > 0 and row < matrix.shape[0]:
+        if matrix[row, used] != 0:
+            most -= 1
             end = row + 1
+        row += 1
     return end
 
 
@@ -102,7 +109,7 @@ def move_ranges(matrix: Array, end: int, used: int, offset: int, by: int) -> Non
 
 def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Carried:
     """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
-    ends = tuple(int(call(live_end, compiled, r.matrix, r.used, r.offset)) for r in ranges)
+    ends = tuple(int(call(live_end, compiled, r.matrix, r.used, r.most)) for r in ranges)
     both = list(zip(ranges, ends, strict=True))
     total = sum(call(count_ranges, compiled, r.matrix, end, r.used, r.offset, r.length) for r, end in both)
     out = np.empty(total, np.uint8)

@@ -290,8 +290,8 @@ class Framing:
     def ranges(self) -> list[Ranges]:
         """Octets that must outlive their batch."""
         return [
-            Ranges(self.fragments.rows, F_USED, F_OFFSET, F_LENGTH),
-            Ranges(self.held.rows, V_USED, S_OFFSET, S_LENGTH),
+            Ranges(self.fragments.rows, F_USED, F_OFFSET, F_LENGTH, self.fragments.taken),
+            Ranges(self.held.rows, V_USED, S_OFFSET, S_LENGTH, self.held.taken),
         ]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:

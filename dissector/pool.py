@@ -51,6 +51,11 @@ class Pool:
         """How many rows are free."""
         return int(self.free[0])
 
+    @property
+    def taken(self) -> int:
+        """How many rows are not free."""
+        return len(self) - self.left
+
     def grow(self, capacity: int) -> None:
         """Have so many rows; new ones are taken when no old one is free, in ascending order."""
         old, left = len(self), self.left

@@ -97,10 +97,11 @@ class Amqp091:
     @property
     def ranges(self) -> list[Ranges]:
         """Octets of unfinished frames and contents, which must outlive their batch."""
+        most = len(self.contents)
         return [
             *self.framing.ranges,
-            Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH),
-            Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH),
+            Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH, most),
+            Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH, most),
         ]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:

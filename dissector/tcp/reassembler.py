@@ -206,4 +206,4 @@ class Reassembler:
     @property
     def ranges(self) -> list[Ranges]:
         """Octets that wait, and must outlive their batch."""
-        return [Ranges(self.parts.rows, P_USED, P_OFFSET, P_LENGTH)]
+        return [Ranges(self.parts.rows, P_USED, P_OFFSET, P_LENGTH, self.parts.taken)]
