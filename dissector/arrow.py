@@ -46,6 +46,23 @@ def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> di
     return columns
 
 
+def numbers(column: pa.Array) -> NDArray[np.int64]:
+    """The integers of a column of ours, as int64: where it is null, its memory holds 0."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int64)
+    held = np.frombuffer(column.buffers()[1], _dtype(column.type))
+    return held[column.offset : column.offset + len(column)].astype(np.int64, copy=False)
+
+
+def valid(column: pa.Array) -> NDArray[np.bool_]:
+    """Which rows of a column are not null."""
+    bits = column.buffers()[0]
+    if bits is None:
+        return np.ones(len(column), np.bool_)
+    octets = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return octets[column.offset : column.offset + len(column)].astype(np.bool_)
+
+
 def picked(column: pa.Array, index: Ints) -> list[Any]:
     """The items of a column of bools, integers or text at these places, as Python has them.
 

@@ -4,7 +4,7 @@ Numbers are put into the memory of a `Room` by the kernel that reads them. Of te
 row and the octets that stand there, in ascending order of rows, no row twice. All other rows are null.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from dissector.arrays import Array
 from dissector.arrow import array
-from dissector.kernel import call, proven
+from dissector.kernel import call, i64, kernel, proven
 from dissector.text import Integers, Octets
-from dissector.words import WORD, put_word, word
+from dissector.words import WORD, copy_octets, put_word, word
 
 TYPES: dict[str, pa.DataType] = {"bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string()}
 """The types of columns by the names that specifications use."""
@@ -140,6 +140,37 @@ def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, held), n - valid.values)
 
 
+def spread(held: Mapping[str, pa.Array], counts: Integers, compiled: bool) -> dict[str, pa.Array]:
+    """Columns of bools, integers or texts with each row `counts` times; those that are all null are left out."""
+    there = {name: column for name, column in held.items() if column.null_count < len(column)}
+    if not compiled:
+        index = array(np.repeat(np.arange(len(counts)), counts))
+        return {name: column.take(index) for name, column in there.items()}
+    total = int(counts.sum())
+    return {name: _spread(column, counts, total) for name, column in there.items()}
+
+
+def _spread(column: pa.Array, counts: Integers, total: int) -> pa.Array:
+    kind, at = column.type, column.offset
+    bits, *values = (np.frombuffer(b or b"", np.uint8) for b in column.buffers())
+    made: list[npt.NDArray[np.generic] | None] = [None]
+    if column.null_count:
+        made = [np.zeros(-(-total // 8), np.uint8)]
+        call(spread_bits, True, bits, at, counts, made[0])
+    if pa.types.is_string(kind):
+        offsets = values[0].view(np.int32)[at : at + len(column) + 1]
+        made += [np.empty(total + 1, np.int32), np.empty(int(np.diff(offsets) @ counts), np.uint8)]
+        call(spread_texts, True, offsets, values[1], counts, *made[1:])
+    elif pa.types.is_boolean(kind):
+        made.append(np.zeros(-(-total // 8), np.uint8))
+        call(spread_bits, True, values[0], at, counts, made[1])
+    else:
+        numbers = values[0].view(np.int32 if kind.bit_width == 32 else np.int64)[at:]
+        made.append(np.empty(total, numbers.dtype))
+        call(spread_numbers, True, numbers, counts, made[1])
+    return pa.Array.from_buffers(kind, total, [None if m is None else pa.py_buffer(m) for m in made])
+
+
 class Names:
     """A few texts of which columns are made by their numbers."""
 
@@ -202,3 +233,40 @@ def place_texts(row: Integers, size: Integers, offsets: Array) -> None:
         at += size[e]
     for k in range(r, len(offsets)):
         offsets[k] = at
+
+
+@kernel
+def spread_numbers(value: Array, counts: Integers, target: Array) -> None:
+    """Write each number so often."""
+    j = 0
+    for r in range(len(counts)):
+        for k in range(j, j + counts[r]):
+            target[k] = value[r]
+        j += counts[r]
+
+
+@kernel
+def spread_bits(bits: Octets, at: int, counts: Integers, target: Octets) -> None:
+    """Write each bit from bit `at` on so often; `target` is zero at first."""
+    j = 0
+    for r in range(len(counts)):
+        if bits[(at + r) >> 3] >> ((at + r) & 7) & 1 == 1:
+            for k in range(j, j + counts[r]):
+                target[k >> 3] = target[k >> 3] | (1 << (k & 7))
+        j += counts[r]
+
+
+@kernel
+def spread_texts(offsets: Array, octets: Octets, counts: Integers, places: Array, target: Octets) -> None:
+    """Write each text so often. Texts lie within `octets`, and `target` has room for all."""
+    j = 0
+    n = 0
+    for r in range(len(counts)):
+        begin = i64(offsets[r])
+        size = i64(offsets[r + 1]) - begin
+        for k in range(n, n + counts[r]):
+            places[k] = j
+            copy_octets(octets, begin, target, j, size)
+            j += size
+        n += counts[r]
+    places[n] = j

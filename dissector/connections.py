@@ -127,9 +127,9 @@ class Connections:
             firsts = story.firsts if inside else story.outer or story.firsts
             firsts[side].add(octets, Where(*at))
 
-    def count_messages(self, slots: Ints) -> None:
-        """Count messages, each of the connection in this slot."""
-        counts = np.bincount(slots, minlength=len(self.messages))
+    def count_messages(self, slots: Ints, many: Ints | None = None) -> None:
+        """Count messages, each (or so many of them) of the connection in this slot."""
+        counts = np.bincount(slots, many, len(self.messages)).astype(np.int64, copy=False)
         counts[: len(self.messages)] += self.messages
         self.messages = counts
 

@@ -286,7 +286,7 @@ class Dissector:
         elif isinstance(made, StreamFrames):
             self.connections.commands.take(made, buffer.data)
         if isinstance(made, Messages | StreamMessages):
-            self.connections.count_messages(rows[ly.R_SLOT])
+            self.connections.count_messages(rows[ly.R_SLOT], made.counts if isinstance(made, StreamMessages) else None)
         if self.options.handshakes:
             return list
         # Rows of all kinds begin with slot and side.

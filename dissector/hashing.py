@@ -93,29 +93,57 @@ def hash_end(lanes: Array, waiting: Array, row: int) -> int:
     total = lanes[row, L_TOTAL]
     p = 32 * row
     end = p + (i64(total) & 31)
+    h = u64(LANE_3 + P5)
     if i64(total) >= 32:
-        a = lanes[row, 0]
-        b = lanes[row, 1]
-        c = lanes[row, 2]
-        d = lanes[row, 3]
-        h = ((a << 1 | a >> 63) & MASK) + ((b << 7 | b >> 57) & MASK)
-        h = (h + ((c << 12 | c >> 52) & MASK) + ((d << 18 | d >> 46) & MASK)) & MASK
-        for i in range(4):
-            h = ((((h ^ turn(u64(0), lanes[row, i])) * P1) & MASK) + P4) & MASK
-    else:
-        h = (u64(LANE_3) + u64(P5)) & MASK
-    h = (h + total) & MASK
+        h = converge(lanes[row, 0], lanes[row, 1], lanes[row, 2], lanes[row, 3])
+    return finish((h + total) & MASK, waiting, p, end)
+
+
+@proven
+def hash_octets(data: Array, p: int, octets: int) -> int:
+    """The hash of octets that lie together, as uint64; the caller has shown that they are in data."""
+    end = p + octets
+    h = u64(LANE_3 + P5)
+    if octets >= 32:
+        a = u64(LANE_1)
+        b = u64(LANE_2)
+        c = u64(LANE_3)
+        d = u64(LANE_4)
+        while p + 32 <= end:
+            a = turn(a, word(data, p))
+            b = turn(b, word(data, p + 8))
+            c = turn(c, word(data, p + 16))
+            d = turn(d, word(data, p + 24))
+            p += 32
+        h = converge(a, b, c, d)
+    return finish((h + u64(octets)) & MASK, data, p, end)
+
+
+@proven
+def converge(a: int, b: int, c: int, d: int) -> int:
+    """The four lanes as one."""
+    h = ((a << 1 | a >> 63) & MASK) + ((b << 7 | b >> 57) & MASK)
+    h = (h + ((c << 12 | c >> 52) & MASK) + ((d << 18 | d >> 46) & MASK)) & MASK
+    h = ((((h ^ turn(u64(0), a)) * P1) & MASK) + P4) & MASK
+    h = ((((h ^ turn(u64(0), b)) * P1) & MASK) + P4) & MASK
+    h = ((((h ^ turn(u64(0), c)) * P1) & MASK) + P4) & MASK
+    return ((((h ^ turn(u64(0), d)) * P1) & MASK) + P4) & MASK
+
+
+@proven
+def finish(h: int, data: Array, p: int, end: int) -> int:
+    """Take the last octets, fewer than 32, which the caller has shown to be in data."""
     while p + 8 <= end:
-        h ^= turn(u64(0), word(waiting, p))
+        h ^= turn(u64(0), word(data, p))
         h = (((((h << 27) | (h >> 37)) & MASK) * P1) + P4) & MASK
         p += 8
     if p + 4 <= end:
-        four = waiting[p] | waiting[p + 1] << 8 | waiting[p + 2] << 16 | waiting[p + 3] << 24
+        four = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
         h ^= (u64(four) * P1) & MASK
         h = (((((h << 23) | (h >> 41)) & MASK) * P2) + u64(P3)) & MASK
         p += 4
     while p < end:
-        h ^= (u64(waiting[p]) * u64(P5)) & MASK
+        h ^= (u64(data[p]) * u64(P5)) & MASK
         h = ((((h << 11) | (h >> 53)) & MASK) * P1) & MASK
         p += 1
     h = ((h ^ (h >> 33)) * P2) & MASK

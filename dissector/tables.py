@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import spec
@@ -15,7 +14,7 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
 from dissector.arrow import array, of_rows
-from dissector.columns import Names, nulls
+from dissector.columns import Names, nulls, spread
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
 from dissector.stream.protocol import PROTOCOL as STREAM
@@ -162,9 +161,9 @@ class Tables:
 
     def stream_messages(self, messages: StreamMessages, ends: Ends) -> pa.RecordBatch:
         """Rows of `messages` for records of streams."""
-        rows = messages.rows
-        columns = self._stream_leading(rows, ends) | messages.columns
-        columns |= {"first_frame_no": columns["frame_no"], "protocol": _same(STREAM, rows.shape[1])}
+        rows, counts = messages.rows, messages.counts
+        columns = spread(self._stream_leading(rows, ends) | messages.shared, counts, self.compiled) | messages.columns
+        columns |= {"first_frame_no": columns["frame_no"], "protocol": _same(STREAM, int(counts.sum()))}
         if not self.show_hashes:
             del columns["body_hash"]
         return record_batch(schema("messages"), columns)
@@ -248,7 +247,7 @@ class Tables:
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Rows of `tcp_windows`."""
         unended = rows[V_END_PACKET] == 0
-        capture = self._capture(rows[V_END_CAPTURE])
+        capture = array(self.captures, pa.string()).take(array(rows[V_END_CAPTURE], mask=unended))
         columns = {
             "connection_id": array(ends.connection_id),
             "from_client": array(ends.from_client),
@@ -256,7 +255,7 @@ class Tables:
             "start_capture": self._capture(rows[V_CAPTURE]),
             "start_packet": array(rows[V_PACKET]),
             "start_ts_ns": array(rows[V_TS]),
-            "end_capture": pc.if_else(array(unended), pa.scalar(None, pa.string()), capture),
+            "end_capture": capture,
             "end_packet": array(rows[V_END_PACKET], mask=unended),
             "end_ts_ns": array(rows[V_END_TS], mask=unended),
             "packets": array(rows[V_PACKETS]),

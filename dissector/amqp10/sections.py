@@ -31,10 +31,9 @@ from dissector.amqp10.values import (
 )
 from dissector.amqp10.values import TEXT as TEXTUAL
 from dissector.arrays import Array, Ints, Octets
-from dissector.arrow import array
 from dissector.fields import TRACE_COLUMNS, TRACE_TABLE, trace_columns
 from dissector.fieldtable import unsigned, write_integer
-from dissector.hashing import hash_begin, hash_end, hash_feed
+from dissector.hashing import hash_begin, hash_end, hash_feed, hash_octets
 from dissector.kernel import call, i64, kernel
 from dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from dissector.text import copy
@@ -45,6 +44,7 @@ RAW, DATA, SEQUENCE, VALUE, NOTHING = range(len(KINDS))
 """What a body is: all octets of the record, or those of sections; `none` where a message has no body."""
 BROKEN = len(KINDS)
 """Begins with a section, and does not end with one; it counts as `raw`."""
+KIND_NAMES = columns.Names((*KINDS, KINDS[RAW]))
 WIDEST_TEXT = 36
 """A number or UUID as text."""
 
@@ -122,14 +122,13 @@ def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) ->
     n = len(at)
     body = np.empty((4, n), np.int64)
     fill = np.zeros(len(SLOTS), np.int64)
-    likely = call(like_messages, compiled, data, at, length)
-    row, value, size, form = (np.empty((len(SLOTS), likely), np.int64) for _ in range(4))
+    row, value, size, form = (np.empty((len(SLOTS), n), np.int64) for _ in range(4))  # touched where there are values
     call(
         read_sections, compiled, data, at, length, missing, values.KINDS, values.WIDTHS, SECTIONS, SYMBOLS, WHAT,
         body, fill, row, value, size, form, np.zeros(3, np.int64),
     )  # fmt: skip
     kind = body[0]
-    made = {"body_kind": _names(np.where(kind == BROKEN, RAW, kind))}
+    made = {"body_kind": KIND_NAMES.column(kind, compiled)}
     problems: list[Ints] = []
     for s, slot in enumerate(SLOTS):
         k = int(fill[s])
@@ -171,13 +170,6 @@ def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: i
     return b"".join(parts)
 
 
-def _names(kind: Ints) -> pa.Array:
-    if len(kind) and kind[0] >= 0 and (kind == kind[0]).all():
-        rows = np.arange(len(kind))
-        return columns.constant(columns.validity(len(rows), rows), rows, KINDS[int(kind[0])])
-    return array(KINDS, pa.string()).take(array(kind, mask=kind < 0))
-
-
 def _column(
     n: int, slot: Slot, data: Octets, row: Ints, value: Ints, size: Ints, form: Ints, compiled: bool
 ) -> tuple[dict[str, pa.Array], Ints]:
@@ -210,6 +202,8 @@ def _problems(row: Ints, code: int, at: Ints) -> Ints:
     return np.column_stack((row, np.full(len(row), code, np.int64), at))
 
 
+DATA_HEAD = 5
+"""Octets in front of the data of a section of up to 255 octets: descriptor, constructor, length."""
 BODY_SECTION = 5
 """Sections from this one on, up to the one with this number and two more, are bodies."""
 
@@ -271,14 +265,11 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
 
 
 @kernel
-def like_messages(data: Array, at: Array, length: Array) -> int:
-    """How many records begin as messages do."""
-    n = 0
-    for r in range(len(at)):
-        p = at[r]
-        if length[r] > 3 and data[p] == 0 and data[p + 1] in (0x53, 0x80, 0xA3, 0xB3):
-            n += 1
-    return n
+def is_data(data: Array, p: int, end: int) -> bool:
+    """Whether this is one section of data in its shortest form, up to the end: what most messages are."""
+    if p + DATA_HEAD > end or data[p] != 0 or data[p + 1] != 0x53 or data[p + 2] != 0x75 or data[p + 3] != 0xA0:
+        return False
+    return p + DATA_HEAD + i64(data[p + 4]) == end
 
 
 @kernel
@@ -298,6 +289,13 @@ def read_sections(
         body[1, r] = p
         body[2, r] = length[r] + missing[r]
         body[3, r] = 1
+        if length[r] < 3 or data[p] != 0:
+            continue
+        if is_data(data, p, end) and missing[r] == 0:
+            body[0, r] = DATA
+            body[1, r] = p + DATA_HEAD
+            body[2, r] = length[r] - DATA_HEAD
+            continue
         after = section(data, p, end, widths, symbols, place)
         if place[0] < 0:
             continue
@@ -420,14 +418,15 @@ def hash_bodies(
 ) -> None:  # fmt: skip
     """The hash of each body; of several pieces, of all of them together."""
     for r in range(len(at)):
+        if pieces[r] <= 1:
+            there = pieces[r] == 1 and begin[r] >= 0 and size[r] > 0 and begin[r] + size[r] <= len(data)
+            hashed[r] = hash_octets(data, begin[r], size[r] if there else 0)
+            continue
         hash_begin(lanes, 0)
-        if pieces[r] == 1:
-            hash_feed(lanes, waiting, 0, data, begin[r], size[r])
-        elif pieces[r] > 1:
-            p = at[r]
-            end = p + length[r]
-            while 0 <= p < end:
-                p = section(data, p, end, widths, symbols, place)
-                if p >= 0 and BODY_SECTION <= place[0] < BODY_SECTION + 3:
-                    hash_feed(lanes, waiting, 0, data, place[1], p - place[1])
+        p = at[r]
+        end = p + length[r]
+        while 0 <= p < end:
+            p = section(data, p, end, widths, symbols, place)
+            if p >= 0 and BODY_SECTION <= place[0] < BODY_SECTION + 3:
+                hash_feed(lanes, waiting, 0, data, place[1], p - place[1])
         hashed[r] = hash_end(lanes, waiting, 0)

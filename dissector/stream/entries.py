@@ -10,11 +10,14 @@ from dissector.stream.layout import (
     E_COUNT,
     E_FILTER,
     E_FILTER_LENGTH,
+    E_HEIGHT,
     E_LARGE,
     E_LENGTH,
     E_MISSING,
     E_NUMBER,
     E_OFFSET,
+    E_OPEN,
+    E_ORDINAL,
     E_REGION,
     E_SIZE,
     FILTERED,
@@ -60,10 +63,11 @@ def read_entries(
     for r in range(len(at)):
         p = at[r]
         e = end[r]
+        ordinal = 0
         while left[r] > 0:
             start = p
             number = 0
-            large = 0
+            large = -1
             value = 0
             value_length = -1
             if kind[r] != DELIVERED:
@@ -121,6 +125,7 @@ def read_entries(
                 missing = p + length - e
                 length = e - p
             entries[E_REGION, n] = r
+            entries[E_ORDINAL, n] = ordinal
             entries[E_NUMBER, n] = number
             entries[E_LARGE, n] = large
             entries[E_OFFSET, n] = p
@@ -131,7 +136,9 @@ def read_entries(
             entries[E_SIZE, n] = unpacked
             entries[E_FILTER, n] = value
             entries[E_FILTER_LENGTH, n] = value_length
+            entries[E_OPEN, n] = 1
             n += 1
+            ordinal += count
             p += length
             left[r] -= 1
         at[r] = p
@@ -185,6 +192,7 @@ def read_mixed(
                 value_length = -1 if u16(data, q) == NULL else u16(data, q)
                 q += 2 + max(value_length, 0)
             entries[E_REGION, n] = r
+            entries[E_ORDINAL, n] = k
             entries[E_NUMBER, n] = number
             entries[E_LARGE, n] = i64(data[p]) >> 7
             entries[E_OFFSET, n] = q + 4
@@ -195,6 +203,7 @@ def read_mixed(
             entries[E_SIZE, n] = -1
             entries[E_FILTER, n] = p + 10
             entries[E_FILTER_LENGTH, n] = value_length
+            entries[E_OPEN, n] = 1
             n += 1
         at[r] = end[r]
         left[r] = 0
@@ -238,13 +247,31 @@ def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) 
 
 
 @kernel
-def place_inner(data: Array, at: Array, count: Array, offset: Array, length: Array) -> None:
-    """Places of the messages of unpacked sub-batches."""
+def open_batches(data: Array, entries: Array, batches: Array, at: Array, counts: Array, records: Array) -> None:
+    """Put all records in a row: messages as they are, sub-batches as the messages in them.
+
+    `batches` are the entries that are sub-batches, ascending, `at` where the octets of each lie unpacked, `counts` the
+    messages in them; of those that cannot be read one record stands for all.
+    """
     n = 0
-    for b in range(len(at)):
-        p = at[b]
-        for _ in range(count[b]):
-            offset[n] = p + 4
-            length[n] = u32(data, p)
-            p += 4 + length[n]
+    b = 0
+    for e in range(entries.shape[1]):
+        inner = 1
+        batch = b < len(batches) and batches[b] == e
+        p = 0
+        if batch:
+            p = at[b]
+            if entries[E_OPEN, e] == 1:
+                inner = counts[b]
+            b += 1
+        for k in range(inner):
+            for row in range(E_HEIGHT):
+                records[row, n] = entries[row, e]
+            if batch and entries[E_OPEN, e] == 1:
+                records[E_ORDINAL, n] = entries[E_ORDINAL, e] + k
+                records[E_OFFSET, n] = p + 4
+                records[E_LENGTH, n] = u32(data, p)
+                p += 4 + u32(data, p)
+            elif batch:
+                records[E_LENGTH, n] = 0
             n += 1

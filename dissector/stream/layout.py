@@ -31,15 +31,17 @@ P_BEFORE, P_SLOT, P_SIDE, P_LAYOUT, P_SIZE, P_PARTED, P_OFFSET, P_LENGTH, P_HEIG
 PART = 1 << 20
 """Octets of an unfinished publish or delivery that are enough for a part; more than there are before the entries."""
 
-# Rows of `entries`: messages, and sub-batches of them.
+# Rows of `entries`: messages, and sub-batches of them. When these are opened, each record has a column.
 (
     E_REGION,  # index of the octets that they were in
-    E_NUMBER, E_LARGE,  # publishing id; 1: it does not fit into 63 bits
+    E_ORDINAL,  # records before it in its region, by the counts announced
+    E_NUMBER, E_LARGE,  # publishing id; 1: it does not fit into 63 bits, -1: there is none
     E_OFFSET, E_LENGTH, E_MISSING,  # octets that are there, and how many lie in a hole
     E_CODING, E_COUNT, E_SIZE,  # of a sub-batch: coding (else -1), records announced, size when unpacked (-1: unsaid)
     E_FILTER, E_FILTER_LENGTH,  # filter value; length -1: none
+    E_OPEN,  # 0: a sub-batch that cannot be read, else 1
     E_HEIGHT,
-) = range(12)  # fmt: skip
+) = range(14)  # fmt: skip
 PUBLISHED, FILTERED, DELIVERED = 1, 2, 3
 """What entries are like: those of publish, of its second version, of a chunk."""
 WHOLE, CUT, MORE = range(3)

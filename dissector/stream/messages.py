@@ -1,15 +1,13 @@
 """Messages of publishes and deliveries: the records in them, whose they are, and what is wrong with them."""
 
 import zlib
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dissector import framing, limits
 from dissector.arrays import Ints
-from dissector.arrow import array
+from dissector.arrow import array, numbers, valid
 from dissector.carry import Buffer
 from dissector.fields import Decoded, Plan
 from dissector.fieldwalk import O_WIDTH
@@ -24,7 +22,8 @@ TRACKING_CHUNKS = (1, 2)
 MOST_ENTRIES = 1 << 16
 """Entries of a chunk: their number has 16 bits."""
 
-Messages = tuple[Ints, dict[str, pa.Array]]
+Messages = tuple[Ints, Ints, dict[str, pa.Array], dict[str, pa.Array]]
+"""As `protocol.StreamMessages`."""
 
 
 class Records:
@@ -114,8 +113,8 @@ class Records:
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
         body = rows[sl.R_SIZE] - sl.HEAD_OCTETS
-        size, trailer = _numbers(fields, "chunk_data_length"), _numbers(fields, "chunk_trailer_length")
-        chunk = _numbers(fields, "chunk_type")
+        size, trailer = numbers(fields.columns["chunk_data_length"]), numbers(fields.columns["chunk_trailer_length"])
+        chunk = numbers(fields.columns["chunk_type"])
         whole = (kind == sl.DELIVERED) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] == body)
         tracks = np.isin(chunk, TRACKING_CHUNKS) & (head + size <= body)
         trails = (chunk == USER_CHUNK) & (trailer > 0) & (head + size + trailer == body)
@@ -137,8 +136,8 @@ class Records:
         layout = rows[sl.R_LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
-        data_length = _numbers(fields, "chunk_data_length")
-        user = (kind != sl.DELIVERED) | (_numbers(fields, "chunk_type") == USER_CHUNK)
+        data_length = numbers(fields.columns["chunk_data_length"])
+        user = (kind != sl.DELIVERED) | (numbers(fields.columns["chunk_type"]) == USER_CHUNK)
         whole = np.flatnonzero((kind > 0) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] >= head))
         wrong: list[tuple[int, int, int]] = []
         self._check_chunks(rows, fields, whole[kind[whole] == sl.DELIVERED], data_length, wrong, buffer)
@@ -148,7 +147,9 @@ class Records:
         delivered = kind[frames] == sl.DELIVERED
         limit = np.where(delivered, np.minimum(limit, at + data_length[frames]), limit)
         end = np.minimum(rows[sl.R_OFFSET][frames] + rows[sl.R_BODY][frames], limit)
-        left = np.where(delivered, _numbers(fields, "chunk_entries")[frames], _numbers(fields, "entry_count")[frames])
+        left = np.where(
+            delivered, numbers(fields.columns["chunk_entries"])[frames], numbers(fields.columns["entry_count"])[frames]
+        )
         ends = np.where(rows[sl.R_MISSING][frames] > 0, sl.CUT, sl.WHOLE)
         regions = Regions(at, np.maximum(end, at), limit, kind[frames], ends, left.copy())
         found = self.reader.read(regions, buffer)
@@ -175,7 +176,7 @@ class Records:
         self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
         buffer: Buffer,
     ) -> None:  # fmt: skip
-        told, trailers = _numbers(fields, "chunk_crc"), _numbers(fields, "chunk_trailer_length")
+        told, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
         for frame in frames.tolist():
             at = int(rows[sl.R_OFFSET, frame] + self.heads[rows[sl.R_LAYOUT, frame]])
             size = int(data_length[frame])
@@ -189,7 +190,7 @@ class Records:
 
     @staticmethod
     def _check_counts(fields: Decoded, frames: Ints, totals: Ints, wrong: list[tuple[int, int, int]]) -> None:
-        told = _numbers(fields, "chunk_records")[frames]
+        told = numbers(fields.columns["chunk_records"])[frames]
         wrong.extend((int(frames[k]), sl.COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
 
     def _check_long(
@@ -204,56 +205,43 @@ class Records:
         if long.left > 0:
             wrong.append((frame, sl.COUNT_WRONG, long.records))
         if long.kind == sl.DELIVERED:
-            if long.crc != int(_numbers(fields, "chunk_crc")[frame]):
+            if long.crc != int(numbers(fields.columns["chunk_crc"])[frame]):
                 wrong.append((frame, sl.CRC_WRONG, long.crc))
-            user = int(_numbers(fields, "chunk_type")[frame]) == USER_CHUNK
-            if user and not long.left and long.records != int(_numbers(fields, "chunk_records")[frame]):
+            user = int(numbers(fields.columns["chunk_type"])[frame]) == USER_CHUNK
+            if user and not long.left and long.records != int(numbers(fields.columns["chunk_records"])[frame]):
                 wrong.append((frame, sl.COUNT_WRONG, long.records))
 
     def _messages(
         self, rows: Ints, fields: Decoded, kind: Ints, made: list[tuple[Ints, Ints, dict[str, pa.Array]]]
     ) -> Messages:
-        frame = np.concatenate([frames for frames, _, _ in made]).astype(np.int64)
-        index = np.concatenate([indexes for _, indexes, _ in made])
-        columns: dict[str, Any] = {name: pa.concat_arrays([part[name] for _, _, part in made]) for name in made[0][2]}
+        frame, index, columns = made[0]
         if len(made) > 1:
+            frame = np.concatenate([frames for frames, _, _ in made])
+            index = np.concatenate([indexes for _, indexes, _ in made])
             order = np.argsort(frame, kind="stable")
-            frame, index = frame[order], index[order]
-            at = array(order)
-            columns = {name: column.take(at) for name, column in columns.items()}
-        delivered = kind[frame] == sl.DELIVERED
+            frame, index, at = frame[order], index[order], array(order)
+            columns = {name: pa.concat_arrays([part[name] for _, _, part in made]).take(at) for name in columns}
         firsts = np.flatnonzero(np.diff(frame, prepend=-1))  # frames ascend
+        counts = np.diff(firsts, append=len(frame))
         holders = frame[firsts]
-        from_server = kind[holders] == sl.DELIVERED
-        ids = np.where(
-            from_server, _numbers(fields, "subscription_id")[holders] + names.SUBSCRIPTIONS,
-            _numbers(fields, "publisher_id")[holders],
-        )  # fmt: skip
+        delivered = kind[holders] == sl.DELIVERED
+        publisher, subscription = (numbers(fields.columns[f"{of}_id"])[holders] for of in ("publisher", "subscription"))
+        ids = np.where(delivered, subscription + names.SUBSCRIPTIONS, publisher)
         meaning, table = self.known.meanings(rows, fields, holders, ids)
-        columns |= names.columns(np.repeat(meaning, np.diff(firsts, append=len(frame))), table, delivered)
-        chunk = _numbers(fields, "chunk_id")[frame]
-        placed = delivered & ~fields.columns["chunk_id"].is_null().to_numpy(zero_copy_only=False)[frame]
-        times = _numbers(fields, "chunk_timestamp")[frame]
+        chunk = numbers(fields.columns["chunk_id"])[holders]
+        placed = delivered & valid(fields.columns["chunk_id"])[holders]
+        times = numbers(fields.columns["chunk_timestamp"])[holders]
         sane = delivered & (np.abs(times) < (1 << 63) // 1_000_000)
-        columns |= {
+        shared = names.columns(meaning, table, delivered) | {
             "kind": array(["publish", "deliver"]).take(array(delivered.astype(np.int64))),
-            "publisher_id": array(_numbers(fields, "publisher_id")[frame].astype(np.int32), mask=delivered),
-            "subscription_id": array(_numbers(fields, "subscription_id")[frame].astype(np.int32), mask=~delivered),
-            "offset": array(chunk + index, mask=~placed),
+            "publisher_id": array(publisher.astype(np.int32), mask=delivered),
+            "subscription_id": array(subscription.astype(np.int32), mask=~delivered),
             "chunk_id": array(chunk, mask=~placed),
             "chunk_ts_ns": array(np.where(sane, times, 0) * 1_000_000, mask=~sane),
-            "publish_seq": pc.if_else(array(~delivered), columns["publish_seq"], pa.scalar(None, pa.int64())),
         }
-        return rows[:, frame], columns
-
-
-def _numbers(fields: Decoded, name: str) -> Ints:
-    """A column as numbers, with 0 for null."""
-    column = fields.columns[name]
-    if column.null_count == len(column):
-        return np.zeros(len(column), np.int64)
-    found: Ints = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+        if placed.any():
+            columns["offset"] = array(np.repeat(chunk, counts) + index, mask=np.repeat(~placed, counts))
+        return rows[:, holders], counts, shared, columns
 
 
 def _faults(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:

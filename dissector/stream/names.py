@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dissector.arrays import Array, Ints
 from dissector.arrow import array
@@ -177,12 +176,11 @@ def _name(properties: object) -> str | None:
 
 def columns(of: Ints, table: list[Meaning], delivered: Array) -> dict[str, pa.Array]:
     """The columns of messages that say so, for indexes into the table; `delivered` (bool) where they are of chunks."""
-    index, of_consumer = array(of), array(delivered)
-    references = array([m.reference for m in table], pa.string()).take(index)
-    nobody = pa.scalar(None, pa.string())
+    index = array(of)
+    references = [m.reference for m in table]
     return {
         "stream": array([m.stream for m in table], pa.string()).take(index),
-        "publisher_reference": pc.if_else(of_consumer, nobody, references),
-        "consumer": pc.if_else(of_consumer, references, nobody),
+        "publisher_reference": array(references, pa.string()).take(array(of, mask=delivered)),
+        "consumer": array(references, pa.string()).take(array(of, mask=~delivered)),
         "publisher_epoch": array([m.epoch for m in table], pa.int32()).take(index),
     }

@@ -39,10 +39,16 @@ class StreamFaults(NamedTuple):
 
 
 class StreamMessages(NamedTuple):
-    """Some messages: `rows` is (sl.R_HEIGHT, n), the frame of each; `columns` what messages have beside the leading."""
+    """Some messages, those of a frame together: what they share stands once for each frame until rows are made."""
 
     rows: Ints
+    """(sl.R_HEIGHT, frames)."""
+    counts: Ints
+    """(frames,) how many messages each frame holds."""
+    shared: dict[str, pa.Array]
+    """Columns that the messages of a frame share, besides the leading ones: `frames` rows each."""
     columns: dict[str, pa.Array]
+    """The other columns, a row a message."""
 
 
 Out = StreamFrames | StreamFaults | StreamMessages

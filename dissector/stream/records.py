@@ -130,7 +130,7 @@ class Reader:
             entries.read_entries, self.compiled, buffer.data, regions.at, regions.end, regions.limit, regions.kind,
             regions.ends, regions.left, found,
         )  # fmt: skip
-        return found[:, :n]
+        return found if n == room else np.ascontiguousarray(found[:, :n])
 
     def _without_filters(self, regions: Regions, retry: Ints, buffer: Buffer) -> Ints:
         """Some clients leave the filter value out altogether where there is none: in all entries of a frame, or some.
@@ -165,35 +165,24 @@ class Reader:
 
     def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
         """Sub-batches become their records."""
-        region, count = found[sl.E_REGION], found[sl.E_COUNT]
-        before = np.cumsum(count) - count
-        firsts = np.searchsorted(region, region)
-        index = before - before[firsts] if len(before) else before
-        total = np.bincount(region, weights=count, minlength=n).astype(np.int64)
+        lasts = np.flatnonzero(np.diff(found[sl.E_REGION], append=-1))
+        total = np.zeros(n, np.int64)
+        total[found[sl.E_REGION, lasts]] = (found[sl.E_ORDINAL] + found[sl.E_COUNT])[lasts]
         batches = np.flatnonzero(found[sl.E_CODING] >= 0)
         wrong: list[tuple[int, int, int]] = []
-        repeat = np.ones(found.shape[1], np.int64)
-        places, lengths = found[sl.E_OFFSET].copy(), found[sl.E_LENGTH].copy()
-        readable = np.ones(found.shape[1], np.bool_)
+        records = found
         if len(batches):
+            readable = np.ones(found.shape[1], np.bool_)
             at, counts = self._unpacked(found, batches, readable, wrong, buffer)
-            repeat[batches] = np.where(readable[batches], counts, 1)
-            inner_at = np.empty(int(counts.sum()), np.int64)
-            inner_size = np.empty_like(inner_at)
-            call(entries.place_inner, self.compiled, buffer.data, at, counts, inner_at, inner_size)
-        of = np.repeat(np.arange(found.shape[1]), repeat)
-        places, lengths = places[of], lengths[of]
-        index = index[of]
-        if len(batches):
-            starts = np.cumsum(repeat) - repeat
-            inside = readable[of] & (found[sl.E_CODING][of] >= 0)
-            index += np.where(inside, np.arange(len(of)) - starts[of], 0)
-            places[inside], lengths[inside] = inner_at, inner_size
-        made, told = self._columns(found, of, places, lengths, readable[of], buffer)
-        wrong += [(int(region[of[record]]), code, count) for record, code, count in told]
-        large = np.flatnonzero(found[sl.E_LARGE] == 1)
-        wrong += [(int(r), sl.ID_TOO_LARGE, 0) for r in np.unique(region[large]).tolist()]
-        return Found(region[of], index, made, wrong, total)
+            found[sl.E_OPEN] = readable
+            there = np.where(readable[batches], counts, 1)
+            records = np.empty((sl.E_HEIGHT, found.shape[1] + int(there.sum()) - len(batches)), np.int64)
+            call(entries.open_batches, self.compiled, buffer.data, found, batches, at, counts, records)
+        made, told = self._columns(records, buffer)
+        wrong += told
+        large = found[sl.E_REGION, found[sl.E_LARGE] == 1]
+        wrong += [(r, sl.ID_TOO_LARGE, 0) for r in np.unique(large).tolist()]
+        return Found(records[sl.E_REGION], records[sl.E_ORDINAL], made, wrong, total)
 
     def _unpacked(
         self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], buffer: Buffer
@@ -232,42 +221,38 @@ class Reader:
         wrong.extend((int(found[sl.E_REGION, batches[k]]), sl.COUNT_WRONG, int(counts[k])) for k in other.tolist())
         return at, counts
 
-    def _columns(
-        self, found: Ints, of: Ints, places: Ints, lengths: Ints, readable: Array, buffer: Buffer
-    ) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
-        """The columns, and what is wrong in the sections of messages: a record of each frame, fault, how many."""
-        n = len(of)
-        missing = found[sl.E_MISSING][of]
+    def _columns(self, records: Ints, buffer: Buffer) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+        """The columns, and what is wrong in the sections of messages: region, fault, how many."""
+        n = records.shape[1]
+        places, lengths, missing = records[sl.E_OFFSET], records[sl.E_LENGTH], records[sl.E_MISSING]
         held = sections.read(buffer.data, places, lengths, missing, self.compiled)
         hashes = sections.hashes(buffer.data, places, lengths, held, self.lanes, self.tail, self.compiled)
-        published = found[sl.E_LARGE][of] == 0
-        filtered = np.flatnonzero(found[sl.E_FILTER_LENGTH][of] >= 0)
-        texts = text.gather(
-            buffer.data, found[sl.E_FILTER][of][filtered].copy(), found[sl.E_FILTER_LENGTH][of][filtered].copy(),
-            self.compiled,
-        )  # fmt: skip
+        sealed, partial = records[sl.E_OPEN] == 0, missing > 0
+        filtered = np.flatnonzero(records[sl.E_FILTER_LENGTH] >= 0)
+        spans = records[sl.E_FILTER][filtered], records[sl.E_FILTER_LENGTH][filtered]
+        texts = text.gather(buffer.data, *spans, self.compiled)
         made = held.columns | {
-            "publish_seq": array(found[sl.E_NUMBER][of], mask=~published),
-            "record_size": array(lengths + missing, mask=~readable),
-            "body_size": array(held.size, mask=~readable | (held.size < 0)),
-            "body_hash": array(hashes.view(np.int64), mask=~readable | (missing > 0)),
-            "is_partial": array(missing > 0),
+            "publish_seq": array(records[sl.E_NUMBER], mask=records[sl.E_LARGE] != 0),
+            "record_size": array(lengths + missing, mask=sealed),
+            "body_size": array(held.size, mask=sealed | (held.size < 0)),
+            "body_hash": array(hashes.view(np.int64), mask=sealed | partial),
+            "is_partial": array(partial),
             "missing": array(missing),
             "filter_value": columns.texts(
                 columns.validity(n, filtered), filtered, texts.sizes, texts.octets, self.compiled
             ),
         }
         if self.keep_bodies:
-            there = (readable & (missing == 0)).tolist()
-            spans = np.stack([places, lengths, held.at, held.size, held.pieces], axis=1).tolist()
+            there = (~sealed & ~partial).tolist()
+            spans_of = np.stack([places, lengths, held.at, held.size, held.pieces], axis=1).tolist()
             bodies = [
                 sections.body(buffer.data, *span)[: limits.BODY] if whole else None
-                for span, whole in zip(spans, there, strict=True)
+                for span, whole in zip(spans_of, there, strict=True)
             ]
             made["body"] = array(bodies, pa.binary())
-        if not readable.all():
-            made["body_kind"] = pc.if_else(array(readable), made["body_kind"], pa.scalar(None, pa.string()))
-        return made, self._told(found[sl.E_REGION][of], readable, held)
+        if sealed.any():
+            made["body_kind"] = pc.if_else(array(sealed), None, made["body_kind"])
+        return made, self._told(records[sl.E_REGION], ~sealed, held)
 
     @staticmethod
     def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
@@ -277,9 +262,9 @@ class Reader:
         if not len(records):
             return []
         keys = region[records] * len(sl.FAULTS) + np.concatenate(codes)
-        _, first, counts = np.unique(keys, return_index=True, return_counts=True)
-        code = np.concatenate(codes)[first]
-        return list(zip(records[first].tolist(), code.tolist(), counts.tolist(), strict=True))
+        found, counts = np.unique(keys, return_counts=True)
+        pairs = zip(found.tolist(), counts.tolist(), strict=True)
+        return [(*divmod(key, len(sl.FAULTS)), count) for key, count in pairs]
 
     # ------------------------------------------------------------------------------------------------- long frames
 
@@ -339,7 +324,7 @@ class Reader:
             long.limited = True
             self._give_up(long)
             return
-        number = int.from_bytes(buffer.data[rest : rest + ID_OCTETS].tobytes(), "big") if published else 0
+        number = int.from_bytes(buffer.data[rest : rest + ID_OCTETS].tobytes(), "big")
         size = int.from_bytes(buffer.data[body - 4 : body].tobytes(), "big")
         there = min(end - body, size)
         held = sections.read(
@@ -349,8 +334,8 @@ class Reader:
         if held.kind[0] == sections.DATA and begin + held.size[0] != body + size:
             held.kind[0] = -1
         large = Large(
-            number if number < 1 << 63 else None, size, size - (begin - body), held, np.zeros((1, 8), np.uint64),
-            np.zeros(32, np.uint8),
+            number if published and number < 1 << 63 else None, size, size - (begin - body), held,
+            np.zeros((1, 8), np.uint64), np.zeros(32, np.uint8),
         )  # fmt: skip
         call(hash_begin, self.compiled, large.lanes, 0)
         long.large, long.waiting, long.waiting_octets, long.need = large, [], 0, 0

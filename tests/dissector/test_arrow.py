@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dissector.arrow import array, of_rows, picked
+from dissector.arrow import array, numbers, of_rows, picked, valid
 from tests.dissector.runs import FOLDER
 
 MASK = np.array([True, False, True])
@@ -75,14 +75,25 @@ def test_picked_items_are_those_taken(column: pa.Array) -> None:
             assert picked(part, at) == part.take(pa.array(at)).to_pylist()
 
 
-def test_dissection_imports_no_pandas() -> None:
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
+def test_numbers_with_0_for_null(kind: pa.DataType) -> None:
+    column = array([7, None, -3, None], kind)
+    assert numbers(column).tolist() == [7, 0, -3, 0]
+    assert numbers(column.slice(1, 2)).tolist() == [0, -3]
+    assert numbers(pa.nulls(2, kind)).tolist() == [0, 0]
+    assert valid(column.slice(1, 3)).tolist() == [False, True, False]
+    assert valid(array([1, 2], kind)).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("name", ["wrong_ports", "zero_window", "stream_chunks", "stream_super"])
+def test_dissection_imports_no_pandas(name: str) -> None:
     """A process of its own, for tests import it."""
     program = f"""
 import sys
 from dissector.reading import Reading
 from dissector.sources import find
 
-assert sum(batch.num_rows for _, batch in Reading(find([{str(FOLDER / "wrong_ports.pcap")!r}]), compiled=False))
+assert sum(batch.num_rows for _, batch in Reading(find([{str(FOLDER / f"{name}.pcap")!r}]), compiled=False))
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
