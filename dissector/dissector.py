@@ -119,7 +119,7 @@ class Dissector:
             detect.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story)),
         }  # fmt: skip
         """The protocols that are decoded, by their number in a connection's state."""
-        self.tls = Tls(self.options.keylog)
+        self.tls = Tls(self.options.keylog, compiled)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
             self.stream.select = self.connections.commands.telling

@@ -4,10 +4,16 @@ Sources: RFC 5246 section 6.2.3 (CBC, AEAD), RFC 5288 (GCM), RFC 6655 (CCM), RFC
 (encrypt-then-MAC), RFC 8446 section 5.2 (TLS 1.3). Needs the library `cryptography`; `needs` says so where it lacks.
 """
 
+import contextlib
 import hmac
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
+from dissector.arrays import Ints, Octets
 from dissector.input import CaptureError
+from dissector.tls.records import HEAD
 from spec.tls import Suite
 
 if TYPE_CHECKING:
@@ -32,9 +38,17 @@ class Cipher(Protocol):
 
     overhead: int
     """Octets of a record that are not its content; with CBC about so many."""
+    hides: bool
+    """Kind and padding stand behind the content."""
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """What is in the record of this number, or None when it is another's; `head` are its first five octets."""
+
+    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+        """What is in records that follow each other and are numbered from this one on, up to one that does not open.
+
+        Each begins at one of `edges` and ends at the next. With TLS 1.3, kind and padding stand behind the contents.
+        """
 
     def guess(self, last: bytes, body: bytes) -> int | None:
         """How many records further than `last` this one probably is; None when it does not show."""
@@ -82,26 +96,53 @@ def _aead(suite: Suite, key: bytes) -> "Aead":
 
 
 class _Authenticated:
-    def __init__(self, aead: "Aead", iv: bytes) -> None:
+    hides = False
+
+    def __init__(self, aead: "Aead", iv: bytes, overhead: int) -> None:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         self.decrypt = aead.decrypt
         self.wrong: type[Exception] = InvalidTag
         self.iv = iv
         self.mask = int.from_bytes(iv, "big")
+        self.overhead = overhead
 
     def guess(self, last: bytes, body: bytes) -> int | None:
         """As `Cipher.guess`."""
         return None
+
+    def _decrypted(self, nonces: list[bytes], bodies: list[bytes], others: list[bytes]) -> list[bytes]:
+        """Contents, up to one that is not authentic; a list keeps what came before an exception."""
+        found: list[bytes] = []
+        with contextlib.suppress(self.wrong):
+            found.extend(map(self.decrypt, nonces, bodies, others))
+        return found
+
+    def _nonces(self, numbers: Ints) -> list[bytes]:
+        """Nonces in which the records' numbers are."""
+        made = np.zeros((len(numbers), 12), np.uint8)
+        made[:, 4:] = _octets(numbers)
+        return _listed(made ^ np.frombuffer(self.iv, np.uint8))
+
+    def _long_enough(self, edges: Ints) -> Ints:
+        """Up to the first record that is too short."""
+        short = np.flatnonzero(np.diff(edges) < HEAD + self.overhead)
+        return edges[: short[0] + 1] if len(short) else edges
+
+    def _others(self, octets: bytes, edges: Ints, numbers: Ints) -> list[bytes]:
+        """What else is authentic up to TLS 1.2: number, kind, version, length of the content."""
+        made = np.empty((len(numbers), 13), np.uint8)
+        made[:, :8] = _octets(numbers)
+        made[:, 8:11] = np.frombuffer(octets, np.uint8)[edges[:-1, None] + np.arange(3)]
+        made[:, 11:] = _octets(np.diff(edges) - HEAD - self.overhead)[:, 6:]
+        return _listed(made)
 
 
 class Explicit(_Authenticated):
     """GCM and CCM in TLS 1.2: eight octets of the nonce stand before the content."""
 
     def __init__(self, aead: "Aead", iv: bytes, tag: int) -> None:
-        super().__init__(aead, iv)
-        self.tag = tag
-        self.overhead = 8 + tag
+        super().__init__(aead, iv, 8 + tag)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """As `Cipher.open`."""
@@ -114,6 +155,15 @@ class Explicit(_Authenticated):
         except self.wrong:
             return None
 
+    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+        """As `Cipher.open_run`."""
+        edges = self._long_enough(edges)
+        others = self._others(octets, edges, number + np.arange(len(edges) - 1))
+        starts = (edges[:-1] + HEAD).tolist()
+        nonces = [self.iv + octets[at : at + 8] for at in starts]
+        bodies = [octets[at + 8 : end] for at, end in zip(starts, edges[1:].tolist(), strict=True)]
+        return self._decrypted(nonces, bodies, others)
+
     def guess(self, last: bytes, body: bytes) -> int | None:
         """Most senders count in the nonce."""
         return int.from_bytes(body[:8], "big") - int.from_bytes(last[:8], "big")
@@ -122,7 +172,8 @@ class Explicit(_Authenticated):
 class Chacha12(_Authenticated):
     """ChaCha20-Poly1305 in TLS 1.2."""
 
-    overhead = 16
+    def __init__(self, aead: "Aead", iv: bytes) -> None:
+        super().__init__(aead, iv, 16)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """As `Cipher.open`."""
@@ -135,13 +186,21 @@ class Chacha12(_Authenticated):
         except self.wrong:
             return None
 
+    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+        """As `Cipher.open_run`."""
+        edges = self._long_enough(edges)
+        numbers = number + np.arange(len(edges) - 1)
+        others = self._others(octets, edges, numbers)
+        return self._decrypted(self._nonces(numbers), _bodies(octets, edges), others)
+
 
 class Aead13(_Authenticated):
     """Any cipher in TLS 1.3: the kind of the content stands behind it, then zeros."""
 
+    hides = True
+
     def __init__(self, aead: "Aead", iv: bytes, tag: int) -> None:
-        super().__init__(aead, iv)
-        self.overhead = tag + 1
+        super().__init__(aead, iv, tag + 1)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """As `Cipher.open`."""
@@ -157,9 +216,17 @@ class Aead13(_Authenticated):
                 return Opened(0, b"")
         return Opened(content[-1], content[:-1])
 
+    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+        """As `Cipher.open_run`."""
+        edges = self._long_enough(edges)
+        heads = [octets[at : at + HEAD] for at in edges[:-1].tolist()]
+        return self._decrypted(self._nonces(number + np.arange(len(heads))), _bodies(octets, edges), heads)
+
 
 class Cbc:
     """AES-CBC with HMAC, the one before or behind the other, with an initialisation vector in each record."""
+
+    hides = False
 
     def __init__(self, key: bytes, mac: bytes, mac_hash: str, then_mac: bool) -> None:
         from cryptography.hazmat.primitives.ciphers import algorithms  # noqa: PLC0415
@@ -171,36 +238,70 @@ class Cbc:
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """As `Cipher.open`."""
-        if self.then_mac:
-            body, sent = body[: -self.size], body[-self.size :]
-            if len(body) < 2 * BLOCK or self._mac(number, head, body) != sent:
-                return None
-            content = self._decrypt(body)
-            return Opened(head[0], content[: max(len(content) - content[-1] - 1, 0)]) if content else None
-        content = self._decrypt(body)
-        end = len(content) - self.size - content[-1] - 1 if content else -1
-        if end < 0:
-            return None
-        if content[end + self.size :] != bytes([content[-1]]) * (content[-1] + 1):
-            return None
-        if self._mac(number, head, content[:end]) != content[end : end + self.size]:
-            return None
-        return Opened(head[0], content[:end])
+        sealed = self._sealed(number, head, body)
+        content = self._content(number, head, self._decrypt(sealed)[BLOCK:]) if sealed else None
+        return None if content is None else Opened(head[0], content)
+
+    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+        """As `Cipher.open_run`. All are decrypted as one: a block needs the one before it, and no more."""
+        found: list[bytes] = []
+        places = list(enumerate(pairwise(edges.tolist()), number))
+        sealed = [self._sealed(n, octets[at : at + HEAD], octets[at + HEAD : end]) for n, (at, end) in places]
+        content, end = self._decrypt(b"".join(sealed)), 0
+        for (n, (at, _)), each in zip(places, sealed, strict=True):
+            begin, end = end + BLOCK, end + len(each)
+            opened = self._content(n, octets[at : at + HEAD], content[begin:end]) if each else None
+            if opened is None:
+                break
+            found.append(opened)
+        return found
 
     def guess(self, last: bytes, body: bytes) -> int | None:
         """As `Cipher.guess`."""
         return None
+
+    def _sealed(self, number: int, head: bytes, body: bytes) -> bytes:
+        """What is encrypted, with its initialisation vector; nothing where the record cannot be of this number."""
+        sealed = body[: -self.size] if self.then_mac else body
+        if len(sealed) < 2 * BLOCK or len(sealed) % BLOCK:
+            return b""
+        return b"" if self.then_mac and self._mac(number, head, sealed) != body[-self.size :] else sealed
+
+    def _content(self, number: int, head: bytes, padded: bytes) -> bytes | None:
+        """What was encrypted without its padding; None where it is not authentic."""
+        end = len(padded) - padded[-1] - 1
+        if self.then_mac:
+            return padded[: max(end, 0)]
+        end -= self.size
+        if end < 0 or padded[end + self.size :] != bytes([padded[-1]]) * (padded[-1] + 1):
+            return None
+        return padded[:end] if self._mac(number, head, padded[:end]) == padded[end : end + self.size] else None
 
     def _mac(self, number: int, head: bytes, octets: bytes) -> bytes:
         return hmac.digest(
             self.mac, number.to_bytes(8, "big") + head[:3] + len(octets).to_bytes(2, "big") + octets, self.mac_hash
         )
 
-    def _decrypt(self, body: bytes) -> bytes:
+    def _decrypt(self, sealed: bytes) -> bytes:
+        """Blocks as they are behind others; the first of each record, its initialisation vector, means nothing."""
         from cryptography.hazmat.primitives.ciphers import Cipher as Mode  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers import modes  # noqa: PLC0415
 
-        if len(body) < 2 * BLOCK or len(body) % BLOCK:
-            return b""
-        decryptor = Mode(self.key, modes.CBC(body[:BLOCK])).decryptor()
-        return bytes(decryptor.update(body[BLOCK:]) + decryptor.finalize())
+        decryptor = Mode(self.key, modes.CBC(bytes(BLOCK))).decryptor()
+        return bytes(decryptor.update(sealed) + decryptor.finalize())
+
+
+def _octets(numbers: Ints) -> Octets:
+    """Numbers as eight octets each, the highest first."""
+    return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+
+
+def _listed(rows: Octets) -> list[bytes]:
+    """Each row of a matrix of octets by itself."""
+    found: list[bytes] = rows.view(f"V{rows.shape[1]}").ravel().tolist()
+    return found
+
+
+def _bodies(octets: bytes, edges: Ints) -> list[bytes]:
+    """Records without their heads."""
+    return [octets[at + HEAD : end] for at, end in pairwise(edges.tolist())]

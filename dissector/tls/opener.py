@@ -71,6 +71,11 @@ class Opener:
         """Too many records did not open."""
         return self._refused >= REFUSED
 
+    @property
+    def steady(self) -> bool:
+        """The keys at hand open records of what is carried."""
+        return self.worked and self.epoch.carries and not self.hopeless
+
     def open(self, record: Record) -> Opened | None:
         """What is in the next record; None where no key opens it."""
         body = record.body or b""
@@ -92,6 +97,11 @@ class Opener:
     def miss(self) -> None:
         """A record was lost."""
         self.epochs[0].number += 1
+
+    def advance(self, count: int, body: bytes) -> None:
+        """So many records were opened; `body` are the first octets of the last one."""
+        self.epochs[0].number += count - 1
+        self._opened(body)
 
     def find(self, head: bytes, body: bytes, gap: int) -> Found | None:
         """What is in a record behind so many octets whose records are not known; None where it is none.

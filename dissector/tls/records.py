@@ -110,6 +110,22 @@ class Walk:
         self.octets.clear()
         return self._records(whole, began, first, last)
 
+    @property
+    def in_step(self) -> bool:
+        """It is known where records begin."""
+        return self.gap < 0
+
+    @property
+    def began(self) -> At:
+        """Where the record at hand began."""
+        return self.marks[0][1] if self.marks else (0, 0, 0)
+
+    def leave(self, octets: bytes, passed: int, skip: int, began: At) -> None:
+        """Go on, in step, behind records that others have read: with the first octets of one, or within one."""
+        self.octets.clear()
+        self.need, self.skip = HEAD, skip
+        self._keep(octets, passed, began)
+
     def _records(self, octets: bytes, began: At, first: At, last: At) -> Iterable[Event]:
         """The records of these octets, in step: the first began in an earlier packet, all others in the one at hand."""
         found: list[Event] = []

@@ -136,6 +136,21 @@ class Session:
         self.hoping = False
         self.resume()
 
+    def is_smooth(self, side: int) -> bool:
+        """Whether all that records of data from this side do, as things are, is to hand on what they hold, or nothing.
+
+        They open with the keys at hand, or stay sealed for good; such are what `runs` takes.
+        """
+        half, shown = self.halves[side], self.shown
+        if self.waiting or not half.walk.in_step or not self._is_encrypted(half, DATA):
+            return False
+        if not half.walk.blind:
+            return half.opener is not None and half.opener.steady
+        if not (shown.accepted and half.said and all(each.finished for each in self.halves)):
+            return False
+        opener = half.opener or self._make_opener(side, half)
+        return (opener is None or (opener.hopeless and not opener.worked)) and not self._may_wait(side, opener)
+
     # ------------------------------------------------------------------------------------------------------ events
 
     def _take(self, side: int, event: Event) -> bool:

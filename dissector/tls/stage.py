@@ -1,5 +1,7 @@
 """TLS as a stage between TCP and the protocols: pieces of encrypted connections in, pieces of what is in them out."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dissector import limits
@@ -20,18 +22,22 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from dissector.tls import ciphers
+from dissector.tls import ciphers, runs
 from dissector.tls.keylog import KeyLog
 from dissector.tls.records import At
 from dissector.tls.session import Plain, Session
 from dissector.tls.shown import Shown
 
 ROWS = (
-    S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,
+    S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,
 )  # fmt: skip
 PLAIN_ROWS = (
-    S_SLOT, S_SIDE, S_POS, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE,
+    S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE,
 )  # fmt: skip
+REACH = 64
+"""Pieces that are tried as a run at first; then twice as many as the last one took."""
+WORTH = 4096
+"""Octets from which on a run is worth it."""
 
 
 class Tls:
@@ -39,26 +45,32 @@ class Tls:
 
     Args:
         keylog: path of a key log, or None.
+        compiled: kernels run compiled.
 
     Raises:
         CaptureError: the key log cannot be read, or the library that decrypts is not installed.
     """
 
-    def __init__(self, keylog: str | None) -> None:
+    def __init__(self, keylog: str | None, compiled: bool = True) -> None:
+        self.compiled = compiled
         self.keylog = KeyLog(keylog)
         if keylog is not None:
             ciphers.needs()
         self.sessions: dict[int, Session] = {}
         self.taken = np.zeros(0, np.bool_)
         """Slots that are TLS."""
-        self.positions: dict[int, list[int]] = {}
-        """Octets handed on, by slot and side."""
+        self.positions = np.zeros(0, np.int64)
+        """Octets handed on, by twice the slot, and one more for side 1."""
         self.stuck: set[int] = set()
         """Slots that wait for secrets."""
         self.held = 0
         """Octets that wait."""
         self.plain: list[Plain] = []
         """What sessions hand on."""
+        self.order: list[int] = []
+        """With which of the pieces at hand."""
+        self.opened: list[runs.Opened] = []
+        """What runs hand on."""
         self.problems: list[Problem] = []
         """What was given up since the caller last emptied the list."""
         self.sealed = 0
@@ -70,9 +82,10 @@ class Tls:
         """Take over a connection; returns what will be known of it."""
         if len(self.taken) < capacity:
             self.taken = np.concatenate([self.taken, np.zeros(capacity - len(self.taken), np.bool_)])
+            self.positions = np.concatenate([self.positions, np.zeros(2 * capacity - len(self.positions), np.int64)])
         self.taken[slot] = True
         session = self.sessions[slot] = Session(self.keylog, begun, slot, self.plain)
-        self.positions[slot] = [0, 0]
+        self.positions[2 * slot : 2 * slot + 2] = 0
         return session.shown
 
     def add(self, secrets: bytes) -> None:
@@ -94,17 +107,33 @@ class Tls:
 
     def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
         """Pieces of what these pieces, all of TLS connections, hold; the octets are in the buffer's arena."""
-        data = buffer.data
-        for slot, side, offset, length, *where in pieces[ROWS, :].T.tolist():
-            session = self.sessions[slot]
-            octets = data[offset : offset + length].tobytes() if offset >= 0 else None
+        for slot, mine in _groups(pieces[S_SLOT]):
+            self._feed(self.sessions[slot], pieces if len(mine) == pieces.shape[1] else pieces[:, mine], mine, buffer)
+        return self._pieces(buffer)
+
+    def _feed(self, session: Session, pieces: Ints, order: Ints, buffer: Buffer) -> None:
+        """Take the pieces of one connection: in runs, and one by one where there is more to do."""
+        rows = np.ascontiguousarray(pieces[ROWS, :].T)
+        at, reach, left = 0, REACH, int(pieces[S_LENGTH].sum())
+        while at < len(rows):
+            side, offset, length, *where = rows[at].tolist()
+            if left >= WORTH and session.is_smooth(side):
+                taken, opened = runs.run(session, pieces[:, at : at + reach], buffer, self.compiled)
+                self.opened += [runs.Opened(found, order[at + index]) for found, index in opened]
+                left -= int(pieces[S_LENGTH, at : at + taken].sum())
+                at, reach = at + taken, max(2 * taken, REACH)
+                if taken:
+                    continue
+            octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
             before = session.held
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
-                self._hold(slot, session, before, tuple(where[3:]))
+                self._hold(session, before, tuple(where[3:]))
             if session.problems:
                 self._note(session)
-        return self._pieces(buffer)
+            self.order += [int(order[at])] * (len(self.plain) - len(self.order))
+            left -= length
+            at += 1
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:
         """Go on where secrets were missing and have come since; for these slots, which are over, for the last time."""
@@ -121,19 +150,19 @@ class Tls:
                 session.resume()
                 if over:
                     session.give_up()
-                self._hold(slot, session, before, (0, 0, 0))
+                self._hold(session, before, (0, 0, 0))
                 self._note(session)
         return self._pieces(buffer)
 
-    def _hold(self, slot: int, session: Session, before: int, at: At) -> None:
+    def _hold(self, session: Session, before: int, at: At) -> None:
         """Count what waits."""
         if self.held + session.held - before > limits.TLS_HELD_ALL:
             session.stop_waiting(at)
         self.held += session.held - before
         if session.held:
-            self.stuck.add(slot)
+            self.stuck.add(session.slot)
         else:
-            self.stuck.discard(slot)
+            self.stuck.discard(session.slot)
 
     def free(self, slots: Ints) -> None:
         """Forget connections that are over."""
@@ -144,24 +173,45 @@ class Tls:
                     self.sealed += session.is_sealed
                     self.taken[slot] = False
                     self.stuck.discard(slot)
-                    del self.positions[slot]
 
     def _note(self, session: Session) -> None:
         self.problems += [Problem(code, packet, None, told) for code, packet, told in session.problems]
         session.problems.clear()
 
     def _pieces(self, buffer: Buffer) -> Ints:
-        """What sessions have handed on, as pieces."""
+        """What sessions and runs have handed on, as pieces, in the order of the pieces that they were in."""
+        order = np.array(self.order or [0] * len(self.plain), np.int64)
+        found = [(self._plain(buffer), order), *self.opened]
+        self.order.clear()
+        self.opened.clear()
+        pieces = np.concatenate([each for each, _ in found], axis=1)
+        if len(found) > 1:
+            pieces = pieces[:, np.argsort(np.concatenate([order for _, order in found]), kind="stable")]
+        for direction, mine in _groups(2 * pieces[S_SLOT] + pieces[S_SIDE]):
+            ends = self.positions[direction] + np.cumsum(pieces[S_LENGTH, mine])
+            pieces[S_POS, mine] = ends - pieces[S_LENGTH, mine]
+            self.positions[direction] = ends[-1]
+        return pieces
+
+    def _plain(self, buffer: Buffer) -> Ints:
+        """What sessions have handed on, as pieces without their positions."""
         pieces = np.zeros((S_HEIGHT, len(self.plain)), np.int64)
         if not self.plain:
             return pieces
         at = buffer.append(np.frombuffer(b"".join([plain.octets or b"" for plain in self.plain]), np.uint8))
         rows = []
         for slot, side, octets, length, first, last in self.plain:
-            position = self.positions[slot]
-            rows.append((slot, side, position[side], -1 if octets is None else at, length, *last, *first))
-            position[side] += length
+            rows.append((slot, side, -1 if octets is None else at, length, *last, *first))
             at += 0 if octets is None else length
         pieces[PLAIN_ROWS, :] = np.array(rows, np.int64).T
         self.plain.clear()
         return pieces
+
+
+def _groups(numbers: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each of these numbers, and where it is."""
+    if not len(numbers):
+        return
+    order = np.argsort(numbers, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+        yield int(numbers[mine[0]]), mine

@@ -1,0 +1,171 @@
+"""Many records at once have the rows that they have one by one: any kind of TLS, any damage, any windows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import accumulate
+from unittest import mock
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dissector.dissector import Options
+from dissector.tls import keys, stage
+from dissector.tls.keylog import KeyLog
+from dissector.tls.records import HEAD
+from dissector.tls.session import Session
+from tests.dissector.builders import Packet
+from tests.dissector.runs import dissect_packets
+from tests.dissector.test_properties import exact
+from tests.dissector.tls.test_decryption import in_clear, inside, records
+from tests.dissector.tls.tunnel import KINDS, Tunnel, written
+from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, publish, session
+
+INTRUDERS = (
+    b"\x14\x03\x03\0\1\1", b"\x15\x03\x03\0\2\1\x5a", b"\x16\x03\x03\0\4\1\0\0\0", b"\x17\x03\x03\0\x30" + bytes(48),
+    b"\x17\x03\x03\0\3abc", b"\x17\x03\x03\0\0", b"GET / HTTP/1.1\r\n\r\n",
+)  # fmt: skip
+"""What may come between records: changes of keys, alerts, hellos, records that do not open, none at all."""
+
+
+@contextmanager
+def windows(reach: int | None) -> Iterator[None]:
+    """Runs of so many pieces at first, however few octets they are; None: no runs."""
+    with mock.patch.object(stage, "WORTH", 1 << 60 if reach is None else 0), mock.patch.object(
+        stage, "REACH", reach or 1
+    ):  # fmt: skip
+        yield
+
+
+@cache
+def long(kind: tuple[str, str]) -> tuple[list[Turn], bytes]:
+    """A session with many records, large and small, and goodbyes; the key log."""
+    tunnel = Tunnel(*kind)
+    opening, said = list(tunnel.opening), list(session())
+    for number in range(24):
+        said.append((CLIENT, b"".join(publish(b"%d" % number * (10, 200, 4000)[number % 3], largest=300))))
+        said += [(SERVER, said[9][1])] * (number % 4 == 0)
+    turns = opening + [(side, tunnel.say(side, octets)) for side, octets in said]
+    return [*turns, (CLIENT, tunnel.close(CLIENT)), (SERVER, tunnel.close(SERVER))], tunnel.keylog
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[list[Packet], Options]:
+    turns, keylog = long(draw(st.sampled_from(KINDS)))
+    turns = list(turns)
+    for place, octets in draw(st.lists(st.tuples(st.integers(0, 60), st.sampled_from(INTRUDERS)), max_size=1)):
+        turns.insert(place, (draw(st.integers(0, 1)), octets))
+    segment = draw(st.sampled_from([200, 1448, 60_000]))
+    tape = Tape(server_port=5671)
+    for side, octets in turns:
+        tape.say(side, octets, range(draw(st.integers(1, segment)), len(octets), segment))
+    packets = tape.end().packets
+    for at in draw(st.lists(st.integers(0, len(packets) - 1), max_size=4)):
+        packet, other = packets[at], min(at + 3, len(packets) - 1)
+        damage = draw(st.integers(0, 3))
+        if damage == 0:
+            packets[at] = Packet(packet.ts_ns, packet.octets[:-1] + bytes([packet.octets[-1] ^ 1]))
+        elif damage == 1:
+            packets[at] = Packet(packet.ts_ns, packet.octets[:54], len(packet.octets))
+        elif damage == 2:
+            packets[at], packets[other] = packets[other], packets[at]
+        else:
+            packets[at] = packets[other]
+    lines = draw(st.sampled_from([b"", b"CLIENT", b"HANDSHAKE", b"SERVER"] + [b"\n"] * 4))
+    known = b"".join(line for line in keylog.splitlines(keepends=True) if lines and lines in line)
+    return packets, Options(keylog=written(known) if known else None)
+
+
+@settings(max_examples=12)
+@given(damaged(), st.sampled_from([1, 2, 9, 64]), st.sampled_from([1000, 10_000, 1 << 20]))
+def test_runs_change_nothing(made: tuple[list[Packet], Options], reach: int, batch_bytes: int) -> None:
+    packets, options = made
+    with windows(None):
+        expected = exact(dissect_packets(packets, options=options))
+    with windows(reach):
+        assert exact(dissect_packets(packets, options=options, batch_bytes=batch_bytes, check=True)) == expected
+
+
+@pytest.mark.compiled
+@settings(max_examples=8)
+@given(damaged(), st.sampled_from([2, 64]))
+def test_compiled_runs_change_nothing(made: tuple[list[Packet], Options], reach: int) -> None:
+    packets, options = made
+    with windows(None):
+        expected = exact(dissect_packets(packets, options=options))
+    with windows(reach):
+        assert exact(dissect_packets(packets, options=options, compiled=True)) == expected
+
+
+def test_runs_are_what_sessions_mostly_are_read_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing here would be a test."""
+    alone: list[int] = []
+    feed = Session.feed
+    monkeypatch.setattr(Session, "feed", lambda self, *piece: alone.append(1) or feed(self, *piece))
+    for kind in KINDS:
+        turns, keylog = long(kind)
+        for options in (Options(keylog=written(keylog)), Options()):
+            alone.clear()
+            with windows(64):
+                found = dissect_packets(Tape(server_port=5671).play(turns).packets, options=options)
+            assert found["connections"].to_pylist()[0]["tls_decrypted"] is (options.keylog is not None)
+            assert len(alone) < 30 < len(turns), (kind, len(alone), len(turns))
+
+
+# -------------------------------------------------------------------------------------------------- many at a time
+
+
+@given(st.sampled_from(KINDS), st.data())
+def test_a_cipher_opens_many_records_as_it_opens_one(kind: tuple[str, str], data: st.DataObject) -> None:
+    turns, keylog = long(kind)
+    found = Session(KeyLog(written(keylog)), True)
+    for side, octets in turns[:14]:
+        found.feed(side, octets, len(octets), (1, 0, 0), (1, 0, 0))
+    opener = found.halves[CLIENT].opener
+    assert opener
+    parts = [part for side, octets in turns[14:-2] if side == CLIENT for part in records(octets)]
+    for _ in range(data.draw(st.integers(0, 2))):
+        at, length = data.draw(st.integers(0, len(parts) - 1)), data.draw(st.integers(0, 60))
+        parts[at] = data.draw(
+            st.sampled_from([parts[at][:3] + length.to_bytes(2, "big") + bytes(length), parts[at][:-1] + b"\0"])
+        )
+    cipher, expected, number = opener.epoch.cipher, [], opener.epoch.number
+    for part in parts:
+        opened = cipher.open(number + len(expected), part[:HEAD], part[HEAD:])
+        if opened is None:
+            break
+        expected.append(opened.content + bytes([opened.kind]) if cipher.hides else opened.content)
+    edges = np.array([0, *accumulate(map(len, parts))])
+    assert cipher.open_run(number, b"".join(parts), edges) == expected
+
+
+def padded(secret: bytes, contents: list[tuple[bytes, int]]) -> Iterator[bytes]:
+    """Records of TLS 1.3 with AES-256-GCM and SHA-384: contents, and how many zeros stand behind them."""
+    key, iv = (keys.expand("sha384", secret, label, count) for label, count in ((b"key", 32), (b"iv", 12)))
+    for number, (content, zeros) in enumerate(contents):
+        inner = content + b"\x17" + bytes(zeros)
+        head = b"\x17\x03\x03" + (len(inner) + 16).to_bytes(2, "big")
+        nonce = (int.from_bytes(iv, "big") ^ number).to_bytes(12, "big")
+        yield head + AESGCM(key).encrypt(nonce, inner, head)
+
+
+@pytest.mark.parametrize("reach", [None, 2, 64])
+def test_records_may_be_padded_and_empty(reach: int | None) -> None:
+    tunnel = Tunnel("1.3", "")
+    words = [line.split() for line in tunnel.keylog.splitlines()]
+    (secret,) = (bytes.fromhex(word[2].decode()) for word in words if word[0] == b"CLIENT_TRAFFIC_SECRET_0")
+    assert len(secret) == 48
+    said = session()
+    sealed = padded(secret, [(octets, 37 * n % 500) for n, (side, octets) in enumerate(said) if side == CLIENT])
+    nothing = next(padded(secret, [(b"", 99)]))  # numbered as the first: it does not open, and costs nothing
+    tape = Tape(server_port=5671).play(tunnel.opening)
+    for side, octets in said:
+        tape.say(side, next(sealed) if side == CLIENT else tunnel.say(side, octets))
+    tape.say(CLIENT, nothing)
+    with windows(reach):
+        found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)))
+    assert inside(found)["frames"] == in_clear()["frames"]
+    assert inside(found)["messages"] == in_clear()["messages"]
