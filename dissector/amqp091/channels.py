@@ -7,6 +7,7 @@ answer, share one pool of nodes.
 from dissector import limits
 from dissector.amqp091.layout import (
     B_WIDTH,
+    BEGUN,
     N_CHANNEL,
     N_CONSUMERS,
     N_CONSUMES,
@@ -15,10 +16,12 @@ from dissector.amqp091.layout import (
     N_GETS_END,
     N_NEXT,
     N_SLOT,
+    N_STRAYED,
     N_UNSURE,
     N_USED,
     N_WIDTH,
     Q_TOMBSTONES,
+    STRAYED,
     UNKNOWN,
     Z_KEY,
     Z_NEXT,
@@ -61,6 +64,7 @@ def channel_row(
     channels[row, N_CHANNEL] = number
     channels[row, N_NEXT] = first[slot]
     channels[row, N_UNSURE] = UNKNOWN
+    channels[row, N_STRAYED] = BEGUN
     first[slot] = row
     channels[row, N_CONSUMERS] = -1
     channels[row, N_CONSUMES] = -1
@@ -97,6 +101,15 @@ def shift(channels: Array, row: int, head: int, nodes: Array, free: Array) -> in
         channels[row, head] = nodes[node, Z_NEXT]
         give_row(free, node)
     return node
+
+
+@kernel
+def answered(channels: Array, row: int, head: int, nodes: Array, free: Array) -> int:
+    """Take the request that an answer belongs to, by order; -1 when that is not known."""
+    node = shift(channels, row, head, nodes, free)
+    if node < 0 and channels[row, N_STRAYED] != BEGUN:
+        channels[row, N_STRAYED] |= STRAYED
+    return node if channels[row, N_STRAYED] in (0, BEGUN) else -1
 
 
 @kernel

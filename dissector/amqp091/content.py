@@ -11,11 +11,11 @@ or a confirm.select, and on a channel that was open before, numbers are not know
 from dissector import limits
 from dissector.amqp091.channels import (
     add_consumer,
+    answered,
     channel_row,
     clear,
     consumer,
     push,
-    shift,
 )
 from dissector.amqp091.layout import (
     ABANDONED,
@@ -45,6 +45,7 @@ from dissector.amqp091.layout import (
     B_SIZE,
     B_STATE,
     B_TS,
+    BEGUN,
     BODY,
     BODY_TOO_LARGE,
     CHANNEL_WRONG,
@@ -100,6 +101,7 @@ from dissector.amqp091.layout import (
     N_NEXT,
     N_SEQ,
     N_SLOT,
+    N_STRAYED,
     N_UNSURE,
     N_USED,
     NOT_TAKEN,
@@ -136,6 +138,7 @@ from dissector.amqp091.layout import (
     R_TYPE,
     RETURN,
     SELECT,
+    STRAYED,
     UNEXPECTED,
     UNKNOWN,
     X_BEFORE,
@@ -167,7 +170,7 @@ from dissector.framing import (
     u32,
 )
 from dissector.hashing import hash_begin, hash_end, hash_feed, mix
-from dissector.kernel import kernel
+from dissector.kernel import i64, kernel
 from dissector.pool import give_row
 from dissector.tcp.layout import (
     C_CLIENT,
@@ -291,13 +294,19 @@ def hold(contents: Array, k: int, length: int, control: Array) -> int:
 def lose_way(slot: int, server: int, how: int, conn: Array, channels: Array, contents: Array, first: Array) -> None:
     """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
 
-    Nor do the client's publishes have numbers then, unless it turns out that no frame but of bodies was lost.
+    Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but
+    of bodies was lost.
     """
     if server == 0 and how == LOST:
         conn[slot, C_GAPPED] = 1
     row = first[slot]
     while row >= 0:
         contents[2 * row + server, B_LOST] = how
+        strayed = channels[row, N_STRAYED]
+        if how == LOST:
+            channels[row, N_STRAYED] = strayed | (1 << server if (strayed >> server) & 1 == 0 else STRAYED)
+        elif how == FOUND:
+            channels[row, N_STRAYED] = strayed & ~(1 << server)
         if server == 0 and how == LOST:
             channels[row, N_UNSURE] = DOUBTFUL if channels[row, N_UNSURE] == KNOWN else UNKNOWN
         elif server == 0 and how == FOUND and channels[row, N_UNSURE] == DOUBTFUL:
@@ -417,31 +426,34 @@ def take_method(
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
         elif role == GET_OK:
-            node = shift(channels, row, N_GETS, nodes, free_nodes)
+            node = answered(channels, row, N_GETS, nodes, free_nodes)
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
         begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, faults, control, keep)
     elif role == SELECT:
         channels[row, N_CONFIRM] = 1
     elif role == CONSUME:
+        if no_ack < 0:  # nor is it known whether an answer will come
+            channels[row, N_STRAYED] |= STRAYED
         if tag != 0:
             add_consumer(channels, row, nodes, free_nodes, tag, no_ack)
         if no_wait == 0:
             push(channels, row, N_CONSUMES, nodes, free_nodes, tag, no_ack)
     elif role == CONSUME_OK:
-        node = shift(channels, row, N_CONSUMES, nodes, free_nodes)
+        node = answered(channels, row, N_CONSUMES, nodes, free_nodes)
         if node >= 0 and nodes[node, Z_KEY] == 0:
             add_consumer(channels, row, nodes, free_nodes, tag, nodes[node, Z_VALUE])
     elif role == GET:
+        channels[row, N_STRAYED] &= ~BEGUN
         push(channels, row, N_GETS, nodes, free_nodes, 0, no_ack)
     elif role == GET_EMPTY:
-        shift(channels, row, N_GETS, nodes, free_nodes)
+        answered(channels, row, N_GETS, nodes, free_nodes)
 
 
 @kernel
 def is_set(bits: Array, i: int) -> int:
     """An item of a bitmap."""
-    return (bits[i >> 3] >> (i & 7)) & 1
+    return (i64(bits[i >> 3]) >> (i & 7)) & 1
 
 
 @kernel
@@ -528,16 +540,20 @@ def assemble(
                 channels[row, N_CONFIRM] = 0
                 channels[row, N_SEQ] = 0
                 channels[row, N_UNSURE] = KNOWN
+                channels[row, N_STRAYED] = 0
             elif contents[k, B_STATE] != 0:
                 content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
                 finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
             if role == SELECT and channels[row, N_EPOCH] == 0 and conn[slot, C_GAPPED] == 0:
                 channels[row, N_UNSURE] = KNOWN  # the opening was before the capture; this is the first select of it
-            if method == -1 and server == 0:  # not enough is left of it to say what it was
-                channels[row, N_UNSURE] = UNKNOWN
+            if method == -1:  # not enough is left of it to say what it was
+                channels[row, N_STRAYED] |= STRAYED
+                if server == 0:
+                    channels[row, N_UNSURE] = UNKNOWN
+            no_ack = is_set(no_acks, i) if frames[R_MISSING, i] == 0 else -1
             take_method(
-                frames, i, role, tags[i], is_set(no_acks, i), is_set(no_waits, i), channels, row, contents, lanes,
-                nodes, free_nodes, faults, control, server, keep,
+                frames, i, role, tags[i], no_ack, is_set(no_waits, i), channels, row, contents, lanes, nodes,
+                free_nodes, faults, control, server, keep,
             )  # fmt: skip
         elif kind == HEADER:
             if contents[k, B_STATE] != 1 or contents[k, B_LOST] != 0:

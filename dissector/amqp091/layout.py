@@ -112,11 +112,15 @@ KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"
     N_USED, N_SLOT, N_CHANNEL, N_NEXT,  # N_NEXT: next channel of the connection
     N_EPOCH, N_CONFIRM, N_SEQ,  # N_SEQ: number of the last publish
     N_UNSURE,  # whether that is known: one of the below
+    N_STRAYED,  # 0: requests pair with their answers by order; else bits as below
     N_CONSUMERS,  # list of (hash of the tag, no_ack)
     N_CONSUMES, N_CONSUMES_END,  # consumes that wait for their -ok: (hash of the tag or 0, no_ack)
-    N_GETS, N_GETS_END,  # gets that wait: (0, no_ack)
+    N_GETS, N_GETS_END,  # gets that wait: (0, no_ack); in all of these no_ack is -1 where it was not seen
     N_WIDTH,
-) = range(14)  # fmt: skip
+) = range(15)  # fmt: skip
+BEGUN, STRAYED = 4, 8
+"""Bits 0 and 1 of N_STRAYED: unless the last hole of the client's, of the server's, held nothing but bodies. Then:
+answers to requests in front of the capture may come; requests or answers may be lost, or be seen out of order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
 """All was seen since channel.open; it was, if the last hole of the client's held nothing but bodies; it was not."""
 

@@ -273,6 +273,14 @@ def is_data(data: Array, p: int, end: int) -> bool:
 
 
 @kernel
+def may_begin(data: Array, p: int, end: int) -> bool:
+    """Whether the first octets of a message may be those between p and end."""
+    if p < end and data[p] != 0:
+        return False
+    return p + 1 >= end or data[p + 1] in (0x53, 0x80, 0xA3, 0xB3)
+
+
+@kernel
 def read_sections(
     data: Array, at: Array, length: Array, missing: Array, kinds: Array, widths: Array, sections: Array, symbols: Array,
     what: Array, body: Array, fill: Array, row: Array, value: Array, size: Array, form: Array, place: Array,
@@ -298,6 +306,9 @@ def read_sections(
             continue
         after = section(data, p, end, widths, symbols, place)
         if place[0] < 0:
+            if missing[r] > 0 and may_begin(data, p, end):
+                body[0, r] = -1
+                body[2, r] = -1
             continue
         kind = NOTHING
         octets = 0

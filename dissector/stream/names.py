@@ -1,7 +1,9 @@
 """Which stream and reference a publisher id or subscription id stands for, at each frame.
 
 Ids are per connection, and may be declared anew. What a request says holds from it on, and is taken back when the
-answer is an error; a subscription's id keeps its stream until another one is granted, for chunks may be under way.
+answer is an error; a subscription's id keeps its stream until another one is granted, for chunks may be under way. A
+publisher's id that stands for one already may not be declared again (brokers refuse it), unless a hole took its end:
+only the answer tells, and until it comes nothing is known.
 """
 
 import json
@@ -140,25 +142,25 @@ class Names:
         book.asked[subscribing, correlation] = number, meaning, before
         if subscribing and before is not None:
             return []
-        book.known[number] = meaning
-        return [(number, meaning)]
+        book.known[number] = meaning if before in (None, NOTHING) else NOTHING
+        return [(number, book.known[number])]
 
     def _answered(self, book: Book, key: tuple[bool, int], granted: bool) -> list[tuple[int, Meaning]]:
         asked = book.asked.pop(key, None)
         if asked is None:
             return []
         number, meaning, before = asked
-        if granted:
-            if book.known.get(number) == meaning or number < SUBSCRIPTIONS:
-                return []
-            book.known[number] = meaning
-            return [(number, meaning)]
+        current, now = book.known.get(number), meaning if granted else before or NOTHING
+        since = meaning
         if number < SUBSCRIPTIONS:
-            book.epochs[number] -= 1
-        if book.known.get(number) != meaning:
+            book.epochs[number] -= not granted
+            since = meaning if before in (None, NOTHING) else NOTHING
+        elif granted:
+            since = current or NOTHING
+        if current == now or current != since:  # in the second case the request's time is over
             return []
-        book.known[number] = before or NOTHING
-        return [(number, before or NOTHING)]
+        book.known[number] = now
+        return [(number, now)]
 
 
 COLUMNS = (

@@ -25,6 +25,8 @@ from dissector.stream import layout as sl
 ID_OCTETS = 8
 ENTRY_OCTETS = 12
 """Of a published entry, at least."""
+LARGE_HEAD = 64
+"""Octets of a long entry that must be there before it is hashed as it comes: they show what it begins with."""
 
 
 class Regions(NamedTuple):
@@ -307,6 +309,8 @@ class Reader:
             long.need = call(entries.entry_octets, self.compiled, buffer.data, rest, end, long.kind, limit)
             if long.need > limit - rest or (long.need <= end - rest and long.data_left == 0):
                 self._give_up(long)
+            elif long.need > limits.PAYLOAD and end - rest < LARGE_HEAD:
+                long.need = LARGE_HEAD
             elif long.need > limits.PAYLOAD:
                 self._begin_large(long, rest, end, buffer)
         elif rest < end:

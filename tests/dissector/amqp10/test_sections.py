@@ -151,6 +151,8 @@ def test_a_body_with_a_hole_has_its_size() -> None:
     assert (read.kinds, read.sizes) == ([DATA], [5])
     assert Read(PROPERTIES, missing=[9]).sizes == [-1]
     assert Read(b"plain", missing=[3]).sizes == [8]
+    for cut in range(3):  # too little is there to say whether it is a message
+        assert Read(BODY[:cut], missing=[50]).sizes == [-1]
 
 
 def test_of_two_sections_of_a_kind_the_first_counts() -> None:

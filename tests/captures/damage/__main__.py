@@ -1,0 +1,130 @@
+"""Damage recordings in all ways, and say what is found in them then.
+
+    python -m tests.captures.damage [--seeds N] [--way WAY] [--misses] [--tshark] [capture...]
+
+says, for each way, how many of the frames that are still whole were found, how many rows are of no frame that was sent,
+and how many publishes tshark sees in the same files. Of what does no harm it says how often a row was another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.captures.damage.recall import FRAMES, Score, Sent, compare, publishes_by_tshark
+from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS, Capture, numbered
+from tests.dissector.builders import Packet
+from tests.dissector.runs import dissect_packets, recorded, rows
+
+FOLDER = Path(__file__).parents[1]
+OTHER_WAYS = {"snapped", "lossy_link"}
+"""Recordings that have holes, or disorder of their own: which packet brought an octet first changes there."""
+TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
+COMPILED = 1 << 20
+"""Recordings of more octets are dissected with compiled kernels."""
+
+
+def recordings() -> list[Path]:
+    """The recordings that can be damaged: of one file, whole, of Ethernet or cooked captures."""
+    return [path for path in sorted(FOLDER.glob("*.pcap")) if path.stem not in OTHER_WAYS]
+
+
+class Recording:
+    """A recording and what is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._compiled = path.stat().st_size > COMPILED
+        packets, self.link = recorded(str(path))
+        self.capture = Capture(numbered(packets), self.link)
+        self.tables = self.dissect(self.capture.packets)
+        self.sent = Sent.of(self.capture, self.tables)
+
+    def dissect(self, packets: list[Packet]) -> dict[str, pa.Table]:
+        return dissect_packets(packets, self.link, self._compiled)
+
+    def damaged(self, way: str, seed: int) -> list[Packet]:
+        return (HARMLESS | HARMFUL)[way](self.capture, random.Random(f"{seed} {self.name}"))
+
+    def others(self, packets: list[Packet]) -> int:
+        """How many rows are not as they were, in columns but those that have times and numbers of packets."""
+        tables = self.dissect(packets)
+        count = 0
+        for table in (*FRAMES, "messages"):
+            mine, theirs = (rows(t[table], *TIMED) for t in (tables, self.tables))
+            count += sum(a != b for a, b in zip(mine, theirs, strict=False)) + abs(len(mine) - len(theirs))
+        return count
+
+    @property
+    def ports(self) -> set[int]:
+        found = rows(self.tables["connections"])
+        return {row["server_port"] for row in found if row["protocol"] == "amqp-0-9-1"} - {5672}
+
+
+def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, misses: bool) -> Iterator[Score]:
+    """The score of each recording and seed."""
+    for recording in recordings:
+        for seed in range(1 if way in ALWAYS_THE_SAME else seeds):
+            print(f"\r{way}: {recording.name} {seed} \x1b[K", end="", file=sys.stderr)
+            packets = recording.damaged(way, seed)
+            score = compare(recording.sent, packets, recording.dissect(packets))
+            if tshark:
+                score.by_tshark = publishes_by_tshark(packets, recording.link, recording.ports)
+            if misses:
+                for missed in score.missed:
+                    print(f"{way}, {recording.name}, seed {seed}, {missed}")
+            for what, found in (("invented", score.made_up), ("otherwise", score.wrong)):
+                for row in found:
+                    told = {name: value for name, value in row.items() if value is not None}
+                    print(f"{way}, {recording.name}, seed {seed}: {what} {told}")
+            yield score
+
+
+def share(found: int, there: int) -> str:
+    return f"{there} | {found / max(there, 1):.2%}" if there else "0 | "
+
+
+def main(arguments: list[str]) -> int:
+    """Print what was found; 1 when a row was of nothing that was sent."""
+    assert __doc__
+    parser = argparse.ArgumentParser(prog="python -m tests.captures.damage", description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3, help="how often each recording is damaged (default 3)")
+    parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL], help="default: all")
+    parser.add_argument("--misses", action="store_true", help="name each frame that was not found")
+    parser.add_argument("--tshark", action="store_true", help="count what tshark sees; it takes most of the time then")
+    parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
+    given = parser.parse_args(arguments)
+    found = [Recording(path.resolve()) for path in given.captures or recordings()]
+    wrong = 0
+    for way in given.way or HARMLESS:
+        if way in HARMLESS:
+            others = sum(r.others(r.damaged(way, seed)) for r in found for seed in range(given.seeds))
+            print(f"{way}: {others} rows are others", flush=True)
+            wrong += others
+    print(
+        "| damage | frames | reachable | found | behind | found | cut | invented | otherwise | publishes | by tshark |"
+    )
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for way in given.way or HARMFUL:
+        if way in HARMFUL:
+            total = Score()
+            for score in scores(found, way, given.seeds, given.tshark, given.misses):
+                total.add(score)
+            wrong += total.invented + total.otherwise
+            print(
+                f"\r\x1b[K| {way} | {total.sent} | {share(total.reached, total.reachable)} "
+                f"| {share(total.found, total.behind)} | {total.cut} | {total.invented} | {total.otherwise} "
+                f"| {total.publishes} "
+                f"| {total.by_tshark} |",
+                flush=True,
+            )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

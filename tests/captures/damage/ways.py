@@ -1,0 +1,205 @@
+"""What may happen to a capture: packets out of order, again, overlapping, lost, cut.
+
+A packet's `interface` is its number in the undamaged capture; what was made up has that of the packet it repeats.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tests.dissector.builders import Packet
+
+SYN, FIN_SYN_RST = 2, 7
+NEAR, NEAR_NS = 8, 500_000_000
+"""How many places a packet is moved at most, and how far in time: what comes a second late is taken for lost."""
+
+
+class Segment(NamedTuple):
+    """Where things are in a packet."""
+
+    flow: tuple[bytes, int, int]
+    """Both addresses, source and target port."""
+    tcp: int
+    payload: int
+    flags: int
+    ip: int
+
+
+def dissect_octets(octets: bytes, link: int) -> Segment | None:
+    """The TCP segment in a packet of Ethernet, cooked capture or nothing around IP; None when there is none."""
+    ip = {1: 14, 101: 0, 113: 16, 276: 20}[link]
+    if len(octets) < ip + 40:
+        return None
+    if octets[ip] >> 4 == 4:
+        if octets[ip + 9] != 6:
+            return None
+        addresses, tcp = octets[ip + 12 : ip + 20], ip + (octets[ip] & 15) * 4
+    elif octets[ip] >> 4 == 6 and octets[ip + 6] == 6:
+        addresses, tcp = octets[ip + 8 : ip + 40], ip + 40
+    else:
+        return None
+    ports = struct.unpack_from(">HH", octets, tcp)
+    return Segment((addresses, *ports), tcp, tcp + (octets[tcp + 12] >> 4) * 4, octets[tcp + 13], ip)
+
+
+def other_way(flow: tuple[bytes, int, int]) -> tuple[bytes, int, int]:
+    half = len(flow[0]) // 2
+    return flow[0][half:] + flow[0][:half], flow[2], flow[1]
+
+
+@dataclass
+class Capture:
+    """Packets in their order, and what each is."""
+
+    packets: list[Packet]
+    link: int
+
+    def __post_init__(self) -> None:
+        self.segments = [dissect_octets(p.octets, self.link) for p in self.packets]
+
+    def data(self, i: int) -> int:
+        """Octets of payload in a packet, trailers of short frames left out."""
+        segment, octets = self.segments[i], self.packets[i].octets
+        if segment is None:
+            return 0
+        if octets[segment.ip] >> 4 == 4:
+            end = segment.ip + int.from_bytes(octets[segment.ip + 2 : segment.ip + 4], "big")
+        else:
+            end = segment.ip + 40 + int.from_bytes(octets[segment.ip + 4 : segment.ip + 6], "big")
+        return max(end - segment.payload, 0)
+
+
+def numbered(packets: list[Packet]) -> list[Packet]:
+    """The packets with their numbers, from 1."""
+    return [replace(p, interface=i) for i, p in enumerate(packets, 1)]
+
+
+def in_time(packets: list[Packet]) -> list[Packet]:
+    """The packets, none earlier than one before it."""
+    latest = 0
+    made = []
+    for packet in packets:
+        latest = max(latest, packet.ts_ns)
+        made.append(replace(packet, ts_ns=latest))
+    return made
+
+
+def reordered(capture: Capture, rnd: random.Random, share: float = 0.25) -> list[Packet]:
+    """Move packets, though none beyond what the other side said, nor beyond the beginning or end of its connection."""
+    order = list(range(len(capture.packets)))
+    for i in rnd.sample(order, round(len(order) * share)):
+        at = order.index(i)
+        for _ in range(rnd.randint(1, NEAR)):
+            if at + 1 == len(order) or not may_swap(capture, i, order[at + 1]):
+                break
+            if capture.packets[order[at + 1]].ts_ns - capture.packets[i].ts_ns > NEAR_NS:
+                break
+            order[at], order[at + 1] = order[at + 1], order[at]
+            at += 1
+    return in_time([capture.packets[i] for i in order])
+
+
+def may_swap(capture: Capture, i: int, j: int) -> bool:
+    one, two = capture.segments[i], capture.segments[j]
+    if one is None or two is None or two.flow not in (one.flow, other_way(one.flow)):
+        return True
+    if (one.flags | two.flags) & FIN_SYN_RST:
+        return False
+    return one.flow == two.flow or capture.data(i) == 0 or capture.data(j) == 0
+
+
+def repeated(capture: Capture, rnd: random.Random, share: float = 0.2) -> list[Packet]:
+    """Repeat packets a little later."""
+    out = [(float(i), p) for i, p in enumerate(capture.packets)]
+    chosen = rnd.sample(range(len(out)), round(len(out) * share))
+    out += [(i + rnd.randint(0, NEAR) + 0.5, capture.packets[i]) for i in chosen]
+    return in_time([p for _, p in sorted(out, key=lambda item: item[0])])
+
+
+def overlapping(capture: Capture, rnd: random.Random, share: float = 0.2) -> list[Packet]:
+    """Send ranges again that begin in one segment and end in the next."""
+    out: list[Packet] = []
+    last: dict[tuple[bytes, int, int], int] = {}
+    for i, packet in enumerate(capture.packets):
+        segment = capture.segments[i]
+        out.append(packet)
+        size = capture.data(i)
+        if segment is None or size == 0 or size > len(packet.octets) - segment.payload:
+            continue
+        before = last.get(segment.flow)
+        last[segment.flow] = i
+        if before is None or rnd.random() >= share:
+            continue
+        theirs = capture.segments[before]
+        assert theirs is not None
+        previous = capture.packets[before].octets[theirs.payload :][: capture.data(before)]
+        ours = packet.octets[segment.payload :][:size]
+        seq = int.from_bytes(capture.packets[before].octets[theirs.tcp + 4 : theirs.tcp + 8], "big")
+        if (seq + len(previous)) % 2**32 != int.from_bytes(packet.octets[segment.tcp + 4 : segment.tcp + 8], "big"):
+            continue
+        back, on = rnd.randint(1, len(previous)), rnd.randint(1, len(ours))
+        out.append(replace(packet, octets=built(packet.octets, segment, seq + len(previous) - back,
+                                                previous[-back:] + ours[:on]), length=-1))  # fmt: skip
+    return in_time(out)
+
+
+def built(octets: bytes, segment: Segment, seq: int, payload: bytes) -> bytes:
+    """The packet with another payload (checksums are nobody's business here)."""
+    head = bytearray(octets[: segment.payload])
+    head[segment.tcp + 4 : segment.tcp + 8] = (seq % 2**32).to_bytes(4, "big")
+    size = len(head) + len(payload) - segment.ip
+    if head[segment.ip] >> 4 == 4:
+        head[segment.ip + 2 : segment.ip + 4] = min(size, 65535).to_bytes(2, "big")
+        payload = payload[: 65535 - (len(head) - segment.ip)]
+    else:
+        head[segment.ip + 4 : segment.ip + 6] = min(size - 40, 65535).to_bytes(2, "big")
+        payload = payload[: 65535 - (len(head) - segment.ip - 40)]
+    return bytes(head) + payload
+
+
+def lossy(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[Packet]:
+    """Lose packets with data, one at least."""
+    data = [i for i in range(len(capture.packets)) if capture.data(i)]
+    lost = set(rnd.sample(data, max(round(len(capture.packets) * share), 1))) if data else set()
+    return [p for i, p in enumerate(capture.packets) if i not in lost]
+
+
+def snapped(capture: Capture, rnd: random.Random, snap: int = 128) -> list[Packet]:
+    """A snap length."""
+    return [replace(p, octets=p.octets[:snap], length=p.wire) for p in capture.packets]
+
+
+def late(capture: Capture, rnd: random.Random, share: float = 0.4) -> list[Packet]:
+    """Begin in the middle."""
+    return capture.packets[round(len(capture.packets) * share) :]
+
+
+def one_way(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """One direction only: packets to the lower port, as brokers have it, or from it."""
+    to_server = rnd.random() < 0.5
+    return [
+        p for p, s in zip(capture.packets, capture.segments, strict=True)
+        if s is None or (s.flow[2] < s.flow[1]) == to_server
+    ]  # fmt: skip
+
+
+def snapped_anywhere(capture: Capture, rnd: random.Random) -> list[Packet]:
+    return snapped(capture, rnd, rnd.randint(60, 600))
+
+
+def late_anywhere(capture: Capture, rnd: random.Random) -> list[Packet]:
+    return late(capture, rnd, rnd.random())
+
+
+Damage = Callable[[Capture, random.Random], list[Packet]]
+HARMLESS: dict[str, Damage] = {"reordered": reordered, "repeated": repeated, "overlapping": overlapping}
+HARMFUL: dict[str, Damage] = {
+    "lossy": lossy, "snapped": snapped, "late": late, "one way": one_way, "snapped anywhere": snapped_anywhere,
+    "late anywhere": late_anywhere,
+}  # fmt: skip
+ALWAYS_THE_SAME = {"snapped", "late"}
+"""Ways in which chance has no part."""
