@@ -297,7 +297,7 @@ def read_sections(
         body[1, r] = p
         body[2, r] = length[r] + missing[r]
         body[3, r] = 1
-        if length[r] < 3 or data[p] != 0:
+        if length[r] >= 3 and data[p] != 0:
             continue
         if is_data(data, p, end) and missing[r] == 0:
             body[0, r] = DATA
