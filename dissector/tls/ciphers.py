@@ -5,7 +5,7 @@ Sources: RFC 5246 section 6.2.3 (CBC, AEAD), RFC 5288 (GCM), RFC 6655 (CCM), RFC
 """
 
 import contextlib
-import hmac
+import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Aead = AESGCM | AESCCM | ChaCha20Poly1305
 
 LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'"
+NUMBERED = struct.Struct(">Q3sH")
+"""Number, kind with version, and length: what is authentic of a record up to TLS 1.2 besides its content."""
 BLOCK = 16
 """Octets of a block of AES, and of its initialisation vector."""
 
@@ -149,7 +151,7 @@ class Explicit(_Authenticated):
         length = len(body) - self.overhead
         if length < 0:
             return None
-        data = number.to_bytes(8, "big") + head[:3] + length.to_bytes(2, "big")
+        data = NUMBERED.pack(number, head[:3], length)
         try:
             return Opened(head[0], self.decrypt(self.iv + body[:8], body[8:], data))
         except self.wrong:
@@ -180,7 +182,7 @@ class Chacha12(_Authenticated):
         length = len(body) - 16
         if length < 0:
             return None
-        data = number.to_bytes(8, "big") + head[:3] + length.to_bytes(2, "big")
+        data = NUMBERED.pack(number, head[:3], length)
         try:
             return Opened(head[0], self.decrypt((self.mask ^ number).to_bytes(12, "big"), body, data))
         except self.wrong:
@@ -229,10 +231,13 @@ class Cbc:
     hides = False
 
     def __init__(self, key: bytes, mac: bytes, mac_hash: str, then_mac: bool) -> None:
+        from cryptography.hazmat.primitives import hashes, hmac  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers import algorithms  # noqa: PLC0415
 
         self.key: Any = algorithms.AES(key)
-        self.mac, self.mac_hash, self.then_mac = mac, mac_hash, then_mac
+        self.mac: Any = hmac.HMAC(mac, getattr(hashes, mac_hash.upper())())
+        """Has taken in the key; a copy of it is made for each record."""
+        self.then_mac = then_mac
         self.size = len(mac)
         self.overhead = BLOCK + self.size + BLOCK // 2
 
@@ -278,9 +283,9 @@ class Cbc:
         return padded[:end] if self._mac(number, head, padded[:end]) == padded[end : end + self.size] else None
 
     def _mac(self, number: int, head: bytes, octets: bytes) -> bytes:
-        return hmac.digest(
-            self.mac, number.to_bytes(8, "big") + head[:3] + len(octets).to_bytes(2, "big") + octets, self.mac_hash
-        )
+        mac = self.mac.copy()
+        mac.update(NUMBERED.pack(number, head[:3], len(octets)) + octets)
+        return bytes(mac.finalize())
 
     def _decrypt(self, sealed: bytes) -> bytes:
         """Blocks as they are behind others; the first of each record, its initialisation vector, means nothing."""
