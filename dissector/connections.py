@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dissector.arrays import Ints, Octets
 from dissector.arrow import array, of_rows
+from dissector.burden import Burden
 from dissector.detect import PROTOCOLS
 from dissector.handshakes import secured
 from dissector.handshakes.commands import Commands
@@ -97,15 +98,15 @@ class Connections:
     `methods` and `commands` read frames of AMQP 0-9-1 and of streams into them.
     """
 
-    def __init__(self, protocol: Protocol, compiled: bool, brokers: Iterable[int] = ()) -> None:
+    def __init__(self, protocol: Protocol, compiled: bool, burden: Burden, brokers: Iterable[int] = ()) -> None:
         self.brokers = frozenset(brokers)
         self.judge = Judge(handshakes.load(), protocol)
         self.stories: dict[int, Story] = {}
         self.used = Used(compiled)
         self.messages = np.zeros(0, np.int64)
         """How many were seen, by slot."""
-        self.methods = Methods(protocol, compiled, self.story, self.used)
-        self.commands = Commands(compiled, self.story, self.used)
+        self.methods = Methods(protocol, compiled, self.story, self.used, burden)
+        self.commands = Commands(compiled, self.story, self.used, burden)
 
     def count(self, slot: int, performatives: str) -> None:
         """Take the counts of a connection of AMQP 1.0, as JSON text."""

@@ -13,17 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import spec
-from dissector import detect, framing
+from dissector import detect, framing, limits
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.amqp10.frames import Amqp10
 from dissector.arrays import Ints
+from dissector.burden import Burden
 from dissector.capture import PacketBatch
 from dissector.carry import Buffer, Carried, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.handshakes.layers import Layers
 from dissector.merging import Decoded
-from dissector.packets import PacketDecoder, PacketReport
+from dissector.packets import PacketDecoder, PacketReport, SegmentBatch
 from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
 from dissector.tables import Ends, Tables
 from dissector.tcp.layout import (
@@ -110,16 +111,17 @@ class Dissector:
         self.reports: list[PacketReport] = []
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
-        self.stream = Stream(compiled, self.options.bodies == "full")
+        self.burden = Burden()
+        self.stream = Stream(compiled, self.options.bodies == "full", self.burden)
         self.detector = detect.Detector(self.protocol, self.options.ports, compiled, self.stream.layouts)
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
-        self.connections = Connections(self.protocol, compiled, self.options.ports)
+        self.connections = Connections(self.protocol, compiled, self.burden, self.options.ports)
         self.protocols: dict[int, Spoken] = {
             detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream,
-            detect.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story)),
+            detect.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story, self.burden)),
         }  # fmt: skip
         """The protocols that are decoded, by their number in a connection's state."""
-        self.tls = Tls(self.options.keylog, compiled)
+        self.tls = Tls(self.options.keylog, self.burden, compiled)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
             self.stream.select = self.connections.commands.telling
@@ -164,6 +166,8 @@ class Dissector:
         for out in self.tcp.feed(decoded.segments, buffer):
             yield from self._take(out, buffer)
         yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
+        if self.burden.total > limits.REMEMBERED and len(decoded.segments.ts_ns):
+            yield from self._lighten(decoded.segments, buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def last_work(self) -> Iterator[Work]:
@@ -173,6 +177,15 @@ class Dissector:
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
         self.carried = Carried.nothing(self._ranges)
+
+    def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
+        """End the connections of which most is remembered, and tell it at the last of these segments."""
+        slots = self.burden.heaviest()
+        for out in self.tcp.end(slots):
+            yield from self._take(out, buffer)
+        told = f"more than {limits.REMEMBERED} octets of open connections were remembered: {len(slots)} ended here"
+        capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
+        self.tcp.given_up.append((capture, packet, ts, told))
 
     def _resume(self, buffer: Buffer) -> Buffer:
         buffer.reserve(len(self.carried.octets) + (1 << 16))
@@ -267,6 +280,7 @@ class Dissector:
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
         self.tls.free(ended)
+        self.burden.forget(ended)
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:

@@ -86,6 +86,16 @@ UNPACKING = 128 << 20
 """Octets that a decompressor may take (the dictionary of xz, the window of zstd); data that need more are not unpacked.
 `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
 
+REMEMBERED = 512 << 20
+"""Octets read of open connections that are remembered until more comes or they end: what they say of themselves, names
+of their streams, unfinished records of TLS. Beyond, the connections with the most are given up."""
+
+PROPERTIES = 64 << 10
+"""Characters of what a peer tells of itself that `connections` repeats; a longer text is only in its frame."""
+
+TEXT = 4_096
+"""Characters of any other text that `connections` repeats; the rest of a longer one is only in its frame."""
+
 BODY = 64 << 20
 """Octets of a body kept with `--bodies full`; a longer one is counted and hashed only."""
 

@@ -118,8 +118,7 @@ class Reading:
     def _pending(self) -> Iterator[Work]:
         """Rows that are not of connections: what was told of captures, and of limits."""
         tcp = self.dissector.tcp
-        for capture, packet, ts_ns, count in tcp.given_up:
-            told = f"more than {tcp.max_connections} connections were open: {count} that were idle longest ended here"
+        for capture, packet, ts_ns, told in tcp.given_up:
             problem = Problem("limit-reached", packet, None, told)
             yield partial(self._problems, self.dissector.captures[capture], [problem], [ts_ns])
         tcp.given_up.clear()

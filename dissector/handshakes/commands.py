@@ -13,6 +13,7 @@ import numpy as np
 import spec
 from dissector.arrays import Ints, Octets
 from dissector.arrow import picked
+from dissector.burden import Burden
 from dissector.handshakes.logins import Logins
 from dissector.handshakes.sayings import Sayings
 from dissector.handshakes.story import Story, Where
@@ -40,8 +41,9 @@ COLUMNS = (
 class Commands:
     """Reads commands into the stories that `story` gives by slot."""
 
-    def __init__(self, compiled: bool, story: Callable[[int], Story], used: Used) -> None:
+    def __init__(self, compiled: bool, story: Callable[[int], Story], used: Used, burden: Burden) -> None:
         protocol = spec.load(PROTOCOL)
+        self.burden = burden
         self.story = story
         self.used = used
         self.sayings = Sayings()
@@ -60,7 +62,9 @@ class Commands:
         """Read the frames that tell of their connection, and note who is in use."""
         index = self.telling(frames.rows)
         rows = frames.rows[:, index]
-        self.used.note(rows[sl.R_SLOT][~self.is_telling[rows[sl.R_LAYOUT]]])
+        telling = self.is_telling[rows[sl.R_LAYOUT]]
+        self.burden.add(rows[sl.R_SLOT][telling], rows[sl.R_LENGTH][telling])
+        self.used.note(rows[sl.R_SLOT][~telling])
         values = {name: picked(frames.fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
         wanted = (sl.R_SLOT, sl.R_SIDE, sl.R_LAYOUT, sl.R_TS, sl.R_PACKET, sl.R_CAPTURE)
@@ -82,7 +86,7 @@ class Commands:
             said = self.sayings.of("refusal", ("code", "words", "doc", "of"), (code, words, doc, name))
             story.say(f"{name} refused", "refusal", side, at, said)
         elif name == "peer-properties":
-            story.properties["server_properties" if is_answer else "client_properties"] = values["peer_properties"]
+            story.describe("server" if is_answer else "client", values["peer_properties"])
             story.step(name, side, at)
         elif name == "sasl-handshake" and is_answer:
             offered = " ".join(map(str, json.loads(values["mechanisms"] or "[]")))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dissector.arrays import Ints
+from dissector.burden import Burden
 from dissector.carry import Buffer
 from dissector.handshakes.logins import user_name
 from dissector.handshakes.sayings import Sayings
@@ -40,8 +41,9 @@ class _Half:
 class Layers:
     """Reads the beginnings of connections into the stories that `story` gives by slot."""
 
-    def __init__(self, story: Callable[[int], Story]) -> None:
+    def __init__(self, story: Callable[[int], Story], burden: Burden) -> None:
         self.story = story
+        self.burden = burden
         self.sayings = Sayings()
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
         self.fields = handshakes.load().performatives
@@ -64,8 +66,15 @@ class Layers:
         going = np.isin(pieces[S_SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
         for slot, side, offset, length, *at in zip(*pieces[rows, :][:, going].tolist(), strict=True):
             if slot in self.halves:
+                before = self._remembered(slot)
                 octets = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
                 self._take(slot, side, octets, Where(*at))
+                self.burden.change(slot, self._remembered(slot) - before)
+
+    def _remembered(self, slot: int) -> int:
+        """Octets not read yet, and characters of steps."""
+        unread = sum(len(half.octets) for half in self.halves.get(slot, ()))
+        return unread + sum(len(step.detail) for step in self.story(slot).steps)
 
     def _take(self, slot: int, side: int, octets: bytes | None, at: Where) -> None:
         half, story = self.halves[slot][side], self.story(slot)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dissector import limits
 from dissector.arrays import Ints, Octets
 from dissector.fields import Plan, decode
 from spec.model import Protocol
@@ -44,7 +45,7 @@ def user_name(mechanism: str | None, response: str) -> str | None:
     elif mechanism == "RABBIT-CR-DEMO":
         name = response
     # A name with control characters in it is no name: a length lies, and what follows may be the password.
-    return name if name and name.isprintable() else None
+    return name[: limits.TEXT] if name and name.isprintable() else None
 
 
 def _opened(protocol: Protocol, full_name: str) -> Protocol:

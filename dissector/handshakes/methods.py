@@ -9,6 +9,7 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import IDS_OCTETS, Frames
 from dissector.arrays import Ints, Octets
 from dissector.arrow import picked
+from dissector.burden import Burden
 from dissector.handshakes.logins import Logins
 from dissector.handshakes.sayings import Said, Sayings
 from dissector.handshakes.story import Story, Where
@@ -17,7 +18,7 @@ from spec.model import Protocol
 
 CHANNEL_FAILED = 300
 """Reply codes from here on are errors."""
-PROPERTIES = ("client_properties", "server_properties")
+PROPERTIES = {"client_properties": "client", "server_properties": "server"}
 """Arguments that may differ from connection to connection, so they are kept apart from the others."""
 
 
@@ -31,8 +32,11 @@ class _Arguments(NamedTuple):
 class Methods:
     """Reads methods into the stories that `story` gives by slot."""
 
-    def __init__(self, protocol: Protocol, compiled: bool, story: Callable[[int], Story], used: Used) -> None:
+    def __init__(
+        self, protocol: Protocol, compiled: bool, story: Callable[[int], Story], used: Used, burden: Burden
+    ) -> None:
         self.story = story
+        self.burden = burden
         self.used = used
         self.sayings = Sayings()
         self.names = [m.full_name for m in protocol.methods]
@@ -41,6 +45,7 @@ class Methods:
         self.is_telling = np.array(
             [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
         )
+        self.introduces = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.logins = Logins(protocol, "connection.start-ok", "response", compiled)
 
@@ -52,6 +57,8 @@ class Methods:
         """Read the frames that tell of their connection, and note who is in use."""
         index = self.telling(frames.rows)
         rows = frames.rows[:, index]
+        introduces = self.introduces[rows[ly.R_METHOD]]
+        self.burden.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
         self.used.note(rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]])
         said = self._said(rows[ly.R_METHOD], index, frames)
         users = self._users(rows, said, data)
@@ -70,7 +77,8 @@ class Methods:
             if n in users:
                 story.user, story.cut_login = users[n]
                 detail += f" as {story.user}" if story.user else ""
-            story.properties |= arguments.properties
+            for side_told, text in arguments.properties.items():
+                story.describe(side_told, text)
             story.say(name, self.roles[method], side, at, arguments.said, detail)
 
     def _said(self, methods: Ints, index: Ints, frames: Frames) -> list[_Arguments | None]:
@@ -79,10 +87,10 @@ class Methods:
         for method in np.unique(methods[self.is_telling[methods]]).tolist():
             mine = np.flatnonzero(methods == method)
             columns = {name: picked(frames.fields.columns[name], index[mine]) for name in self.columns[method]}
-            apart = [(name, columns.pop(name)) for name in PROPERTIES if name in columns]
+            apart = [(whose, columns.pop(name)) for name, whose in PROPERTIES.items() if name in columns]
             role, names = self.roles[method], tuple(columns)
             for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):
-                properties = {name: texts[place] for name, texts in apart}
+                properties = {whose: texts[place] for whose, texts in apart}
                 said[n] = _Arguments(self.sayings.of(role, names, tuple(values)), properties)
         return said
 

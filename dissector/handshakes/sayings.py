@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dissector import limits
 from dissector.handshakes.memory import Memory
 
 
@@ -30,10 +31,14 @@ class Sayings:
         """The arguments of a method by its role: see `Story.told`."""
         said = self.known.get((role, values))
         if said is None:
-            said = Said(zip(names, values, strict=True))
+            said = Said(zip(names, map(_shortened, values), strict=True))
             said.detail = _detail(role, said)
             self.known.keep((role, values), said, sum(len(value) for value in values if isinstance(value, str)))
         return said
+
+
+def _shortened(value: Any) -> Any:
+    return value[: limits.TEXT] if isinstance(value, str) else value
 
 
 def _detail(role: str, said: Said) -> str:

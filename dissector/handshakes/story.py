@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dissector import limits
 from dissector.handshakes.sayings import Said
 from dissector.tls.shown import Shown
 from spec.handshakes import opening
@@ -99,6 +100,11 @@ class Story:
     def open(self) -> None:
         """What TLS holds comes now."""
         self.outer, self.firsts = self.firsts, (First(), First())
+
+    def describe(self, side: str, properties: str | None) -> None:
+        """What a side (`client`, `server`) tells of itself."""
+        fits = properties is None or len(properties) <= limits.PROPERTIES
+        self.properties[f"{side}_properties"] = properties if fits else None
 
     def step(self, event: str, side: int, at: Where, detail: str = "", beyond: int = 0) -> None:
         """Something that a side did; of such steps STEPS are kept, and `beyond`."""

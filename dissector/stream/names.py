@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dissector.arrays import Array, Ints
 from dissector.arrow import array
+from dissector.burden import Burden
 from dissector.fields import Decoded
 from dissector.stream import layout as sl
 
@@ -33,8 +34,17 @@ class Meaning(NamedTuple):
     """Name of the publisher or consumer, where it has one."""
     epoch: int | None = None
 
+    @property
+    def characters(self) -> int:
+        """Of its names."""
+        return len(self.stream or "") + len(self.reference or "")
+
 
 NOTHING = Meaning(None)
+Request = tuple[bool, int]
+"""Whether a subscription is asked for, and the correlation id."""
+Asked = tuple[int, Meaning, Meaning | None]
+"""Id, what it was asked to stand for, what it stood for before."""
 
 
 @dataclass(slots=True)
@@ -43,14 +53,33 @@ class Book:
 
     known: dict[int, Meaning] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    asked: dict[tuple[bool, int], tuple[int, Meaning, Meaning | None]] = field(default_factory=dict)
-    """By (subscription, correlation id): id, what was asked for, what it was before."""
+    asked: dict[Request, Asked] = field(default_factory=dict)
+    characters: int = 0
+    """Of all names in it."""
+
+    def know(self, number: int, meaning: Meaning) -> None:
+        """An id stands for this from now on."""
+        self.characters += meaning.characters - self.known.get(number, NOTHING).characters
+        self.known[number] = meaning
+
+    def ask(self, request: Request, asked: Asked) -> None:
+        """A request was sent."""
+        self.answered(request)
+        self.characters += asked[1].characters
+        self.asked[request] = asked
+
+    def answered(self, request: Request) -> Asked | None:
+        """A request waits no longer."""
+        asked = self.asked.pop(request, None)
+        self.characters -= asked[1].characters if asked else 0
+        return asked
 
 
 class Names:
     """The books of all connections, by slot."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], burden: Burden) -> None:
+        self.burden = burden
         self.books: dict[int, Book] = {}
         wanted = {
             "declare-publisher", "declare-publisher-response", "delete-publisher", "subscribe", "subscribe-response",
@@ -88,7 +117,11 @@ class Names:
             slot = int(rows[sl.R_SLOT, frame])
             name = self.names[layout[frame]]
             values = {k: fields.columns[k][frame].as_py() for k in COLUMNS}
-            for number, meaning in self._tell(slot, name, values):
+            book = self.books.setdefault(slot, Book())
+            before = book.characters
+            told = self._tell(book, name, values)
+            self.burden.change(slot, book.characters - before)
+            for number, meaning in told:
                 place = int(np.searchsorted(unique, slot * IDS + number))
                 if place < len(unique) and unique[place] == slot * IDS + number:
                     changes.append(place * frames + frame)
@@ -106,20 +139,19 @@ class Names:
         book = self.books.get(slot)
         return book.known.get(number, NOTHING) if book else NOTHING
 
-    def _tell(self, slot: int, name: str, values: dict[str, object]) -> list[tuple[int, Meaning]]:
+    def _tell(self, book: Book, name: str, values: dict[str, object]) -> list[tuple[int, Meaning]]:
         """What a frame changes."""
-        book = self.books.setdefault(slot, Book())
         correlation, stream = values["correlation_id"], values["stream"]
         if name == "metadata-update":
             gone = [n for n, m in book.known.items() if n < SUBSCRIPTIONS and m.stream == stream]
             for number in gone:
-                book.known[number] = NOTHING
+                book.know(number, NOTHING)
             return [(number, NOTHING) for number in gone]
         if name == "delete-publisher":
             gone_id = values["publisher_id"]
             if not isinstance(gone_id, int):
                 return []
-            book.known[gone_id] = NOTHING
+            book.know(gone_id, NOTHING)
             return [(gone_id, NOTHING)]
         if not isinstance(correlation, int):
             return []
@@ -130,7 +162,7 @@ class Names:
         if not isinstance(number_told, int) or not isinstance(stream, str):
             return []
         if len(book.asked) >= MOST_REQUESTS:
-            del book.asked[next(iter(book.asked))]
+            book.answered(next(iter(book.asked)))
         if subscribing:
             number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream, _name(values["properties"]))
         else:
@@ -139,14 +171,14 @@ class Names:
             book.epochs[number] = epoch
             meaning = Meaning(stream, reference if isinstance(reference, str) and reference else None, epoch)
         before = book.known.get(number)
-        book.asked[subscribing, correlation] = number, meaning, before
+        book.ask((subscribing, correlation), (number, meaning, before))
         if subscribing and before is not None:
             return []
-        book.known[number] = meaning if before in (None, NOTHING) else NOTHING
+        book.know(number, meaning if before in (None, NOTHING) else NOTHING)
         return [(number, book.known[number])]
 
     def _answered(self, book: Book, key: tuple[bool, int], granted: bool) -> list[tuple[int, Meaning]]:
-        asked = book.asked.pop(key, None)
+        asked = book.answered(key)
         if asked is None:
             return []
         number, meaning, before = asked
@@ -159,7 +191,7 @@ class Names:
             since = current or NOTHING
         if current == now or current != since:  # in the second case the request's time is over
             return []
-        book.known[number] = now
+        book.know(number, now)
         return [(number, now)]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import spec
 from dissector.arrays import Ints
+from dissector.burden import Burden
 from dissector.carry import Buffer, Ranges
 from dissector.fields import Decoded, Plan, decode
 from dissector.framing import Framing
@@ -57,7 +58,7 @@ Out = StreamFrames | StreamFaults | StreamMessages
 class Stream:
     """The walk and the records of all connections that speak the stream protocol."""
 
-    def __init__(self, compiled: bool, keep_bodies: bool = False) -> None:
+    def __init__(self, compiled: bool, keep_bodies: bool, burden: Burden) -> None:
         self.compiled = compiled
         protocol = spec.load(PROTOCOL)
         self.plan = Plan.of_methods(protocol)
@@ -66,7 +67,7 @@ class Stream:
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
         names = [m.full_name for m in protocol.methods]
-        self.names = Names(names)
+        self.names = Names(names, burden)
         self.select: Callable[[Ints], Ints] | None = None
         """Where it is set, only the fields of frames that it chooses are decoded, and no records."""
         self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)

@@ -94,9 +94,9 @@ class Reassembler:
         self.ended = np.empty(4096, np.int64)
         self.points = np.zeros(1, np.int64)
         """For each capture the first of those from the same capture point."""
-        self.given_up: list[tuple[int, int, int, int]] = []
-        """Where too many connections were open: capture, packet and time of the segment that wanted one more, and how
-        many were ended for it."""
+        self.given_up: list[tuple[int, int, int, str]] = []
+        """Where connections were ended to make room: capture, packet and time of the segment that wanted it, and what
+        to say of it."""
 
     @property
     def conn(self) -> Ints:
@@ -127,7 +127,10 @@ class Reassembler:
         """End all connections, in the order in which they began."""
         slots = np.flatnonzero(self.conn[:, C_USED])
         first = self.conn[slots][:, [C_FIRST_PACKET, C_FIRST_CAPTURE, C_FIRST_TS]]
-        slots = slots[np.lexsort(first.T)]
+        yield from self.end(slots[np.lexsort(first.T)])
+
+    def end(self, slots: Ints) -> Iterator[Output]:
+        """End these connections."""
         at = 0
         while at < len(slots):
             at = call(end_all, self.compiled, slots, at, *self._state)
@@ -197,7 +200,9 @@ class Reassembler:
             if count and self.control[K_WANT] == IDENTITIES:
                 self._remember()
         if self.control[K_GIVEN_UP]:
-            self.given_up.append((capture, packet, ts, int(self.control[K_GIVEN_UP])))
+            count = int(self.control[K_GIVEN_UP])
+            told = f"more than {self.max_connections} connections were open: {count} that were idle longest ended here"
+            self.given_up.append((capture, packet, ts, told))
 
     def free(self, slots: Ints) -> None:
         """Take back the slots of ended connections."""

@@ -42,7 +42,9 @@ class Plain(NamedTuple):
 class Half:
     """One direction."""
 
-    __slots__ = ("changed", "finished", "found", "message", "opener", "passing", "said", "sealed", "walk")
+    __slots__ = (
+        "changed", "counted", "finished", "found", "message", "opener", "passing", "read", "said", "sealed", "walk",
+    )  # fmt: skip
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
@@ -59,6 +61,13 @@ class Half:
         """Encrypted records that were not opened."""
         self.said = False
         """Something came after the handshake."""
+        self.read = self.counted = 0
+        """Octets of messages that were read; octets kept when the caller counted them last."""
+
+    @property
+    def kept(self) -> int:
+        """Octets of unfinished records and messages, and of messages of which something is kept."""
+        return len(self.walk.octets) + len(self.message) + self.read
 
     def tear(self) -> None:
         """Something was lost: the next message begins with a record."""
@@ -335,6 +344,8 @@ class Session:
             elif len(half.message) < 4 + length:
                 return
             else:
+                if kind in (CLIENT_HELLO, SERVER_HELLO, CERTIFICATE):
+                    half.read = min(half.read + length, limits.TLS_MESSAGE)
                 body = bytes(half.message[4 : 4 + length])
                 del half.message[: 4 + length]
                 try:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dissector import limits
 from dissector.arrays import Ints
+from dissector.burden import Burden
 from dissector.capture import Problem
 from dissector.carry import Buffer
 from dissector.tcp.layout import (
@@ -51,7 +52,8 @@ class Tls:
         CaptureError: the key log cannot be read, or the library that decrypts is not installed.
     """
 
-    def __init__(self, keylog: str | None, compiled: bool = True) -> None:
+    def __init__(self, keylog: str | None, burden: Burden, compiled: bool = True) -> None:
+        self.burden = burden
         self.compiled = compiled
         self.keylog = KeyLog(keylog)
         if keylog is not None:
@@ -129,6 +131,11 @@ class Tls:
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
                 self._hold(session, before, tuple(where[3:]))
+            half = session.halves[side]
+            kept = half.kept
+            if kept != half.counted:
+                self.burden.change(session.slot, kept - half.counted)
+                half.counted = kept
             if session.problems:
                 self._note(session)
             self.order += [int(order[at])] * (len(self.plain) - len(self.order))

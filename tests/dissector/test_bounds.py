@@ -1,6 +1,8 @@
 """What is carried over all connections together has a bound: what is beyond it is given up, and told."""
 
 import struct
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pamqp import commands
@@ -10,9 +12,11 @@ from dissector.amqp091.layout import Q_HELD, Q_KEEPING
 from dissector.dissector import Options
 from dissector.reading import Reading
 from dissector.sources import find
+from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, dissect_packets, rows
+from tests.dissector.stream import wire as sw
 from tests.dissector.test_hostile import said
-from tests.dissector.wire import method, publish, raw
+from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, method, opening, publish, raw
 
 
 def open_contents(count: int, size: int) -> list[bytes]:
@@ -64,3 +68,75 @@ def test_what_is_counted_is_given_back(name: str) -> None:
     assert list(reading)
     control = reading.dissector.amqp091.control
     assert control[Q_HELD] == control[Q_KEEPING] == 0
+
+
+def amqp(size: int) -> list[Turn]:
+    begun = handshake()
+    properties = {"product": "x" * size}
+    start_ok = commands.Connection.StartOk(
+        client_properties=properties, mechanism="PLAIN", response="\0g\0s", locale=""
+    )
+    return [*begun[:2], (CLIENT, method(start_ok, 0)), *begun[3:]]
+
+
+def stream(size: int) -> list[Turn]:
+    name = sw.string("s" * size)
+    asked = sw.request(7, 1, b"\1" + name + sw.offset_spec(1) + struct.pack(">H", 1) + sw.table({}))
+    return [(CLIENT if from_client else SERVER, octets) for from_client, octets in [*sw.hello(), (True, asked)]]
+
+
+REMEMBERED = {
+    "what a client says of itself": (5672, amqp(9_000)),
+    "names of streams": (5552, stream(9_000)),
+    "a record of TLS that is not whole": (5671, [(CLIENT, b"\x16\3\1" + struct.pack(">H", 16_000) + bytes(9_000))]),
+    "a message of TLS that is not whole": (
+        5671,
+        [(CLIENT, (b"\x16\3\1" + struct.pack(">H", 4_500) + b"\1\0\xff\xff" + bytes(4_496)) * 2)],
+    ),
+    "a frame of AMQP 1.0 that is not whole": (
+        5672,
+        [*((side, b"AMQP\0\1\0\0") for side in (CLIENT, SERVER)),
+         (CLIENT, struct.pack(">IHH", 16_000, 0x200, 0) + bytes(9_000))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REMEMBERED)
+def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Connections with the most of it are given up; others go on."""
+    monkeypatch.setattr(limits, "REMEMBERED", 100_000)
+    port, turns = REMEMBERED[what]
+    other = Tape(port=30_000).play([*handshake(), *opening(1)])
+    packets = other.packets.copy()
+    for number in range(40):
+        packets += Tape(port=40_000 + number, server_port=port).play(turns).packets
+    rest = Tape(port=30_000, syn=False)
+    rest.next = list(other.next)
+    packets += rest.play(opening(2)).packets
+    path = tmp_path / "many.pcap"
+    path.write_bytes(pcap([replace(packet, ts_ns=T0 + n) for n, packet in enumerate(packets)], ns=True))
+    reading, most, found = Reading(find([str(path)]), compiled=False, batch_bytes=20_000), 0, []
+    for table, batch in reading:
+        batch.validate(full=True)
+        most = max(most, reading.dissector.burden.total)
+        found += [(table, row) for row in batch.to_pylist()]
+    assert 80_000 < most < 130_000
+    assert reading.dissector.burden.total == 0
+    assert sorted(row["client_port"] for table, row in found if table == "connections") == [
+        30_000, *range(40_000, 40_040),
+    ]  # fmt: skip
+    told = [row["detail"] for table, row in found if table == "anomalies" and row["code"] == "limit-reached"]
+    assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
+    methods = [row["method"] for table, row in found if table == "amqp091_frames" and row["channel"] in (1, 2)]
+    assert methods == ["channel.open", "channel.open-ok"] * 2
+
+
+def test_long_texts_are_repeated_in_part() -> None:
+    tape = Tape()
+    for side, octets in amqp(100_000):
+        tape.say(side, octets, range(0, 110_000, 10_000))
+    tables = dissect_packets(tape.packets)
+    (row,) = rows(tables["connections"])
+    assert row["client_properties"] is None and row["user"] == "g"
+    (text,) = (row["client_properties"] for row in rows(tables["amqp091_frames"]) if row["client_properties"])
+    assert len(text) > 100_000

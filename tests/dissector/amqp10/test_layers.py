@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dissector.burden import Burden
 from dissector.carry import Buffer
 from dissector.handshakes.facts import Side, Tcp
 from dissector.handshakes.layers import KEPT, Layers
@@ -66,7 +67,7 @@ CLIENT = (
 def told(cuts: list[int], octets: bytes = CLIENT) -> Story:
     """The story of a client that says this in pieces."""
     story = Story()
-    layers = Layers(lambda slot: story)
+    layers = Layers(lambda slot: story, Burden())
     layers.begin(np.zeros(1, np.int64))
     ends = sorted({*(cut % len(octets) for cut in cuts), len(octets)})
     for begin, end in zip([0, *ends], ends, strict=False):
