@@ -25,7 +25,8 @@ from dissector.connections import Closed, Connections
 from dissector.handshakes.layers import Layers
 from dissector.merging import Decoded
 from dissector.packets import PacketDecoder, PacketReport, SegmentBatch
-from dissector.stream.protocol import Stream, StreamFaults, StreamFrames, StreamMessages
+from dissector.stream.messages import StreamMessages, faults_of
+from dissector.stream.protocol import Stream, StreamFaults, StreamFrames
 from dissector.tables import Ends, Tables
 from dissector.tcp.layout import (
     C_PROTOCOL,
@@ -324,7 +325,13 @@ class Dissector:
         return self.cut("stream_frames", rows) + self.cut("anomalies", self.tables.problems(rows, frames.fields))
 
     def _stream_messages(self, messages: StreamMessages, ends: Ends) -> list[Row]:
-        return self.cut("messages", self.tables.stream_messages(messages, ends))
+        columns, wrong = messages.unread.columns()
+        made = self.cut("messages", self.tables.stream_messages(messages, columns, ends))
+        if wrong:
+            at = [frame for frame, _, _ in wrong]
+            theirs = Ends(ends.connection_id[at], ends.from_client[at])
+            made += self._faults(StreamFaults(faults_of(messages.rows, wrong)), theirs)
+        return made
 
     def _tcp_faults(self, faults: Ints, ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.tcp_faults(faults, ends))

@@ -13,12 +13,13 @@ from dissector import framing
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
-from dissector.arrow import array, of_rows
+from dissector.arrow import array, numbers, of_rows, valid
 from dissector.columns import Names, nulls, spread
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
+from dissector.stream.messages import StreamMessages
 from dissector.stream.protocol import PROTOCOL as STREAM
-from dissector.stream.protocol import StreamFaults, StreamFrames, StreamMessages
+from dissector.stream.protocol import StreamFaults, StreamFrames
 from dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
@@ -159,10 +160,13 @@ class Tables:
         }
         return record_batch(schema("stream_frames"), columns | frames.fields.columns)
 
-    def stream_messages(self, messages: StreamMessages, ends: Ends) -> pa.RecordBatch:
-        """Rows of `messages` for records of streams."""
+    def stream_messages(self, messages: StreamMessages, own: dict[str, pa.Array], ends: Ends) -> pa.RecordBatch:
+        """Rows of `messages` for records of streams; `own` are the columns that these themselves tell."""
         rows, counts = messages.rows, messages.counts
-        columns = spread(self._stream_leading(rows, ends) | messages.shared, counts, self.compiled) | messages.columns
+        columns = spread(self._stream_leading(rows, ends) | messages.shared, counts, self.compiled) | own
+        if "chunk_id" in columns:
+            offset = numbers(columns["chunk_id"]) + messages.ordinal
+            columns["offset"] = array(offset, mask=~valid(columns["chunk_id"]))
         columns |= {"first_frame_no": columns["frame_no"], "protocol": _same(STREAM, int(counts.sum()))}
         if not self.show_hashes:
             del columns["body_hash"]

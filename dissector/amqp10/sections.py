@@ -33,7 +33,7 @@ from dissector.amqp10.values import TEXT as TEXTUAL
 from dissector.arrays import Array, Ints, Octets
 from dissector.fields import TRACE_COLUMNS, TRACE_TABLE, trace_columns
 from dissector.fieldtable import unsigned, write_integer
-from dissector.hashing import hash_begin, hash_end, hash_feed, hash_octets
+from dissector.hashing import L_WIDTH, hash_begin, hash_end, hash_feed, hash_octets
 from dissector.kernel import call, i64, kernel
 from dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from dissector.text import copy
@@ -144,11 +144,10 @@ def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) ->
     return Sections(made, kind, body[1], body[2], body[3], found)
 
 
-def hashes(
-    data: Octets, at: Ints, length: Ints, found: Sections, lanes: Array, waiting: Octets, compiled: bool
-) -> Array:  # fmt: skip
+def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
     """(n,) uint64: the hash of each body; of no use where octets of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
+    lanes, waiting = np.zeros((1, L_WIDTH), np.uint64), np.zeros(32, np.uint8)
     call(
         hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, values.WIDTHS, SYMBOLS,
         np.zeros(3, np.int64), lanes, waiting, hashed,

@@ -1,12 +1,14 @@
 """Messages of publishes and deliveries: the records in them, whose they are, and what is wrong with them."""
 
 import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dissector import framing, limits
-from dissector.arrays import Ints
+from dissector.arrays import Ints, Octets
 from dissector.arrow import array, numbers, valid
 from dissector.carry import Buffer
 from dissector.fields import Decoded, Plan
@@ -22,8 +24,44 @@ TRACKING_CHUNKS = (1, 2)
 MOST_ENTRIES = 1 << 16
 """Entries of a chunk: their number has 16 bits."""
 
-Messages = tuple[Ints, Ints, dict[str, pa.Array], dict[str, pa.Array]]
-"""As `protocol.StreamMessages`."""
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Records of which places are known, and what to do to have columns of messages. Any thread may do it."""
+
+    reader: Reader
+    data: Octets
+    records: Ints
+    """As `records.Found`."""
+    holder: Ints
+    """(regions,) which of the frames that hold messages each region is."""
+    long: list[dict[str, pa.Array]]
+    """Columns of messages of long frames, which are read already."""
+    order: Ints | None
+    """Places of all in the order of their frames; None where they are in order."""
+
+    def columns(self) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+        """The columns, a row a message, and faults: which of the frames, code, value."""
+        columns, told = self.reader.columns(self.records, self.data)
+        if self.order is not None:
+            parts, at = [columns, *self.long], array(self.order)
+            columns = {name: pa.concat_arrays([part[name] for part in parts]).take(at) for name in columns}
+        return columns, [(int(self.holder[region]), code, value) for region, code, value in told]
+
+
+class StreamMessages(NamedTuple):
+    """Some messages, those of a frame together: what they share stands once for each frame until rows are made."""
+
+    rows: Ints
+    """(sl.R_HEIGHT, frames)."""
+    counts: Ints
+    """(frames,) how many messages each frame holds."""
+    ordinal: Ints
+    """(messages,) how many records come before it in its frame."""
+    shared: dict[str, pa.Array]
+    """Columns that the messages of a frame share, besides the leading ones: `frames` rows each."""
+    unread: Unread
+    """The other columns."""
 
 
 class Records:
@@ -120,18 +158,18 @@ class Records:
         trails = (chunk == USER_CHUNK) & (trailer > 0) & (head + size + trailer == body)
         frames = np.flatnonzero(whole & (tracks | trails))
         if not len(frames):
-            return None, _faults(rows, [])
+            return None, faults_of(rows, [])
         begin = rows[sl.R_OFFSET] + head + np.where(tracks, 0, size)
         octets = np.where(tracks, size, trailer)
         column, torn = tracking.render(
             buffer.data, rows.shape[1], frames, begin[frames], octets[frames], chunk[frames], self.texts, self.compiled
         )
         wrong = [(int(frames[k]), sl.MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
-        return column, _faults(rows, wrong)
+        return column, faults_of(rows, wrong)
 
     # ---------------------------------------------------------------------------------------------------- messages
 
-    def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[Messages | None, Ints]:
+    def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[StreamMessages | None, Ints]:
         """The messages in these frames, and faults."""
         layout = rows[sl.R_LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
@@ -160,17 +198,11 @@ class Records:
             wrong.append((int(frames[k]), code, value))
         counted = delivered & (regions.left == 0)
         self._check_counts(fields, frames[counted], found.total[counted], wrong)
-        made = [(frames[found.region], found.ordinal, found.columns)] if len(found.region) else []
-        for frame, long in self.complete.items():
-            made += [(np.full(len(index), frame), index, columns) for index, columns in long.found]
+        longs = sorted(self.complete.items())
+        for frame, long in longs:
             self._check_long(frame, long, rows, fields, wrong)
         self.complete.clear()
-        faults = _faults(rows, sorted(wrong))
-        if made:
-            return self._messages(rows, fields, kind, made), faults
-        nothing = np.zeros(0, np.int64)
-        self.known.meanings(rows, fields, nothing, nothing)  # for what the frames tell
-        return None, faults
+        return self._messages(rows, fields, kind, frames, found.records, longs, buffer), faults_of(rows, sorted(wrong))
 
     def _check_chunks(
         self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
@@ -212,22 +244,25 @@ class Records:
                 wrong.append((frame, sl.COUNT_WRONG, long.records))
 
     def _messages(
-        self, rows: Ints, fields: Decoded, kind: Ints, made: list[tuple[Ints, Ints, dict[str, pa.Array]]]
-    ) -> Messages:
-        frame, index, columns = made[0]
-        if len(made) > 1:
-            frame = np.concatenate([frames for frames, _, _ in made])
-            index = np.concatenate([indexes for _, indexes, _ in made])
+        self, rows: Ints, fields: Decoded, kind: Ints, frames: Ints, records: Ints, longs: list[tuple[int, Long]],
+        buffer: Buffer,
+    ) -> StreamMessages | None:  # fmt: skip
+        frame, ordinal, order = frames[records[sl.E_REGION]], records[sl.E_ORDINAL], None
+        parts = [(number, part) for number, long in longs for part in long.found]
+        if parts:
+            frame = np.concatenate([frame, *(np.full(len(index), number) for number, (index, _) in parts)])
+            ordinal = np.concatenate([ordinal, *(index for _, (index, _) in parts)])
             order = np.argsort(frame, kind="stable")
-            frame, index, at = frame[order], index[order], array(order)
-            columns = {name: pa.concat_arrays([part[name] for _, _, part in made]).take(at) for name in columns}
+            frame, ordinal = frame[order], ordinal[order]
         firsts = np.flatnonzero(np.diff(frame, prepend=-1))  # frames ascend
         counts = np.diff(firsts, append=len(frame))
         holders = frame[firsts]
         delivered = kind[holders] == sl.DELIVERED
         publisher, subscription = (numbers(fields.columns[f"{of}_id"])[holders] for of in ("publisher", "subscription"))
         ids = np.where(delivered, subscription + names.SUBSCRIPTIONS, publisher)
-        meaning, table = self.known.meanings(rows, fields, holders, ids)
+        meaning, table = self.known.meanings(rows, fields, holders, ids)  # which notes what the frames tell
+        if not len(holders):
+            return None
         chunk = numbers(fields.columns["chunk_id"])[holders]
         placed = delivered & valid(fields.columns["chunk_id"])[holders]
         times = numbers(fields.columns["chunk_timestamp"])[holders]
@@ -239,12 +274,12 @@ class Records:
             "chunk_id": array(chunk, mask=~placed),
             "chunk_ts_ns": array(np.where(sane, times, 0) * 1_000_000, mask=~sane),
         }
-        if placed.any():
-            columns["offset"] = array(np.repeat(chunk, counts) + index, mask=np.repeat(~placed, counts))
-        return rows[:, holders], counts, shared, columns
+        holder = np.searchsorted(holders, frames)
+        unread = Unread(self.reader, buffer.data, records, holder, [columns for _, (_, columns) in parts], order)
+        return StreamMessages(rows[:, holders], counts, ordinal, shared, unread)
 
 
-def _faults(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
+def faults_of(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
     """Rows of faults for frames: (frame, code, value)."""
     faults = np.zeros((framing.Y_HEIGHT, len(wrong)), np.int64)
     if not wrong:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 import spec
 from dissector.arrays import Ints
@@ -20,7 +19,7 @@ from dissector.pool import APART
 from dissector.secrets import hide, with_secrets
 from dissector.stream import frames
 from dissector.stream import layout as sl
-from dissector.stream.messages import Records
+from dissector.stream.messages import Records, StreamMessages
 from dissector.stream.names import Names
 
 PROTOCOL = "rabbitmq-stream"
@@ -37,19 +36,6 @@ class StreamFaults(NamedTuple):
     """Some faults: (framing.Y_HEIGHT, n), their codes indexes into sl.FAULTS."""
 
     rows: Ints
-
-
-class StreamMessages(NamedTuple):
-    """Some messages, those of a frame together: what they share stands once for each frame until rows are made."""
-
-    rows: Ints
-    """(sl.R_HEIGHT, frames)."""
-    counts: Ints
-    """(frames,) how many messages each frame holds."""
-    shared: dict[str, pa.Array]
-    """Columns that the messages of a frame share, besides the leading ones: `frames` rows each."""
-    columns: dict[str, pa.Array]
-    """The other columns, a row a message."""
 
 
 Out = StreamFrames | StreamFaults | StreamMessages
@@ -114,7 +100,7 @@ class Stream:
         if faults.shape[1]:
             yield StreamFaults(faults)
         if messages is not None:
-            yield StreamMessages(*messages)
+            yield messages
 
     def _decoded(self, n: int, buffer: Buffer) -> StreamFrames:
         plan = self.plan

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dissector import columns, framing, limits, text
 from dissector.amqp10 import sections
-from dissector.arrays import Array, Ints
+from dissector.arrays import Array, Ints, Octets
 from dissector.arrow import array
 from dissector.carry import Buffer
 from dissector.hashing import hash_begin, hash_end, hash_feed
@@ -43,12 +43,8 @@ class Regions(NamedTuple):
 class Found(NamedTuple):
     """Records of some regions."""
 
-    region: Ints
-    """(n,) index of the region."""
-    ordinal: Ints
-    """(n,) records before it in its region, by the counts announced."""
-    columns: dict[str, pa.Array]
-    """Those columns of messages that the entries themselves tell."""
+    records: Ints
+    """(layout.E_HEIGHT, n): sub-batches are opened, as far as they can be."""
     wrong: list[tuple[int, int, int]]
     """Region, fault and its value."""
     total: Ints
@@ -108,8 +104,6 @@ class Reader:
     def __init__(self, compiled: bool, keep_bodies: bool) -> None:
         self.compiled = compiled
         self.keep_bodies = keep_bodies
-        self.lanes = np.zeros((1, 8), np.uint64)
-        self.tail = np.zeros(32, np.uint8)
 
     def read(self, regions: Regions, buffer: Buffer) -> Found:
         """All records; `at` and `left` of the regions move on, as far as was read."""
@@ -180,11 +174,9 @@ class Reader:
             there = np.where(readable[batches], counts, 1)
             records = np.empty((sl.E_HEIGHT, found.shape[1] + int(there.sum()) - len(batches)), np.int64)
             call(entries.open_batches, self.compiled, buffer.data, found, batches, at, counts, records)
-        made, told = self._columns(records, buffer)
-        wrong += told
         large = found[sl.E_REGION, found[sl.E_LARGE] == 1]
         wrong += [(r, sl.ID_TOO_LARGE, 0) for r in np.unique(large).tolist()]
-        return Found(records[sl.E_REGION], records[sl.E_ORDINAL], made, wrong, total)
+        return Found(records, wrong, total)
 
     def _unpacked(
         self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], buffer: Buffer
@@ -223,16 +215,19 @@ class Reader:
         wrong.extend((int(found[sl.E_REGION, batches[k]]), sl.COUNT_WRONG, int(counts[k])) for k in other.tolist())
         return at, counts
 
-    def _columns(self, records: Ints, buffer: Buffer) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
-        """The columns, and what is wrong in the sections of messages: region, fault, how many."""
+    def columns(self, records: Ints, data: Octets) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+        """Those columns of messages that records themselves tell, and what is wrong in them: region, fault, how many.
+
+        Touches no state: any thread may do it.
+        """
         n = records.shape[1]
         places, lengths, missing = records[sl.E_OFFSET], records[sl.E_LENGTH], records[sl.E_MISSING]
-        held = sections.read(buffer.data, places, lengths, missing, self.compiled)
-        hashes = sections.hashes(buffer.data, places, lengths, held, self.lanes, self.tail, self.compiled)
+        held = sections.read(data, places, lengths, missing, self.compiled)
+        hashes = sections.hashes(data, places, lengths, held, self.compiled)
         sealed, partial = records[sl.E_OPEN] == 0, missing > 0
         filtered = np.flatnonzero(records[sl.E_FILTER_LENGTH] >= 0)
         spans = records[sl.E_FILTER][filtered], records[sl.E_FILTER_LENGTH][filtered]
-        texts = text.gather(buffer.data, *spans, self.compiled)
+        texts = text.gather(data, *spans, self.compiled)
         made = held.columns | {
             "publish_seq": array(records[sl.E_NUMBER], mask=records[sl.E_LARGE] != 0),
             "record_size": array(lengths + missing, mask=sealed),
@@ -248,7 +243,7 @@ class Reader:
             there = (~sealed & ~partial).tolist()
             spans_of = np.stack([places, lengths, held.at, held.size, held.pieces], axis=1).tolist()
             bodies = [
-                sections.body(buffer.data, *span)[: limits.BODY] if whole else None
+                sections.body(data, *span)[: limits.BODY] if whole else None
                 for span, whole in zip(spans_of, there, strict=True)
             ]
             made["body"] = array(bodies, pa.binary())
@@ -296,9 +291,10 @@ class Reader:
         )
         found = self.read(regions, buffer)
         long.left = int(regions.left[0])
-        if len(found.region):
-            long.found.append((found.ordinal + long.records, found.columns))
-        long.wrong += [(code, value) for _, code, value in found.wrong]
+        made, told = self.columns(found.records, buffer.data)
+        if found.records.shape[1]:
+            long.found.append((found.records[sl.E_ORDINAL] + long.records, made))
+        long.wrong += [(code, value) for _, code, value in found.wrong + told]
         long.records += int(found.total[0])
         rest = int(regions.at[0])
         long.waiting = [buffer.data[rest:end].copy()] if rest < end else []

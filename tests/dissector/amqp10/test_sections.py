@@ -51,8 +51,7 @@ class Read:
         found = sections.read(self.data, at, length, np.array(missing or [0] * len(records), np.int64), compiled)
         self.kinds = found.kind.tolist()
         self.sizes = found.size.tolist()
-        lanes, tail = np.zeros((1, 8), np.uint64), np.zeros(32, np.uint8)
-        self.hashes = sections.hashes(self.data, at, length, found, lanes, tail, compiled).tolist()
+        self.hashes = sections.hashes(self.data, at, length, found, compiled).tolist()
         spans = zip(at.tolist(), length.tolist(), found.at.tolist(), self.sizes, found.pieces.tolist(), strict=True)
         self.bodies = [sections.body(self.data, *span) for span in spans]
         self.problems = [(row, PROBLEM_CODES[code]) for row, code, _ in found.problems.tolist()]
