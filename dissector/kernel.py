@@ -37,13 +37,16 @@ _proven: set[Callable[..., Any]] = set()
 _compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 _compiling = RLock()
 
+FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
+"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call hands
+every array on as seven words of the stack, and every matrix as nine: most of that is gone where it is inlined."""
 INDEX = "__unsigned"
 """Name of what a compiled kernel makes of its indexes."""
 
 COMPILE_ABOVE = 1 << 18
 """Input of this many octets is worth loading compiled kernels, where they are cached (0.5 to 1 s)."""
 COMPILE_COLD_ABOVE = 8 << 20
-"""Input of this many octets is worth compiling kernels for the first time (half a minute)."""
+"""Input of this many octets is worth compiling kernels for the first time (most of a minute)."""
 
 
 def kernel(function: F) -> F:
@@ -140,9 +143,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)
     try:
-        # Kernels allocate nothing; without _nrt numba does not count references of every array handed on.
-        flags: dict[str, Any] = {"boundscheck": function not in _proven, "error_model": "numpy", "_nrt": False}
-        return numba.njit(cache=_exists(file), nogil=True, **flags)(copy)
+        return numba.njit(cache=_exists(file), boundscheck=function not in _proven, **FLAGS)(copy)
     finally:
         numba.config.CACHE_DIR = before
         _note_once(_marker(), b"")
@@ -178,7 +179,9 @@ def _note_once(file: Path, octets: bytes) -> None:
 def _digest(function: Callable[..., Any]) -> str:
     """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
     code = function.__code__
-    digest = hashlib.sha256(repr((INDEX, function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode())
+    digest = hashlib.sha256(
+        repr((INDEX, FLAGS, function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode()
+    )
     for name in code.co_names:
         value = function.__globals__.get(name)
         part = repr(value)

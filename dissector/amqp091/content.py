@@ -177,6 +177,8 @@ from dissector.tcp.layout import (
     C_GAPPED,
 )
 
+NONE = -1
+"""No fault."""
 HUGE = 1 << 62
 """Announced body sizes from here on are no sizes; they are not computed with, and not shown."""
 
@@ -261,33 +263,29 @@ def body_octets(
 
 
 @kernel
-def hold(contents: Array, k: int, length: int, control: Array) -> int:
-    """Count octets that are kept until a content is complete; returns how many of others were given up for them.
+def give_up(contents: Array, frames: Array, faults: Array, control: Array) -> None:
+    """Give up methods and headers of contents under way, where too much of them is kept: more than half of it.
 
-    Where it is too much, all that have half of their mean or more are given up: more than half of what there is.
+    These are all that have half of their mean or more. The fault is noted at the frame that was one too many.
     """
-    held = control[Q_HELD] + length
-    control[Q_HELD] = held
-    if held <= limits.CONTENTS:
-        return 0
-    count = others = 0
-    for other in range(contents.shape[0]):
-        if other != k and contents[other, B_STATE] != 0:
-            has = contents[other, B_METHOD_LENGTH] + contents[other, B_HEADER_LENGTH]
+    count = held = 0
+    for k in range(contents.shape[0]):
+        if contents[k, B_STATE] != 0:
+            has = contents[k, B_METHOD_LENGTH] + contents[k, B_HEADER_LENGTH]
             count += 1 if has > 0 else 0
-            others += has
+            held += has
     dropped = 0
-    for other in range(contents.shape[0]):
-        if other != k and contents[other, B_STATE] != 0:
-            has = contents[other, B_METHOD_LENGTH] + contents[other, B_HEADER_LENGTH]
-            if has > 0 and 2 * has * count >= others:
-                contents[other, B_METHOD_MISSING] += contents[other, B_METHOD_LENGTH]
-                contents[other, B_HEADER_MISSING] += contents[other, B_HEADER_LENGTH]
-                contents[other, B_METHOD_LENGTH] = 0
-                contents[other, B_HEADER_LENGTH] = 0
+    for k in range(contents.shape[0]):
+        if contents[k, B_STATE] != 0:
+            has = contents[k, B_METHOD_LENGTH] + contents[k, B_HEADER_LENGTH]
+            if has > 0 and 2 * has * count >= held:
+                contents[k, B_METHOD_MISSING] += contents[k, B_METHOD_LENGTH]
+                contents[k, B_HEADER_MISSING] += contents[k, B_HEADER_LENGTH]
+                contents[k, B_METHOD_LENGTH] = 0
+                contents[k, B_HEADER_LENGTH] = 0
                 dropped += has
     control[Q_HELD] = held - dropped
-    return dropped
+    content_fault(faults, control, frames, control[Q_FRAME] - 1, LIMIT, dropped)
 
 
 @kernel
@@ -373,7 +371,7 @@ def finish_message(
 @kernel
 def begin_content(
     frames: Array, i: int, role: int, no_ack: int, channels: Array, row: int, contents: Array, k: int, lanes: Array,
-    faults: Array, control: Array, keep: int,
+    control: Array, keep: int,
 ) -> None:  # fmt: skip
     """Remember the method of a content."""
     contents[k, B_KIND] = role
@@ -407,16 +405,13 @@ def begin_content(
         contents[k, B_BODY] = control[Q_BODIES]
         control[Q_BODIES] += 1
     hash_begin(lanes, k)
-    dropped = hold(contents, k, frames[R_LENGTH, i], control)
-    if dropped > 0:
-        content_fault(faults, control, frames, i, LIMIT, dropped)
+    control[Q_HELD] += frames[R_LENGTH, i]
 
 
 @kernel
 def take_method(
     frames: Array, i: int, role: int, tag: int, no_ack: int, no_wait: int, channels: Array, row: int,
-    contents: Array, lanes: Array, nodes: Array, free_nodes: Array, faults: Array, control: Array, server: int,
-    keep: int,
+    contents: Array, lanes: Array, nodes: Array, free_nodes: Array, control: Array, server: int, keep: int,
 ) -> None:  # fmt: skip
     """What a method changes on its channel."""
     if role in (PUBLISH, DELIVER, GET_OK, RETURN):
@@ -429,7 +424,7 @@ def take_method(
             node = answered(channels, row, N_GETS, nodes, free_nodes)
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
-        begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, faults, control, keep)
+        begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, control, keep)
     elif role == SELECT:
         channels[row, N_CONFIRM] = 1
     elif role == CONSUME:
@@ -466,6 +461,8 @@ def assemble(
 ) -> None:  # fmt: skip
     """Take frames and spans from the cursor on until they end or the room for results does.
 
+    It also ends where too much is held of contents under way; see `give_up`.
+
     `tags`: per frame the hash of its consumer tag (0: none or empty); `no_acks`, `no_waits`: bitmaps of two arguments.
     Fills R_EPOCH of the frames.
     """
@@ -475,9 +472,10 @@ def assemble(
     while i < count or s < span_count:
         if (
             control[Q_MESSAGES] + 3 > messages.shape[1]
-            or control[Q_FAULTS] + 4 > faults.shape[1]
+            or control[Q_FAULTS] + 5 > faults.shape[1]
             or control[Q_KEPT] + 2 > kept.shape[1]
             or (free_channels[0] == 0 and control[Q_FULL] == 0)
+            or control[Q_HELD] > limits.CONTENTS
         ):
             break
         if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
@@ -507,99 +505,100 @@ def assemble(
         role = PLAIN
         if method >= 0:
             role = roles[method]
-        if kind == PROTOCOL_HEADER or number == 0:
-            frames[R_EPOCH, i] = 0
-            if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION)):
-                content_fault(faults, control, frames, i, CHANNEL_WRONG, 0)
-            i += 1
-            continue
-        # Frames of one channel mostly follow each other.
-        if row < 0 or channels[row, N_SLOT] != slot or channels[row, N_CHANNEL] != number:
-            row = channel_row(slot, number, 1, channels, contents, lanes, table, first, free_channels, control)
-        if row < 0:
-            frames[R_EPOCH, i] = 0
-            content_fault(faults, control, frames, i, LIMIT, 0)
-            i += 1
-            continue
+        epoch = 0
+        wrong = NONE
+        value = 0
+        is_over = False
         side = frames[R_SIDE, i]
         server = 0 if side == conn[slot, C_CLIENT] else 1
-        k = 2 * row + server
-        if role == CONNECTION:
-            content_fault(faults, control, frames, i, CHANNEL_WRONG, 0)
-        if kind == METHOD:
-            if role == OPEN and server == 0:
-                for other in range(2 * row, 2 * row + 2):
+        k = 0
+        if kind == PROTOCOL_HEADER or number == 0:
+            if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION)):
+                wrong = CHANNEL_WRONG
+            number = 0
+        # Frames of one channel mostly follow each other.
+        elif row < 0 or channels[row, N_SLOT] != slot or channels[row, N_CHANNEL] != number:
+            row = channel_row(slot, number, 1, channels, contents, lanes, table, first, free_channels, control)
+            if row < 0:
+                wrong = LIMIT
+                number = 0
+        if number != 0:
+            k = 2 * row + server
+            if kind == METHOD:
+                wrong = CHANNEL_WRONG if role == CONNECTION else NONE
+                opens = role == OPEN and server == 0
+                for other in range(2 * row if opens else k, 2 * row + 2 if opens else k + 1):
                     if contents[other, B_STATE] != 0:
-                        content_fault(faults, control, frames, i, ABANDONED, contents[other, B_FIRST_NO])
+                        broken = ABANDONED if opens else INTERRUPTED
+                        content_fault(faults, control, frames, i, broken, contents[other, B_FIRST_NO])
                         sender = side if other == k else 1 - side
                         finish_message(
                             channels, row, contents, other, sender, lanes, waiting, hashes, messages, control
                         )
-                clear(channels, row, nodes, free_nodes)
-                channels[row, N_EPOCH] += 1
-                channels[row, N_CONFIRM] = 0
-                channels[row, N_SEQ] = 0
-                channels[row, N_UNSURE] = KNOWN
-                channels[row, N_STRAYED] = 0
-            elif contents[k, B_STATE] != 0:
-                content_fault(faults, control, frames, i, INTERRUPTED, contents[k, B_FIRST_NO])
-                finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-            if role == SELECT and channels[row, N_EPOCH] == 0 and conn[slot, C_GAPPED] == 0:
-                channels[row, N_UNSURE] = KNOWN  # the opening was before the capture; this is the first select of it
-            if method == -1:  # not enough is left of it to say what it was
-                channels[row, N_STRAYED] |= STRAYED
-                if server == 0:
-                    channels[row, N_UNSURE] = UNKNOWN
-            no_ack = is_set(no_acks, i) if frames[R_MISSING, i] == 0 else -1
-            take_method(
-                frames, i, role, tags[i], no_ack, is_set(no_waits, i), channels, row, contents, lanes, nodes,
-                free_nodes, faults, control, server, keep,
-            )  # fmt: skip
-        elif kind == HEADER:
-            if contents[k, B_STATE] != 1 or contents[k, B_LOST] != 0:
-                content_fault(faults, control, frames, i, UNEXPECTED, kind)
-                if contents[k, B_STATE] != 0:
-                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-            elif frames[R_LENGTH, i] >= 12:
-                touch(frames, i, contents, k)
-                offset = frames[R_OFFSET, i]
-                contents[k, B_STATE] = 2
-                contents[k, B_HEADER_OFFSET] = offset
-                contents[k, B_HEADER_LENGTH] = frames[R_LENGTH, i]
-                contents[k, B_HEADER_MISSING] = frames[R_MISSING, i]
-                dropped = hold(contents, k, frames[R_LENGTH, i], control)
-                if dropped > 0:
-                    content_fault(faults, control, frames, i, LIMIT, dropped)
-                high = u32(data, offset + 4)
-                if high < 1 << 30:
-                    contents[k, B_SIZE] = (high << 32) | u32(data, offset + 8)
+                if opens:
+                    clear(channels, row, nodes, free_nodes)
+                    channels[row, N_EPOCH] += 1
+                    channels[row, N_CONFIRM] = 0
+                    channels[row, N_SEQ] = 0
+                    channels[row, N_UNSURE] = KNOWN
+                    channels[row, N_STRAYED] = 0
+                if role == SELECT and channels[row, N_EPOCH] == 0 and conn[slot, C_GAPPED] == 0:
+                    channels[row, N_UNSURE] = KNOWN  # the opening was before the capture; this is the first select
+                if method == -1:  # not enough is left of it to say what it was
+                    channels[row, N_STRAYED] |= STRAYED
+                    if server == 0:
+                        channels[row, N_UNSURE] = UNKNOWN
+                no_ack = is_set(no_acks, i) if frames[R_MISSING, i] == 0 else -1
+                take_method(
+                    frames, i, role, tags[i], no_ack, is_set(no_waits, i), channels, row, contents, lanes, nodes,
+                    free_nodes, control, server, keep,
+                )  # fmt: skip
+            elif kind == HEADER:
+                if contents[k, B_STATE] != 1 or contents[k, B_LOST] != 0 or frames[R_LENGTH, i] < 12:
+                    wrong = UNEXPECTED
+                    value = kind
+                    is_over = contents[k, B_STATE] != 0
                 else:
-                    contents[k, B_SIZE] = HUGE
-                    content_fault(faults, control, frames, i, TOO_LARGE, HUGE)
-                if contents[k, B_SIZE] == 0:
-                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-            else:
-                content_fault(faults, control, frames, i, UNEXPECTED, kind)
-                finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-        elif kind == BODY:
-            if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
-                if contents[k, B_LOST] != NOT_TAKEN:
-                    content_fault(faults, control, frames, i, UNEXPECTED, kind)
-                if contents[k, B_STATE] != 0 and contents[k, B_LOST] != 0:
-                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-            else:
-                touch(frames, i, contents, k)
-                if frames[R_OFFSET, i] >= 0:
-                    dropped = body_octets(
-                        contents, lanes, waiting, kept, control, k, data, frames[R_OFFSET, i], frames[R_LENGTH, i], keep
-                    )  # fmt: skip
-                    if dropped > 0:
-                        unfinished_fault(faults, control, channels, row, contents, k, side, LIMIT, dropped)
-                if contents[k, B_OVER] > 0:
-                    content_fault(faults, control, frames, i, BODY_TOO_LARGE, contents[k, B_OVER])
-                if contents[k, B_GOT] >= contents[k, B_SIZE]:
-                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-        frames[R_EPOCH, i] = channels[row, N_EPOCH]
+                    touch(frames, i, contents, k)
+                    offset = frames[R_OFFSET, i]
+                    contents[k, B_STATE] = 2
+                    contents[k, B_HEADER_OFFSET] = offset
+                    contents[k, B_HEADER_LENGTH] = frames[R_LENGTH, i]
+                    contents[k, B_HEADER_MISSING] = frames[R_MISSING, i]
+                    control[Q_HELD] += frames[R_LENGTH, i]
+                    high = u32(data, offset + 4)
+                    if high < 1 << 30:
+                        contents[k, B_SIZE] = (high << 32) | u32(data, offset + 8)
+                    else:
+                        contents[k, B_SIZE] = HUGE
+                        wrong = TOO_LARGE
+                        value = HUGE
+                    is_over = contents[k, B_SIZE] == 0
+            elif kind == BODY:
+                if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
+                    if contents[k, B_LOST] != NOT_TAKEN:
+                        wrong = UNEXPECTED
+                        value = kind
+                    is_over = contents[k, B_STATE] != 0 and contents[k, B_LOST] != 0
+                else:
+                    touch(frames, i, contents, k)
+                    if frames[R_OFFSET, i] >= 0:
+                        dropped = body_octets(
+                            contents, lanes, waiting, kept, control, k, data, frames[R_OFFSET, i], frames[R_LENGTH, i],
+                            keep,
+                        )  # fmt: skip
+                        if dropped > 0:
+                            unfinished_fault(faults, control, channels, row, contents, k, side, LIMIT, dropped)
+                    if contents[k, B_OVER] > 0:
+                        wrong = BODY_TOO_LARGE
+                        value = contents[k, B_OVER]
+                    is_over = contents[k, B_GOT] >= contents[k, B_SIZE]
+            epoch = channels[row, N_EPOCH]
+        if wrong != NONE:
+            content_fault(faults, control, frames, i, wrong, value)
+        if is_over:
+            finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
+        frames[R_EPOCH, i] = epoch
         i += 1
     control[Q_FRAME] = i
     control[Q_SPAN] = s

@@ -157,6 +157,8 @@ class Amqp091:
                 self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free, self.messages,
                 self.hashes, self.content_faults, self.kept, q, self.keep,
             )  # fmt: skip
+            if q[ly.Q_HELD] > limits.CONTENTS:
+                call(content.give_up, self.compiled, self.contents, self.frames, self.content_faults, q)
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:
