@@ -47,7 +47,7 @@ WAITING_GROUPS = 4
 
 WITH_STATISTICS = (
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "channel", "method", "command", "kind",
-    "publish_seq", "delivery_tag", "code",
+    "publish_seq", "publish_seq_unsure", "delivery_tag", "code",
 )  # fmt: skip
 """Columns by which readers leave out row groups; statistics of all others cost a tenth of the writing."""
 

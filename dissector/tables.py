@@ -194,6 +194,9 @@ class Tables:
             "channel_epoch": _int32(rows[ly.G_EPOCH]),
             "no_ack": array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
             "publish_seq": array(rows[ly.G_SEQ], mask=rows[ly.G_SEQ] < 0),
+            "publish_seq_unsure": array(
+                (rows[ly.G_SEQ] == -2) | (rows[ly.G_EPOCH] == 0), mask=rows[ly.G_KIND] != ly.PUBLISH
+            ),
             "body_size": array(rows[ly.G_SIZE], mask=rows[ly.G_SIZE] < 0),
             "body_hash": array(messages.hashes.view(np.int64), mask=(rows[ly.G_HASH] == 0) | (not self.show_hashes)),
             "is_partial": array(rows[ly.G_PARTIAL] == 1),

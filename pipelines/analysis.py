@@ -17,6 +17,7 @@ from pipelines.flow_control import flow_control, zero_windows
 from pipelines.heartbeats import heartbeats
 from pipelines.holes import holes
 from pipelines.latency import latency_buckets, latency_summary
+from pipelines.numbers import numbered
 from pipelines.output import Output
 from pipelines.reader import read_note, read_table
 from pipelines.rpcs import rpcs
@@ -37,7 +38,7 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
     """Tables in the order in which they are made, each with what makes it from the tables that are there already."""
     return {
         "confirms": lambda read, lost: _with_streams(
-            confirms(read("amqp091_frames"), read("messages"), read("connections"), lost()),
+            confirms(read("amqp091_frames"), _numbered(read, lost), read("connections"), lost()),
             stream_confirms, read, "stream_frames", "messages", "connections", "anomalies",
         ),
         "settlements": lambda read, lost: settlements(
@@ -66,6 +67,14 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
         "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
         "latency_summary": lambda read, _: latency_summary(*_measured(read)),
     }  # fmt: skip
+
+
+def _numbered(read: Read, lost: Lost) -> DataFrame:
+    """Messages; with the numbers that confirms tell, where there are any to be told."""
+    messages = read("messages")
+    if messages.where("publish_seq_unsure").isEmpty():
+        return messages
+    return numbered(messages, read("amqp091_frames"), read("connections"), lost())
 
 
 def _with_streams(rows: DataFrame, job: Callable[..., DataFrame], read: Read, *tables: str) -> DataFrame:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
@@ -53,6 +54,15 @@ def once(rows: DataFrame) -> DataFrame:
     Spark shares what it exchanges.
     """
     return rows.localCheckpoint(eager=False) if small(rows.sparkSession) else rows
+
+
+def kept(rows: DataFrame) -> DataFrame:
+    """Rows that several steps, one behind the other, each use more than once: computed once, and kept.
+
+    Else each step would double the plan; where there is little data, `running` sees to that. They stay in memory, or on
+    disk, as long as the session.
+    """
+    return rows if small(rows.sparkSession) else rows.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def running(

@@ -30,13 +30,24 @@ def confirms(
     Returns:
         The table `confirms`.
     """
+    if "numbered_by" not in messages.columns:
+        messages = messages.withColumn("numbered_by", sf.lit("counted"))
     published = messages.where(
         (sf.col("protocol") == "amqp-0-9-1") & (sf.col("kind") == "publish") & sf.col("publish_seq").isNotNull()
     ).select(
         *CHANNEL,
         sf.col("publish_seq").alias("number"),
         sf.struct(
-            "protocol", "exchange", "routing_key", "message_id", "body_size", "frame_no", "capture", "packet", "ts_ns"
+            "protocol",
+            "exchange",
+            "routing_key",
+            "message_id",
+            "body_size",
+            "frame_no",
+            "capture",
+            "packet",
+            "ts_ns",
+            "numbered_by",
         ).alias("publish"),
     )
     answer = sf.struct(
@@ -75,10 +86,12 @@ def confirms(
     answered = sf.col("answer").isNotNull()
     lost = sf.col("lost") if places is not None else None
     ended_by, end_ts_ns = endings.unanswered(sf.col("publish"), "server_close", lost)
+    inferred = sf.col("publish.numbered_by") == "inferred"  # it may be another's answer
     result = rows.select(
         "publish.protocol",
         *CHANNEL,
         sf.col("number").alias("publish_seq"),
+        "publish.numbered_by",
         "publish.exchange",
         "publish.routing_key",
         "publish.message_id",
@@ -97,7 +110,7 @@ def confirms(
         "return.reply_code",
         sf.when(~answered, ended_by).alias("ended_by"),
         sf.when(~answered, end_ts_ns).alias("end_ts_ns"),
-        sf.try_subtract("answer.ts_ns", "publish.ts_ns").alias("latency_ns"),
+        sf.when(~inferred, sf.try_subtract("answer.ts_ns", "publish.ts_ns")).alias("latency_ns"),
         sf.lit(1).alias("records"),
     )
     return conform(result, "confirms")

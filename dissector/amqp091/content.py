@@ -387,9 +387,11 @@ def begin_content(
     contents[k, B_GOT] = 0
     contents[k, B_MISSING] = 0
     contents[k, B_SEQ] = -1
-    if role == PUBLISH and channels[row, N_CONFIRM]:
-        channels[row, N_SEQ] += 1
-        if channels[row, N_UNSURE] == KNOWN:
+    if role == PUBLISH:
+        channels[row, N_SEQ] += channels[row, N_CONFIRM]
+        if channels[row, N_UNSURE] != KNOWN:
+            contents[k, B_SEQ] = -2
+        elif channels[row, N_CONFIRM]:
             contents[k, B_SEQ] = channels[row, N_SEQ]
     contents[k, B_NO_ACK] = no_ack
     contents[k, B_FIRST_NO] = frames[R_NO, i]

@@ -131,7 +131,7 @@ KNOWN, DOUBTFUL, UNKNOWN = range(3)
     B_METHOD, B_METHOD_OFFSET, B_METHOD_LENGTH, B_METHOD_MISSING,
     B_HEADER_OFFSET, B_HEADER_LENGTH, B_HEADER_MISSING,
     B_SIZE, B_GOT, B_MISSING,  # of the body, in octets
-    B_SEQ, B_NO_ACK,  # -1: null
+    B_SEQ, B_NO_ACK,  # -1: null; -2: a number that is not known, if the channel is in confirm mode
     B_FIRST_NO, B_FIRST_PACKET, B_FIRST_TS, B_FIRST_CAPTURE,
     B_NO, B_PACKET, B_TS, B_CAPTURE,  # of its last frame so far
     B_OVER,  # octets beyond the announced body

@@ -220,7 +220,14 @@ def sent(name: str, channel: int = 1, body: bytes = b"x") -> bytes:
 def publish_numbers(packets: list[Packet]) -> dict[str, int | None]:
     """The number of each publish, by message id."""
     _, messages, _ = amqp(packets)
+    assert all(row["publish_seq_unsure"] is None for row in messages if row["kind"] != "publish")
     return {row["message_id"]: row["publish_seq"] for row in messages if row["kind"] == "publish"}
+
+
+def unsure(packets: list[Packet]) -> set[str]:
+    """The publishes of which the number is not sure."""
+    _, messages, _ = amqp(packets)
+    return {row["message_id"] for row in messages if row["publish_seq_unsure"]}
 
 
 def without(tape: Tape, *places: int) -> list[Packet]:
@@ -238,8 +245,10 @@ def test_publishes_behind_a_hole_that_may_hold_others_have_no_number() -> None:
     assert publish_numbers(without(tape, 4)) == {
         "one": 1, "other": 1, "two": None, "another": None, "three": None, "four": 1, "five": 2,
     }  # fmt: skip
+    assert unsure(without(tape, 4)) == {"two", "another", "three"}
     whole = publish_numbers(tape.packets)
     assert (whole["two"], whole["three"]) == (3, 4)
+    assert unsure(tape.packets) == set()
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -274,6 +283,9 @@ def test_a_method_of_which_nothing_is_left_may_have_been_a_publish() -> None:
 def test_a_channel_that_was_opened_before_the_capture_counts_from_its_first_select() -> None:
     tape = Tape(syn=False).play([(CLIENT, sent("zero") + SELECT + sent("one") + SELECT + sent("two"))])
     assert publish_numbers(tape.packets) == {"zero": None, "one": 1, "two": 2}
+    assert unsure(tape.packets) == {"zero", "one", "two"}, "that may have been the second select"
+    plain = Tape().play([*BEGIN, (CLIENT, sent("plain") + SELECT + sent("one"))])
+    assert unsure(plain.packets) == set()
 
 
 @pytest.mark.parametrize("lost", ["nothing", "a get", "an answer", "the end of a get"])
