@@ -17,8 +17,8 @@ from pipelines.confirms import confirms
 from pipelines.holes import holes
 from pipelines.numbers import QUIET_NS, numbered
 from pipelines.schemas import schema
-from tests.captures.damage import Capture, late, lossy
-from tests.captures.damage import numbered as with_numbers
+from tests.captures.damage.ways import Capture, late, lossy
+from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet
 from tests.dissector.runs import dissect_packets, recorded, rows
 from tests.pipelines.conversations import CLIENTS, Conversation, Seen, conversation, damaged
