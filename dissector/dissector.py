@@ -39,6 +39,7 @@ from dissector.tcp.layout import (
     V_SLOT,
 )
 from dissector.tcp.reassembler import Output, Reassembler
+from dissector.tls.shown import Fault
 from dissector.tls.stage import Tls
 from spec.model import Protocol as Specification
 
@@ -155,7 +156,7 @@ class Dissector:
     def decode(self, batch: PacketBatch) -> Decoded:
         """The segments of a batch of packets; what became of the others goes to `reports`."""
         for secrets in batch.secrets:
-            self.tls.add(secrets)
+            self.tls.add(secrets, batch.capture)
         point = self.points[batch.capture] if batch.capture < len(self.points) else 0
         segments, report = self.packets.segments(batch, self.compiled, point)
         self.reports.append(report)
@@ -243,6 +244,10 @@ class Dissector:
     def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
         """Hand pieces to the protocols."""
         conn = self.tcp.conn
+        if self.tls.faults:
+            faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
+            self.tls.faults.clear()
+            yield partial(self._tls_faults, faults, Ends.of(conn, *where.T))
         self._begin(conn)
         spoken = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
         for number, protocol in self.protocols.items():
@@ -335,6 +340,9 @@ class Dissector:
 
     def _tcp_faults(self, faults: Ints, ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.tcp_faults(faults, ends))
+
+    def _tls_faults(self, faults: list[Fault], ends: Ends) -> list[Row]:
+        return self.cut("anomalies", self.tables.tls_faults(faults, ends))
 
     def _windows(self, windows: Ints, ends: Ends) -> list[Row]:
         return self.cut("tcp_windows", self.tables.windows(windows, ends))

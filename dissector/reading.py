@@ -16,7 +16,6 @@ from dissector.arrow import array, of_rows
 from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
 from dissector.dissector import Dissector, Options, Row, Work
 from dissector.merging import Capture, Decoded, merge
-from dissector.packets import SegmentBatch
 from dissector.sources import Source, find, octets
 from dissector.tables import NAMES, TYPES, record_batch, schema
 from spec.model import Protocol
@@ -98,22 +97,12 @@ class Reading:
         for decoded in merge(captures, points):
             self.dissector.tcp.points = np.array(points, np.int64)
             yield from self.dissector.take(decoded)
-            self._told(decoded.segments)
             yield from self._pending()
         yield from self._pending()
         if self.sources:
             yield partial(self._problems, self.sources[-1].name, self.dissector.packets.finish(), None)
         yield from self.dissector.last_work()
-
-    def _told(self, segments: SegmentBatch) -> None:
-        """Note what TLS gave up in these segments."""
-        problems = self.dissector.tls.problems
-        if problems:
-            rows = [np.flatnonzero(segments.packet == problem.packet) for problem in problems]
-            times = [int(segments.ts_ns[row[0]]) if len(row) else None for row in rows]
-            capture = self.dissector.captures[int(segments.capture[-1])]
-            self.pending.append(partial(self._problems, capture, list(problems), times))
-            problems.clear()
+        yield from self._pending()
 
     def _pending(self) -> Iterator[Work]:
         """Rows that are not of connections: what was told of captures, and of limits."""
@@ -122,6 +111,10 @@ class Reading:
             problem = Problem("limit-reached", packet, None, told)
             yield partial(self._problems, self.dissector.captures[capture], [problem], [ts_ns])
         tcp.given_up.clear()
+        secrets = self.dissector.tls.problems
+        for capture, problem in secrets:
+            yield partial(self._problems, self.dissector.captures[capture], [problem], None)
+        secrets.clear()
         yield from self.pending
         self.pending.clear()
 

@@ -42,6 +42,7 @@ from dissector.tcp.layout import (
     ZERO,
 )
 from dissector.tcp.layout import FAULTS as TCP_FAULTS
+from dissector.tls.shown import Fault
 from spec.model import Protocol
 
 TYPES = {
@@ -230,6 +231,13 @@ class Tables:
         offset = array(rows[T_POS], mask=rows[T_POS] < 0)
         leading = self._leading(ends, number, *where, *where)
         return self._anomalies(codes, details, nulls(len(codes), "int32"), offset, leading)
+
+    def tls_faults(self, faults: Sequence[Fault], ends: Ends) -> pa.RecordBatch:
+        """Rows of `anomalies` for what TLS had."""
+        packet, ts, capture = np.array([fault.at for fault in faults], np.int64).T
+        leading = self._leading(ends, np.full(len(faults), -1), capture, packet, ts, capture, packet, ts)
+        codes, details = [fault.code for fault in faults], [fault.told for fault in faults]
+        return self._anomalies(codes, details, nulls(len(codes), "int32"), nulls(len(codes), "int64"), leading)
 
     def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Rows of `anomalies` for connections of which nothing is decoded, by their rows of `connections`."""

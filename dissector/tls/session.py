@@ -9,7 +9,7 @@ from dissector.tls.keylog import KeyLog
 from dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
 from dissector.tls.opener import REFUSED, Epoch, Found, Opener, of_secret
 from dissector.tls.records import ALERT, CHANGE, DATA, HANDSHAKE, HEAD, At, Event, Gap, Lost, Record, Walk, is_followed
-from dissector.tls.shown import Alert, Shown, owner
+from dissector.tls.shown import Alert, Fault, Shown, owner
 from spec.tls import Suite
 
 CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
@@ -78,22 +78,24 @@ class Half:
 class Session:
     """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
 
-    What is carried is put behind what is in `plain`, with the number `slot` of the connection; the caller takes it, and
-    what is in `problems`, and empties both.
+    What is carried is put behind what is in `plain`, what is wrong behind `faults`, both with the number `slot` of the
+    connection; the caller takes them and empties both.
     """
 
     __slots__ = (
-        "_chosen", "_hello", "_known", "_retried", "halves", "held", "hoping", "keylog", "plain", "problems", "shown",
+        "_chosen", "_hello", "_known", "_retried", "faults", "halves", "held", "hoping", "keylog", "plain", "shown",
         "slot", "waiting",
     )  # fmt: skip
 
-    def __init__(self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[Plain] | None = None) -> None:
+    def __init__(
+        self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[Plain] | None = None,
+        faults: list[Fault] | None = None,
+    ) -> None:  # fmt: skip
         self.keylog = keylog
         self.slot = slot
         self.shown = Shown()
         self.plain: list[Plain] = [] if plain is None else plain
-        self.problems: list[tuple[str, int, str]] = []
-        """Codes of anomalies, with the packet and what to say."""
+        self.faults: list[Fault] = [] if faults is None else faults
         self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
         self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
@@ -120,7 +122,7 @@ class Session:
                 self.waiting.append((side, event))
                 self.held += _size(event)
         if self.held > limits.TLS_HELD:
-            self.stop_waiting(last)
+            self.stop_waiting(side, last)
 
     def resume(self) -> None:
         """Go on where secrets were missing, if some have come: what was in vain is not tried again with the same."""
@@ -134,10 +136,10 @@ class Session:
             done += 1
         del self.waiting[:done]
 
-    def stop_waiting(self, at: At) -> None:
+    def stop_waiting(self, side: int, at: At) -> None:
         """A limit is reached."""
         told = f"{self.held} octets of a TLS connection waited for secrets that did not come: it stays encrypted"
-        self.problems.append(("limit-reached", at[0], told))
+        self._fault("limit-reached", side, at, told)
         self.give_up()
 
     def give_up(self) -> None:
@@ -159,6 +161,9 @@ class Session:
             return False
         opener = half.opener or self._make_opener(side, half)
         return (opener is None or (opener.hopeless and not opener.worked)) and not self._may_wait(side, opener)
+
+    def _fault(self, code: str, side: int, at: At, told: str) -> None:
+        self.faults.append(Fault(code, self.slot, side, at, told))
 
     # ------------------------------------------------------------------------------------------------------ events
 
@@ -193,7 +198,7 @@ class Session:
                 return False
             if opened is None and opener and opener.hopeless and not half.walk.blind:
                 told = f"the secrets of this connection open none of {REFUSED} records in a row: it stays encrypted"
-                self.problems.append(("tls-undecrypted", record.last[0], told))
+                self._fault("tls-undecrypted", side, record.last, told)
             half.walk.blind = opener is None or opener.hopeless
         if opened is None:
             self._seal(side, half, record)
@@ -351,7 +356,8 @@ class Session:
                 try:
                     self._message(side, half, kind, body, at)
                 except MalformedError:
-                    self.shown.malformed += 1
+                    told = f"{KNOWN.messages[kind].name}, of {length} octets: its lengths contradict each other"
+                    self._fault("tls-message-malformed", side, at, told)
 
     def _message(self, side: int, half: Half, kind: int, body: bytes, at: At) -> None:
         shown = self.shown
@@ -394,7 +400,7 @@ class Session:
             try:
                 self.shown.certificates[side] = certificates.read(found[0])
             except MalformedError:
-                self.shown.malformed += 1
+                self._fault("tls-message-malformed", side, at, "a certificate that is none")
         self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))
 
     def _finish(self, side: int, half: Half, at: At) -> None:

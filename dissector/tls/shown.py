@@ -25,6 +25,16 @@ class Step(NamedTuple):
     detail: str = ""
 
 
+class Fault(NamedTuple):
+    """Something for `anomalies`: a code, on which connection, by which side, where, and what to say of it."""
+
+    code: str
+    slot: int
+    side: int
+    at: At
+    told: str
+
+
 class Alert(NamedTuple):
     """An alert that could be read."""
 
@@ -57,8 +67,6 @@ class Shown:
     accepted: bool = False
     """The server went on when the handshake was done."""
     decrypted: bool = False
-    malformed: int = 0
-    """Messages that contradict their lengths."""
 
     def step(self, event: str, side: int, at: At, detail: str = "") -> None:
         """One more."""

@@ -27,7 +27,7 @@ from dissector.tls import ciphers, runs
 from dissector.tls.keylog import KeyLog
 from dissector.tls.records import At
 from dissector.tls.session import Plain, Session
-from dissector.tls.shown import Shown
+from dissector.tls.shown import Fault, Shown
 
 ROWS = (
     S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,
@@ -73,8 +73,10 @@ class Tls:
         """With which of the pieces at hand."""
         self.opened: list[runs.Opened] = []
         """What runs hand on."""
-        self.problems: list[Problem] = []
-        """What was given up since the caller last emptied the list."""
+        self.faults: list[Fault] = []
+        """What was wrong with connections since the caller last emptied the list."""
+        self.problems: list[tuple[int, Problem]] = []
+        """What was wrong with secrets, and the number of the capture, since the caller last emptied the list."""
         self.sealed = 0
         """Connections that are over and of which nothing was decrypted, though there was something encrypted."""
         self.lacks = self.full = False
@@ -86,17 +88,18 @@ class Tls:
             self.taken = np.concatenate([self.taken, np.zeros(capacity - len(self.taken), np.bool_)])
             self.positions = np.concatenate([self.positions, np.zeros(2 * capacity - len(self.positions), np.int64)])
         self.taken[slot] = True
-        session = self.sessions[slot] = Session(self.keylog, begun, slot, self.plain)
+        session = self.sessions[slot] = Session(self.keylog, begun, slot, self.plain, self.faults)
         self.positions[2 * slot : 2 * slot + 2] = 0
         return session.shown
 
-    def add(self, secrets: bytes) -> None:
+    def add(self, secrets: bytes, capture: int) -> None:
         """Take in a key log that came with a capture."""
         if ciphers.is_installed():
             self.keylog.add(secrets)
         elif not self.lacks:
             self.lacks = True
-            self.problems.append(Problem("tls-undecrypted", 0, None, f"the capture holds secrets, but {ciphers.LACKS}"))
+            problem = Problem("tls-undecrypted", 0, None, f"the capture holds secrets, but {ciphers.LACKS}")
+            self.problems.append((capture, problem))
 
     def mine(self, slots: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
         """Which of these slots are TLS; None where none is."""
@@ -130,14 +133,12 @@ class Tls:
             before = session.held
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
-                self._hold(session, before, tuple(where[3:]))
+                self._hold(session, before, side, tuple(where[3:]))
             half = session.halves[side]
             kept = half.kept
             if kept != half.counted:
                 self.burden.change(session.slot, kept - half.counted)
                 half.counted = kept
-            if session.problems:
-                self._note(session)
             self.order += [int(order[at])] * (len(self.plain) - len(self.order))
             left -= length
             at += 1
@@ -150,21 +151,20 @@ class Tls:
             if self.keylog.full and not self.full:
                 self.full = True
                 told = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are not used"
-                self.problems.append(Problem("limit-reached", 0, None, told))
+                self.problems.append((0, Problem("limit-reached", 0, None, told)))
             for slot in sorted(over or self.stuck):
                 session = self.sessions[slot]
                 before = session.held
                 session.resume()
                 if over:
                     session.give_up()
-                self._hold(session, before, (0, 0, 0))
-                self._note(session)
+                self._hold(session, before, 0, (0, 0, 0))
         return self._pieces(buffer)
 
-    def _hold(self, session: Session, before: int, at: At) -> None:
+    def _hold(self, session: Session, before: int, side: int, at: At) -> None:
         """Count what waits."""
         if self.held + session.held - before > limits.TLS_HELD_ALL:
-            session.stop_waiting(at)
+            session.stop_waiting(side, at)
         self.held += session.held - before
         if session.held:
             self.stuck.add(session.slot)
@@ -180,10 +180,6 @@ class Tls:
                     self.sealed += session.is_sealed
                     self.taken[slot] = False
                     self.stuck.discard(slot)
-
-    def _note(self, session: Session) -> None:
-        self.problems += [Problem(code, packet, None, told) for code, packet, told in session.problems]
-        session.problems.clear()
 
     def _pieces(self, buffer: Buffer) -> Ints:
         """What sessions and runs have handed on, as pieces, in the order of the pieces that they were in."""

@@ -134,6 +134,27 @@ def test_hellos_say_what_was_agreed() -> None:
     assert [step.event for step in found.shown.steps] == ["tls.certificate", "tls.finished", "tls.finished"]
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
+def test_malformed_messages_are_told(batch_bytes: int) -> None:
+    opening, _, _ = sealed("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", SESSION)
+    der = certificate()[1]
+    (side, hello), (other, answer), *rest = opening
+    assert (side, other) == (CLIENT, SERVER) and der in answer
+    answer = answer.replace(der, der[:1] + b"\xff" + der[2:])
+    hello = hello[:43] + b"\xff" + hello[44:]  # the length of the session's name
+    tape = Tape(server_port=5671).play([(side, hello), (other, answer), *rest])
+    found = dissect_packets(tape.packets, batch_bytes=batch_bytes, check=True)
+    told = [(r["code"], r["from_client"], r["packet"], r["detail"]) for r in rows(found["anomalies"])]
+    octets = len(hello) - HEAD - 4
+    assert told == [
+        ("tls-message-malformed", True, 4, f"client_hello, of {octets} octets: its lengths contradict each other"),
+        ("tls-message-malformed", False, 5, "a certificate that is none"),
+    ]
+    (row,) = rows(found["connections"])
+    assert {r["connection_id"] for r in rows(found["anomalies"])} == {row["connection_id"]}
+    assert {r["ts_ns"] for r in rows(found["anomalies"])} == {p.ts_ns for p in tape.packets[3:5]}
+
+
 def test_names_cannot_play_with_the_terminal() -> None:
     name = b"evil\x1b[2J\n\xff"
     extension = struct.pack(">HHHBH", 0, len(name) + 5, len(name) + 3, 0, len(name)) + name
@@ -213,13 +234,15 @@ def test_a_flipped_bit_costs_one_record() -> None:
 
 def test_the_wrong_secrets_open_nothing() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
-    turns = [*turns, *turns]  # more than are tried
+    turns = turns * 3  # more than are tried
     wrong = b"".join(line[:-4] + b"beef\n" for line in keylog.splitlines())
     found = dissect_packets(
         Tape(server_port=5671).play(opening).play(turns).packets, options=Options(keylog=written(wrong))
     )
     (row,) = rows(found["connections"])
     assert (row["protocol"], row["tls_decrypted"]) == ("tls", False) and not found["amqp091_frames"].num_rows
+    told = rows(found["anomalies"])
+    assert {(r["code"], r["connection_id"]) for r in told} == {("tls-undecrypted", row["connection_id"])}
 
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -277,7 +300,7 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
         found.feed(side, octets, len(octets), AT, AT)
         assert found.held <= 20_000
     assert not found.hoping and not found.waiting and found.shown.version == 0x0304
-    assert [code for code, _, _ in found.problems] == ["limit-reached"]
+    assert [fault.code for fault in found.faults] == ["limit-reached"]
 
 
 def test_tries_behind_holes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
