@@ -308,16 +308,17 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
         notes = {NOTE, _temporary(folder / NOTE).name}
-        if there and not there & notes:
-            raise OutputError(
-                f"{folder}: holds files that are not of an earlier run ({sorted(there)[0]}); name another folder"
-            )
         strange = there - notes - set(schemas)
-        if strange:
-            raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
         parts: list[Path] = []
         for name in sorted(there & set(schemas)):
             parts += (folder / name).iterdir()
+        # On a full disk even the note has no room; empty folders of tables are nobody else's.
+        if not there & notes and (strange or parts):
+            raise OutputError(
+                f"{folder}: holds files that are not of an earlier run ({sorted(there)[0]}); name another folder"
+            )
+        if strange:
+            raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
         foreign = sorted(str(part.relative_to(folder)) for part in parts if not PART_NAME.fullmatch(part.name))
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")

@@ -262,6 +262,15 @@ def test_what_a_killed_run_left_is_no_obstacle(tmp_path: Path) -> None:
     assert table(folder, "messages").num_rows == 6
 
 
+def test_folders_that_a_run_on_a_full_disk_left_are_no_obstacle(tmp_path: Path) -> None:
+    """There was no room for the note either."""
+    folder = tmp_path / "out"
+    for name in NAMES:
+        (folder / name).mkdir(parents=True)
+    assert main(["dissect", str(SESSION), "-o", str(folder)]) == 0
+    assert table(folder, "messages").num_rows == 6
+
+
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_all_tables_are_there_whatever_is_in_them(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
