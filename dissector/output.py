@@ -10,10 +10,10 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from threading import Lock, Semaphore
+from threading import Condition, Lock, Semaphore, Thread
 from typing import TypeVar
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
 WORKERS = max(1, min(2, (os.cpu_count() or 1) - 1))
 """Threads that make rows and write them, besides the one that dissects."""
 WAITING_JOBS = 4
-"""Jobs that may wait for these; further ones the thread that dissects does itself."""
+"""Jobs that may wait for these; where there are more, the thread that dissects does some of them."""
 WAITING_WORK = 8
 """Batches of rows that may wait to be placed behind one that is being made."""
 WAITING_GROUPS = 4
@@ -74,35 +74,77 @@ class OutputError(Exception):
 
 
 class Crew:
-    """Some threads that do jobs. A job for which they have no time is done by the thread that brings it.
+    """Some threads that do jobs, long ones first. Who would wait for them does a job that waits, short ones first.
 
-    So no thread waits while there is something to do, and there are no more threads than processors.
+    So no thread waits while there is something to do, there are no more threads than processors, and the one that
+    brings the jobs is seldom kept from bringing more.
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="amqpscope-write")
-        self._room = Semaphore(WORKERS + WAITING_JOBS)
+        self._short: deque[Callable[[], None]] = deque()
+        self._long: deque[Callable[[], None]] = deque()
+        self._changed = Condition()
+        self._is_over = False
+        self._threads = [Thread(target=self._serve, name="amqpscope-write", daemon=True) for _ in range(WORKERS)]
+        for thread in self._threads:
+            thread.start()
 
-    def do(self, job: Callable[[], T]) -> Future[T]:
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not (jobs := self._long or self._short):
+                    if self._is_over:
+                        return
+                    self._changed.wait()
+                job = jobs.popleft()
+            job()
+
+    def do(self, job: Callable[[], T], long: bool = False) -> Future[T]:
         """Have a job done: it may be done already."""
-        if self._room.acquire(blocking=False):
-            return self._pool.submit(self._done, job)
         future: Future[T] = Future()
-        try:
-            future.set_result(job())
-        except Exception as error:
-            future.set_exception(error)
+        with self._changed:
+            (self._long if long else self._short).append(partial(_settle, future, job))
+            self._changed.notify()
+        while len(self._short) > WAITING_JOBS and self.help():
+            pass
         return future
 
-    def _done(self, job: Callable[[], T]) -> T:
-        try:
-            return job()
-        finally:
-            self._room.release()
+    def help(self) -> bool:
+        """Do one of the jobs that wait; False when none does."""
+        with self._changed:
+            jobs = self._short or self._long
+            job = jobs.popleft() if jobs else None
+        if job is None:
+            return False
+        job()
+        return True
+
+    def result(self, future: Future[T]) -> T:
+        """What came of a job."""
+        while not future.done() and self.help():
+            pass
+        return future.result()
 
     def leave(self, at_once: bool = False) -> None:
         """End the threads, when all jobs are done, or without those that were not begun."""
-        self._pool.shutdown(cancel_futures=at_once)
+        with self._changed:
+            if at_once:
+                self._short.clear()
+                self._long.clear()
+        while self.help():
+            pass
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+
+def _settle(future: Future[T], job: Callable[[], T]) -> None:
+    try:
+        future.set_result(job())
+    except Exception as error:
+        future.set_exception(error)
 
 
 class Output:
@@ -148,7 +190,7 @@ class Output:
         """
         self._work.append(self._crew.do(work))
         while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
-            self._place(self._work.popleft().result())
+            self._place(self._crew.result(self._work.popleft()))
 
     def _place(self, rows: list[Row]) -> None:
         for name, batch in rows:
@@ -164,9 +206,12 @@ class Output:
     def _submit(self, table: "_Table") -> None:
         """Have the rows that wait written. A table has one thread at a time, which goes on while there are any."""
         self._check()
-        self._room.acquire()
+        while not self._room.acquire(blocking=False):
+            if not self._crew.help():
+                self._room.acquire()
+                break
         if table.put():
-            self._crew.do(partial(self._write, table))
+            self._crew.do(partial(self._write, table), long=True)
 
     def _write(self, table: "_Table") -> None:
         while (group := table.next()) is not None:
@@ -191,7 +236,7 @@ class Output:
             OutputError: writing failed.
         """
         while self._work:
-            self._place(self._work.popleft().result())
+            self._place(self._crew.result(self._work.popleft()))
         for table in self._tables.values():
             self._submit(table)
         self._crew.leave()
