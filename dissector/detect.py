@@ -37,6 +37,8 @@ PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls"
 AMQP_0_9_1, AMQP_0_10, STREAM, AMQP_1_0, TLS, UNKNOWN = range(1, len(PROTOCOLS))
 HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
+HELLOS = (1, 2)
+"""Of client and server: the octet behind the head of a record. Any other message may be of either side."""
 START = 16
 """Octets of each direction that are looked at."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
@@ -188,8 +190,8 @@ class Detector:
                 conn[slot, C_PROTOCOL] = verdict
                 if verdict != TLS:
                     conn[slot, C_CLIENT] = side
-                elif conn[slot, C_SYN] == 0 and len(octets) > 5:  # it says which hello it is
-                    conn[slot, C_CLIENT] = side if octets[5] == 1 else 1 - side
+                elif conn[slot, C_SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
+                    conn[slot, C_CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
                 return
             if start >= 0:
                 conn[slot, C_PROTOCOL] = AMQP_0_9_1

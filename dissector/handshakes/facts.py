@@ -162,7 +162,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     """The case of one connection; `steps` are those of its `timeline`."""
     first = story.firsts[tcp.client], story.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
-    begun = tcp.begun or kinds[0] in FIRST_KINDS
+    begun = tcp.begun or kinds[0] in FIRST_KINDS or secured.is_begun(story.tls)
     told = [Told(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
     usual = "rabbitmq-stream" if tcp.protocol == "unknown" and tcp.server[1] in STREAM_PORTS else "amqp-0-9-1"
@@ -275,7 +275,8 @@ def _first_step(story: Story, tcp: Tcp, side: int, first: First) -> Step | None:
     event, doc = _opening_event(first.octets)
     if story.tls and event in ("tls.hello", "tls.alert"):
         event, doc = secured.opening(event, story.tls, side)
-    return Step(event, side, first.at, doc) if event and (tcp.begun or event == "header") else None
+    is_first = tcp.begun or event == "header" or (event == "tls.hello" and secured.is_begun(story.tls))
+    return Step(event, side, first.at, doc) if event and is_first else None
 
 
 def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:

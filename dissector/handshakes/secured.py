@@ -1,6 +1,7 @@
 """Facts about TLS that the rules of `spec/handshakes.toml` ask for, and columns of `connections`.
 
 tls                bool: there is TLS
+tls_begun          bool: the client's hello was captured; None without TLS
 tls_alert          name of the alert that ended it, as far as that can be read
 tls_alert_by       side that sent it
 tls_hidden         side that, by the length of its last record, ended a handshake of TLS 1.3 with an alert
@@ -22,9 +23,9 @@ LATEST_S = (1 << 63) // 1_000_000_000
 """Times from here on do not fit in nanoseconds. A certificate without an end has the year 9999 (RFC 5280, 4.1.2.5)."""
 ROLES = ("client", "server")
 NAMES = (
-    "tls", "tls_alert", "tls_alert_by", "tls_hidden", "tls_client_certificate", "tls_offered", "tls_ciphers",
-    "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_name", "tls_server", "tls_client", "tls_words",
-    "tls_meaning",
+    "tls", "tls_begun", "tls_alert", "tls_alert_by", "tls_hidden", "tls_client_certificate", "tls_offered",
+    "tls_ciphers", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_name", "tls_server", "tls_client",
+    "tls_words", "tls_meaning",
 )  # fmt: skip
 NOTHING: dict[str, Any] = dict.fromkeys(NAMES) | {"tls": False}
 
@@ -44,6 +45,7 @@ def facts(shown: Shown | None, client: int) -> dict[str, Any]:
         meaning = f"The length of the last record of the {hidden} is that of an alert; what it says cannot be read."
     return {
         "tls": True,
+        "tls_begun": is_begun(shown),
         "tls_alert": name,
         "tls_alert_by": ROLES[alert.side != client] if alert else None,
         "tls_hidden": hidden,
@@ -60,6 +62,11 @@ def facts(shown: Shown | None, client: int) -> dict[str, Any]:
         "tls_words": words if alert or hidden else None,
         "tls_meaning": meaning if alert or hidden else None,
     }
+
+
+def is_begun(shown: Shown | None) -> bool:
+    """Whether the client's hello was captured, with which a connection begins."""
+    return shown is not None and shown.hello is not None
 
 
 def opening(event: str, shown: Shown, side: int) -> tuple[str | None, str]:
@@ -85,15 +92,15 @@ def columns(shown: Shown | None, client: int) -> dict[str, Any]:
     if shown is None:
         return {}
     known = facts(shown, client)
-    certificate = shown.certificates[1 - client]
+    sent = shown.certificates[1 - client]
     return {
         "tls_version": known["tls_version"],
         "tls_cipher": known["tls_cipher"],
         "tls_sni": known["tls_sni"],
         "tls_alpn": known["tls_alpn"],
         "tls_resumed": shown.resumed,
-        "tls_certificate": known["tls_server"] if certificate else None,
-        "tls_certificate_ends_ns": _ns(certificate.ends_s) if certificate else None,
+        "tls_certificate": known["tls_server"] if sent else None,
+        "tls_certificate_ends_ns": _ns(sent.certificate.ends_s) if sent else None,
         "tls_client_certificate": known["tls_client"] if shown.certificates[client] else None,
         "tls_alert": known["tls_alert"],
         "tls_decrypted": shown.decrypted,

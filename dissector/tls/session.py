@@ -9,7 +9,7 @@ from dissector.tls.keylog import KeyLog
 from dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
 from dissector.tls.opener import REFUSED, Epoch, Found, Opener, of_secret
 from dissector.tls.records import ALERT, CHANGE, DATA, HANDSHAKE, HEAD, At, Event, Gap, Lost, Record, Walk, is_followed
-from dissector.tls.shown import Alert, Fault, Shown, owner
+from dissector.tls.shown import Alert, Fault, Sent, Shown, owner
 from spec.tls import Suite
 
 CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
@@ -398,7 +398,7 @@ class Session:
             self.shown.bare[side] = True
         elif self.shown.certificates[side] is None:
             try:
-                self.shown.certificates[side] = certificates.read(found[0])
+                self.shown.certificates[side] = Sent(certificates.read(found[0]), at)
             except MalformedError:
                 self._fault("tls-message-malformed", side, at, "a certificate that is none")
         self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))

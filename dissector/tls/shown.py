@@ -35,6 +35,13 @@ class Fault(NamedTuple):
     told: str
 
 
+class Sent(NamedTuple):
+    """A certificate, and where it was sent."""
+
+    certificate: Certificate
+    at: At
+
+
 class Alert(NamedTuple):
     """An alert that could be read."""
 
@@ -54,7 +61,7 @@ class Shown:
     resumed: bool | None = None
     protocol: str | None = None
     """ALPN: what was chosen."""
-    certificates: list[Certificate | None] = field(default_factory=lambda: [None, None])
+    certificates: list[Sent | None] = field(default_factory=lambda: [None, None])
     """Of side 0 and 1."""
     bare: list[bool] = field(default_factory=lambda: [False, False])
     """The side sent a Certificate message without any."""
@@ -100,12 +107,18 @@ def choice(chosen: ServerHello) -> str:
     return f"{version_name(chosen.version)}, {suite_name(chosen.suite)}"
 
 
-def owner(certificate: Certificate | None) -> str:
-    """A certificate in a few words."""
-    if certificate is None:
+def owner(sent: Sent | None) -> str:
+    """A certificate in a few words; whether it was valid goes by the time at which it was sent."""
+    if sent is None:
         return "none"
+    certificate, (_, ts_ns, _) = sent
     names = list(dict.fromkeys([certificate.subject, *certificate.names]))
-    return f"{listed(names)}, by {certificate.issuer}, valid until {day(certificate.ends_s)}"
+    validity = f"valid until {day(certificate.ends_s)}"
+    if ts_ns < certificate.begins_s * 1_000_000_000:
+        validity = f"not valid before {day(certificate.begins_s)}"
+    elif ts_ns >= (certificate.ends_s + 1) * 1_000_000_000:
+        validity = f"expired on {day(certificate.ends_s)}"
+    return f"{listed(names)}, by {certificate.issuer}, {validity}"
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

@@ -337,8 +337,8 @@ BUILT_ENDINGS = {
     "client-gone": up(Wire().shaken()).send(CLIENT, 30, flags=RST),
     "closed-by-server": up(Wire().shaken()).send(SERVER, 30, method(commands.Connection.Close(311, "too large", 0, 0))),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction"}
-"""Codes whose tests are functions of their own here."""
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before"}
+"""Codes whose tests are functions of their own, here or in `tls`."""
 
 
 @pytest.mark.parametrize("code", BUILT_ENDINGS)

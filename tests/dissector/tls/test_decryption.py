@@ -293,11 +293,30 @@ def test_record_numbers_are_found_again_behind_many_lost_records(count: int) -> 
         assert "behind" in [row["message_id"] for row in rows(found["messages"])], kind
 
 
-def test_begun_in_the_middle_it_is_tls_and_nothing_else() -> None:
-    tape, options = in_tls("1.3", "")
-    found = dissect_packets(tape.packets[20:], options=options, check=True)
-    (row,) = rows(found["connections"])
-    assert (row["protocol"], row["frames"], row["handshake_outcome"]) == ("tls", 0, "begun-before")
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]])
+def test_begun_in_the_middle_it_is_tls_and_nothing_else(kind: tuple[str, str]) -> None:
+    """Whichever record is the first; without the client's hello, which names its secrets, none can be opened."""
+    tape, options = in_tls(*kind)
+    for begin in range(4, len(tape.packets) - 3, 3):
+        for how in (options, Options()):
+            found = dissect_packets(tape.packets[begin:], options=how, check=True)
+            (row,) = rows(found["connections"])
+            assert (row["protocol"], row["frames"], row["client_port"]) == ("tls", 0, 40000), begin
+            assert row["handshake_outcome"] == "tls-begun-before" and not found["anomalies"].num_rows, begin
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]])
+def test_a_client_hello_is_beginning_enough(kind: tuple[str, str]) -> None:
+    tape, options = in_tls(*kind)
+    expected = in_clear()["connections"][0]
+    (row,) = inside(dissect_packets(tape.packets[3:], options=options, check=True))["connections"]
+    assert row == expected
+    (row,) = rows(dissect_packets(tape.packets[3:], check=True)["connections"])
+    assert (row["handshake_stage"], row["handshake_outcome"], row["handshake_ns"] is None) == (
+        "tls",
+        "encrypted",
+        False,
+    )
 
 
 def test_the_servers_hello_may_be_missing_in_tls_1_3() -> None:
