@@ -67,6 +67,8 @@ RISING = frozenset(
     )
 )
 """Numbers that mostly grow: written as differences they take half the room, and less time to compress."""
+SIZES = frozenset(("size", "body_size", "record_size"))
+"""Numbers that differ little: as differences they take half the room and two thirds of the time, too."""
 
 
 class OutputError(Exception):
@@ -306,7 +308,7 @@ class _Table:
                     compression=self.compression,
                     use_dictionary=texts,
                     write_statistics=[name for name in WITH_STATISTICS if name in self.schema.names],
-                    column_encoding=dict.fromkeys(RISING & set(self.schema.names), "DELTA_BINARY_PACKED"),
+                    column_encoding=dict.fromkeys((RISING | SIZES) & set(self.schema.names), "DELTA_BINARY_PACKED"),
                 )
             else:
                 self._writer = pa.ipc.new_file(str(self._temporary), self.schema)

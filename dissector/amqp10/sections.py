@@ -34,7 +34,7 @@ from dissector.arrays import Array, Ints, Octets
 from dissector.fields import TRACE_COLUMNS, TRACE_TABLE, trace_columns
 from dissector.fieldtable import unsigned, write_integer
 from dissector.hashing import L_WIDTH, hash_begin, hash_end, hash_feed, hash_octets
-from dissector.kernel import call, i64, kernel
+from dissector.kernel import call, i64, kernel, proven
 from dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from dissector.text import copy
 from spec import amqp10
@@ -207,9 +207,12 @@ BODY_SECTION = 5
 """Sections from this one on, up to the one with this number and two more, are bodies."""
 
 
-@kernel
+@proven
 def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place: Array) -> int:
     """Where the section that begins at p ends; -1 when none does, or it is cut off.
+
+    Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on. A symbol
+    has 31 octets at most, behind its length.
 
     `place` gets its number (-1: none), where its value's constructor is (of data: its octets), and how many octets it
     has from there on, as announced.
@@ -358,12 +361,12 @@ def read_sections(
         body[3, r] = pieces
 
 
-@kernel
+@proven
 def put(
     row: Array, value: Array, size: Array, form: Array, fill: Array, slot: int, r: int, number: int, octets: int,
     kind: int,
 ) -> None:  # fmt: skip
-    """Add an entry to a slot."""
+    """Add an entry to a slot. Bounds: a record adds one at most to each, and there is room for one of each record."""
     k = fill[slot]
     row[slot, k] = r
     value[slot, k] = number

@@ -32,7 +32,7 @@ from dissector.fieldtable import (
     write_integer,
     write_string,
 )
-from dissector.kernel import call, i64, kernel
+from dissector.kernel import call, i64, kernel, proven
 from dissector.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
 from dissector.text import copy, write_hex
 from spec import amqp10
@@ -125,9 +125,12 @@ def render(data: Octets, at: Ints, size: Ints, compiled: bool) -> Maps:
     return Maps(octets, sizes, trace, problems[:n_problems])
 
 
-@kernel
+@proven
 def value_end(data: Array, p: int, end: int, widths: Array) -> int:
-    """Where the value ends whose constructor is at p; -1 when that is beyond `end`, or there is no such constructor."""
+    """Where the value ends whose constructor is at p; -1 when that is beyond `end`, or there is no such constructor.
+
+    Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on.
+    """
     values = 1
     while values > 0:
         if p >= end:

@@ -191,11 +191,14 @@ class Reader:
         for k in np.flatnonzero(packed & (records > limits.RECORDS)).tolist():
             readable[batches[k]] = False
             wrong.append((int(found[sl.E_REGION, batches[k]]), framing.LIMIT, int(size[k])))
-        for k in np.flatnonzero(packed & (records <= limits.RECORDS)).tolist():
+        held = buffer.data.data
+        some = np.flatnonzero(packed & (records <= limits.RECORDS))
+        for k, begin, length, kind, wanted in zip(
+            *(column.tolist() for column in (some, at[some], size[some], kinds[some], announced[some])), strict=True
+        ):
             octets = None
-            begin, kind, wanted = int(at[k]), int(kinds[k]), int(announced[k])
             if total + max(wanted, 0) <= limits.UNPACKED:
-                octets = coding.unpack(buffer.data[begin : begin + int(size[k])].data, kind, wanted)
+                octets = coding.unpack(held[begin : begin + length], kind, wanted)
             if octets is None:
                 readable[batches[k]] = False
                 wrong.append((int(found[sl.E_REGION, batches[k]]), sl.UNREADABLE, kind))
