@@ -29,8 +29,6 @@ FORMATS = ("parquet", "arrow")
 GROUP_ROWS = 1 << 17
 """Rows of a row group at most."""
 GROUP_OCTETS = 32 << 20
-FEW_ROWS = 1 << 12
-"""Rows of a batch below which its octets are counted exactly."""
 PART_ROWS = 1 << 22
 """Rows of a part file at most: what is lost when a run is killed."""
 PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
@@ -200,8 +198,8 @@ class Output:
             table = self._tables[name]
             table.waiting.append(batch)
             table.rows += batch.num_rows
-            # `nbytes` takes a hundred times as long, but columns of nulls share memory, which here counts in each batch
-            table.octets += batch.nbytes if batch.num_rows < FEW_ROWS else batch.get_total_buffer_size()
+            # `nbytes` takes ten times as long; columns of nulls share memory, which counts in no batch
+            table.octets += sum(c.get_total_buffer_size() for c in batch.columns if c.null_count < len(c))
             if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
                 self._submit(table)
 
