@@ -12,6 +12,7 @@ import numpy as np
 
 from dissector import limits
 from dissector.amqp091 import layout as ly
+from dissector.amqp091.boundary import frame_follows, long_frame
 from dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
 from dissector.arrays import Ints
 from dissector.carry import Buffer
@@ -77,6 +78,8 @@ class Probe:
     octets_held: int = 0
     proxy: int = 0
     """Octets of a proxy's header in front of what the client says."""
+    due: list[int] = field(default_factory=lambda: [-1, -1])
+    """Of each side, where a frame must end that is longer than pieces, if it is one; -1: none."""
 
 
 class Detector:
@@ -193,7 +196,7 @@ class Detector:
                 elif conn[slot, C_SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
                     conn[slot, C_CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
                 return
-            if start >= 0:
+            if start >= 0 or self._ends(piece, probe, buffer):
                 conn[slot, C_PROTOCOL] = AMQP_0_9_1
                 return
             start = call(looks_like_stream, self.compiled, buffer.data, offset, offset + length, self.layouts)
@@ -208,10 +211,25 @@ class Detector:
         if probe.seen > limits.PROBE:
             conn[slot, C_PROTOCOL] = UNKNOWN
 
+    def _ends(self, piece: Ints, probe: Probe, buffer: Buffer) -> bool:
+        """Whether a frame longer than pieces ends in this one, where its head said; else looks for such a head."""
+        offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
+        end = offset + length
+        due = probe.due[side] - int(piece[S_POS]) + offset if probe.due[side] >= 0 else -1
+        if due > end - 7:
+            return False
+        if due >= offset and call(frame_follows, self.compiled, buffer.data, offset, due, end, self.methods):
+            return True
+        begin = call(long_frame, self.compiled, buffer.data, offset, end, self.methods)
+        octets = int.from_bytes(buffer.data[begin + 3 : begin + 7].tobytes(), "big") + ly.OVERHEAD
+        probe.due[side] = int(piece[S_POS]) + begin - offset + octets if begin >= 0 else -1
+        return False
+
     def _hold_in_the_middle(self, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
         """Keep the latest octets of a connection not seen from its start; its frames may be longer than pieces."""
         offset, length = int(piece[S_OFFSET]), int(piece[S_LENGTH])
         most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
+        most *= 4 if max(probe.due) >= 0 else 1
         octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
         probe.held.append((piece.copy(), octets))
         probe.octets_held += len(octets)

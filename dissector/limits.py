@@ -67,7 +67,8 @@ HELD = 4_096
 """Octets of one connection held back until its protocol is known."""
 
 HELD_MIDDLE = 64 << 10
-"""The same for one that was under way when the capture began; beyond, the oldest are passed over."""
+"""The same for one that was under way when the capture began; beyond, the oldest are passed over. Four times as much
+where a frame seems to have begun that is longer than segments."""
 
 HELD_IN_ALL = 32 << 20
 """Octets of all connections held back so; beyond, they are passed over."""

@@ -206,3 +206,20 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p
     return -1
+
+
+@kernel
+def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
+    """Where a body frame seems to begin that ends behind these octets, or -1."""
+    for p in range(start, end - 7):
+        if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
+            octets = plausible(data, p, end, methods)
+            if end - p < octets <= USUAL:
+                return p
+    return -1
+
+
+@kernel
+def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
+    """Whether at p, among the octets from start on, one frame may end and another begin. Seven octets are there."""
+    return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0

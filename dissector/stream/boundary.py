@@ -161,7 +161,8 @@ def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
     """Where whole frames begin in octets of a protocol that is not known, or -1.
 
     At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
-    must be two, or one that fills the rest. Heads are 30 bits of evidence each.
+    must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence
+    each.
     """
     for p in range(start, end - HEAD_OCTETS + 1):
         if p > start and not (data[p + 4] & 0x7F == 0 and data[p + 6] == 0):
@@ -175,7 +176,7 @@ def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
                 break
             if octets < 0:
                 octets = ~octets
-                count += 1
+                count += 2
             if octets == 0 or q + octets > end:
                 break
             q += octets

@@ -151,6 +151,21 @@ def test_frames_longer_than_segments_are_found() -> None:
     assert not any(row["is_partial"] for row in frames)
 
 
+@pytest.mark.parametrize(("segment", "shift"), [(1448, 0), (1448, 3), (65_483, 0), (65_483, 40_000)])
+def test_a_capture_begun_in_a_body_of_many_long_frames(segment: int, shift: int) -> None:
+    """No segment holds a whole frame, nor two heads, until far more than is held back of what nobody knows."""
+    rnd = random.Random(segment)
+    octets = b"".join(publish(rnd.randbytes(1_500_000), largest=131_064))
+    tape = Tape(syn=False)
+    tape.say(CLIENT, octets[200_000:], range(segment - shift, len(octets), segment))
+    tape.play([(CLIENT, b"".join(publish(b"behind")))])
+    frames, (message,), _ = amqp(tape.packets)
+    assert [row["size"] for row in frames[:9]] == [131_072] * 9
+    assert [row["frame_type"] for row in frames[9:]] == ["body", "method", "header", "body"]
+    assert not any(row["is_partial"] for row in frames)
+    assert (message["kind"], message["is_partial"]) == ("publish", False)
+
+
 @pytest.mark.parametrize("lost", [2, 3])
 def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
     """Nothing but its length tells: behind it there is no more than one frame."""

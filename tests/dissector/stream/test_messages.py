@@ -326,6 +326,23 @@ def test_a_hole_in_a_message() -> None:
     assert not found["anomalies"]
 
 
+@pytest.mark.parametrize("size", [3_000, 40_000, 300_000])
+def test_a_capture_begun_in_a_chunk(size: int) -> None:
+    """No segment holds a whole delivery, and none begins with one."""
+    rnd = random.Random(size)
+    octets = b"".join(w.deliver(5, w.chunk([w.simple(rnd.randbytes(size // 3))] * 3, chunk_id=3 * n)) for n in range(5))
+    wire = Wire()
+    for side, hello in w.hello():
+        wire.send(side, hello)
+    opening = len(wire.packets) + 1
+    for at in range(0, len(octets), 1448):
+        wire.send(False, octets[at : at + 1448])
+    wire.close()
+    found = dissect(wire.packets[opening:])
+    assert [row["chunk_id"] for row in found["stream_frames"]] == [3, 6, 9, 12]
+    assert [row["offset"] for row in found["messages"]] == list(range(3, 15))
+
+
 def long_frames(seed: int = 1) -> tuple[list[tuple[bool, bytes]], list[bytes]]:
     """A long publish and a long delivery with entries of all sizes, and what is in them."""
     chance = random.Random(seed)
