@@ -285,7 +285,12 @@ def search(
     ended = walk[queue, W_OVER] == 1 or walk[row, W_HOLES] > 0
     slow = held[walk[queue, W_QUEUE_END], S_TS] - held[first, S_TS] >= SLOW_NS
     tried = walk[row, W_TRIED]
-    if not (ended or full) and octets < 2 * (tried >> 1) and not (slow and 2 * octets + 1 > tried):
+    # another trial must have an eighth more octets, or as many again before there is haste
+    known = tried >> 1
+    early = octets < 2 * known
+    if slow:
+        early = tried & 1 == 1 and 8 * octets < 9 * known
+    if early and not (ended or full):
         return WAIT
     if control[M_ARENA] + window + 8 > len(data):
         return NO_ROOM
