@@ -24,8 +24,8 @@ class Dissect:
         parser.add_argument(
             "--compression",
             choices=("zstd", "snappy", "lz4", "none"),
-            default="snappy",
-            help="of Parquet (default: snappy)",
+            default=output.CODEC,
+            help=f"of Parquet (default: {output.CODEC})",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:

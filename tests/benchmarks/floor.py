@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dissector import output
+
 CORES = 2
 ROWS_AT_ONCE = 1 << 20
 """Rows of a table in memory at a time; the more memory, the less would it be the machine's that is measured."""
-CODEC = "snappy"
 WAYS: dict[str, dict[str, Any]] = {
     f"{name}{', no statistics' if not statistics else ''}": {
         "use_dictionary": dictionary, "data_page_size": page, "write_statistics": statistics,
@@ -105,7 +106,7 @@ def _write(turn: list[tuple[str, pa.Table]], folder: Path, settings: dict[str, A
         own = dict(settings)
         if own["use_dictionary"] is None:
             own["use_dictionary"] = [f.name for f in table.schema if pa.types.is_string(f.type)]
-        pq.write_table(table, folder / f"{name}-{number}.parquet", compression=CODEC, **own)
+        pq.write_table(table, folder / f"{name}-{number}.parquet", compression=output.CODEC, **own)
 
     begin, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(CORES) as pool:

@@ -13,6 +13,8 @@ from statistics import median
 ROOT = Path(__file__).parents[2]
 AMQPSCOPE = (sys.executable, "-m", "dissector.program")
 SAMPLE_S = 0.02
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Without what keeps the bytecode of a checkout from being kept: where the program is installed, it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def run(command: Sequence[str], memory: bool = False) -> Run:
         RuntimeError: it failed.
     """
     begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     peaks = [0]
     watcher = threading.Thread(target=_watch, args=(process.pid, peaks), daemon=True) if memory else None
     if watcher:
