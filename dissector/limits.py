@@ -116,7 +116,7 @@ TLS_HELD_ALL = 64 << 20
 """Octets of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted."""
 
 TLS_TRIES = 4_096
-"""Record numbers tried behind a hole before the next record is looked at."""
+"""Record numbers tried behind a hole before the next record is looked at, and secrets tried for a resumed session."""
 
 TLS_TRIES_ALL = 65_536
 """Record numbers tried for one direction of a connection in all; beyond, what is behind a hole stays encrypted."""

@@ -4,6 +4,7 @@ A line is `LABEL client-random secret`, both hexadecimal. Source: RFC 9850 (the 
 shown, logged or written.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,9 +14,10 @@ from dissector.input import CaptureError
 LINE = 1024
 """Octets of a line, at most; a longer one is none of a key log."""
 STEP = 1 << 20
+MASTER = b"CLIENT_RANDOM"
 LABELS = frozenset(
     {
-        b"CLIENT_RANDOM", b"CLIENT_EARLY_TRAFFIC_SECRET", b"CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+        MASTER, b"CLIENT_EARLY_TRAFFIC_SECRET", b"CLIENT_HANDSHAKE_TRAFFIC_SECRET",
         b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0", b"SERVER_TRAFFIC_SECRET_0",
     }
 )  # fmt: skip
@@ -81,6 +83,12 @@ class KeyLog:
         """Secrets by label of the connection with this client random."""
         return self._secrets.get(random, {})
 
+    def masters(self) -> Iterator[bytes]:
+        """All master secrets up to TLS 1.2, the latest first."""
+        for labels in reversed(self._secrets.values()):
+            if MASTER in labels:
+                yield labels[MASTER]
+
     def _read(self, file: BinaryIO) -> None:
         while octets := file.read(STEP):
             self._read_to += len(octets)
@@ -99,7 +107,7 @@ class KeyLog:
             random, secret = bytes.fromhex(words[1].decode("ascii")), bytes.fromhex(words[2].decode("ascii"))
         except ValueError:
             return
-        if len(random) != 32 or (len(secret) != 48 and (words[0] == b"CLIENT_RANDOM" or len(secret) != 32)):
+        if len(random) != 32 or (len(secret) != 48 and (words[0] == MASTER or len(secret) != 32)):
             return
         if self._count >= limits.TLS_SECRETS:
             self.full = True

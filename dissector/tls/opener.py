@@ -32,6 +32,11 @@ class Epoch:
         self.cipher, self.carries, self.suite, self.secret = cipher, carries, suite, secret
         self.number = 0
 
+    @property
+    def ends_first(self) -> bool:
+        """Up to TLS 1.2: the first record under these keys ends the handshake, the others carry."""
+        return not self.secret
+
     def following(self) -> "Epoch | None":
         """The keys after a change of them; None up to TLS 1.2, and in the handshake."""
         if not self.secret or not self.carries:
@@ -40,9 +45,10 @@ class Epoch:
 
 
 class Found(NamedTuple):
-    """A record behind a hole: what is in it, records lost under its keys, whether those were the keys before."""
+    """A record behind a hole: what is in it, its number, how many were lost under its keys, whether they are old."""
 
     opened: Opened
+    number: int
     lost: int
     known: bool
 
@@ -76,8 +82,8 @@ class Opener:
         """The keys at hand open records of what is carried."""
         return self.worked and self.epoch.carries and not self.hopeless
 
-    def open(self, record: Record) -> Opened | None:
-        """What is in the next record; None where no key opens it."""
+    def open(self, record: Record, unsure: bool = False) -> Opened | None:
+        """What is in the next record; None where no key opens it. `unsure`: records were lost before any was opened."""
         body = record.body or b""
         epoch = self.epochs[0]
         opened = epoch.cipher.open(epoch.number, record.head, body)
@@ -87,7 +93,7 @@ class Opener:
                     self._enter(later)
                     break
             else:
-                opened = self._ahead(epoch, record.head, body) if self.worked else None
+                opened = self._ahead(epoch, record.head, body) if self.worked or unsure else None
         if opened is None:
             self._refused += 1
             return None
@@ -119,7 +125,7 @@ class Opener:
                     return None
                 self._tries += 1
                 if opened := epoch.cipher.open(number, head, body):
-                    found = Found(opened, number - epoch.number, index == 0)
+                    found = Found(opened, number, number - epoch.number, index == 0)
                     epoch.number = number
                     self._enter(epoch)
                     self._opened(body)

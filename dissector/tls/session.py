@@ -1,13 +1,14 @@
 """One TLS connection: the records of both directions in order, what they show, and what is in them where keys allow."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from dissector import limits
 from dissector.tls import certificates, keys, messages
-from dissector.tls.keylog import KeyLog
+from dissector.tls.keylog import MASTER, KeyLog
 from dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
-from dissector.tls.opener import REFUSED, Epoch, Found, Opener, of_secret
+from dissector.tls.opener import AHEAD, REFUSED, Epoch, Found, Opener, of_secret
 from dissector.tls.records import ALERT, CHANGE, DATA, HANDSHAKE, HEAD, At, Event, Gap, Lost, Record, Walk, is_followed
 from dissector.tls.shown import Alert, Fault, Sent, Shown, owner
 from spec.tls import Suite
@@ -43,7 +44,8 @@ class Half:
     """One direction."""
 
     __slots__ = (
-        "changed", "counted", "finished", "found", "message", "opener", "passing", "read", "said", "sealed", "walk",
+        "changed", "counted", "finished", "found", "message", "missed", "opener", "passing", "read", "said", "sealed",
+        "walk",
     )  # fmt: skip
 
     def __init__(self, walk: Walk) -> None:
@@ -57,6 +59,8 @@ class Half:
         self.found: Found | None = None
         """The record that a search has just confirmed."""
         self.finished = False
+        self.missed: list[int] = []
+        """Lengths of the first records under these keys, as long as none was opened: 0 for what carries nothing."""
         self.sealed = 0
         """Encrypted records that were not opened."""
         self.said = False
@@ -83,8 +87,8 @@ class Session:
     """
 
     __slots__ = (
-        "_chosen", "_hello", "_known", "_retried", "faults", "halves", "held", "hoping", "keylog", "plain", "shown",
-        "slot", "waiting",
+        "_chosen", "_earlier", "_hello", "_known", "_retried", "faults", "halves", "held", "hoping", "keylog", "plain",
+        "shown", "slot", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +109,8 @@ class Session:
         """Secrets that are missing may still come."""
         self._known: dict[bytes, bytes] = {}
         """The secrets with which these were tried."""
+        self._earlier: dict[bytes, bytes] = {}
+        """Those of the connection whose session this one has resumed."""
         self._hello: ClientHello | None = None
         self._chosen: ServerHello | None = None
         self._retried = False
@@ -189,11 +195,13 @@ class Session:
         found, half.found = half.found, None
         opened = found.opened if found else None
         if opened is None:
-            opener = half.opener or self._make_opener(side, half)
+            opener = half.opener or self._make_opener(side, half) or self._resumed(side, half, record)
             if opener and record.body is not None and not opener.hopeless:
-                opened = opener.open(record)
+                opened = opener.open(record, bool(half.missed))
                 if opened is None and self._adds(side, opener):
-                    opened = opener.open(record)
+                    opened = opener.open(record, bool(half.missed))
+                if opened and half.missed:
+                    self._late(side, half, opener.epoch, record)
             if opened is None and self._may_wait(side, opener):
                 return False
             if opened is None and opener and opener.hopeless and not half.walk.blind:
@@ -202,7 +210,7 @@ class Session:
             half.walk.blind = opener is None or opener.hopeless
         if opened is None:
             self._seal(side, half, record)
-            self._miss(side, half, record.length, record.last)
+            self._miss(side, half, record.length if record.kind == DATA else 0, record.last)
         else:
             self._content(side, half, opened.kind, opened.content, record)
         return True
@@ -221,10 +229,13 @@ class Session:
         if half.found is None or half.opener is None:
             return
         epoch, found = half.opener.epoch, half.found
+        half.missed.clear()
         if epoch.carries and (found.lost or not found.known):
             # Under new keys, what was lost under the old ones was the end of the handshake, or more of the same.
             length = gap.octets - found.lost * (HEAD + epoch.cipher.overhead)
-            self._hole(side, max(length, 1) if found.lost else 0, gap.last)
+            # Up to TLS 1.2, the first record is the end of the handshake.
+            lost = found.lost - (epoch.ends_first and found.lost == found.number)
+            self._hole(side, max(length, 1) if lost else 0, gap.last)
 
     def _miss(self, side: int, half: Half, length: int, last: At) -> None:
         """A record could not be read: its number counts, and its content is a hole."""
@@ -233,6 +244,15 @@ class Session:
             half.opener.miss()
             if epoch.carries:
                 self._hole(side, length - epoch.cipher.overhead, last)
+        elif len(half.missed) < AHEAD:
+            half.missed.append(length)
+
+    def _late(self, side: int, half: Half, epoch: Epoch, record: Record) -> None:
+        """The first record that was opened is not the first under its keys."""
+        lost = sum(max(length - epoch.cipher.overhead, 0) for length in half.missed)
+        half.missed.clear()
+        if epoch.ends_first:  # in TLS 1.3 it may have been the handshake, or early data
+            self._hole(side, lost, record.last)
 
     def _hole(self, side: int, length: int, last: At) -> None:
         if length > 0:
@@ -271,7 +291,7 @@ class Session:
             return []
         suite = KNOWN.suites.get(chosen.suite) if chosen else None
         if chosen and chosen.version < keys.TLS_1_3:
-            master = known.get(b"CLIENT_RANDOM")
+            master = known.get(MASTER)
             if not master or suite is None or not suite.mode or chosen.version < keys.TLS_1_1:
                 return []
             both = keys.of_master(master, hello.random, chosen.random, suite, chosen.version, chosen.then_mac)
@@ -304,7 +324,24 @@ class Session:
 
     def _secrets(self) -> dict[bytes, bytes]:
         """What is known by now of this connection's secrets."""
-        return self.keylog.secrets(self._hello.random) if self._hello else {}
+        return (self.keylog.secrets(self._hello.random) if self._hello else {}) or self._earlier
+
+    def _resumed(self, side: int, half: Half, record: Record) -> Opener | None:
+        """What opens a session of TLS 1.2 that was resumed, where not each connection has its line in the key log.
+
+        Its master secret is that of an earlier connection, which may be in another capture; the end of the handshake,
+        a direction's first encrypted record, tells which.
+        """
+        if not self.shown.resumed or half.sealed or record.body is None or self._secrets():
+            return None
+        for master in islice(self.keylog.masters(), limits.TLS_TRIES):
+            epochs = self._epochs(side == self.shown.client, {MASTER: master})
+            if not epochs:
+                return None
+            if epochs[0].cipher.open(0, record.head, record.body):
+                self._earlier = {MASTER: master}
+                return self._make_opener(side, half)
+        return None
 
     # ------------------------------------------------------------------------------------------------ what they say
 
@@ -325,6 +362,7 @@ class Session:
         """Up to TLS 1.2: what follows in this direction has the keys of the last hellos."""
         if not self._retried if self._chosen is None else self._chosen.version < keys.TLS_1_3:
             half.changed, half.opener = True, None
+            half.missed.clear()
             half.tear()
 
     def _alert(self, side: int, level: int, number: int, at: At) -> None:

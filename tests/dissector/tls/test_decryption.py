@@ -167,6 +167,27 @@ def test_resumed_sessions_are_known_as_such() -> None:
         assert len(resumed) == count and not any(row["tls_certificate"] for row in resumed)
 
 
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind[0] != "1.3"])
+def test_a_resumed_session_is_opened_by_the_secret_of_an_earlier_one(kind: tuple[str, str], lost: bool) -> None:
+    """Some libraries write no line to the key log for it. The end of the server's handshake may be lost."""
+    earlier = Tunnel(*kind)
+    opening = len(earlier.keylog)
+    tunnel = Tunnel(*kind, earlier=earlier)
+    tape = Tape(server_port=5671)
+    for side, octets in tunnel.opening[:]:
+        tape.say(side, octets, [len(octets) - 9] if side == SERVER else [])
+    if lost:
+        del tape.packets[5]
+    for side, octets in SESSION:
+        tape.say(side, tunnel.say(side, octets))
+    keylog = Tunnel(*kind).keylog + earlier.keylog[:opening] + Tunnel(*kind).keylog
+    found = dissect_packets(tape.end().packets, options=Options(keylog=written(keylog)), check=True)
+    assert rows(found["connections"])[0]["tls_resumed"]
+    methods = [sorted(row["method"] or "" for row in each["frames"]) for each in (inside(found), in_clear())]
+    assert methods[0] == methods[1]
+
+
 # ------------------------------------------------------------------------------------- segmentation, batches, order
 
 
@@ -274,6 +295,25 @@ def test_lost_packets_invent_nothing_in_any_batches(kind: tuple[str, str], data:
     for row in expected["amqp091_frames"]:
         if not row["is_partial"]:
             assert tuple(row[name] for name in names) in there
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ends_of_the_handshake_may_be_lost(kind: tuple[str, str], whole: bool) -> None:
+    """The packets with them, or no more than their last octets."""
+    for side in (CLIENT, SERVER):
+        tunnel = Tunnel(*kind)
+        tape, lost = Tape(server_port=5671), 0
+        last = max(n for n, turn in enumerate(tunnel.opening) if turn[0] == side)
+        for number, (by, octets) in enumerate(tunnel.opening[:]):
+            tape.say(by, octets, [len(octets) - 9] if number == last and not whole else [])
+            lost = len(tape.packets) - 1 if number == last else lost
+        for by, octets in SESSION:
+            tape.say(by, tunnel.say(by, octets))
+        del tape.packets[lost]
+        found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)), check=True)
+        methods = [sorted(row["method"] or "" for row in each["frames"]) for each in (inside(found), in_clear())]
+        assert methods[0] == methods[1], side
 
 
 @pytest.mark.parametrize("count", [1, 7, 400])

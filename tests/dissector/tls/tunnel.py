@@ -46,14 +46,22 @@ def certificate() -> tuple[Path, bytes]:
 
 
 class Tunnel:
-    """Two ends with their handshake done; `opening` is what they said for it, `keylog` their secrets."""
+    """Two ends with their handshake done; `opening` is what they said for it, `keylog` their secrets.
 
-    def __init__(self, version: str, suites: str, protocols: tuple[str, ...] = (), curve: str = "") -> None:
+    With `earlier` the session of that tunnel is resumed.
+    """
+
+    def __init__(
+        self, version: str, suites: str, protocols: tuple[str, ...] = (), curve: str = "",
+        earlier: "Tunnel | None" = None,
+    ) -> None:  # fmt: skip
         path = Path(tempfile.mkdtemp()) / "keylog"
-        self.ends = []
+        self.ends: list[ssl.SSLObject] = []
         self.out = []
+        self.contexts: list[ssl.SSLContext] = []
         for side, kind in ((CLIENT, ssl.PROTOCOL_TLS_CLIENT), (SERVER, ssl.PROTOCOL_TLS_SERVER)):
-            context = ssl.SSLContext(kind)
+            context = earlier.contexts[side] if earlier else ssl.SSLContext(kind)
+            self.contexts.append(context)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 context.minimum_version = context.maximum_version = VERSIONS[version]
@@ -70,7 +78,9 @@ class Tunnel:
                     context.set_ecdh_curve(curve)
             self.out += [(ssl.MemoryBIO(), ssl.MemoryBIO())]
             name = NAME if side == CLIENT else None
-            self.ends += [context.wrap_bio(*self.out[side], server_side=side == SERVER, server_hostname=name)]
+            session = earlier.ends[side].session if earlier and side == CLIENT else None
+            ends = {"server_side": side == SERVER, "server_hostname": name, "session": session}
+            self.ends += [context.wrap_bio(*self.out[side], **ends)]
         self.opening: list[Turn] = []
         for _ in range(4):
             for side in (CLIENT, SERVER):
