@@ -26,7 +26,7 @@ from dissector.tcp.layout import (
 from dissector.tls import ciphers, runs
 from dissector.tls.keylog import KeyLog
 from dissector.tls.records import At
-from dissector.tls.session import Plain, Session
+from dissector.tls.session import Half, Plain, Session
 from dissector.tls.shown import Fault, Shown
 
 ROWS = (
@@ -37,6 +37,8 @@ PLAIN_ROWS = (
 )  # fmt: skip
 REACH = 64
 """Pieces that are tried as a run at first; then twice as many as the last one took."""
+FEW = 8
+"""Pieces that a run should take at least."""
 WORTH = 4096
 """Octets from which on a run is worth it."""
 
@@ -119,29 +121,37 @@ class Tls:
     def _feed(self, session: Session, pieces: Ints, order: Ints, buffer: Buffer) -> None:
         """Take the pieces of one connection: in runs, and one by one where there is more to do."""
         rows = np.ascontiguousarray(pieces[ROWS, :].T)
-        at, reach, left = 0, REACH, int(pieces[S_LENGTH].sum())
+        at, reach, left, again, alone = 0, REACH, int(pieces[S_LENGTH].sum()), 0, 0
         while at < len(rows):
             side, offset, length, *where = rows[at].tolist()
-            if left >= WORTH and session.is_smooth(side):
+            if at >= again and left >= WORTH and session.is_smooth(side):
                 taken, opened = runs.run(session, pieces[:, at : at + reach], buffer, self.compiled)
                 self.opened += [runs.Opened(found, order[at + index]) for found, index in opened]
                 left -= int(pieces[S_LENGTH, at : at + taken].sum())
                 at, reach = at + taken, max(2 * taken, REACH)
+                # Where runs end as soon as they begin, ever more pieces go one by one before the next is tried.
+                alone = 0 if taken >= FEW else min(2 * alone + 1, REACH)
+                again = at + alone
                 if taken:
+                    for half in session.halves:
+                        self._weigh(session, half)
                     continue
             octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
             before = session.held
             session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
             if session.held != before:
                 self._hold(session, before, side, tuple(where[3:]))
-            half = session.halves[side]
-            kept = half.kept
-            if kept != half.counted:
-                self.burden.change(session.slot, kept - half.counted)
-                half.counted = kept
+            self._weigh(session, session.halves[side])
             self.order += [int(order[at])] * (len(self.plain) - len(self.order))
             left -= length
             at += 1
+
+    def _weigh(self, session: Session, half: Half) -> None:
+        """Count what a direction keeps."""
+        kept = half.kept
+        if kept != half.counted:
+            self.burden.change(session.slot, kept - half.counted)
+            half.counted = kept
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:
         """Go on where secrets were missing and have come since; for these slots, which are over, for the last time."""
