@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
@@ -59,10 +58,10 @@ def once(rows: DataFrame) -> DataFrame:
 def kept(rows: DataFrame) -> DataFrame:
     """Rows that several steps, one behind the other, each use more than once: computed once, and kept.
 
-    Else each step would double the plan; where there is little data, `running` sees to that. They stay in memory, or on
-    disk, as long as the session.
+    The plan ends here, for each step would double it: a few make one of which the text alone takes minutes. Executors
+    hold them, in memory or on disk. Where there is little data, `running` does the same.
     """
-    return rows if small(rows.sparkSession) else rows.persist(StorageLevel.MEMORY_AND_DISK)
+    return rows if small(rows.sparkSession) else rows.localCheckpoint(eager=False)
 
 
 def running(
