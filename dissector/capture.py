@@ -147,7 +147,8 @@ class CaptureFile:
         name: what to call it in messages.
         index: of the capture, handed on with every batch.
         batch_bytes: octets of a batch. A packet larger than that makes its batch larger.
-        spare: octets of untouched room behind the packets of a batch; as many as a batch has, if not given.
+        spare: octets of untouched room behind the packets of a batch; twice as many as a batch has, if not given, for
+            nearly all may be put together of segments, and then unpacked.
         compiled: whether kernels run compiled; if not given, when there is more than a little to read.
         alone: whether there are no other captures. Beside others, one without an octet is a problem of that file only:
             the newest of a rotating capture is empty until the first packets are written.
@@ -175,7 +176,7 @@ class CaptureFile:
         self.compiled = bool(compiled)
         self._path, self._name, self._index = path, name, index
         self._batch_bytes = max(batch_bytes, _HEAD)
-        self._spare = batch_bytes if spare is None else spare
+        self._spare = 2 * batch_bytes if spare is None else spare
         self._decide = compiled is None
         self._alone = alone
         self._told = 0  # secrets that were handed on
