@@ -124,13 +124,7 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     import numba  # noqa: PLC0415 - half a second that small inputs do not pay
 
-    namespace = dict(function.__globals__)
-    for name in function.__code__.co_names:
-        value = namespace.get(name)
-        if isinstance(value, types.FunctionType) and value in _kernels:
-            namespace[name] = compile_kernel(value)
-        elif value is u64 or value is i64:
-            namespace[name] = np.uint64 if value is u64 else np.int64
+    namespace = _Namespace(function.__globals__)
     folder = cache_folder() / _digest(function)
     # numba takes a kernel for the same while its file has the same name, size and time. A file for each kernel and
     # all that it calls keeps what was compiled when others change, wherever the project lies.
@@ -147,6 +141,30 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     finally:
         numba.config.CACHE_DIR = before
         _note_once(_marker(), b"")
+
+
+class _Namespace(dict[str, Any]):
+    """The global names of a kernel, as its compiled form sees them.
+
+    Kernels among them are only compiled when they are asked for: where this one is in the cache, they are in it.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        super().__init__(names)
+        self.kernels = {name: value for name, value in names.items() if _is_kernel(value)}
+        for name, value in names.items():
+            if name in self.kernels:
+                del self[name]
+            elif value is u64 or value is i64:
+                self[name] = np.uint64 if value is u64 else np.int64
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = compile_kernel(self.kernels[name])
+        return self[name]
+
+
+def _is_kernel(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and value in _kernels
 
 
 def _exists(file: Path) -> bool:
