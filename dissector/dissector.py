@@ -233,7 +233,7 @@ class Dissector:
         """Sort what was in records; it has a protocol of its own."""
         if not pieces.shape[1]:
             return pieces
-        for slot in np.unique(pieces[S_SLOT]).tolist():
+        for slot in np.flatnonzero(np.bincount(pieces[S_SLOT])).tolist():
             if slot not in self.detector.opened:
                 self.detector.opened.add(slot)
                 self.tcp.conn[slot, C_PROTOCOL] = 0
