@@ -10,7 +10,8 @@ CAPTURES = 64
 """Captures that are read side by side; where the times of more overlap, the others are read behind them."""
 
 WAITING_PARTS = 65_536
-"""Segments that wait for an earlier one, over all connections; beyond, the hole before them counts as lost."""
+"""Segments that wait for an earlier one, over all connections; beyond, where most wait the hole before them counts as
+lost."""
 
 WAITING_PARTS_PER_STREAM = 8_192
 """Segments that wait in one direction of one connection; each that comes out of order is sorted in among them."""

@@ -21,6 +21,7 @@ from dissector.tcp.layout import (
     H_COUNT,
     H_STALL,
     H_TAIL,
+    H_WAITING,
     IDENTITIES,
     K_ENDED,
     K_GIVEN_UP,
@@ -46,6 +47,20 @@ from dissector.tcp.windows import change
 
 
 @kernel
+def hand_on(
+    half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array, slot: int, side: int
+) -> None:  # fmt: skip
+    """Hand on all that waits in a direction, over holes."""
+    tail = half[2 * slot + side, H_TAIL]
+    if tail >= 0:
+        release(
+            half, parts, control, free_parts, pieces, slot, side,
+            parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], 1,
+        )  # fmt: skip
+        displace(half, parts, control, free_parts, 2 * slot + side, -1, ANYWHERE)
+
+
+@kernel
 def end(
     slot: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
     pieces: Array, windows: Array, ended: Array, control: Array,
@@ -65,13 +80,7 @@ def end(
     if conn[slot, C_ID] == 0:  # neither SYN nor data
         identify(conn, slot, conn[slot, C_ISN], conn[slot, C_FIRST_TS], younger, older, control)
     for side in range(2):
-        tail = half[2 * slot + side, H_TAIL]
-        if tail >= 0:
-            release(
-                half, parts, control, free_parts, pieces, slot, side,
-                parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], 1,
-            )  # fmt: skip
-            displace(half, parts, control, free_parts, 2 * slot + side, -1, ANYWHERE)
+        hand_on(half, parts, control, free_parts, pieces, slot, side)
         if half[2 * slot + side, H_STALL]:
             change(conn, half, windows, control, slot, side, 0, 0, conn[slot, C_LAST_TS], 0)
     place = find(
@@ -86,6 +95,28 @@ def end(
     ended[control[K_ENDED]] = slot
     control[K_ENDED] += 1
     return 1
+
+
+PART_COST = 1024
+"""Octets as which a part that waits counts besides its own."""
+
+
+@kernel
+def ease(half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array) -> None:
+    """Hand on, over holes, what waits where half of the mean or more does: together that is more than half of all.
+
+    `pieces` must be empty; there is room in it for two of each part.
+    """
+    total = count = 0
+    for row in range(half.shape[0]):
+        if half[row, H_COUNT] > 0:
+            total += half[row, H_WAITING] + PART_COST * half[row, H_COUNT]
+            count += 1
+    for row in range(half.shape[0]):
+        if half[row, H_COUNT] > 0:
+            weight = half[row, H_WAITING] + PART_COST * half[row, H_COUNT]
+            if 2 * weight * count >= total:
+                hand_on(half, parts, control, free_parts, pieces, row >> 1, row & 1)
 
 
 @kernel

@@ -111,8 +111,8 @@ MISMATCH, REUSED = range(2)
 ) = range(17)  # fmt: skip
 
 # Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
-# rows for parts are needed; identities are to be given more room.
-READ, SLOT, FEWER, PARTS, IDENTITIES = range(5)
+# rows for parts are needed; identities are to be given more room; too much waits.
+READ, SLOT, FEWER, PARTS, IDENTITIES, CROWDED = range(6)
 
 ANYWHERE = 1 << 62
 """Behind all positions."""

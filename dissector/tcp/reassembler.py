@@ -14,7 +14,7 @@ from dissector.carry import Buffer, Ranges
 from dissector.kernel import call
 from dissector.packets import SegmentBatch
 from dissector.pool import APART, Pool, grown
-from dissector.tcp.endings import end_all, give_up
+from dissector.tcp.endings import ease, end_all, give_up
 from dissector.tcp.identities import remember_all
 from dissector.tcp.layout import (
     C_FIRST_CAPTURE,
@@ -23,6 +23,7 @@ from dissector.tcp.layout import (
     C_USED,
     C_WIDTH,
     CLOSED,
+    CROWDED,
     FEWER,
     H_WIDTH,
     IDENTITIES,
@@ -170,6 +171,8 @@ class Reassembler:
             self.pieces = np.empty((S_HEIGHT, 4 * len(self.parts) + APART), np.int64)
         elif want == IDENTITIES:
             self._remember()
+        elif want == CROWDED:
+            call(ease, self.compiled, self.half, self.parts.rows, self.control, self.parts.free, self.pieces)
 
     def _grow(self, capacity: int) -> None:
         self.slots.grow(capacity)

@@ -30,6 +30,7 @@ from dissector.tcp.layout import (
     C_UP_PACKET,
     C_UP_TS,
     COPY_NS,
+    CROWDED,
     FEWER,
     FIN,
     H_ACK_TS,
@@ -216,12 +217,7 @@ def keep_waiting(
 ) -> None:  # fmt: skip
     """Take octets at `pos` while others are missing before them, or wait: all but the first `skip`, had before."""
     row = 2 * slot + side
-    if (
-        free_parts[0] < half[row, H_COUNT] + 4
-        or half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM
-        or control[K_WAITING] > limits.WAITING_OCTETS
-        or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM
-    ):
+    if half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM:
         displace(half, parts, control, free_parts, row, -1, ANYWHERE)
         release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 1)
         skip = min(max(half[row, H_POS] - pos, 0), length)
@@ -342,6 +338,9 @@ def reassemble(
             return i
         if free_parts[0] < waiting + 4 and parts.shape[0] < limits.WAITING_PARTS:
             control[K_WANT] = PARTS
+            return i
+        if free_parts[0] < waiting + 4 or control[K_WAITING] > limits.WAITING_OCTETS:
+            control[K_WANT] = CROWDED
             return i
         if place >= 0:
             slot = table[place] - 1

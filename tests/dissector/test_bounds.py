@@ -1,8 +1,10 @@
 """What is carried over all connections together has a bound: what is beyond it is given up, and told."""
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -10,8 +12,11 @@ from pamqp import commands
 from dissector import limits
 from dissector.amqp091.layout import Q_HELD, Q_KEEPING
 from dissector.dissector import Options
+from dissector.framing import M_CHAINED
 from dissector.reading import Reading
 from dissector.sources import find
+from dissector.tables import NAMES
+from dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, dissect_packets, rows
 from tests.dissector.stream import wire as sw
@@ -101,34 +106,79 @@ REMEMBERED = {
 }  # fmt: skip
 
 
+def many(folder: Path, port: int, turns: list[Turn], wait: bool = False, syn: bool = True) -> Reading:
+    """Forty connections that say this, after the beginning and before the rest of another one.
+
+    With `wait` the last that is said comes before something that is missing; without `syn` all but that other one were
+    under way.
+    """
+    other = Tape(port=30_000).play([*handshake(), *opening(1)])
+    packets = other.packets.copy()
+    for number in range(40):
+        tape = Tape(port=40_000 + number, server_port=port, syn=syn).play(turns[:-1])
+        tape.next[CLIENT] += 7 * wait
+        packets += tape.play(turns[-1:]).packets
+    rest = Tape(port=30_000, syn=False)
+    rest.next = list(other.next)
+    packets += rest.play(opening(2)).packets
+    path = folder / "many.pcap"
+    path.write_bytes(pcap([replace(packet, ts_ns=T0 + n) for n, packet in enumerate(packets)], ns=True))
+    return Reading(find([str(path)]), compiled=False, batch_bytes=20_000)
+
+
+def read(reading: Reading, held: Callable[[Reading], int]) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """All rows, and the most that was held. The other connection is not disturbed by any limit."""
+    most, found = 0, {name: [] for name in NAMES}
+    for work in reading.work():
+        most = max(most, held(reading))
+        for table, batch in work():
+            batch.validate(full=True)
+            found[table] += batch.to_pylist()
+    assert held(reading) == 0
+    ports = sorted(row["client_port"] for row in found["connections"])
+    assert ports == [30_000, *range(40_000, 40_040)]
+    (whole,) = (row["connection_id"] for row in found["connections"] if row["client_port"] == 30_000)
+    mine = [row["method"] for row in found["amqp091_frames"] if row["connection_id"] == whole and row["channel"]]
+    assert mine == ["channel.open", "channel.open-ok"] * 2
+    return found, most
+
+
 @pytest.mark.parametrize("what", REMEMBERED)
 def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Connections with the most of it are given up; others go on."""
     monkeypatch.setattr(limits, "REMEMBERED", 100_000)
-    port, turns = REMEMBERED[what]
-    other = Tape(port=30_000).play([*handshake(), *opening(1)])
-    packets = other.packets.copy()
-    for number in range(40):
-        packets += Tape(port=40_000 + number, server_port=port).play(turns).packets
-    rest = Tape(port=30_000, syn=False)
-    rest.next = list(other.next)
-    packets += rest.play(opening(2)).packets
-    path = tmp_path / "many.pcap"
-    path.write_bytes(pcap([replace(packet, ts_ns=T0 + n) for n, packet in enumerate(packets)], ns=True))
-    reading, most, found = Reading(find([str(path)]), compiled=False, batch_bytes=20_000), 0, []
-    for table, batch in reading:
-        batch.validate(full=True)
-        most = max(most, reading.dissector.burden.total)
-        found += [(table, row) for row in batch.to_pylist()]
+    found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.burden.total)
     assert 80_000 < most < 130_000
-    assert reading.dissector.burden.total == 0
-    assert sorted(row["client_port"] for table, row in found if table == "connections") == [
-        30_000, *range(40_000, 40_040),
-    ]  # fmt: skip
-    told = [row["detail"] for table, row in found if table == "anomalies" and row["code"] == "limit-reached"]
+    told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
     assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
-    methods = [row["method"] for table, row in found if table == "amqp091_frames" and row["channel"] in (1, 2)]
-    assert methods == ["channel.open", "channel.open-ok"] * 2
+
+
+def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where most wait, what is missing counts as lost."""
+    monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
+    turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
+    found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.control[K_WAITING])
+    assert 40_000 < most < 60_000
+    assert sum(row["code"] == "tcp-hole" for row in found["anomalies"]) == 40
+    assert {row["lost_bytes"] for row in found["connections"]} == {0, 7}
+
+
+def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
+    turns = [*handshake(), (CLIENT, raw(1, 1, bytes(20_000))[:9_000])]
+    found, most = read(
+        many(tmp_path, 5672, turns), lambda reading: reading.dissector.amqp091.framing.control[M_CHAINED]
+    )
+    assert 40_000 < most <= 50_000
+    assert sum(row["code"] == "limit-reached" for row in found["anomalies"]) == 35
+
+
+def test_octets_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(limits, "HELD_IN_ALL", 50_000)
+    turns = [(CLIENT, b"\1" * 9_000)]
+    found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.detector.held)
+    assert most < 60_000
+    assert sum(row["skipped_bytes"] for row in found["connections"]) == 40 * 9_000
 
 
 def test_long_texts_are_repeated_in_part() -> None:
