@@ -164,7 +164,10 @@ class Tables:
     def stream_messages(self, messages: StreamMessages, own: dict[str, pa.Array], ends: Ends) -> pa.RecordBatch:
         """Rows of `messages` for records of streams; `own` are the columns that these themselves tell."""
         rows, counts = messages.rows, messages.counts
-        columns = spread(self._stream_leading(rows, ends) | messages.shared, counts, self.compiled) | own
+        captures = {"capture": rows[sl.R_CAPTURE], "first_capture": rows[sl.R_FIRST_CAPTURE]}
+        leading = {name: column for name, column in self._stream_leading(rows, ends).items() if name not in captures}
+        columns = spread(leading | messages.shared, counts, self.compiled) | own
+        columns |= {name: self._capture(index, counts) for name, index in captures.items()}
         if "chunk_id" in columns:
             offset = numbers(columns["chunk_id"]) + messages.ordinal
             columns["offset"] = array(offset, mask=~valid(columns["chunk_id"]))
@@ -330,10 +333,11 @@ class Tables:
             "from_client": array(ends.from_client),
         }
 
-    def _capture(self, index: Ints) -> pa.Array:
+    def _capture(self, index: Ints, counts: Ints | None = None) -> pa.Array:
+        """Names of captures, each as often as `counts` says."""
         if len(index) and (index == index[0]).all():
-            return _same(self.captures[int(index[0])], len(index))
-        return array(self.captures, pa.string()).take(array(index))
+            return _same(self.captures[int(index[0])], len(index) if counts is None else int(counts.sum()))
+        return array(self.captures, pa.string()).take(array(index if counts is None else np.repeat(index, counts)))
 
 
 def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

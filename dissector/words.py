@@ -1,7 +1,7 @@
 """Octets eight at a time: little-endian words out of arrays of octets and into them, wherever they lie."""
 
 from dissector.arrays import Array
-from dissector.kernel import proven, u64
+from dissector.kernel import i64, proven, u64
 
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8
@@ -15,6 +15,12 @@ def word(data: Array, p: int) -> int:
     low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
     high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
     return u64(low) | ((u64(high) << u64(32)) & MASK)
+
+
+@proven
+def big(data: Array, p: int) -> int:
+    """Four octets, big-endian, as int64. The caller has shown that they lie in `data`."""
+    return i64(data[p] << 24 | data[p + 1] << 16 | data[p + 2] << 8 | data[p + 3])
 
 
 @proven

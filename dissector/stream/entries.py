@@ -2,7 +2,7 @@
 
 from dissector.arrays import Array
 from dissector.framing import u16, u32
-from dissector.kernel import i64, kernel
+from dissector.kernel import i64, kernel, proven
 from dissector.stream.layout import (
     CUT,
     DELIVERED,
@@ -22,18 +22,21 @@ from dissector.stream.layout import (
     E_SIZE,
     FILTERED,
 )
+from dissector.words import big
 
 NULL = 0xFFFF
 NEW_HEAD, OLD_HEAD = 11, 7
 """Octets of a sub-batch's head; the shorter one, of early 2021, does not tell the size when unpacked."""
 
 
-@kernel
+@proven
 def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
     """Octets of the head of a sub-batch; 0 when there is too little to see, -1 when neither head fits.
 
     Where a new head makes sense it is one: the stored size stays within `limit`, and is that of the unpacked octets
     when these are not packed. In an old one the same place holds the first octets of the data.
+
+    Bounds: p is not below 0, and nothing is read from `end` on, which is not beyond the data.
     """
     if p + OLD_HEAD > end:
         return 0
@@ -50,7 +53,7 @@ def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
     return NEW_HEAD if within else -1
 
 
-@kernel
+@proven
 def read_entries(
     data: Array, at: Array, end: Array, limit: Array, kind: Array, ends: Array, left: Array, entries: Array,
 ) -> int:  # fmt: skip
@@ -58,11 +61,14 @@ def read_entries(
 
     A region is octets from `at` to `end`, of which `at` is moved behind the last entry read; `left` is how many entries
     there must be, and becomes how many were not found. `limit` is where the frame ends, or would if it were all there.
+
+    Bounds: p is not below `at`, and nothing is read from e on, which is not beyond the data. An entry has at least the
+    octets that `entries` has room for one column each.
     """
     n = 0
     for r in range(len(at)):
-        p = at[r]
-        e = end[r]
+        p = max(at[r], 0)
+        e = min(end[r], len(data))
         ordinal = 0
         while left[r] > 0:
             start = p
@@ -74,9 +80,7 @@ def read_entries(
                 if p + 8 > e:
                     break
                 large = i64(data[p]) >> 7
-                number = i64(data[p]) & 0x7F
-                for k in range(p + 1, p + 8):
-                    number = number << 8 | i64(data[k])
+                number = (big(data, p) & 0x7FFFFFFF) << 32 | big(data, p + 4)
                 p += 8
                 if kind[r] == FILTERED:
                     if p + 2 > e:
@@ -98,7 +102,7 @@ def read_entries(
             count = 1
             unpacked = -1
             if data[p] < 0x80:
-                length = u32(data, p)
+                length = big(data, p)
                 p += 4
             else:
                 if kind[r] == FILTERED:
