@@ -15,6 +15,7 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.boundary import frame_follows, long_frame
 from dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
 from dissector.arrays import Ints
+from dissector.burden import Burden
 from dissector.carry import Buffer
 from dissector.kernel import call
 from dissector.stream.boundary import looks_like_frames as looks_like_stream
@@ -48,6 +49,8 @@ PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 SERVER_PORTS = {5672, 5671, 5552, 5551}
 TLS_PORTS = {5671, 5551}
+PIECE_COST = 256
+"""Octets that a piece takes that is held back, besides its own."""
 MOST_HELD = 256
 """Pieces of one connection held back until its protocol is known."""
 CHAIN = 3
@@ -83,9 +86,15 @@ class Probe:
 
 
 class Detector:
-    """Sorts pieces by protocol; `ports` are forced ones, `layouts` is the table of the stream protocol's layouts."""
+    """Sorts pieces by protocol; `ports` are forced ones, `layouts` is the table of the stream protocol's layouts.
 
-    def __init__(self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints) -> None:
+    What is held back counts in `burden`.
+    """
+
+    def __init__(
+        self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints, burden: Burden
+    ) -> None:  # fmt: skip
+        self.burden = burden
         self.layouts = layouts
         self.compiled = compiled
         self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
@@ -117,6 +126,7 @@ class Detector:
                 continue
             self.decided[slot] = probe.skipped
             self.held -= probe.octets_held
+            self.burden.change(slot, -probe.octets_held - PIECE_COST * len(probe.held))
             del self.probes[slot]
             for column, octets in probe.held:
                 if octets:
@@ -181,9 +191,7 @@ class Detector:
                 conn[slot, C_PROTOCOL] = UNKNOWN
                 return
             if verdict is None and probe.octets_held + length <= limits.HELD:
-                probe.held.append((piece.copy(), buffer.data[offset : offset + length].tobytes()))
-                probe.octets_held += length
-                self.held += length
+                self._hold(slot, probe, piece, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
             start = call(looks_like_amqp, self.compiled, buffer.data, offset, offset + length, self.methods)
@@ -207,7 +215,7 @@ class Detector:
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
                 conn[slot, C_PROTOCOL] = TLS
                 return
-        self._hold_in_the_middle(piece, probe, buffer, conn[slot, C_SYN] == 0)
+        self._hold_in_the_middle(slot, piece, probe, buffer, conn[slot, C_SYN] == 0)
         if probe.seen > limits.PROBE:
             conn[slot, C_PROTOCOL] = UNKNOWN
 
@@ -225,20 +233,25 @@ class Detector:
         probe.due[side] = int(piece[S_POS]) + begin - offset + octets if begin >= 0 else -1
         return False
 
-    def _hold_in_the_middle(self, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
+    def _hold(self, slot: int, probe: Probe, piece: Ints, octets: bytes) -> None:
+        probe.held.append((piece.copy(), octets))
+        probe.octets_held += len(octets)
+        self.held += len(octets)
+        self.burden.change(slot, len(octets) + PIECE_COST)
+
+    def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
         """Keep the latest octets of a connection not seen from its start; its frames may be longer than pieces."""
         offset, length = int(piece[S_OFFSET]), int(piece[S_LENGTH])
         most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
         most *= 4 if max(probe.due) >= 0 else 1
         octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
-        probe.held.append((piece.copy(), octets))
-        probe.octets_held += len(octets)
-        self.held += len(octets)
+        self._hold(slot, probe, piece, octets)
         passed = 0
         while passed < len(probe.held) and (probe.octets_held > most or len(probe.held) - passed > MOST_HELD):
             column, octets = probe.held[passed]
             probe.octets_held -= len(octets)
             self.held -= len(octets)
+            self.burden.change(slot, -len(octets) - PIECE_COST)
             probe.skipped += int(column[S_LENGTH])
             passed += 1
         del probe.held[:passed]

@@ -115,7 +115,7 @@ class Dissector:
         self.tcp = Reassembler(compiled)
         self.burden = Burden()
         self.stream = Stream(compiled, self.options.bodies == "full", self.burden)
-        self.detector = detect.Detector(self.protocol, self.options.ports, compiled, self.stream.layouts)
+        self.detector = detect.Detector(self.protocol, self.options.ports, compiled, self.stream.layouts, self.burden)
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
         self.connections = Connections(self.protocol, compiled, self.burden, self.options.ports)
         self.protocols: dict[int, Spoken] = {

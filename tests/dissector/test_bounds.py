@@ -91,6 +91,7 @@ def stream(size: int) -> list[Turn]:
 
 
 REMEMBERED = {
+    "what comes before the protocol is known": (5672, [(CLIENT, b"A"), *[(SERVER, b"x")] * 40]),
     "what a client says of itself": (5672, amqp(9_000)),
     "names of streams": (5552, stream(9_000)),
     "a record of TLS that is not whole": (5671, [(CLIENT, b"\x16\3\1" + struct.pack(">H", 16_000) + bytes(9_000))]),
@@ -135,8 +136,8 @@ def read(reading: Reading, held: Callable[[Reading], int]) -> tuple[dict[str, li
             batch.validate(full=True)
             found[table] += batch.to_pylist()
     assert held(reading) == 0
-    ports = sorted(row["client_port"] for row in found["connections"])
-    assert ports == [30_000, *range(40_000, 40_040)]
+    ports = {row["client_port"] for row in found["connections"]}  # what follows on one given up is another one
+    assert ports == {30_000, *range(40_000, 40_040)}
     (whole,) = (row["connection_id"] for row in found["connections"] if row["client_port"] == 30_000)
     mine = [row["method"] for row in found["amqp091_frames"] if row["connection_id"] == whole and row["channel"]]
     assert mine == ["channel.open", "channel.open-ok"] * 2
