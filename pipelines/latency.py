@@ -124,9 +124,10 @@ def latency_summary(
     Returns:
         The table `latency_summary`. `count` is of answers, good and bad, with a latency of at least zero, and the
         percentiles are theirs. Everything that asked for an answer is in one of `count`, `unusable` (answered, but
-        without such a latency: clocks stepped, or the publish of a delivery is ambiguous), `censored` (the capture may
-        have missed the answer) and `unanswered` (a close, a recover or a rollback came first); so they add up. `failed`
-        is of bad answers (nack, reject, error) and all that is `unanswered`.
+        without such a latency: clocks stepped, the publish of a delivery is ambiguous, or the number of a publish only
+        inferred), `censored` (the capture may have missed the answer) and `unanswered` (a close, a recover or a
+        rollback came first); so they add up. `failed` is of bad answers (nack, reject, error) and all that is
+        `unanswered`.
     """
     samples = _samples(confirms, settlements, rpcs, transits)
     groups = _grouped(

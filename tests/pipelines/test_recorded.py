@@ -78,6 +78,14 @@ def test_agrees_with_the_clients_books(statistics, name, table):
         assert len(actual) == len(expected)
 
 
+def test_numbers_of_publishes_are_told_where_the_capture_begins_in_the_middle(statistics):
+    """The scenario sent three before it."""
+    clients, found = statistics
+    rows = found["confirms"][clients["begun_before"]["producer"]]
+    told = [(row["publish_seq"], row["numbered_by"], row["outcome"], row["latency_ns"]) for row in rows]
+    assert told == [(number, "inferred", "ack", None) for number in range(4, 11)]
+
+
 @pytest.mark.parametrize("name", [n for n, g in goldens().items() if "flow_control" in g])
 def test_waits_agree_with_the_clients_books(statistics, name):
     clients, found = statistics
