@@ -57,6 +57,8 @@ from dissector.framing import (
 from dissector.kernel import kernel
 from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
+    C_A_PORT,
+    C_B_PORT,
     C_CLIENT,
     C_FRAMES,
     C_SYN,
@@ -74,6 +76,8 @@ USUAL = 0
 """Octets of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
 HIDES_NONE = 0
 """A hole of fewer octets cannot hold the beginning of a body."""
+PORTS = (-1, -1)
+"""Where brokers listen, if that is to be relied on where no SYN was seen."""
 DOUBTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 SLOW_NS = 1_000_000_000
@@ -323,8 +327,11 @@ def search(
     edges[count] = n
     pos = held[first, S_POS] + walk[queue, W_TAKEN]
     trial[T_SENDER] = 3
+    by_port = conn[slot, C_A_PORT] in PORTS
     if conn[slot, C_SYN] != 0:
         trial[T_SENDER] = 1 if row & 1 == conn[slot, C_CLIENT] else 2
+    elif by_port != (conn[slot, C_B_PORT] in PORTS):
+        trial[T_SENDER] = 2 if by_port == (row & 1 == 0) else 1
     walk[row, W_TRIED] = 2 * octets + (1 if slow else 0)
     place = foretold(data, base, n, pos, walk, row, trial, own)
     if place == -3 and (ended or full):
@@ -380,24 +387,30 @@ def choose(
             continue
         if follow(data, base, n, p, edges, edge, count, marks, trial, own) == 0:
             continue
-        if trial[T_OPEN] < 0:
-            trial[T_OPEN] = p
-        if trial[T_COUNT] == 0:
-            continue
-        if trial[T_END] >= reach:
+        trial[T_OPEN] = p
+        if trial[T_COUNT] > 0 and believed(n, p, ended, slow, reach, enough, trial) == 1:
             return p
-        if not (ended or slow):
-            continue
-        exact = trial[T_END] == n
-        if ended and trial[T_COUNT] >= 2 and (trial[T_END] >= max(enough, 2 * trial[T_LARGEST]) or exact):
-            return p
-        fitting = trial[T_FITTING]
-        if fitting >= 2 and 2 * fitting >= trial[T_EDGES]:
-            return p
-        # far more than there would be if segments began anywhere
-        if fitting >= 3 and fitting * (trial[T_END] - p) >= 16 * trial[T_EDGES] * trial[T_COUNT]:
-            return p
+        break  # what begins behind it is in its last frame, which has not come to its end
     return -1
+
+
+@kernel
+def believed(n: int, p: int, ended: bool, slow: bool, reach: int, enough: int, trial: Array) -> int:
+    """Whether frames that follow each other from p on to the end of these n octets are enough; 1 when they are."""
+    if trial[T_END] >= reach:
+        return 1
+    if not (ended or slow):
+        return 0
+    exact = trial[T_END] == n
+    if ended and trial[T_COUNT] >= 2 and (trial[T_END] >= max(enough, 2 * trial[T_LARGEST]) or exact):
+        return 1
+    fitting = trial[T_FITTING]
+    if fitting >= 2 and 2 * fitting >= trial[T_EDGES]:
+        return 1
+    # far more than there would be if segments began anywhere
+    if fitting >= 3 and fitting * (trial[T_END] - p) >= 16 * trial[T_EDGES] * trial[T_COUNT]:
+        return 1
+    return 0
 
 
 @kernel

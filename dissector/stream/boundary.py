@@ -26,6 +26,8 @@ USUAL = 1 << 20
 """The frame size that brokers propose."""
 BOTH = 3
 """Client and server."""
+PORTS = (5552, 5551)
+"""Where brokers listen: frames in a record may be the last octets of a frame, and would tell who is the client."""
 HIDES_NONE = 9
 """In a hole that is shorter no frame with a body can begin."""
 

@@ -325,6 +325,7 @@ _search = specialize(
     search,
     USUAL=boundary.USUAL,
     HIDES_NONE=boundary.HIDES_NONE,
+    PORTS=boundary.PORTS,
     foretold=foretold,
     sender=sender,
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),

@@ -8,10 +8,13 @@ import pyarrow as pa
 import pytest
 from pamqp import commands
 
+from tests.captures.damage.bodies import full_of_frames
 from tests.captures.damage.recall import FRAMES, Score, Sent, compare
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import Packet
-from tests.dissector.runs import FOLDER, Row, dissect_packets, recorded, rows
+from tests.dissector.runs import Row, dissect_packets, recorded, rows
+from tests.dissector.stream import wire as stream
+from tests.dissector.stream.runs import Wire
 from tests.dissector.test_properties import COUNTED, TIMED
 from tests.dissector.wire import (
     ACK,
@@ -88,26 +91,6 @@ def test_a_capture_that_is_cut_has_the_rows_before(name: str, share: float) -> N
 # Bodies that hold frames, and whole captures
 
 
-def full_of_frames(rnd: random.Random, largest: int, segment: int, count: int = 60) -> list[Packet]:
-    """Messages of all sizes, published and delivered; many of their bodies are frames, streams or captures."""
-    inside = [
-        b"".join(publish(b"inner" * 3)) * 30 + b"".join(deliver(7, b"x" * 200)) * 20,
-        b"".join(octets for _, octets in session()),
-        *((FOLDER / name).read_bytes() for name in ("orders_pika.pcap", "many_confirms.pcap")),
-    ]
-    tape = Tape().play(BEGIN)
-    for n in range(1, count + 1):
-        body = rnd.choice([b"x" * rnd.randint(0, 3000), rnd.choice(inside) * rnd.randint(1, 5)])
-        for side, octets in (
-            (CLIENT, b"".join(publish(body, largest=largest, message_id=str(n)))),
-            (SERVER, method(commands.Basic.Ack(delivery_tag=n))),
-            (SERVER, b"".join(deliver(n, body, largest=largest))),
-            (CLIENT, method(commands.Basic.Ack(delivery_tag=n))),
-        ):
-            tape.say(side, octets, range(segment, len(octets), segment))
-    return numbered(tape.end().packets)
-
-
 @pytest.mark.parametrize("way", ["lossy", "snapped", "late", "one way"])
 @pytest.mark.parametrize(("largest", "segment"), [(131064, 1448), (4088, 1448), (131064, 16000)])
 def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None:
@@ -115,6 +98,34 @@ def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None
     capture = Capture(full_of_frames(rnd, largest, segment), 1)
     total = score(capture, dissect_packets(capture.packets), HARMFUL[way](capture, rnd))
     assert total.reached + total.found >= 0.99 * (total.reachable + total.behind) > 0
+
+
+def test_frames_in_a_body_that_began_behind_the_hole_are_none() -> None:
+    """It had not ended when they reached far enough."""
+    inner = b"".join(publish(b"inner"))
+    tape = Tape().play(session())
+    begin = len(tape.packets)
+    tape.play([(CLIENT, b"".join(publish(b"lost"))), (CLIENT, b"".join(publish(b"behind")))])
+    octets = b"".join(publish(bytes(100_000) + inner * 400, largest=1 << 17))
+    tape.say(CLIENT, octets, range(1448, len(octets), 1448))
+    tape.play([(CLIENT, b"".join(publish(b"behind")))])
+    capture = Capture(numbered(tape.packets), 1)
+    packets = [p for p in capture.packets if p.interface != begin + 1]
+    assert score(capture, dissect_packets(capture.packets), packets).missed == []
+
+
+def test_records_that_hold_frames_do_not_tell_who_is_the_client() -> None:
+    """The capture begins in a publish, whose last record holds deliveries."""
+    inner = stream.deliver(5, stream.chunk([stream.simple(b"inner")] * 4)) * 9
+    wire = Wire(begun=False)
+    wire.send(True, stream.publish(3, [(1, stream.simple(bytes(3000) + inner))])[500:])
+    for n in range(9):
+        wire.send(True, stream.publish(3, [(n, stream.simple(b"x"))]))
+        wire.send(False, stream.confirm(3, [n]))
+    wire.close()
+    sides = {(row["command"], row["from_client"]) for row in rows(dissect_packets(wire.packets)["stream_frames"])}
+    assert ("publish", True) in sides and ("publish-confirm", False) in sides
+    assert not any(command == "deliver" for command, _ in sides)
 
 
 @pytest.mark.parametrize("aligned", [0, 1, 7])

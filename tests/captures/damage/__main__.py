@@ -1,6 +1,6 @@
 """Damage recordings in all ways, and say what is found in them then.
 
-    python -m tests.captures.damage [--seeds N] [--way WAY] [--misses] [--tshark] [capture...]
+    python -m tests.captures.damage [--seeds N] [--way WAY] [--misses] [--tshark] [--bodies N | capture...]
 
 says, for each way, how many of the frames that are still whole were found, how many rows are of no frame that was sent,
 and how many publishes tshark sees in the same files. Of what does no harm it says how often a row was another one.
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.captures.damage.bodies import made
 from tests.captures.damage.recall import FRAMES, Score, Sent, compare, publishes_by_tshark
 from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import Packet
@@ -37,13 +38,16 @@ def recordings() -> list[Path]:
 class Recording:
     """A recording and what is in it."""
 
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._compiled = path.stat().st_size > COMPILED
-        packets, self.link = recorded(str(path))
-        self.capture = Capture(numbered(packets), self.link)
+    def __init__(self, name: str, packets: list[Packet], link: int = 1) -> None:
+        self.name, self.link = name, link
+        self._compiled = sum(len(packet.octets) for packet in packets) > COMPILED
+        self.capture = Capture(numbered(packets), link)
         self.tables = self.dissect(self.capture.packets)
         self.sent = Sent.of(self.capture, self.tables)
+
+    @classmethod
+    def of(cls, path: Path) -> Recording:
+        return cls(path.name, *recorded(str(path.resolve())))
 
     def dissect(self, packets: list[Packet]) -> dict[str, pa.Table]:
         return dissect_packets(packets, self.link, self._compiled)
@@ -97,9 +101,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL], help="default: all")
     parser.add_argument("--misses", action="store_true", help="name each frame that was not found")
     parser.add_argument("--tshark", action="store_true", help="count what tshark sees; it takes most of the time then")
+    parser.add_argument("--bodies", type=int, metavar="N", help="instead: N sets of captures of frames in messages")
     parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
     given = parser.parse_args(arguments)
-    found = [Recording(path.resolve()) for path in given.captures or recordings()]
+    if given.bodies:
+        found = [Recording(name, packets) for seed in range(given.bodies) for name, packets in made(seed).items()]
+    else:
+        found = [Recording.of(path) for path in given.captures or recordings()]
     wrong = 0
     for way in given.way or HARMLESS:
         if way in HARMLESS:

@@ -49,12 +49,12 @@ class Extent(NamedTuple):
 class Frame:
     """A frame of the undamaged capture."""
 
-    row: Row
+    row: Row = field(repr=False)
     table: str
     direction: Direction
     begin: int
     end: int
-    follows: Frame | None
+    follows: Frame | None = field(repr=False)
     """The frame in front of it, when it begins where that ends."""
 
 
