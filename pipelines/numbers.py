@@ -55,24 +55,17 @@ def numbered(
     facts = _segments(rows)
     rows = rows.where("publish_seq_unsure").withColumn("bucket", bucket("turn"))
     keys = [*CHANNEL, "segment"]
-    number = sf.try_add("turn", "ahead")
     # What was read late has the time at which that was, not its own.
-    late = sf.coalesce(
-        (sf.col("ts_ns") == sf.col("segment_ts_ns")) & (sf.col("begun_ns") < sf.col("ts_ns")), sf.lit(False)
-    )
-    told = (
-        rows.join(spread(facts, rows, keys, "turn"), [*keys, "bucket"])
-        .select(
-            "connection_id",
-            "frame_no",
-            number.alias("told"),
-            sf.when(~late, sf.col("by")).otherwise("inferred").alias("by"),
-        )
-        .where("told > 0")
+    late = sf.coalesce(sf.col("begun_ns") < sf.col("segment_ts_ns"), sf.lit(False))
+    told = rows.join(spread(facts, rows, keys, "turn"), [*keys, "bucket"]).select(
+        "connection_id",
+        "frame_no",
+        sf.try_add("turn", "ahead").alias("told"),
+        sf.when(late, "inferred").otherwise(sf.col("by")).alias("by"),
     )
     counted = sf.when(sf.col("publish_seq").isNotNull(), "counted")
     return once(
-        messages.join(told, ["connection_id", "frame_no"], "left")
+        messages.join(told.where("told > 0"), ["connection_id", "frame_no"], "left")
         .withColumns({"numbered_by": sf.coalesce("by", counted), "publish_seq": sf.coalesce("told", "publish_seq")})
         .drop("told", "by")
     )
@@ -105,7 +98,8 @@ def _placed(rows: DataFrame, places: DataFrame | None) -> DataFrame:
     """Adds where each row stands.
 
     `turn`: of publishes the how-manieth they are; of confirms and ends that of the publish that follows.
-    `segment`: the last frame before that publish where others may have been missed, -1 for none, and `segment_ts_ns`.
+    `segment`: the last place before that publish where others may have been missed (number of the frame behind it, -1
+    for none), and `segment_ts_ns`, when that was certain.
     `since`: the same for the row itself, in the order of frames; `lost`: how many places before where answers may be.
     """
     confirm = sf.col("tag").isNotNull()
