@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dissector.arrays import Array
 from dissector.arrow import array
-from dissector.kernel import call, i64, kernel, proven
+from dissector.kernel import call, i64, proven
 from dissector.text import Integers, Octets
 from dissector.words import WORD, copy_octets, put_word, word
 
@@ -235,9 +235,9 @@ def place_texts(row: Integers, size: Integers, offsets: Array) -> None:
         offsets[k] = at
 
 
-@kernel
+@proven
 def spread_numbers(value: Array, counts: Integers, target: Array) -> None:
-    """Write each number so often."""
+    """Write each number so often. Bounds: there are as many counts as numbers, and `target` has the sum of them."""
     j = 0
     for r in range(len(counts)):
         for k in range(j, j + counts[r]):
@@ -245,9 +245,9 @@ def spread_numbers(value: Array, counts: Integers, target: Array) -> None:
         j += counts[r]
 
 
-@kernel
+@proven
 def spread_bits(bits: Octets, at: int, counts: Integers, target: Octets) -> None:
-    """Write each bit from bit `at` on so often; `target` is zero at first."""
+    """Write each bit from bit `at` on so often; `target` is zero at first. Bounds: as `spread_numbers`."""
     j = 0
     for r in range(len(counts)):
         if bits[(at + r) >> 3] >> ((at + r) & 7) & 1 == 1:
@@ -256,9 +256,9 @@ def spread_bits(bits: Octets, at: int, counts: Integers, target: Octets) -> None
         j += counts[r]
 
 
-@kernel
+@proven
 def spread_texts(offsets: Array, octets: Octets, counts: Integers, places: Array, target: Octets) -> None:
-    """Write each text so often. Texts lie within `octets`, and `target` has room for all."""
+    """Write each text so often. Bounds: as `spread_numbers`; texts lie in `octets`, and `target` has room for all."""
     j = 0
     n = 0
     for r in range(len(counts)):

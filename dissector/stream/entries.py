@@ -250,32 +250,33 @@ def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) 
         found[b] = n if p == end else ~n
 
 
-@kernel
+@proven
 def open_batches(data: Array, entries: Array, batches: Array, at: Array, counts: Array, records: Array) -> None:
     """Put all records in a row: messages as they are, sub-batches as the messages in them.
 
     `batches` are the entries that are sub-batches, ascending, `at` where the octets of each lie unpacked, `counts` the
     messages in them; of those that cannot be read one record stands for all.
+
+    Bounds: `count_inner` saw the messages in the data; `records` has a column for each of them and of the others.
     """
     n = 0
     b = 0
     for e in range(entries.shape[1]):
-        inner = 1
-        batch = b < len(batches) and batches[b] == e
-        p = 0
-        if batch:
-            p = at[b]
-            if entries[E_OPEN, e] == 1:
-                inner = counts[b]
-            b += 1
-        for k in range(inner):
+        if b >= len(batches) or batches[b] != e:
             for row in range(E_HEIGHT):
                 records[row, n] = entries[row, e]
-            if batch and entries[E_OPEN, e] == 1:
+            n += 1
+            continue
+        p = at[b]
+        is_open = entries[E_OPEN, e] == 1
+        for k in range(counts[b] if is_open else 1):
+            for row in range(E_HEIGHT):
+                records[row, n] = entries[row, e]
+            records[E_LENGTH, n] = 0
+            if is_open:
                 records[E_ORDINAL, n] = entries[E_ORDINAL, e] + k
                 records[E_OFFSET, n] = p + 4
-                records[E_LENGTH, n] = u32(data, p)
-                p += 4 + u32(data, p)
-            elif batch:
-                records[E_LENGTH, n] = 0
+                records[E_LENGTH, n] = big(data, p)
+                p += 4 + big(data, p)
             n += 1
+        b += 1
