@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 import spec
+from dissector.columns import TYPES
 from dissector.output import NOTE, digest
 
 DISSECTED = (
@@ -44,7 +45,6 @@ FRAMES = ("amqp091_frames", "stream_frames", "amqp010_frames")
 
 _BATCH_ROWS = 1 << 17
 _MOST_PARTIAL_ROWS = 1 << 20
-_TYPES = {"int64": pa.int64(), "int32": pa.int32(), "bool": pa.bool_(), "string": pa.string(), "binary": pa.binary()}
 _TIE_BREAKERS = (
     "connection_id",
     "channel",
@@ -283,7 +283,7 @@ def _open(folder: Path) -> ds.Dataset | None:
 def _nulls(table: str, column: str) -> pc.Expression:
     """A column of nulls, of the type that the column would have."""
     known = {c.name: c.type for c in spec.tables()[table].columns} if table in spec.tables() else {}
-    return pc.scalar(pa.scalar(None, _TYPES.get(known.get(column, "int64"), pa.string())))
+    return pc.scalar(pa.scalar(None, TYPES.get(known.get(column, "int64"), pa.string())))
 
 
 def _named(table: pa.Table, names: Sequence[str], keys: int) -> pa.Table:

@@ -17,14 +17,17 @@ from dissector.kernel import call, i64, proven
 from dissector.text import Integers, Octets
 from dissector.words import WORD, copy_octets, put_word, word
 
-TYPES: dict[str, pa.DataType] = {"bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string()}
+TYPES: dict[str, pa.DataType] = {
+    "bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
 """The types of columns by the names that specifications use."""
 
 ENTRIES, BOOLS, INT32S, INT64S = range(4)
 STORES = {"bool": BOOLS, "int32": INT32S, "int64": INT64S}
 """What of a `Room` holds the values of columns of these types; entries are held elsewhere."""
 
-_nulls: dict[str, pa.Array] = {}
+_nulls: dict[pa.DataType, pa.Array] = {}
 
 
 class Validity(NamedTuple):
@@ -95,11 +98,12 @@ def validity(n: int, row: Integers) -> Validity:
     return Validity(n, len(row), np.packbits(valid, bitorder="little"))
 
 
-def nulls(n: int, kind: str) -> pa.Array:
+def nulls(n: int, kind: str | pa.DataType) -> pa.Array:
     """A column of nothing but null; shares memory with all others of its type."""
-    array = _nulls.get(kind)
+    held = TYPES.get(kind, kind)
+    array = _nulls.get(held)
     if array is None or len(array) < n:
-        array = _nulls[kind] = pa.nulls(2 * n, TYPES[kind])
+        array = _nulls[held] = pa.nulls(2 * n, held)
     return array.slice(0, n)
 
 

@@ -14,10 +14,11 @@ import spec
 from dissector import kernel
 from dissector.arrow import array, of_rows
 from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
+from dissector.columns import TYPES
 from dissector.dissector import Dissector, Options, Row, Work
 from dissector.merging import Capture, Decoded, merge
 from dissector.sources import Source, find, octets
-from dissector.tables import NAMES, TYPES, record_batch, schema
+from dissector.tables import NAMES, record_batch, schema
 from spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -14,7 +14,7 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
 from dissector.arrow import array, numbers, of_rows, valid
-from dissector.columns import Names, nulls, spread
+from dissector.columns import TYPES, Names, nulls, spread
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
 from dissector.stream.messages import StreamMessages
@@ -45,10 +45,6 @@ from dissector.tcp.layout import FAULTS as TCP_FAULTS
 from dissector.tls.shown import Fault
 from spec.model import Protocol
 
-TYPES = {
-    "int64": pa.int64(), "int32": pa.int32(), "bool": pa.bool_(), "string": pa.string(), "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}  # fmt: skip
 NAMES = (
     "captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "tcp_windows",
     "anomalies",
@@ -343,18 +339,8 @@ class Tables:
 def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """The columns in the schema's order; those that are not given are null."""
     n = len(next(iter(columns.values())))
-    arrays = [columns[field.name] if field.name in columns else _null(n, field.type) for field in target]
+    arrays = [columns[field.name] if field.name in columns else nulls(n, field.type) for field in target]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-@cache
-def _nulls(kind: pa.DataType, size: int) -> pa.Array:
-    return pa.nulls(size, kind)
-
-
-def _null(n: int, kind: pa.DataType) -> pa.Array:
-    size = 1 << max(n - 1, 0).bit_length()
-    return _nulls(kind, size).slice(0, n)
 
 
 def _int32(values: Ints) -> pa.Array:
