@@ -101,13 +101,13 @@ def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None
 
 
 def test_frames_in_a_body_that_began_behind_the_hole_are_none() -> None:
-    """It had not ended when they reached far enough."""
+    """It had not ended when they reached farther than any body that began in the hole."""
     inner = b"".join(publish(b"inner"))
     tape = Tape().play(session())
     begin = len(tape.packets)
-    tape.play([(CLIENT, b"".join(publish(b"lost"))), (CLIENT, b"".join(publish(b"behind")))])
-    octets = b"".join(publish(bytes(100_000) + inner * 400, largest=1 << 17))
-    tape.say(CLIENT, octets, range(1448, len(octets), 1448))
+    tape.play([(CLIENT, b"".join(publish(b"lost"))), (CLIENT, b"".join(publish(bytes(37_000), largest=1 << 17)))])
+    octets = b"".join(publish(bytes(95_000) + inner * 500, largest=1 << 17))
+    tape.say(CLIENT, octets, range(4000, len(octets), 4000))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     capture = Capture(numbered(tape.packets), 1)
     packets = [p for p in capture.packets if p.interface != begin + 1]

@@ -113,11 +113,20 @@ def may_swap(capture: Capture, i: int, j: int) -> bool:
 
 
 def repeated(capture: Capture, rnd: random.Random, share: float = 0.2) -> list[Packet]:
-    """Repeat packets a little later."""
+    """Repeat packets a little later, though not when their ports are already used again."""
     out = [(float(i), p) for i, p in enumerate(capture.packets)]
-    chosen = rnd.sample(range(len(out)), round(len(out) * share))
-    out += [(i + rnd.randint(0, NEAR) + 0.5, capture.packets[i]) for i in chosen]
+    for i in rnd.sample(range(len(out)), round(len(out) * share)):
+        last = i + rnd.randint(0, NEAR)
+        behind = range(i + 1, min(last + 1, len(capture.packets)))
+        last = next((j - 1 for j in behind if is_syn(capture, i, j)), last)
+        out.append((last + 0.5, capture.packets[i]))
     return in_time([p for _, p in sorted(out, key=lambda item: item[0])])
+
+
+def is_syn(capture: Capture, i: int, j: int) -> bool:
+    """Whether packet j opens a connection between the ports of packet i."""
+    one, two = capture.segments[i], capture.segments[j]
+    return bool(one and two and two.flags & FIN_SYN_RST == SYN and two.flow in (one.flow, other_way(one.flow)))
 
 
 def overlapping(capture: Capture, rnd: random.Random, share: float = 0.2) -> list[Packet]:
