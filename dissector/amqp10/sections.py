@@ -266,9 +266,12 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
     return after
 
 
-@kernel
+@proven
 def is_data(data: Array, p: int, end: int) -> bool:
-    """Whether this is one section of data in its shortest form, up to the end: what most messages are."""
+    """Whether this is one section of data in its shortest form, up to the end: what most messages are.
+
+    Bounds: as `section`.
+    """
     if p + DATA_HEAD > end or data[p] != 0 or data[p + 1] != 0x53 or data[p + 2] != 0x75 or data[p + 3] != 0xA0:
         return False
     return p + DATA_HEAD + i64(data[p + 4]) == end
@@ -282,7 +285,7 @@ def may_begin(data: Array, p: int, end: int) -> bool:
     return p + 1 >= end or data[p + 1] in (0x53, 0x80, 0xA3, 0xB3)
 
 
-@kernel
+@proven
 def read_sections(
     data: Array, at: Array, length: Array, missing: Array, kinds: Array, widths: Array, sections: Array, symbols: Array,
     what: Array, body: Array, fill: Array, row: Array, value: Array, size: Array, form: Array, place: Array,
@@ -291,6 +294,8 @@ def read_sections(
 
     `body` gets kind (-1: not seen), place, octets (-1: not seen) and pieces of each body; `fill` how many entries each
     slot has, which are a row, and a number, or place, octets and form of a text or map.
+
+    Bounds: a record that does not lie in the data is not looked into. What `section` and `value_end` find lies in it.
     """
     for r in range(len(at)):
         p = at[r]
@@ -299,7 +304,7 @@ def read_sections(
         body[1, r] = p
         body[2, r] = length[r] + missing[r]
         body[3, r] = 1
-        if length[r] >= 3 and data[p] != 0:
+        if p < 0 or end > len(data) or (length[r] >= 3 and data[p] != 0):
             continue
         if is_data(data, p, end) and missing[r] == 0:
             body[0, r] = DATA
@@ -375,12 +380,15 @@ def put(
     fill[slot] = k + 1
 
 
-@kernel
+@proven
 def put_field(
     data: Array, p: int, after: int, kinds: Array, widths: Array, what: Array, row: Array, value: Array, size: Array,
     form: Array, fill: Array, slot: int, r: int,
 ) -> None:  # fmt: skip
-    """Add the value from p to `after` to a slot, where it is of a kind that the slot takes."""
+    """Add the value from p to `after` to a slot, where it is of a kind that the slot takes.
+
+    Bounds: as `put`; `value_end` found the value to lie in the data.
+    """
     code = i64(data[p])
     kind = i64(kinds[code])
     q = p + 1
