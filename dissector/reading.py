@@ -168,6 +168,9 @@ class Reading:
         }
         target = schema("captures")
         self.pending.append(partial(list, [("captures", record_batch(target, of_rows([row], target)))]))
+        # There may be thousands of files: of each kind of problem the first is kept, for remarks.
+        info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
+        info.secrets, info.interfaces = [], []
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
         times = batch.ts_ns

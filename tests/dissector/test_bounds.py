@@ -17,7 +17,7 @@ from dissector.reading import Reading
 from dissector.sources import find
 from dissector.tables import NAMES
 from dissector.tcp.layout import K_WAITING
-from tests.dissector.builders import pcap
+from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect_packets, rows
 from tests.dissector.stream import wire as sw
 from tests.dissector.test_hostile import said
@@ -183,6 +183,17 @@ def test_octets_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch
     found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.detector.held)
     assert most < 60_000
     assert sum(row["skipped_bytes"] for row in found["connections"]) == 40 * 9_000
+
+
+def test_files_that_were_read_leave_little(tmp_path: Path) -> None:
+    octets = section() + secrets(b"CLIENT_RANDOM 00 00\n") + interface(1, resolution=0xFF) * 50
+    for number in range(3):
+        (tmp_path / f"{number}.pcapng").write_bytes(octets)
+    reading = Reading(find([str(tmp_path)]), compiled=False)
+    told = [row for table, batch in reading for row in batch.to_pylist() if table == "anomalies"]
+    assert len(told) >= 150
+    assert [len(seen.info.problems) for seen in reading.seen] == [1, 1, 1]
+    assert not any(seen.info.secrets or seen.info.interfaces for seen in reading.seen)
 
 
 def test_long_texts_are_repeated_in_part() -> None:
