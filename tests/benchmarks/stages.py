@@ -20,6 +20,8 @@ from dissector import capture, connections, detect, kernel, output, packets, pro
 from dissector import dissector as whole
 from dissector.amqp091 import protocol
 from dissector.handshakes import methods
+from dissector.stream import protocol as stream
+from dissector.stream import records
 from dissector.tcp import reassembler
 
 STAGES = (
@@ -35,12 +37,19 @@ STAGES = (
     ("assemble", protocol.Amqp091, "end"),
     ("decode frames", protocol.Amqp091, "_arguments"),
     ("decode messages", protocol.Amqp091, "decode"),
+    ("walk", stream.Stream, "feed"),
+    ("assemble", stream.Stream, "_take"),
+    ("decode frames", stream.Stream, "_decoded"),
+    ("unpack", records.Reader, "_unpacked"),
+    ("decode messages", records.Reader, "columns"),
     ("connections", connections.Connections, "begin"),
     ("connections", methods.Methods, "take"),
     ("connections", connections.Connections, "close"),
     ("connections", connections.Connections, "rows"),
     ("tables", tables.Tables, "frames"),
     ("tables", tables.Tables, "messages"),
+    ("tables", tables.Tables, "stream_frames"),
+    ("tables", tables.Tables, "stream_messages"),
     ("tables", tables.Tables, "problems"),
     ("tables", tables.Tables, "faults"),
     ("carry", whole, "gather"),
