@@ -17,7 +17,9 @@ even whole captures; a frame that was never sent must have no row. So octets are
    frames, while segments cut a body anywhere.
 5. Where the snap length leaves no more than the beginnings of segments, these are frames' until one is not; then only
    after three in a row that could be.
-6. A hole that is too short for the beginning of a content hides none, and the first candidate is believed.
+6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those in front of the first
+   with which a segment begins are passed over, if segments begin with most of the others.
+7. A hole that is too short for the beginning of a content hides none, and the first candidate is believed.
 
 Until then the pieces of the connection, of both directions, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_PIECES` bound how many. What is passed over is counted.
@@ -76,6 +78,8 @@ USUAL = 0
 """Octets of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
 HIDES_NONE = 0
 """A hole of fewer octets cannot hold the beginning of a body."""
+MARKED_ENDS = True
+"""Whether there is an octet behind each frame that says so."""
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 DOUBTS = 3
@@ -97,7 +101,8 @@ WAIT, DECIDED, NO_ROOM = range(3)
     T_LARGEST,
     T_EDGES, T_FITTING,  # beginnings and ends of segments from the candidate on; those where a frame begins or ends
     T_OPEN,  # first candidate that was not refuted, -1: none
-) = range(10)  # fmt: skip
+    T_SEGMENT, T_BEFORE,  # the first of its frames with which a segment begins, -1: none; whole frames in front of that
+) = range(12)  # fmt: skip
 
 Own = tuple[Array, ...]
 """What only the protocol's own kernels look into."""
@@ -346,6 +351,10 @@ def search(
         if lost >= 0 and pos - lost < HIDES_NONE and walk[row, W_REST] <= 0:
             reach = 0
         place = choose(data, base, n, ended, slow or full, reach, 2 * largest, edges, count, marks, trial, own)
+        # if nothing marks ends, frames in front of a segment's beginning may be inside of one that ends there
+        together = 2 * trial[T_FITTING] >= trial[T_COUNT] - trial[T_BEFORE]
+        if place >= 0 and not MARKED_ENDS and trial[T_SEGMENT] > place and together:
+            place = trial[T_SEGMENT]
         if place < 0 and snapped and edges[0] == 0:
             walk[row, W_DOUBT] = max(walk[row, W_DOUBT] - 1, 0) if trial[T_OPEN] == 0 else DOUBTS
             if walk[row, W_DOUBT] == 0 and n >= 7:
@@ -423,6 +432,8 @@ def follow(
     trial[T_LARGEST] = 0
     trial[T_EDGES] = 0
     trial[T_FITTING] = 0
+    trial[T_SEGMENT] = -1
+    trial[T_BEFORE] = 0
     q = p
     trial[T_END] = p
     while q < n:
@@ -438,6 +449,9 @@ def follow(
             trial[T_EDGES] += 1
             trial[T_FITTING] += 1
             edge += 1
+            if trial[T_SEGMENT] < 0:
+                trial[T_SEGMENT] = q
+                trial[T_BEFORE] = trial[T_COUNT]
         marks[q] = 1
         if octets == 0:
             break

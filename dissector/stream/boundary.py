@@ -26,6 +26,8 @@ USUAL = 1 << 20
 """The frame size that brokers propose."""
 BOTH = 3
 """Client and server."""
+MARKED_ENDS = False
+"""Frames end where their lengths say, and with nothing else."""
 PORTS = (5552, 5551)
 """Where brokers listen: frames in a record may be the last octets of a frame, and would tell who is the client."""
 HIDES_NONE = 9

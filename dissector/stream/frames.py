@@ -326,6 +326,7 @@ _search = specialize(
     USUAL=boundary.USUAL,
     HIDES_NONE=boundary.HIDES_NONE,
     PORTS=boundary.PORTS,
+    MARKED_ENDS=boundary.MARKED_ENDS,
     foretold=foretold,
     sender=sender,
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),

@@ -128,6 +128,20 @@ def test_records_that_hold_frames_do_not_tell_who_is_the_client() -> None:
     assert not any(command == "deliver" for command, _ in sides)
 
 
+@pytest.mark.parametrize("segment", [1448, 16_000])
+def test_frames_at_the_end_of_a_record_are_none(segment: int) -> None:
+    """The capture begins in a publish that ends with publishes; without a mark they end as it does."""
+    inner = stream.publish(3, [(7, stream.simple(b"inner"))]) * 9
+    wire = Wire(begun=False)
+    wire.send(True, stream.publish(3, [(1, stream.simple(bytes(3000) + inner))])[1500:], segment)
+    for n in range(9):
+        wire.send(True, stream.publish(3, [(n, stream.simple(b"x"))]))
+        wire.send(False, stream.confirm(3, [n]))
+    wire.close()
+    found = rows(dissect_packets(wire.packets)["messages"])
+    assert [row["publish_seq"] for row in found] == list(range(9))
+
+
 @pytest.mark.parametrize("aligned", [0, 1, 7])
 def test_a_body_whose_segments_begin_with_frames(aligned: int) -> None:
     """Its head is lost; every segment begins with a frame that was never sent, or near one."""
