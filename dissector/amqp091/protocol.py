@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dissector import limits
-from dissector.amqp091 import channels, content, frames
+from dissector.amqp091 import assembly, channels, content, frames
 from dissector.amqp091 import layout as ly
 from dissector.arrays import Ints, Octets
 from dissector.carry import Buffer, Ranges
@@ -152,7 +152,7 @@ class Amqp091:
         while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < spans:
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             call(
-                content.assemble, self.compiled, self.frames, n, self.spans, spans, buffer.data, conn,
+                assembly.assemble, self.compiled, self.frames, n, self.spans, spans, buffer.data, conn,
                 self.roles, tags, no_ack, no_wait, self.channels.rows, self.contents, self.lanes, self.waiting,
                 self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free, self.messages,
                 self.hashes, self.content_faults, self.kept, q, self.keep,
@@ -241,7 +241,7 @@ class Amqp091:
         while at < len(slots):
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             at = call(
-                content.end_channels, self.compiled, slots, at, conn, self.channels.rows, self.contents, self.lanes,
+                assembly.end_channels, self.compiled, slots, at, conn, self.channels.rows, self.contents, self.lanes,
                 self.waiting, self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free,
                 self.messages, self.hashes, self.content_faults, q,
             )  # fmt: skip

@@ -250,7 +250,10 @@ def write(path: Path | str, folder: Path | str, rows: int = 65_536) -> dict[str,
     counts = dict.fromkeys(SCHEMAS, 0)
     waiting: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     Path(folder).mkdir(exist_ok=True)
-    writers = {name: pq.ParquetWriter(Path(folder) / f"{name}.parquet", schema) for name, schema in SCHEMAS.items()}
+    writers = {
+        name: pq.ParquetWriter(Path(folder) / f"{name}.parquet", schema, compression="zstd")
+        for name, schema in SCHEMAS.items()
+    }
 
     def put(name: str) -> None:
         counts[name] += len(waiting[name])
