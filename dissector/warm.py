@@ -22,7 +22,7 @@ def warm_up(sources: list[Source]) -> None:
         return
     paths = [source.path for source in sources[:CAPTURES] if source.size and isinstance(source.path, str)]
     if paths:
-        sys.stderr.write("amqpscope: compiling the kernels, once for this installation (half a minute)\n")
+        sys.stderr.write("amqpscope: compiling the kernels, once for this installation (most of a minute)\n")
         # Whatever goes wrong in there will go wrong here again, and be told properly.
         subprocess.run([sys.executable, "-m", __name__, *paths], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
 
