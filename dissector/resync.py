@@ -350,7 +350,7 @@ def search(
         lost = walk[row, W_LOST]
         if lost >= 0 and pos - lost < HIDES_NONE and walk[row, W_REST] <= 0:
             reach = 0
-        place = choose(data, base, n, ended, slow or full, reach, 2 * largest, edges, count, marks, trial, own)
+        place = choose(data, base, n, ended, snapped, slow or full, reach, 2 * largest, edges, count, marks, trial, own)
         # if nothing marks ends, frames in front of a segment's beginning may be inside of one that ends there
         together = 2 * trial[T_FITTING] >= trial[T_COUNT] - trial[T_BEFORE]
         if place >= 0 and not MARKED_ENDS and trial[T_SEGMENT] > place and together:
@@ -380,8 +380,8 @@ def search(
 
 @kernel
 def choose(
-    data: Array, base: int, n: int, ended: bool, slow: bool, reach: int, enough: int, edges: Array, count: int,
-    marks: Array, trial: Array, own: Own,
+    data: Array, base: int, n: int, ended: bool, snapped: bool, slow: bool, reach: int, enough: int, edges: Array,
+    count: int, marks: Array, trial: Array, own: Own,
 ) -> int:  # fmt: skip
     """The first of these n octets at which a frame is believed to begin, or -1."""
     for k in range(n):
@@ -397,23 +397,26 @@ def choose(
         if follow(data, base, n, p, edges, edge, count, marks, trial, own) == 0:
             continue
         trial[T_OPEN] = p
-        if trial[T_COUNT] > 0 and believed(n, p, ended, slow, reach, enough, trial) == 1:
+        if trial[T_COUNT] > 0 and believed(n, p, ended, snapped, slow, reach, enough, trial) == 1:
             return p
         break  # what begins behind it is in its last frame, which has not come to its end
     return -1
 
 
 @kernel
-def believed(n: int, p: int, ended: bool, slow: bool, reach: int, enough: int, trial: Array) -> int:
+def believed(n: int, p: int, ended: bool, snapped: bool, slow: bool, reach: int, enough: int, trial: Array) -> int:
     """Whether frames that follow each other from p on to the end of these n octets are enough; 1 when they are."""
     if trial[T_END] >= reach:
         return 1
     if not (ended or slow):
         return 0
+    fitting = trial[T_FITTING]
     exact = trial[T_END] == n
+    if exact and snapped:  # it is by chance that frames end where the snap length cuts
+        exact = False
+        fitting -= 1
     if ended and trial[T_COUNT] >= 2 and (trial[T_END] >= max(enough, 2 * trial[T_LARGEST]) or exact):
         return 1
-    fitting = trial[T_FITTING]
     if fitting >= 2 and 2 * fitting >= trial[T_EDGES]:
         return 1
     # far more than there would be if segments began anywhere

@@ -142,6 +142,19 @@ def test_frames_at_the_end_of_a_record_are_none(segment: int) -> None:
     assert [row["publish_seq"] for row in found] == list(range(9))
 
 
+@pytest.mark.parametrize("shown", range(40, 64))
+def test_frames_that_end_where_the_snap_length_cuts_are_none(shown: int) -> None:
+    """It is by chance: they are inside of a body whose head was cut off."""
+    inner = b"".join(publish(b"inner"))
+    tape = Tape().play(BEGIN)
+    tape.play([(CLIENT, b"".join(publish(b"x" * shown)))])
+    octets = b"".join(publish(b"first" * 400)) + b"".join(publish(inner * 900, largest=1 << 17))
+    tape.say(CLIENT, octets, range(1448, len(octets), 1448))
+    capture = Capture(numbered(tape.end().packets), 1)
+    snapped = [replace(p, octets=p.octets[: 54 + shown], length=p.wire) for p in capture.packets]
+    assert score(capture, dissect_packets(capture.packets), snapped).invented == 0
+
+
 @pytest.mark.parametrize("aligned", [0, 1, 7])
 def test_a_body_whose_segments_begin_with_frames(aligned: int) -> None:
     """Its head is lost; every segment begins with a frame that was never sent, or near one."""
