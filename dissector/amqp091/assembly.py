@@ -258,7 +258,9 @@ def assemble(
                     channels[row, N_STRAYED] |= STRAYED
                     if server == 0:
                         channels[row, N_UNSURE] = UNKNOWN
-                no_ack = is_set(no_acks, i) if frames[R_MISSING, i] == 0 else -1
+                no_ack = 0
+                if role in (CONSUME, GET):
+                    no_ack = is_set(no_acks, i) if frames[R_MISSING, i] == 0 else -1
                 take_method(
                     frames, i, role, tags[i], no_ack, is_set(no_waits, i), channels, row, contents, lanes, nodes,
                     free_nodes, control, server, keep,
