@@ -18,7 +18,7 @@ even whole captures; a frame that was never sent must have no row. So octets are
 5. Where the snap length leaves no more than the beginnings of segments, these are frames' until one is not; then only
    after three in a row that could be.
 6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those in front of the first
-   with which a segment begins are passed over, if segments begin with most of the others.
+   with which a segment begins are passed over, if that is followed by several, and segments begin with most of them.
 7. A hole that is too short for the beginning of a content hides none, and the first candidate is believed.
 
 Until then the pieces of the connection, of both directions, are held back, so that rows keep their order; the limits
@@ -352,7 +352,7 @@ def search(
             reach = 0
         place = choose(data, base, n, ended, snapped, slow or full, reach, 2 * largest, edges, count, marks, trial, own)
         # if nothing marks ends, frames in front of a segment's beginning may be inside of one that ends there
-        together = 2 * trial[T_FITTING] >= trial[T_COUNT] - trial[T_BEFORE]
+        together = trial[T_FITTING] > DOUBTS and 2 * trial[T_FITTING] >= trial[T_COUNT] - trial[T_BEFORE]
         if place >= 0 and not MARKED_ENDS and trial[T_SEGMENT] > place and together:
             place = trial[T_SEGMENT]
         if place < 0 and snapped and edges[0] == 0:
