@@ -44,7 +44,7 @@ class KeyLog:
         self.grown = False
         self.full = False
         self._secrets: dict[bytes, dict[bytes, bytes]] = {}
-        self._count = 0
+        self._count = self._tried = 0
         self._rest = b""
         self._path = path
         self._read_to = 0
@@ -84,9 +84,12 @@ class KeyLog:
         return self._secrets.get(random, {})
 
     def masters(self) -> Iterator[bytes]:
-        """All master secrets up to TLS 1.2, the latest first."""
+        """All master secrets up to TLS 1.2, the latest first; none any more when too many were tried."""
         for labels in reversed(self._secrets.values()):
+            if self._tried >= limits.TLS_MASTERS:
+                return
             if MASTER in labels:
+                self._tried += 1
                 yield labels[MASTER]
 
     def _read(self, file: BinaryIO) -> None:

@@ -25,6 +25,7 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
+from dissector.tls.opener import AHEAD
 from dissector.tls.records import DATA, HEAD, LONGEST
 from dissector.tls.session import Half, Session
 
@@ -122,6 +123,8 @@ class Direction:
         walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), tuple(marks[:, first[count]].tolist()))
         if walk.blind or half.opener is None:
             half.sealed += count
+            lengths = np.diff(self.edges[: count + 1]) - HEAD
+            half.missed += lengths[: AHEAD - len(half.missed)].tolist()
             return Opened(np.zeros((S_HEIGHT, 0), np.int64), np.zeros(0, np.int64))
         if count:
             body = int(self.edges[count - 1]) + HEAD

@@ -355,3 +355,11 @@ def test_secrets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         keylog.add(b"CLIENT_RANDOM %064x %096x\n" % (number, number))
     assert keylog.full and keylog.secrets((3).to_bytes(32, "big")) and not keylog.secrets((15).to_bytes(32, "big"))
+
+
+def test_only_so_many_secrets_are_tried_for_resumed_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture may bring as many secrets as it likes, and sessions that none of them opens."""
+    monkeypatch.setattr(limits, "TLS_MASTERS", 5)
+    keylog = KeyLog()
+    keylog.add(b"".join(b"CLIENT_RANDOM %064x %096x\n" % (number, number) for number in range(9)))
+    assert [len(list(keylog.masters())) for _ in range(2)] == [5, 0]

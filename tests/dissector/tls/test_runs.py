@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dissector.arrays import Ints
+from dissector.carry import Buffer
 from dissector.dissector import Options
 from dissector.tls import keys, stage
 from dissector.tls.keylog import KeyLog
@@ -98,6 +100,29 @@ def test_compiled_runs_change_nothing(made: tuple[list[Packet], Options], reach:
         expected = exact(dissect_packets(packets, options=options))
     with windows(reach):
         assert exact(dissect_packets(packets, options=options, compiled=True)) == expected
+
+
+@pytest.mark.parametrize("reach", [2, 64])
+def test_secrets_may_come_behind_runs_that_stayed_sealed(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture may bring them at any place: what stays sealed before them has the lengths of its records."""
+    turns, keylog = long(next(kind for kind in KINDS if kind[0] == "1.2" and "SHA384" in kind[1]))
+    packets = Tape(server_port=5671).play(turns).packets
+    feed = stage.Tls.feed
+
+    def feed_and_add(tls: stage.Tls, pieces: Ints, buffer: Buffer) -> Ints:
+        opened = feed(tls, pieces, buffer)
+        fed.append(pieces.shape[1])
+        if sum(fed) >= 20 and not tls.keylog.expecting:
+            tls.keylog.add(keylog)
+        return opened
+
+    monkeypatch.setattr(stage.Tls, "feed", feed_and_add)
+    found = []
+    for each in (None, reach):
+        fed: list[int] = []
+        with windows(each):
+            found.append(exact(dissect_packets(packets, batch_bytes=1000)))
+    assert found[0] == found[1]
 
 
 def test_runs_are_what_sessions_mostly_are_read_by(monkeypatch: pytest.MonkeyPatch) -> None:
