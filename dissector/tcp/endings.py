@@ -55,7 +55,7 @@ def hand_on(
     if tail >= 0:
         release(
             half, parts, control, free_parts, pieces, slot, side,
-            parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], 1,
+            parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], ANYWHERE,
         )  # fmt: skip
         displace(half, parts, control, free_parts, 2 * slot + side, -1, ANYWHERE)
 

@@ -190,21 +190,28 @@ def release(
     half: Array, parts: Array, control: Array, free: Array, pieces: Array,
     slot: int, side: int, packet: int, ts: int, capture: int, through: int,
 ) -> None:  # fmt: skip
-    """Hand on the parts that are next in order; with `through` also over holes.
+    """Hand on the parts that are next in order, also over holes that end at position `through` or before.
 
-    What was seen at another capture point only when octets behind its begin were seen here, or acknowledged.
+    Behind a hole that nothing filled, octets have the packet that brought them: they waited for nothing that came. What
+    was seen at another capture point comes only when octets behind its begin were seen here, or acknowledged.
     """
     row = 2 * slot + side
     known = max(half[row, H_TOP], half[row, H_ACKED])
     part = half[row, H_HEAD]
+    crossed = False
     while part >= 0:
         start = parts[part, P_POS]
         here = half[row, H_POS]
         if parts[part, P_ELSEWHERE] and start >= known:
             break
+        if start > here and start > through:
+            break
+        crossed = crossed or start > here
+        if crossed and parts[part, P_ELSEWHERE] == 0:
+            packet = parts[part, P_PACKET]
+            ts = parts[part, P_TS]
+            capture = parts[part, P_CAPTURE]
         if start > here:
-            if through == 0:
-                break
             emit(pieces, control, slot, side, here, -1, start - here, packet, ts, capture, packet, ts, capture)
             half[row, H_LOST] += start - here
             half[row, H_NEXT] = (half[row, H_NEXT] + start - here) & 0xFFFFFFFF

@@ -219,7 +219,7 @@ def keep_waiting(
     row = 2 * slot + side
     if half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM:
         displace(half, parts, control, free_parts, row, -1, ANYWHERE)
-        release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 1)
+        release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, ANYWHERE)
         skip = min(max(half[row, H_POS] - pos, 0), length)
     different = 0
     if caplen > skip:
@@ -275,13 +275,18 @@ def fill(
 
 
 @kernel
-def acknowledge(half: Array, row: int, other: int, ack: int, flags: int, window: int, ts: int) -> None:
+def acknowledge(
+    half: Array, parts: Array, row: int, other: int, ack: int, flags: int, window: int, ts: int
+) -> None:  # fmt: skip
     """Take what a side says of the octets it received, and of the room it has for more."""
     if half[other, H_STARTED]:
         acked = half[other, H_POS] + difference(ack, half[other, H_NEXT])
         if acked > half[other, H_ACKED]:
+            head = half[other, H_HEAD]
+            # What is missing was acknowledged once, though octets behind it go on to be.
+            if head < 0 or half[other, H_ACKED] < parts[head, P_POS]:
+                half[other, H_ACK_TS] = ts
             half[other, H_ACKED] = acked
-            half[other, H_ACK_TS] = ts
         elif acked < half[other, H_ACKED]:
             return  # overtaken by a later one
     if flags & SYN == 0:  # where the window is never scaled
@@ -441,7 +446,7 @@ def reassemble(
             half[row, H_WINDOW] = -1
             half[other, H_WINDOW] = -1
         elif flags[i] & ACK:
-            acknowledge(half, row, other, ack[i], flags[i], window[i], now)
+            acknowledge(half, parts, row, other, ack[i], flags[i], window[i], now)
             if half[other, H_ELSEWHERE]:  # what is answered comes before the answer
                 release(half, parts, control, free_parts, pieces, slot, 1 - side, packet[i], now, capture, 0)
         if length[i] > 0 and flags[i] & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
@@ -495,7 +500,8 @@ def reassemble(
                 and half[k, H_ACK_TS] + HOLE_NS < clock
                 and parts[head, P_TS] + HOLE_NS < clock
             ):
-                release(half, parts, control, free_parts, pieces, slot, k & 1, packet[i], now, capture, 1)
+                through = parts[head, P_POS]
+                release(half, parts, control, free_parts, pieces, slot, k & 1, packet[i], now, capture, through)
         if stall(half, row, other) != half[row, H_STALL] or stall(half, other, row) != half[other, H_STALL]:
             watch(conn, half, windows, younger, older, control, slot, packet[i], now, capture)
 
