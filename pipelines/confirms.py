@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from pipelines import endings
 from pipelines.buckets import CHANNEL, running
-from pipelines.holes import reaching, swallowed, union
+from pipelines.holes import placed, reaching, swallowed, union
 from pipelines.returns import returns
 from pipelines.schemas import conform
 
@@ -17,9 +17,10 @@ def confirms(
 ) -> DataFrame:
     """One row per publish in confirm mode.
 
-    The answer to publish s is the earliest, by frame number, of a single answer for s and a `multiple` answer for at
-    least s, behind the publish: the minimum over the answers at or above s, taken along the numbers from above, where a
-    `multiple` answer stands at the last number published before it. So do places where answers may be lost.
+    The answer to publish s is the earliest, by frame number (or time, see `holes.placed`), of a single answer for s and
+    a `multiple` answer for at least s, behind the publish: the minimum over the answers at or above s, taken along the
+    numbers from above, where a `multiple` answer stands at the last number published before it. So do places where
+    answers may be lost.
 
     Args:
         frames: `amqp091_frames`.
@@ -32,8 +33,11 @@ def confirms(
     """
     if "numbered_by" not in messages.columns:
         messages = messages.withColumn("numbered_by", sf.lit("counted"))
-    published = messages.where(
-        (sf.col("protocol") == "amqp-0-9-1") & (sf.col("kind") == "publish") & sf.col("publish_seq").isNotNull()
+    published = placed(
+        messages.where(
+            (sf.col("protocol") == "amqp-0-9-1") & (sf.col("kind") == "publish") & sf.col("publish_seq").isNotNull()
+        ),
+        connections,
     ).select(
         *CHANNEL,
         sf.col("publish_seq").alias("number"),
@@ -48,17 +52,28 @@ def confirms(
             "packet",
             "ts_ns",
             "numbered_by",
+            "at",
         ).alias("publish"),
     )
-    answer = sf.struct(
-        "frame_no", "ts_ns", "capture", "packet", "multiple", (sf.col("method") == "basic.nack").alias("negative")
+    negative = (sf.col("method") == "basic.nack").alias("negative")
+    answer = sf.struct("at", "frame_no", "ts_ns", "capture", "packet", "multiple", negative)
+    answers = placed(
+        frames.where(
+            ~sf.col("from_client")
+            & sf.col("method").isin("basic.ack", "basic.nack")
+            & sf.col("delivery_tag").isNotNull()
+        ),
+        connections,
+    ).select(
+        *CHANNEL,
+        sf.col("at").alias("frame_no"),
+        sf.col("delivery_tag").alias("number"),
+        "multiple",
+        answer.alias("answer"),
     )
-    answers = frames.where(
-        ~sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack") & sf.col("delivery_tag").isNotNull()
-    ).select(*CHANNEL, "frame_no", sf.col("delivery_tag").alias("number"), "multiple", answer.alias("answer"))
     multiple = sf.coalesce("multiple", sf.lit(False))
     single = answers.where(~multiple).select(*CHANNEL, "number", sf.col("answer").alias("only"))
-    sent = published.select(*CHANNEL, "number", "publish.frame_no")
+    sent = published.select(*CHANNEL, "number", sf.col("publish.at").alias("frame_no"))
     up_to = reaching(answers.where(multiple), sent).select(*CHANNEL, "number", sf.col("answer").alias("up_to"))
     returned = returns(messages).select(
         *CHANNEL, sf.col("publish_seq").alias("number"), sf.struct("reply_code").alias("return")
@@ -66,7 +81,9 @@ def confirms(
     aggregates = {"covered": ("min", "up_to")}
     parts = [published, single, up_to, returned.where(sf.col("number").isNotNull())]
     if places is not None:
-        parts.append(swallowed(sent, places, from_client=False).withColumnRenamed("lost", "lost_up_to"))
+        parts.append(
+            swallowed(sent, placed(places, connections), from_client=False).withColumnRenamed("lost", "lost_up_to")
+        )
         aggregates["lost"] = ("min", "lost_up_to")
     rows = running(
         union(*parts),
@@ -77,8 +94,8 @@ def confirms(
         facts=lambda summary: endings.attach(summary, frames, connections),
     )
     same_number = Window.partitionBy(*CHANNEL, "bucket", "place")
-    rows = rows.withColumn("sent", sf.max("publish.frame_no").over(same_number))
-    behind = sf.when(sf.col("only.frame_no") > sf.col("sent"), sf.col("only"))
+    rows = rows.withColumn("sent", sf.max("publish.at").over(same_number))
+    behind = sf.when(sf.col("only.at") > sf.col("sent"), sf.col("only"))
     rows = rows.withColumn("alone", sf.min(behind).over(same_number)).withColumn(
         "return", sf.max("return").over(same_number)
     )

@@ -45,13 +45,28 @@ def holes(anomalies: DataFrame, frames: DataFrame) -> DataFrame:
     )
 
 
+def placed(rows: DataFrame, connections: DataFrame) -> DataFrame:
+    """Adds `at`, by which the rows of a connection are in the order in which things happened.
+
+    That is the number of the frame. Only where octets are missing from the capture, what came behind them was read
+    later than it came, and behind its own answers: there it is the time, in units of 1,024 ns.
+
+    Args:
+        rows: rows with connection_id, frame_no and ts_ns.
+        connections: `connections`.
+    """
+    lossy = connections.where("lost_bytes > 0").select("connection_id", sf.lit(True).alias("lossy"))
+    at = sf.when(sf.col("lossy"), sf.shiftright("ts_ns", 10)).otherwise(sf.col("frame_no"))
+    return rows.join(sf.broadcast(lossy), "connection_id", "left").withColumn("at", at).drop("lossy")
+
+
 def first_behind(rows: DataFrame, places: DataFrame | None, position: str, from_client: Column) -> DataFrame:
     """Adds `lost`, the first place behind each row where its answer may be: a struct of frame_no and ts_ns, or null.
 
     Args:
         rows: rows with the columns of `CHANNEL`.
         places: what `holes` found; None when nothing was lost.
-        position: name of the column with the number of the frame that waits.
+        position: name of the column with the number of the frame that waits, or what `placed` gives in its place.
         from_client: whether the answer would come from the client.
     """
     hole = sf.struct("frame_no", "ts_ns")
@@ -61,8 +76,9 @@ def first_behind(rows: DataFrame, places: DataFrame | None, position: str, from_
     whole = sf.col("channel").isNull()
     for keys, some, name in ((("connection_id",), whole, "on_any"), (CHANNEL, ~whole, "on_channel")):
         by = (*keys, "answerer")
+        at = sf.col("at" if "at" in places.columns else "frame_no")
         points = places.where(some).select(
-            *keys, sf.col("from_client").alias("answerer"), sf.col("frame_no").alias(position), hole.alias("hole")
+            *keys, sf.col("from_client").alias("answerer"), at.alias(position), hole.alias("hole")
         )
         rows = running(_union(rows, points), by, position, {name: ("min", "hole")}, descending=True, before=True)
         rows = rows.where("waits").drop("hole", "place", "bucket")

@@ -48,6 +48,17 @@ def single_acks() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def read_behind_its_answers() -> tuple[Connection, list[dict[str, Any]]]:
+    """A packet of the client's is missing: what it sent behind it was read late, but came in time."""
+    c, ms = Connection(lost_bytes=100), 1_000_000
+    c.publish(1, ts_ns=ms)
+    one, both = c.ack(1, ts_ns=2 * ms), c.ack(3, True, ts_ns=5 * ms)
+    c.publish(2, ts_ns=3 * ms)
+    c.publish(3, ts_ns=4 * ms)
+    answers = ((one, 1), (both, 2), (both, 1))
+    return c, [{"outcome": "ack", "confirm_frame_no": no, "latency_ns": n * ms} for no, n in answers]
+
+
 def multiple_after_out_of_order_singles() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     for number in range(1, 8):
@@ -330,6 +341,7 @@ SCENARIOS = {
     f.__name__: f
     for f in (
         single_acks,
+        read_behind_its_answers,
         multiple_after_out_of_order_singles,
         rejected_publish,
         before_confirm_mode,
