@@ -28,8 +28,9 @@ from pipelines.holes import union
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
 
-COUNTERS = ("$['x-dotnet-pub-seq-no']", "$['publishId']")
-"""Headers with the number of the publish, as JSON paths: RabbitMQ's .NET client from 7.0 on, and MassTransit."""
+COUNTER = "$['x-dotnet-pub-seq-no']"
+"""The header with the number of the publish, as a JSON path: RabbitMQ's .NET client from 7.0 on. Other headers with a
+number that grows are applications' own."""
 
 _NEVER = 1 << 62
 _TIME_BITS = 32
@@ -74,7 +75,7 @@ def numbered(
 def _rows(epochs: DataFrame, messages: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFrame:
     """Publishes, confirms and the end of each of these epochs."""
     published = messages.where((sf.col("protocol") == "amqp-0-9-1") & (sf.col("kind") == "publish"))
-    said = sf.coalesce(*(sf.get_json_object("headers", path).try_cast("bigint") for path in COUNTERS))
+    said = sf.get_json_object("headers", COUNTER).try_cast("bigint")
     confirms = frames.where(
         ~sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack") & (sf.col("delivery_tag") > 0)
     )

@@ -42,19 +42,21 @@ def _shortened(value: Any) -> Any:
 
 
 def _detail(role: str, said: Said) -> str:
+    """A few words; what was not captured is a question mark."""
+    told = {name: "?" if value is None else value for name, value in said.items()}
     if role == "start":
-        return f"offers {said['mechanisms']}"
+        return f"offers {told['mechanisms']}"
     if role == "start-ok":
-        return str(said["mechanism"])
+        return str(told["mechanism"])
     if role in ("tune", "tune-ok"):
-        limits = [f"channel-max {said['channel_max']}"] if "channel_max" in said else []
-        return ", ".join([*limits, f"frame-max {said['frame_max']}", f"heartbeat {said['heartbeat']} s"])
+        limits = [f"channel-max {told['channel_max']}"] if "channel_max" in told else []
+        return ", ".join([*limits, f"frame-max {told['frame_max']}", f"heartbeat {told['heartbeat']} s"])
     if role == "open":
-        return f"vhost {said['virtual_host']}"
+        return f"vhost {told['virtual_host']}"
     if role == "close":
-        return f"{said['reply_code']} {said['reply_text']}"
+        return f"{told['reply_code']} {told['reply_text']}"
     if role == "refusal":
-        return f"{said['code']} {said['words']}"
+        return f"{told['code']} {told['words']}"
     if role == "blocked":
         return said["reason"] or ""
     return ""

@@ -214,7 +214,7 @@ def counted_by_another() -> tuple[Connection, Wanted]:
     """Headers were passed on: the numbers are of another channel."""
     c = Begun()
     for number in (70, 71, 72):
-        c.send(headers=f'{{"publishId":"{number - 60}"}}')
+        c.send(headers=f'{{"x-dotnet-pub-seq-no":"{number - 60}"}}')
         c.ack(number)
     return c, [(70, "inferred", None), (71, "inferred", None), (72, "inferred", None)]
 
