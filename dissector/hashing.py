@@ -20,7 +20,7 @@ LANE_2 = (SEED + P2) & MASK
 LANE_3 = SEED
 LANE_4 = (SEED - P1) & MASK
 
-L_LANE, L_TOTAL, L_WIDTH = 0, 4, 8
+L_TOTAL, L_WIDTH = 4, 8
 
 
 @proven

@@ -21,8 +21,6 @@ from spec.model import Protocol
 PUBLISH = 2
 USER_CHUNK = 0
 TRACKING_CHUNKS = (1, 2)
-MOST_ENTRIES = 1 << 16
-"""Entries of a chunk: their number has 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
