@@ -118,9 +118,7 @@ from dissector.framing import (
 )
 from dissector.hashing import hash_begin, hash_end, hash_feed
 from dissector.kernel import kernel
-from dissector.tcp.layout import (
-    C_GAPPED,
-)
+from dissector.tcp.layout import C_GAPPED
 
 HUGE = 1 << 62
 """Announced body sizes from here on are no sizes; they are not computed with, and not shown."""
