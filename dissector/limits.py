@@ -50,7 +50,8 @@ CONTENTS = 64 << 20
 """Octets of methods and headers whose body goes on, over all channels; beyond, the largest of them are given up."""
 
 PENDING = 1 << 20
-"""Consumers, and gets and consumes that wait for their answer, over all channels."""
+"""Consumers, and gets and consumes that wait for their answer, over all channels; beyond, it is not known of
+what is delivered whether it is acknowledged."""
 
 CONSUMERS = 4_096
 """Consumers of a channel that are looked through for one; what an older one acknowledges is not known."""

@@ -37,7 +37,6 @@ from dissector.amqp091.layout import (
     B_OVER,
     B_SIZE,
     B_STATE,
-    BEGUN,
     BODY,
     BODY_TOO_LARGE,
     CHANNEL_WRONG,
@@ -131,7 +130,7 @@ def take_method(
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
         elif role == GET_OK:
-            node = answered(channels, row, N_GETS, nodes, free_nodes)
+            node = answered(channels, row, N_GETS, nodes, free_nodes, 0)
             if node >= 0:
                 flag = nodes[node, Z_VALUE]
         begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, control, keep)
@@ -140,19 +139,17 @@ def take_method(
     elif role == CONSUME:
         if no_ack < 0:  # nor is it known whether an answer will come
             channels[row, N_STRAYED] |= STRAYED
-        if tag != 0:
-            add_consumer(channels, row, nodes, free_nodes, tag, no_ack)
+        add_consumer(channels, row, nodes, free_nodes, tag, no_ack)
         if no_wait == 0:
             push(channels, row, N_CONSUMES, nodes, free_nodes, tag, no_ack)
     elif role == CONSUME_OK:
-        node = answered(channels, row, N_CONSUMES, nodes, free_nodes)
+        node = answered(channels, row, N_CONSUMES, nodes, free_nodes, tag)
         if node >= 0 and nodes[node, Z_KEY] == 0:
             add_consumer(channels, row, nodes, free_nodes, tag, nodes[node, Z_VALUE])
     elif role == GET:
-        channels[row, N_STRAYED] &= ~BEGUN
         push(channels, row, N_GETS, nodes, free_nodes, 0, no_ack)
     elif role == GET_EMPTY:
-        answered(channels, row, N_GETS, nodes, free_nodes)
+        answered(channels, row, N_GETS, nodes, free_nodes, 0)
 
 
 @kernel

@@ -79,8 +79,10 @@ def channel_row(
 
 @kernel
 def push(channels: Array, row: int, head: int, nodes: Array, free: Array, key: int, value: int) -> None:
-    """Append to the list with columns head and head + 1; without room it is left out."""
+    """Append a request to the list with columns head and head + 1; without room answers have none any more."""
+    channels[row, N_STRAYED] &= ~BEGUN
     if free[0] == 0:
+        channels[row, N_STRAYED] |= STRAYED
         return
     node = take_row(free)
     nodes[node, Z_NEXT] = -1
@@ -104,10 +106,17 @@ def shift(channels: Array, row: int, head: int, nodes: Array, free: Array) -> in
 
 
 @kernel
-def answered(channels: Array, row: int, head: int, nodes: Array, free: Array) -> int:
-    """Take the request that an answer belongs to, by order; -1 when that is not known."""
+def answered(channels: Array, row: int, head: int, nodes: Array, free: Array, key: int) -> int:
+    """Take the request that an answer with this key (0: none) belongs to, by order; -1 when that is not known.
+
+    An answer too many is to a request in front of the capture as long as none was seen; behind one it tells that the
+    client does not wait for answers, and so does one with the key of another request: then order tells nothing.
+    """
     node = shift(channels, row, head, nodes, free)
-    if node < 0 and channels[row, N_STRAYED] != BEGUN:
+    if node < 0:
+        if channels[row, N_STRAYED] != BEGUN:
+            channels[row, N_STRAYED] |= STRAYED
+    elif key != 0 and nodes[node, Z_KEY] != 0 and nodes[node, Z_KEY] != key:
         channels[row, N_STRAYED] |= STRAYED
     return node if channels[row, N_STRAYED] in (0, BEGUN) else -1
 
@@ -125,7 +134,9 @@ def clear(channels: Array, row: int, nodes: Array, free: Array) -> None:
 
 @kernel
 def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
-    """The node of a consumer, moved to the front of the list; -1 when it is not there."""
+    """The node of a consumer, moved to the front of the list; -1 when it is not there, or the key is none (0)."""
+    if key == 0:
+        return -1
     before = -1
     node = channels[row, N_CONSUMERS]
     for _ in range(limits.CONSUMERS):
@@ -144,7 +155,9 @@ def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
 
 @kernel
 def add_consumer(channels: Array, row: int, nodes: Array, free: Array, key: int, no_ack: int) -> None:
-    """Remember whether a consumer acknowledges."""
+    """Remember whether a consumer acknowledges, where it has a key."""
+    if key == 0:
+        return
     node = consumer(channels, row, nodes, key)
     if node < 0:
         if free[0] == 0:

@@ -120,7 +120,8 @@ KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"
 ) = range(15)  # fmt: skip
 BEGUN, STRAYED = 4, 8
 """Bits 0 and 1 of N_STRAYED: unless the last hole of the client's, of the server's, held nothing but bodies. Then:
-answers to requests in front of the capture may come; requests or answers may be lost, or be seen out of order."""
+no request was seen, so answers to those in front of the capture may come; requests or answers may be lost, or out of
+order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
 """All was seen since channel.open; it was, if the last hole of the client's held nothing but bodies; it was not."""
 

@@ -90,7 +90,7 @@ class Amqp091:
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
         self._grow_channels(64)
-        self.nodes = Pool(ly.Z_WIDTH, 2 * room)
+        self.nodes = Pool(ly.Z_WIDTH, min(2 * room, limits.PENDING))
 
     # ---------------------------------------------------------------------------------------------- state
 
@@ -147,7 +147,7 @@ class Amqp091:
         q = self.control
         q[ly.Q_FRAME] = q[ly.Q_SPAN] = 0
         if self.nodes.left < n and len(self.nodes) < limits.PENDING:
-            self.nodes.grow(2 * len(self.nodes))
+            self.nodes.grow(min(2 * len(self.nodes), limits.PENDING))
         messages: list[Messages | Faults] = []
         while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < spans:
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
