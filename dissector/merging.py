@@ -22,7 +22,7 @@ SLACK_NS = 10_000_000
 
 
 class Decoded(NamedTuple):
-    """Segments, and the octets that they lie in: `data` up to `used`."""
+    """Segments, and the octets that they lie in: `data` up to `used`, and room behind, which is the taker's."""
 
     segments: SegmentBatch
     data: Octets
@@ -152,8 +152,9 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[De
 
 
 def _cut(decoded: Decoded, rows: slice) -> Decoded:
+    """Some of these segments. Their octets lie among those of the others, so there is no room behind to write to."""
     columns = {name: getattr(decoded.segments, name)[rows] for name in _COLUMNS}
-    return decoded._replace(segments=replace(decoded.segments, **columns))
+    return Decoded(replace(decoded.segments, **columns), decoded.data[: decoded.used], decoded.used)
 
 
 def _joined(parts: list[Decoded], order: Ints) -> Decoded:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from dissector import limits
+from dissector.reading import Reading
+from dissector.sources import find
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
-from tests.dissector.runs import Row, dissect, rows
+from tests.dissector.runs import Row, dissect, rows, tables
 from tests.dissector.test_properties import COUNTED, TIMED
-from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, method, opening, publish, session
+from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, handshake, method, opening, publish, session
 
 WHERE = ("capture", "first_capture")
 SECOND = 1_000_000_000
@@ -91,6 +93,19 @@ def test_two_capture_points_give_one_connection(
     again = dissect(*paths, batch_bytes=batch_bytes)
     for name, table in tables.items():
         assert sorted(again[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
+
+
+def test_rows_may_be_made_late_where_a_capture_begins_amid_a_batch_of_another(tmp_path: Path) -> None:
+    """Both parts of that batch lie in the same octets, and unfinished contents are carried from one to the other."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    for number in range(40):
+        tape.say(CLIENT, b"".join(publish(bytes(300), message_id=f"m{number}")), [100])
+    begins = (tape.packets[len(tape.packets) * part // 3 + 1].ts_ns + 1 for part in (1, 2))
+    others = [Tape(port=50_000 + n, start_ns=begin).play(opening(1)).packets for n, begin in enumerate(begins)]
+    reading = Reading(find(write(tmp_path, one=tape.packets, two=others[0], three=others[1])), compiled=False)
+    late = tables(row for work in list(reading.work()) for row in work())
+    found = {row["message_id"]: row["exchange"] for row in rows(late["messages"])}
+    assert found == {f"m{number}": "e" for number in range(40)}
 
 
 @pytest.mark.compiled
