@@ -9,65 +9,14 @@ and how many publishes tshark sees in the same files. Of what does no harm it sa
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-
 from tests.captures.damage.bodies import made
-from tests.captures.damage.recall import FRAMES, Score, Sent, compare, publishes_by_tshark
-from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS, Capture, numbered
-from tests.dissector.builders import Packet
-from tests.dissector.runs import dissect_packets, recorded, rows
-
-FOLDER = Path(__file__).parents[1]
-OTHER_WAYS = {"snapped", "lossy_link"}
-"""Recordings that have holes, or disorder of their own: which packet brought an octet first changes there."""
-TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
-COMPILED = 1 << 20
-"""Recordings of more octets are dissected with compiled kernels."""
-
-
-def recordings() -> list[Path]:
-    """The recordings that can be damaged: of one file, whole, of Ethernet or cooked captures."""
-    return [path for path in sorted(FOLDER.glob("*.pcap")) if path.stem not in OTHER_WAYS]
-
-
-class Recording:
-    """A recording and what is in it."""
-
-    def __init__(self, name: str, packets: list[Packet], link: int = 1) -> None:
-        self.name, self.link = name, link
-        self._compiled = sum(len(packet.octets) for packet in packets) > COMPILED
-        self.capture = Capture(numbered(packets), link)
-        self.tables = self.dissect(self.capture.packets)
-        self.sent = Sent.of(self.capture, self.tables)
-
-    @classmethod
-    def of(cls, path: Path) -> Recording:
-        return cls(path.name, *recorded(str(path.resolve())))
-
-    def dissect(self, packets: list[Packet]) -> dict[str, pa.Table]:
-        return dissect_packets(packets, self.link, self._compiled)
-
-    def damaged(self, way: str, seed: int) -> list[Packet]:
-        return (HARMLESS | HARMFUL)[way](self.capture, random.Random(f"{seed} {self.name}"))
-
-    def others(self, packets: list[Packet]) -> int:
-        """How many rows are not as they were, in columns but those that have times and numbers of packets."""
-        tables = self.dissect(packets)
-        count = 0
-        for table in (*FRAMES, "messages"):
-            mine, theirs = (rows(t[table], *TIMED) for t in (tables, self.tables))
-            count += sum(a != b for a, b in zip(mine, theirs, strict=False)) + abs(len(mine) - len(theirs))
-        return count
-
-    @property
-    def ports(self) -> set[int]:
-        found = rows(self.tables["connections"])
-        return {row["server_port"] for row in found if row["protocol"] == "amqp-0-9-1"} - {5672}
+from tests.captures.damage.recall import Score, compare, publishes_by_tshark
+from tests.captures.damage.recordings import Recording, recordings
+from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS
 
 
 def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, misses: bool) -> Iterator[Score]:

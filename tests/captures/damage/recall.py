@@ -12,7 +12,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -268,27 +268,52 @@ class Beginnings:
         return self._unplaced[self._damaged[row["first_packet"] - 1].interface]
 
 
+def frames_found(
+    sent: Sent, beginnings: Beginnings, tables: dict[str, pa.Table]
+) -> Iterator[tuple[Row, Frame | Row | None]]:
+    """The rows of frames, each with what was sent: a frame, of unknown place its row alone, or None: never sent."""
+    taken: set[int] = set()
+    for table in FRAMES:
+        for row in rows(tables[table]):
+            same: list[Frame | Row] = [
+                f for f in beginnings.placed(row) if f.table == table and id(f) not in taken and agrees(row, f.row)
+            ]
+            same = same[:1] or [r for r in beginnings.unplaced(row) if id(r) not in taken and agrees(row, r)]
+            taken |= {id(each) for each in same[:1]}
+            yield row, same[0] if same else None
+
+
+def messages_found(sent: Sent, beginnings: Beginnings, found: list[Row]) -> Iterator[tuple[Row, Row | None]]:
+    """The rows of messages, each with the row that it was, or None: never sent."""
+    taken: set[int] = set()
+    for row in found:
+        frames = [*(frame.row for frame in beginnings.placed(row)), *beginnings.unplaced(row)]
+        there = [r for f in frames for r in sent.messages.get((f["connection_id"], f["frame_no"]), [])]
+        same = [r for r in there if id(r) not in taken and not differences(row, r) - OF_OTHERS]
+        best = min(same, key=lambda r: len(differences(row, r)), default=None)
+        taken.add(id(best))
+        yield row, best
+
+
 def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> Score:
     """Hold the rows of a damaged capture against what was sent."""
     visible, beginnings = Visible(sent, damaged), Beginnings(sent, damaged)
     score = Score(sent=len(sent.frames) + len(sent.unplaced))
-    taken: set[int] = set()
     whole: set[int] = set()
-    for table in FRAMES:
-        for row in rows(tables[table]):
-            same: list[Any] = [f for f in beginnings.placed(row) if f.table == table and id(f) not in taken]
-            same = [f for f in same if agrees(row, f.row)]
-            same = same[:1] or [r for r in beginnings.unplaced(row) if id(r) not in taken and agrees(row, r)]
-            if not same:
-                score.made_up.append(row)
-                continue
-            taken.add(id(same[0]))
-            if row["is_partial"]:
-                score.cut += 1
-            else:
-                whole.add(id(same[0]))
-            score.publishes += row.get("method") == "basic.publish"
-    check_messages(sent, beginnings, rows(tables["messages"]), score)
+    for row, frame in frames_found(sent, beginnings, tables):
+        if frame is None:
+            score.made_up.append(row)
+            continue
+        if row["is_partial"]:
+            score.cut += 1
+        else:
+            whole.add(id(frame))
+        score.publishes += row.get("method") == "basic.publish"
+    for row, message in messages_found(sent, beginnings, rows(tables["messages"])):
+        if message is None:
+            score.made_up.append(row)
+        elif wrong := differences(row, message):
+            score.wrong.append({name: (row[name], message[name]) for name in wrong} | {"row": row})
     score.invented, score.otherwise = len(score.made_up), len(score.wrong)
     for run, reachable in runs(sent, visible):
         for i, frame in enumerate(run):
@@ -301,22 +326,6 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
                 if not found:
                     score.missed.append(Missed(frame, reachable, i + 1, len(run)))
     return score
-
-
-def check_messages(sent: Sent, beginnings: Beginnings, found: list[Row], score: Score) -> None:
-    """Look for the messages of rows among what was sent."""
-    taken: set[int] = set()
-    for row in found:
-        frames = [*(frame.row for frame in beginnings.placed(row)), *beginnings.unplaced(row)]
-        there = [r for f in frames for r in sent.messages.get((f["connection_id"], f["frame_no"]), [])]
-        same = [r for r in there if id(r) not in taken and not differences(row, r) - OF_OTHERS]
-        best = min(same, key=lambda r: len(differences(row, r)), default=None)
-        if best is None:
-            score.made_up.append(row)
-            continue
-        taken.add(id(best))
-        if wrong := differences(row, best):
-            score.wrong.append({name: (row[name], best[name]) for name in wrong} | {"row": row})
 
 
 def runs(sent: Sent, visible: Visible) -> Iterator[tuple[list[Frame], bool]]:

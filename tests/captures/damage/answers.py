@@ -1,0 +1,332 @@
+"""Statistics of damaged recordings, held against those of the undamaged ones.
+
+    python -m tests.captures.damage.answers [--seeds N] [--way WAY] [--told] [capture...]
+
+says for each way of damage, and each table that `analyze` writes of pairs, what became of the rows:
+
+- there: rows of the undamaged recordings; found: rows of the damaged ones.
+- right: with the answer, and the latency, of the undamaged one, or without an answer where there was none.
+- wrong: with a latency that is not that of the undamaged one, for it is of another pair, or there was no answer; or of
+  nothing that has a row there.
+- blamed: without an answer where there was one, or for another reason than the real one, and not censored: as if it was
+  certain that nobody answered.
+- censored: without an answer, for the capture may lack it.
+- no latency: answered, but without a latency: the number is only inferred, or the match ambiguous.
+- otherwise: right, but another column says what the undamaged one does not.
+
+Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (a silence: that is longer).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.captures.damage.recall import Beginnings, Frame, frames_found, messages_found
+from tests.captures.damage.recordings import Recording, recordings
+from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS
+from tests.dissector.builders import Packet
+from tests.dissector.runs import Row, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Key = tuple[Any, ...]
+WHOLE = "whole"
+CENSORED = ("capture-end", "hole")
+KINDS = ("there", "found", "right", "wrong", "blamed", "censored", "no latency", "otherwise")
+
+
+class Pairs(NamedTuple):
+    """A table of pairs: names of both ends, whether they are messages, what else tells rows apart, and more columns."""
+
+    ask: str
+    answer: str
+    latency: str = "latency_ns"
+    messages: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+
+
+PAIRS = {
+    "confirms": Pairs(
+        "publish", "confirm", messages=("publish",), key=("publisher_id",),
+        says=("outcome", "multiple", "returned", "reply_code", "publish_seq", "deduplicated"),
+    ),
+    "settlements": Pairs(
+        "deliver", "settle", messages=("deliver",),
+        says=("outcome", "multiple", "requeue", "queue", "consumer_tag", "delivery_tag"),
+    ),
+    "rpcs": Pairs("request", "response", key=("request",), says=("outcome", "response", "reply_code")),
+    "transits": Pairs("deliver", "publish", messages=("deliver", "publish")),
+    "flow_control": Pairs("start", "end", "duration_ns", key=("cause", "consumer_tag"), says=("side", "evidence")),
+}  # fmt: skip
+VALUES = {
+    "heartbeats": ("longest_silence_ns", "missed", "negotiated_s"),
+    "stream_credit": ("balance", "zero_since_ts_ns"),
+    "stream_deliveries": ("age_ns", "stream_offset", "lag_records"),
+}
+"""Tables of values; a value that is not known is null."""
+LESS = ("longest_silence_ns", "missed")
+"""Values that may be smaller where less was captured."""
+
+
+@dataclass
+class Run:
+    """A recording as a whole or damaged: its tables, and what its frames and messages are in the whole one."""
+
+    recording: Recording
+    way: str
+    packets: list[Packet]
+    tables: dict[str, pa.Table]
+    frames: dict[Key, Key] = field(default_factory=dict)
+    messages: dict[Key, Key] = field(default_factory=dict)
+    connections: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sent = self.recording.sent
+        beginnings = Beginnings(sent, self.packets)
+        of: dict[int, Counter[int]] = defaultdict(Counter)
+        for row, found in frames_found(sent, beginnings, self.tables):
+            frame = found.row if isinstance(found, Frame) else found
+            if frame is not None:
+                self.frames[row["connection_id"], row["frame_no"]] = frame["connection_id"], frame["frame_no"]
+                of[row["connection_id"]][frame["connection_id"]] += 1
+        for row, message in messages_found(sent, beginnings, rows(self.tables["messages"])):
+            if message is not None:
+                begins = message["connection_id"], message["first_frame_no"]
+                self.messages[row["connection_id"], row["frame_no"]] = begins
+        self.connections = {mine: count.most_common(1)[0][0] for mine, count in of.items()}
+
+    def end(self, row: Row, end: str, is_message: bool, identity: int) -> Key | None:
+        """What an end of a pair is in the undamaged recording; None: there is no such end.
+
+        Raises:
+            KeyError: it is nothing of that.
+        """
+        frame, packet = row[f"{end}_frame_no"], row[f"{end}_packet"]
+        if frame is not None:
+            return (self.messages if is_message else self.frames)[identity, frame]
+        return None if packet is None else ("packet", self.packets[packet - 1].interface)
+
+    @property
+    def name(self) -> str:
+        return f"{self.recording.name}, {self.way}"
+
+
+class Told(NamedTuple):
+    """A row of statistics, in terms of the undamaged recording."""
+
+    row: Row
+    key: Key | None
+    answer: Key | None
+    run: Run
+
+
+def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: int) -> Iterator[Run]:
+    """Each recording as a whole, then damaged in all ways."""
+    for recording in found:
+        yield Run(recording, WHOLE, recording.capture.packets, recording.tables)
+        for way in ways:
+            for seed in range(1 if way in ALWAYS_THE_SAME else seeds):
+                packets = recording.damaged(way, seed)
+                yield Run(recording, way, packets, recording.dissect(packets))
+
+
+def own(tables: dict[str, pa.Table], number: int, ids: dict[int, int]) -> Iterator[tuple[str, pa.Table]]:
+    """The tables of a run with connections, and with messages, that no other run has."""
+    changed = {
+        "connection_id": ids.get,
+        "message_id": lambda text: text and f"{number}-{text}",
+        "trace_id": lambda text: text and f"{number}-{text}",
+        "body_hash": lambda value: None if value is None else value ^ number,
+    }
+    for name, table in tables.items():
+        mine = table
+        for at, column in enumerate(table.schema):
+            if column.name in changed:
+                values = [changed[column.name](value) for value in table[column.name].to_pylist()]
+                mine = mine.set_column(at, column, pa.array(values, column.type))
+        yield name, mine
+
+
+def analyzed(spark: SparkSession, runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row]]]:
+    """The rows of all tables of statistics, with the runs that they are of, analyzed all at once.
+
+    Args:
+        spark: a session.
+        runs: any.
+        folder: empty; for tables and statistics.
+    """
+    from pipelines.analysis import analyze  # noqa: PLC0415
+    from pipelines.output import Output  # noqa: PLC0415
+
+    parts: dict[str, list[pa.Table]] = defaultdict(list)
+    owners: dict[int, tuple[Run, int]] = {}
+    for number, run in enumerate(runs, 1):
+        mine = sorted(set(run.tables["connections"]["connection_id"].to_pylist()))
+        ids = {identity: 1_000_000 * number + k for k, identity in enumerate(mine)}
+        owners |= {ids[identity]: (run, identity) for identity in mine}
+        for name, table in own(run.tables, number, ids):
+            parts[name].append(table)
+        run.tables = {}
+    for name, found in parts.items():
+        (folder / "tables" / name).mkdir(parents=True)
+        pq.write_table(pa.concat_tables(found), folder / "tables" / name / "part-0.parquet")
+    analyze(spark, folder / "tables", Output(folder / "statistics", {}))
+    result: dict[str, list[tuple[Run, Row]]] = {}
+    for name in (*PAIRS, *VALUES):
+        result[name] = []
+        columns = ("publish_connection_id", "deliver_connection_id") if name == "transits" else ("connection_id",)
+        for row in pq.read_table(folder / "statistics" / name).to_pylist():
+            run = owners[row[columns[-1]]][0]
+            row |= {column: row[column] and owners[row[column]][1] for column in columns}
+            result[name].append((run, row))
+    return result
+
+
+def told(table: str, run: Run, row: Row) -> Told:
+    """The row in terms of the undamaged recording; without a key where it is of nothing of that."""
+    if table in VALUES:
+        connection = run.connections.get(row["connection_id"])
+        if table == "heartbeats":
+            return Told(row, None if connection is None else (connection, row["from_client"]), None, run)
+        return Told(row, run.frames.get((row["connection_id"], row["frame_no"])), None, run)
+    pairs = PAIRS[table]
+    ask, answer = (row.get(f"{end}_connection_id", row.get("connection_id")) for end in (pairs.ask, pairs.answer))
+    extra = [row[name] for name in pairs.key]
+    if table == "confirms" and row["protocol"] == "rabbitmq-stream":
+        extra.append(row["publish_seq"])
+    try:
+        asked = run.end(row, pairs.ask, pairs.ask in pairs.messages, ask)
+    except KeyError:
+        return Told(row, None, None, run)
+    try:
+        answered = run.end(row, pairs.answer, pairs.answer in pairs.messages, answer)
+    except KeyError:
+        answered = ("never sent",)
+    return Told(row, asked and (*asked, *extra), answered, run)
+
+
+def judged(table: str, mine: Told, theirs: list[Told]) -> str:
+    """What became of a row, one of KINDS, when these are the rows of the same in the undamaged recording."""
+    if table in VALUES:
+        return _valued(table, mine, theirs)
+    pairs, row = PAIRS[table], mine.row
+    retimed = mine.run.way in HARMLESS
+    latency = row[pairs.latency]
+    if row[f"{pairs.answer}_ts_ns"] is None:
+        by = row.get("ended_by")
+        if by in CENSORED or row.get("outcome") in ("unknown", "auto") or table in ("transits", "flow_control"):
+            return "right" if any(each.row[f"{pairs.answer}_ts_ns"] is None for each in theirs) else "censored"
+        return "right" if any(each.answer is None and each.row["ended_by"] == by for each in theirs) else "blamed"
+    same = [
+        each for each in theirs
+        if each.answer == mine.answer and (retimed or latency is None or each.row[pairs.latency] in (None, latency))
+    ]  # fmt: skip
+    if latency is None:
+        return "right" if any(each.row[pairs.latency] is None for each in same) else "no latency"
+    same = [each for each in same if each.row[pairs.latency] is not None]
+    if not same:
+        return "wrong"
+    agree = any(all(row[name] in (None, each.row[name]) for name in pairs.says) for each in same)
+    return "right" if agree or (retimed and table == "flow_control") else "otherwise"
+
+
+def _valued(table: str, mine: Told, theirs: list[Told]) -> str:
+    def fits(name: str, each: Told) -> bool:
+        value, true = mine.row[name], each.row[name]
+        return value is None or value == true or (name in LESS and true is not None and value <= true)
+
+    if not any(all(fits(name, each) for name in VALUES[table]) for each in theirs):
+        return "wrong"
+    same = any(all(mine.row[name] == each.row[name] for name in VALUES[table]) for each in theirs)
+    return "right" if same else "censored"
+
+
+@dataclass
+class Judgement:
+    """How many rows are what, by way and table; and the rows that are wrong in any manner, with those of the whole."""
+
+    counts: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    examples: list[tuple[str, str, Told, list[Told]]] = field(default_factory=list)
+
+
+def judge(statistics: dict[str, list[tuple[Run, Row]]]) -> Judgement:
+    """Hold the rows of damaged recordings against those of the whole ones."""
+    result = Judgement()
+    for table, found in statistics.items():
+        by_key: dict[Key, list[Told]] = defaultdict(list)
+        damaged: list[Told] = []
+        for run, row in found:
+            each = told(table, run, row)
+            if run.way != WHOLE:
+                damaged.append(each)
+            elif each.key is not None:
+                by_key[run.recording.name, *each.key].append(each)
+        there = Counter(key[0] for key, rows in by_key.items() for _ in rows)
+        for run in {id(each.run): each.run for each in damaged}.values():
+            result.counts[run.way, table]["there"] += there[run.recording.name]
+        for mine in damaged:
+            if mine.run.way in HARMLESS and table not in PAIRS:
+                continue
+            theirs = by_key.get((mine.run.recording.name, *mine.key), []) if mine.key else []
+            kind = judged(table, mine, theirs) if theirs else "no latency"
+            if not theirs and mine.row.get(PAIRS[table].latency if table in PAIRS else "") is not None:
+                kind = "wrong"
+            result.counts[mine.run.way, table].update(("found", kind))
+            if kind in ("wrong", "blamed", "otherwise"):
+                result.examples.append((kind, table, mine, theirs))
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    """Print what was found; 1 when a row is wrong."""
+    from pipelines.session import session  # noqa: PLC0415
+
+    assert __doc__
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.captures.damage.answers", description=__doc__.split("\n", 1)[0], epilog=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=2, help="how often each recording is damaged (default 2)")
+    parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL], help="default: all")
+    parser.add_argument("--told", action="store_true", help="print the rows that are wrong, blamed or otherwise")
+    parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
+    given = parser.parse_args(arguments)
+    ways = given.way or [*HARMLESS, *HARMFUL]
+    found = (Recording.of(path, compiled=True) for path in given.captures or recordings())
+    spark = session("local[2]", small=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result = judge(analyzed(spark, runs_of(found, ways, given.seeds), Path(folder)))
+    finally:
+        spark.stop()
+    if given.told:
+        for kind, table, mine, theirs in result.examples:
+            print(f"{kind}: {table}, {mine.run.name}: {_short(mine)}; whole: {'; '.join(map(_short, theirs))}")
+    print(f"| damage | table | {' | '.join(KINDS)} |")
+    print(f"|---|---|{'--:|' * len(KINDS)}")
+    for way in ways:
+        for table in (*PAIRS, *VALUES):
+            if count := result.counts.get((way, table)):
+                print(f"| {way} | {table} | {' | '.join(str(count[kind]) for kind in KINDS)} |")
+    return int(any(count["wrong"] for count in result.counts.values()))
+
+
+def _short(each: Told) -> str:
+    said = {name: value for name, value in each.row.items() if value is not None and not name.endswith("capture")}
+    return f"{each.key} -> {each.answer} {said}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
