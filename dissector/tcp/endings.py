@@ -41,7 +41,8 @@ from dissector.tcp.layout import (
     P_TS,
     READ,
 )
-from dissector.tcp.parts import displace, release
+from dissector.tcp.order import flush
+from dissector.tcp.parts import displace
 from dissector.tcp.slots import find, unlink
 from dissector.tcp.windows import change
 
@@ -53,9 +54,9 @@ def hand_on(
     """Hand on all that waits in a direction, over holes."""
     tail = half[2 * slot + side, H_TAIL]
     if tail >= 0:
-        release(
+        flush(
             half, parts, control, free_parts, pieces, slot, side,
-            parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE], ANYWHERE,
+            parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE],
         )  # fmt: skip
         displace(half, parts, control, free_parts, 2 * slot + side, -1, ANYWHERE)
 

@@ -41,7 +41,7 @@ OPEN, CLOSED = range(2)
     H_POS,  # position of the next octet in the stream
     H_TOP,  # position behind the highest octet seen
     H_ACKED,  # position up to which the other side has acknowledged
-    H_ACK_TS,  # when it did
+    H_ACK_TS,  # when it did, where octets are missing before that; else, of the last
     H_HEAD, H_TAIL,  # parts that wait, in stream order; -1: none
     H_WAITING,  # octets in them
     H_COUNT,  # how many
@@ -60,15 +60,19 @@ OPEN, CLOSED = range(2)
     H_END,  # the first FIN or RST: its flag; 0: none
     H_END_TS, H_END_PACKET, H_END_CAPTURE,
     H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
+    H_RUN_SEEN, H_RUN_PACKET, H_RUN_TS, H_RUN_CAPTURE,  # the latest segment that the parts handed on had to wait for
     H_REPEATS,  # packets with a SYN or with octets that were sent again, as far as they are kept
     H_REPEAT,  # time, packet, capture and length (0: SYN) of each of those, one behind the other
-) = range(36)  # fmt: skip
+) = range(40)  # fmt: skip
 REPEATS, REPEAT_WIDTH = 4, 4
 H_WIDTH = H_REPEAT + REPEATS * REPEAT_WIDTH
 
 # Columns of `parts`. P_OFFSET -1 is a hole. P_ELSEWHERE 1: seen at another capture point; it is handed on when the
-# connection's own has missed it.
-P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_ELSEWHERE, P_WIDTH = range(10)
+# connection's own has missed it. P_SEEN: number of its segment, over all connections. P_NEEDS: position up to which its
+# segment acknowledges the other direction, which therefore comes before it.
+(
+    P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_ELSEWHERE, P_SEEN, P_NEEDS, P_WIDTH,
+) = range(12)  # fmt: skip
 
 # Rows of `pieces`, one column a piece: the packet that carried the octets (first), and the packet after which
 # they could be read in order.

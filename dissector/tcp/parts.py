@@ -1,29 +1,26 @@
-"""Octets that wait for what comes before them, and the pieces that are handed on in order."""
+"""Octets that wait for what comes before them: a list for each direction; and the pieces that are handed on."""
 
 from dissector.arrays import Array
 from dissector.kernel import kernel
 from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
-    H_ACKED,
-    H_AGAIN,
     H_COUNT,
     H_ELSEWHERE,
     H_HEAD,
-    H_LOST,
-    H_NEXT,
-    H_POS,
     H_TAIL,
-    H_TOP,
     H_WAITING,
     K_PIECES,
+    K_SEGMENTS,
     K_WAITING,
     P_CAPTURE,
     P_ELSEWHERE,
     P_LENGTH,
+    P_NEEDS,
     P_NEXT,
     P_OFFSET,
     P_PACKET,
     P_POS,
+    P_SEEN,
     P_TS,
     P_USED,
     S_CAPTURE,
@@ -64,7 +61,7 @@ def emit(
 @kernel
 def keep(
     half: Array, parts: Array, control: Array, free: Array, row: int, before: int, after: int,
-    pos: int, length: int, offset: int, packet: int, ts: int, capture: int, elsewhere: int,
+    pos: int, length: int, offset: int, packet: int, ts: int, capture: int, needs: int, elsewhere: int,
 ) -> int:  # fmt: skip
     """Put a part between two others of the list (-1: none) and return its index. A free one must be there."""
     part = take_row(free)
@@ -75,6 +72,8 @@ def keep(
     parts[part, P_PACKET] = packet
     parts[part, P_TS] = ts
     parts[part, P_CAPTURE] = capture
+    parts[part, P_NEEDS] = needs
+    parts[part, P_SEEN] = control[K_SEGMENTS]
     parts[part, P_USED] = 1
     parts[part, P_ELSEWHERE] = elsewhere
     half[row, H_ELSEWHERE] += elsewhere
@@ -94,7 +93,7 @@ def keep(
 @kernel
 def store(
     data: Array, half: Array, parts: Array, control: Array, free: Array, row: int, again: int,
-    pos: int, length: int, offset: int, packet: int, ts: int, capture: int, elsewhere: int,
+    pos: int, length: int, offset: int, packet: int, ts: int, capture: int, needs: int, elsewhere: int,
 ) -> int:  # fmt: skip
     """Keep octets that came too early, less those already waiting: the first copy wins.
 
@@ -117,7 +116,7 @@ def store(
             if pos < start:
                 before = keep(
                     half, parts, control, free, row, before, part,
-                    pos, start - pos, offset, packet, ts, capture, elsewhere,
+                    pos, start - pos, offset, packet, ts, capture, needs, elsewhere,
                 )  # fmt: skip
                 if offset >= 0:
                     offset += start - pos
@@ -135,7 +134,10 @@ def store(
         before = part
         part = parts[part, P_NEXT]
     if pos < end and free[0] > 0:
-        keep(half, parts, control, free, row, before, part, pos, end - pos, offset, packet, ts, capture, elsewhere)
+        keep(
+            half, parts, control, free, row, before, part,
+            pos, end - pos, offset, packet, ts, capture, needs, elsewhere,
+        )  # fmt: skip
     return different
 
 
@@ -183,62 +185,3 @@ def displace(half: Array, parts: Array, control: Array, free: Array, row: int, p
             control[K_WAITING] -= length
             drop(half, parts, free, row, part)
         part = after
-
-
-@kernel
-def release(
-    half: Array, parts: Array, control: Array, free: Array, pieces: Array,
-    slot: int, side: int, packet: int, ts: int, capture: int, through: int,
-) -> None:  # fmt: skip
-    """Hand on the parts that are next in order, also over holes that end at position `through` or before.
-
-    Behind a hole that nothing filled, octets have the packet that brought them: they waited for nothing that came. What
-    was seen at another capture point comes only when octets behind its begin were seen here, or acknowledged.
-    """
-    row = 2 * slot + side
-    known = max(half[row, H_TOP], half[row, H_ACKED])
-    part = half[row, H_HEAD]
-    crossed = False
-    while part >= 0:
-        start = parts[part, P_POS]
-        here = half[row, H_POS]
-        if parts[part, P_ELSEWHERE] and start >= known:
-            break
-        if start > here and start > through:
-            break
-        crossed = crossed or start > here
-        if crossed and parts[part, P_ELSEWHERE] == 0:
-            packet = parts[part, P_PACKET]
-            ts = parts[part, P_TS]
-            capture = parts[part, P_CAPTURE]
-        if start > here:
-            emit(pieces, control, slot, side, here, -1, start - here, packet, ts, capture, packet, ts, capture)
-            half[row, H_LOST] += start - here
-            half[row, H_NEXT] = (half[row, H_NEXT] + start - here) & 0xFFFFFFFF
-            here = start
-        skip = here - start
-        length = parts[part, P_LENGTH]
-        if skip < length:
-            offset = parts[part, P_OFFSET]
-            if offset >= 0:
-                offset += skip
-            else:
-                half[row, H_LOST] += length - skip
-            emit(
-                pieces, control, slot, side, here, offset, length - skip, packet, ts, capture,
-                parts[part, P_PACKET], parts[part, P_TS], parts[part, P_CAPTURE],
-            )  # fmt: skip
-            half[row, H_NEXT] = (half[row, H_NEXT] + length - skip) & 0xFFFFFFFF
-            here += length - skip
-            half[row, H_AGAIN] += skip
-        else:
-            half[row, H_AGAIN] += length
-        half[row, H_POS] = here
-        if parts[part, P_OFFSET] >= 0:
-            half[row, H_WAITING] -= length
-            control[K_WAITING] -= length
-        drop(half, parts, free, row, part)
-        part = parts[part, P_NEXT]
-    half[row, H_HEAD] = part
-    if part < 0:
-        half[row, H_TAIL] = -1

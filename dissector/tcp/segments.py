@@ -77,7 +77,6 @@ from dissector.tcp.layout import (
     LINGER_NS,
     MISMATCH,
     P_POS,
-    P_TS,
     PARTS,
     READ,
     RECENT,
@@ -96,7 +95,8 @@ from dissector.tcp.layout import (
     T_TS,
     T_VALUE,
 )
-from dissector.tcp.parts import displace, emit, release, store
+from dissector.tcp.order import flush, given_up, release, settled
+from dissector.tcp.parts import displace, emit, store
 from dissector.tcp.slots import closed, find, open_slot, over, touch
 from dissector.tcp.windows import stall, watch
 
@@ -210,37 +210,49 @@ def synchronize(
 
 
 @kernel
+def crowded(half: Array, row: int) -> int:
+    """1 when no more may wait in a direction."""
+    if half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM:
+        return 1
+    return 1 if half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM else 0
+
+
+@kernel
 def keep_waiting(
     data: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, faults: Array, control: Array,
-    slot: int, side: int, pos: int, skip: int, length: int, offset: int, caplen: int, again: int,
+    slot: int, side: int, pos: int, skip: int, length: int, offset: int, caplen: int, needs: int, again: int,
     packet: int, ts: int, capture: int,
 ) -> None:  # fmt: skip
-    """Take octets at `pos` while others are missing before them, or wait: all but the first `skip`, had before."""
+    """Take octets at `pos` that must wait for others, or others before them: all but the first `skip`, had before."""
     row = 2 * slot + side
-    if half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM:
+    if crowded(half, row):
         displace(half, parts, control, free_parts, row, -1, ANYWHERE)
-        release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, ANYWHERE)
+        before = half[2 * slot + 1 - side, H_ACKED]  # this direction may wait for nothing but the other
+        through_0, through_1 = (0, before) if side == 0 else (before, 0)
+        release(half, parts, control, free_parts, pieces, slot, packet, ts, capture, through_0, through_1)
+        if crowded(half, row):
+            flush(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture)
         skip = min(max(half[row, H_POS] - pos, 0), length)
     different = 0
     if caplen > skip:
         different = store(
             data, half, parts, control, free_parts, row, again,
-            pos + skip, caplen - skip, offset + skip, packet, ts, capture, 0,
+            pos + skip, caplen - skip, offset + skip, packet, ts, capture, needs, 0,
         )  # fmt: skip
     there = max(caplen, skip)
     if length > there:
         store(
-            data, half, parts, control, free_parts, row, again, pos + there, length - there, -1, packet, ts, capture, 0
-        )
+            data, half, parts, control, free_parts, row, again,
+            pos + there, length - there, -1, packet, ts, capture, needs, 0,
+        )  # fmt: skip
     if different:
         note(faults, control, slot, side, MISMATCH, pos, different, packet, ts, capture)
-    release(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture, 0)
 
 
 @kernel
 def fill(
     data: Array, conn: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, younger: Array,
-    older: Array, control: Array, slot: int, side: int, start: int, offset: int, caplen: int,
+    older: Array, control: Array, slot: int, side: int, start: int, offset: int, caplen: int, needs: int,
     packet: int, capture: int,
 ) -> None:  # fmt: skip
     """Take octets seen at another capture point than the connection's, for the case that this one missed them.
@@ -260,31 +272,39 @@ def fill(
         skip == caplen
         or pos > max(half[row, H_TOP], half[row, H_ACKED]) + limits.WAITING_OCTETS_PER_STREAM
         or free_parts[0] < half[row, H_COUNT] + 4
-        or half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM
         or control[K_WAITING] > limits.WAITING_OCTETS
-        or half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM
+        or crowded(half, row)
     ):
         return
     if conn[slot, C_ID] == 0:
         identify(conn, slot, start, now, younger, older, control)
     store(
         data, half, parts, control, free_parts, row, H_TWICE,
-        pos + skip, caplen - skip, offset + skip, packet, now, capture, 1,
+        pos + skip, caplen - skip, offset + skip, packet, now, capture, needs, 1,
     )  # fmt: skip
-    release(half, parts, control, free_parts, pieces, slot, side, packet, now, capture, 0)
+
+
+@kernel
+def acknowledged(half: Array, row: int, ack: int) -> int:
+    """Position in a direction up to which this number acknowledges it."""
+    if half[row, H_STARTED] == 0:
+        return 0
+    acked: int = half[row, H_POS] + difference(ack, half[row, H_NEXT])
+    if half[row, H_END] == FIN and acked == half[row, H_TOP] + 1:
+        acked -= 1  # the FIN counts as an octet
+    return acked
 
 
 @kernel
 def acknowledge(
-    half: Array, parts: Array, row: int, other: int, ack: int, flags: int, window: int, ts: int
+    half: Array, parts: Array, row: int, other: int, acked: int, flags: int, window: int, ts: int
 ) -> None:  # fmt: skip
     """Take what a side says of the octets it received, and of the room it has for more."""
     if half[other, H_STARTED]:
-        acked = half[other, H_POS] + difference(ack, half[other, H_NEXT])
         if acked > half[other, H_ACKED]:
             head = half[other, H_HEAD]
             # What is missing was acknowledged once, though octets behind it go on to be.
-            if head < 0 or half[other, H_ACKED] < parts[head, P_POS]:
+            if half[other, H_ACKED] <= half[other, H_POS] or (head >= 0 and half[other, H_ACKED] < parts[head, P_POS]):
                 half[other, H_ACK_TS] = ts
             half[other, H_ACKED] = acked
         elif acked < half[other, H_ACKED]:
@@ -389,6 +409,7 @@ def reassemble(
         start = seq[i]
         if flags[i] & SYN:
             start = (start + 1) & 0xFFFFFFFF
+        needs = acknowledged(half, other, ack[i]) if flags[i] & ACK else 0
 
         if points[capture] != conn[slot, C_POINT]:
             new = length[i] > 0 and (
@@ -407,7 +428,11 @@ def reassemble(
                 if mine and length[i] > 0 and flags[i] & RST == 0:
                     fill(
                         data, conn, half, parts, free_parts, pieces, younger, older, control, slot, side, start,
-                        offset[i], min(caplen[i], length[i]), packet[i], capture,
+                        offset[i], min(caplen[i], length[i]), needs, packet[i], capture,
+                    )  # fmt: skip
+                    release(
+                        half, parts, control, free_parts, pieces, slot, packet[i], conn[slot, C_LAST_TS], capture,
+                        given_up(half, parts, 2 * slot, clock), given_up(half, parts, 2 * slot + 1, clock),
                     )  # fmt: skip
                 touch(conn, control, slot)
                 control[K_SEGMENTS] += 1
@@ -446,9 +471,7 @@ def reassemble(
             half[row, H_WINDOW] = -1
             half[other, H_WINDOW] = -1
         elif flags[i] & ACK:
-            acknowledge(half, parts, row, other, ack[i], flags[i], window[i], now)
-            if half[other, H_ELSEWHERE]:  # what is answered comes before the answer
-                release(half, parts, control, free_parts, pieces, slot, 1 - side, packet[i], now, capture, 0)
+            acknowledge(half, parts, row, other, needs, flags[i], window[i], now)
         if length[i] > 0 and flags[i] & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             if half[row, H_STARTED] == 0:
                 half[row, H_STARTED] = 1
@@ -472,10 +495,14 @@ def reassemble(
                     half[row, H_SAID_TS] = now
                 if half[row, H_ELSEWHERE]:
                     displace(half, parts, control, free_parts, row, pos, behind)
-                if pos > here or half[row, H_HEAD] >= 0:
+                if (
+                    pos > here
+                    or half[row, H_HEAD] >= 0
+                    or needs > settled(half, parts, other, given_up(half, parts, other, clock))
+                ):
                     keep_waiting(
                         data, half, parts, free_parts, pieces, faults, control, slot, side, pos, skip, length[i],
-                        offset[i], caplen[i], again, packet[i], now, capture,
+                        offset[i], caplen[i], needs, again, packet[i], now, capture,
                     )  # fmt: skip
                 else:
                     if caplen[i] > skip:
@@ -492,16 +519,11 @@ def reassemble(
                         )  # fmt: skip
                     half[row, H_POS] = behind
                     half[row, H_NEXT] = (half[row, H_NEXT] + behind - here) & 0xFFFFFFFF
-        for k in range(2 * slot, 2 * slot + 2):
-            head = half[k, H_HEAD]
-            if (
-                head >= 0
-                and half[k, H_ACKED] >= parts[head, P_POS]
-                and half[k, H_ACK_TS] + HOLE_NS < clock
-                and parts[head, P_TS] + HOLE_NS < clock
-            ):
-                through = parts[head, P_POS]
-                release(half, parts, control, free_parts, pieces, slot, k & 1, packet[i], now, capture, through)
+        if half[row, H_HEAD] >= 0 or half[other, H_HEAD] >= 0:
+            release(
+                half, parts, control, free_parts, pieces, slot, packet[i], now, capture,
+                given_up(half, parts, 2 * slot, clock), given_up(half, parts, 2 * slot + 1, clock),
+            )  # fmt: skip
         if stall(half, row, other) != half[row, H_STALL] or stall(half, other, row) != half[other, H_STALL]:
             watch(conn, half, windows, younger, older, control, slot, packet[i], now, capture)
 

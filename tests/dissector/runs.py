@@ -52,9 +52,9 @@ def dissect(*paths: Path | str, check: bool = False, **how: Any) -> dict[str, pa
 
 def dissect_packets(
     packets: list[Packet], link: int = 1, compiled: bool = False, batch_bytes: int = 1 << 20, check: bool = False,
-    options: Options | None = None,
+    options: Options | None = None, ends: bool = True,
 ) -> dict[str, pa.Table]:  # fmt: skip
-    """The tables of packets (without that of captures)."""
+    """The tables of packets (without that of captures), or what there is of them before the capture `ends`."""
     dissector = Dissector(options, compiled)
     dissector.captures.append("memory.pcap")
     octets = io.BytesIO(pcap(packets, ns=True, link=link))
@@ -62,7 +62,8 @@ def dissect_packets(
     def batches() -> Batches:
         for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
             yield from dissector.feed(batch)
-        yield from dissector.finish()
+        if ends:
+            yield from dissector.finish()
 
     return tables(batches(), options, check)
 
