@@ -203,6 +203,8 @@ class Session:
                 if opened and half.missed:
                     self._late(side, half, opener.epoch, record)
             if opened is None and self._may_wait(side, opener):
+                for each in self.halves:
+                    each.walk.blind = False  # what waits behind this one is to be opened, too
                 return False
             if opened is None and opener and opener.hopeless and not half.walk.blind:
                 told = f"the secrets of this connection open none of {REFUSED} records in a row: it stays encrypted"

@@ -1,6 +1,7 @@
 """What TLS holds has the rows that it has in plain text: every cipher, any segmentation, holes, late secrets."""
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from dissector.capture import CaptureFile
 from dissector.dissector import Dissector, Options
-from tests.dissector.builders import Packet, pcap
+from tests.dissector.builders import Packet, enhanced, interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables
 from tests.dissector.stream import wire
 from tests.dissector.test_properties import TIMED, exact
@@ -431,6 +432,35 @@ def test_what_is_inside_may_be_read_before_the_server_says_its_first_octets() ->
     expected = dissect_packets(packets, options=options)
     found = dissect_packets(packets, options=options, batch_bytes=64)
     assert found["connections"].to_pylist() == expected["connections"].to_pylist()
+
+
+def pcapng(parts: Sequence[Packet | bytes]) -> bytes:
+    """Packets, and key logs between them."""
+    blocks = [secrets(part) if isinstance(part, bytes) else enhanced(part, part.ts_ns // 1000) for part in parts]
+    return section() + interface() + b"".join(blocks)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]])
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_records_wait_from_the_first_key_log_on_in_any_batches(
+    kind: tuple[str, str], overlapping: bool, tmp_path: Path
+) -> None:
+    """Those in front of it are sealed for good. One capture may hold the secrets of what another saw."""
+    opening, turns, keylog = sealed(*kind, SESSION)
+    packets = Tape(server_port=5671).play(opening).play(turns).end().packets
+    others = [Packet(packet.ts_ns + STEP // 2, packet.octets) for packet in Tape(port=40_001).play(SESSION).packets]
+    names = [tmp_path / name for name in ("one.pcapng", "two.pcapng")]
+    names[0].write_bytes(pcapng(packets))
+    for first, last in ((3, 4), (9, 20), (12, len(packets) - 5)):
+        holder: list[Packet | bytes] = [*(others if overlapping else packets)]
+        holder[last:last] = [keylog]
+        holder[first:first] = [b"CLIENT_RANDOM " + b"00" * 32 + b" " + b"11" * 48]
+        names[overlapping].write_bytes(pcapng(holder))
+        found = [dissect(*names[: 1 + overlapping], batch_bytes=size) for size in (300, 1 << 20)]
+        assert exact(found[0]) == exact(found[1])
+        if (kind, first) == (KINDS[0], 9):
+            frames = [row["packet"] for row in rows(found[0]["amqp091_frames"]) if row["capture"] == "one.pcapng"]
+            assert (min(frames), max(frames)) == (11, len(packets) - 3)
 
 
 def test_no_secret_shows() -> None:
