@@ -1,6 +1,7 @@
 """Arrow arrays from arrays of numpy and lists. `pa.array` would import pandas wherever it is installed: 0.1 s."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,10 @@ def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> di
     """The columns of rows that have any values; what a row does not name is null."""
     columns = {}
     for field in fields:
-        values = [row.get(field.name) for row in rows]
+        name = field.name
+        values = [row.get(name) for row in rows]
         if values.count(None) < len(values):
-            columns[field.name] = array(values, field.type)
+            columns[name] = array(values, field.type)
     return columns
 
 
@@ -90,13 +92,17 @@ def _bits(bitmap: pa.Buffer, index: Ints) -> list[bool]:
     return (np.frombuffer(bitmap, np.uint8)[index >> 3] >> (index & 7) & 1).astype(np.bool_).tolist()  # type: ignore[no-any-return]
 
 
-def _texts(values: Sequence[str | bytes | None], kind: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:
-    held = [value.encode() if isinstance(value, str) else value or b"" for value in values]
-    offsets = np.zeros(len(held) + 1, np.int64)
-    np.cumsum([len(octets) for octets in held], out=offsets[1:])
+def _texts(values: Sequence[Any], kind: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:
+    nothing: Any = "" if kind == pa.string() else b""
+    held = values if mask is None else [nothing if value is None else value for value in values]
+    joined = nothing.join(held)
+    octets = joined.encode() if kind == pa.string() else joined
+    # Where there are as many octets as characters, each character is one.
+    sizes = map(len, held) if len(octets) == len(joined) else [len(value.encode()) for value in held]
+    offsets = np.fromiter(accumulate(sizes, initial=0), np.int64, len(held) + 1)
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError("more than 2 GiB of text in one column of a batch")
-    buffers = [_validity(mask), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(held))]
+    buffers = [_validity(mask), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(octets)]
     return pa.Array.from_buffers(kind, len(held), buffers)
 
 

@@ -1,6 +1,7 @@
 """One row per connection: who spoke with whom, how far the handshake came, what was agreed, how it ended."""
 
 import ipaddress
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -101,7 +102,9 @@ class Connections:
     def __init__(self, protocol: Protocol, compiled: bool, burden: Burden, brokers: Iterable[int] = ()) -> None:
         self.brokers = frozenset(brokers)
         self.judge = Judge(handshakes.load(), protocol)
-        self.stories: dict[int, Story] = {}
+        self.stories: defaultdict[int, Story] = defaultdict(Story)
+        self.story = self.stories.__getitem__
+        """The story of a slot, begun when there is none."""
         self.used = Used(compiled)
         self.messages = np.zeros(0, np.int64)
         """How many were seen, by slot."""
@@ -111,12 +114,6 @@ class Connections:
     def count(self, slot: int, performatives: str) -> None:
         """Take the counts of a connection of AMQP 1.0, as JSON text."""
         self.story(slot).performatives = performatives
-
-    def story(self, slot: int) -> Story:
-        """The story of a slot, begun when there is none."""
-        if slot not in self.stories:
-            self.stories[slot] = Story()
-        return self.stories[slot]
 
     def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
         """Keep the first octets of each side; `inside`: of what TLS holds."""

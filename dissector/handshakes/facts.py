@@ -72,8 +72,7 @@ class Side(NamedTuple):
     """Packets that were sent again, the first of them, with the octets that they carry; 0: SYN."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tcp:
+class Tcp(NamedTuple):
     """What TCP shows of a connection. `sides` are (client, server); `client` is the client's side number."""
 
     client: int
@@ -207,9 +206,10 @@ def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
     """Equal for connections whose case is the same."""
     client = tcp.client
     firsts = story.firsts[client], story.firsts[1 - client]
-    kinds = tuple([side.kind() for side in firsts])
+    kinds = firsts[0].kind(), firsts[1].kind()
+    events, sides, _, details = zip(*steps, strict=True) if steps else ((), (), (), ())
     return (
-        tuple([(event, side == client, at.capture, detail) for event, side, at, detail in steps]),
+        events, tuple([side == client for side in sides]), details, places(steps)[2],
         kinds, None if kinds == USUAL else (firsts[0].octets, firsts[1].octets),
         tuple(story.told.values()), capabilities(story.properties.get("client_properties")),
         tuple(story.facts.items()),
@@ -218,6 +218,12 @@ def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
         tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
         tuple(secured.facts(story.tls, client).values()) if story.tls else None,
     )  # fmt: skip
+
+
+def places(steps: list[Step]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The times, packets and captures of steps."""
+    times, packets, captures = zip(*[step.at for step in steps], strict=True) if steps else ((), (), ())
+    return times, packets, captures
 
 
 def duration(ns: int) -> str:
@@ -232,28 +238,30 @@ def duration(ns: int) -> str:
 def timeline(story: Story, tcp: Tcp) -> list[Step]:
     """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first."""
     client = tcp.client
-    queues: tuple[list[Step], list[Step]] = ([], [])
-    said: tuple[list[Step], list[Step]] = ([], [])
-    for step in story.steps:
-        said[step.side != client].append(step)
-    for index, side in enumerate((client, 1 - client)):
-        shown, queue, spoken = tcp.sides[index], queues[index], said[index]
-        if shown.syn:
-            again = f"sent {shown.syns} times" if shown.syns > 1 else ""
-            queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
-        if tcp.ack and index == 0:
-            queue.append(Step("tcp.ack", side, tcp.ack))
-        if first := _first_step(story, tcp, side, (story.outer or story.firsts)[side]):
-            queue.append(first)
-        if story.outer and (inner := _first_step(story, tcp, side, story.firsts[side])):
-            spoken.insert(0, inner)
-        queue += _merged(secured.steps(story.tls, side), spoken) if story.tls else spoken
-        if shown.end and shown.end_at:
-            queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
-    merged = _merged(*queues)
+    merged = _merged(_queue(story, tcp, client, 0), _queue(story, tcp, 1 - client, 1))
     if tcp.sides[0].again or tcp.sides[1].again:
         return _with_repeats(merged, tcp)
     return merged
+
+
+def _queue(story: Story, tcp: Tcp, side: int, index: int) -> list[Step]:
+    """The steps of one side, the client's (0) or the server's (1)."""
+    shown = tcp.sides[index]
+    queue = []
+    if shown.syn:
+        again = f"sent {shown.syns} times" if shown.syns > 1 else ""
+        queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
+    if tcp.ack and index == 0:
+        queue.append(Step("tcp.ack", side, tcp.ack))
+    if first := _first_step(story, tcp, side, (story.outer or story.firsts)[side]):
+        queue.append(first)
+    spoken = [step for step in story.steps if step.side == side]
+    if story.outer and (inner := _first_step(story, tcp, side, story.firsts[side])):
+        spoken.insert(0, inner)
+    queue += _merged(secured.steps(story.tls, side), spoken) if story.tls else spoken
+    if shown.end and shown.end_at:
+        queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
+    return queue
 
 
 def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:

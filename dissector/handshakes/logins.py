@@ -7,6 +7,7 @@ import numpy as np
 
 from dissector import limits
 from dissector.arrays import Ints, Octets
+from dissector.arrow import picked
 from dissector.fields import Plan, decode
 from spec.model import Protocol
 
@@ -25,7 +26,7 @@ class Logins:
         count = len(mechanisms)
         methods, cut = np.full(count, self.method), np.ones(count, np.uint8)
         decoded = decode(self.plan, data, offset, length, methods, cut, self.compiled)
-        responses = decoded.columns[self.column].to_pylist()
+        responses = picked(decoded.columns[self.column], np.arange(count))
         return [user_name(m, response) if response else None for m, response in zip(mechanisms, responses, strict=True)]
 
 

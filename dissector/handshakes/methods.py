@@ -11,9 +11,11 @@ from dissector.arrays import Ints, Octets
 from dissector.arrow import picked
 from dissector.burden import Burden
 from dissector.handshakes.logins import Logins
+from dissector.handshakes.memory import Memory
 from dissector.handshakes.sayings import Said, Sayings
 from dissector.handshakes.story import Story, Where
 from dissector.handshakes.use import Used
+from dissector.secrets import with_secrets
 from spec.model import Protocol
 
 CHANNEL_FAILED = 300
@@ -25,6 +27,8 @@ PROPERTIES = {"client_properties": "client", "server_properties": "server"}
 class _Arguments(NamedTuple):
     """What a method says."""
 
+    event: str
+    role: str
     said: Said
     properties: dict[str, str | None]
 
@@ -39,6 +43,9 @@ class Methods:
         self.burden = burden
         self.used = used
         self.sayings = Sayings()
+        self.known: Memory[bytes, _Arguments] = Memory()
+        """By octets, for most connections say the same; none that a secret is in."""
+        self.has_secret = with_secrets(protocol)
         self.names = [m.full_name for m in protocol.methods]
         self.roles = [name.removeprefix("connection.") for name in self.names]
         self.columns = [tuple(a.column for a in m.fields if a.column) for m in protocol.methods]
@@ -60,38 +67,55 @@ class Methods:
         introduces = self.introduces[rows[ly.R_METHOD]]
         self.burden.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
         self.used.note(rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]])
-        said = self._said(rows[ly.R_METHOD], index, frames)
+        said = self._said(rows, index, frames, data)
         users = self._users(rows, said, data)
-        wanted = (ly.R_SLOT, ly.R_SIDE, ly.R_METHOD, ly.R_CHANNEL, ly.R_TS, ly.R_PACKET, ly.R_CAPTURE)
-        for n, (slot, side, method, channel, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
-            story, at, arguments = self.story(slot), Where(*where), said[n]
+        wheres = map(Where, *rows[(ly.R_TS, ly.R_PACKET, ly.R_CAPTURE), :].tolist())
+        senders = rows[(ly.R_SLOT, ly.R_SIDE, ly.R_CHANNEL), :].tolist()
+        for n, (slot, side, channel, at, arguments) in enumerate(zip(*senders, wheres, said, strict=True)):
+            story = self.story(slot)
             if arguments is None:
                 story.use(side, at)
                 continue
-            name, detail = self.names[method], arguments.said.detail
-            if name == "channel.close":
+            event, role, values, properties = arguments
+            detail = values.detail
+            if event == "channel.close":
                 story.use(side, at)
-                if (arguments.said["reply_code"] or 0) >= CHANNEL_FAILED:
-                    story.channel_error(at, self._failure(channel, arguments.said))
+                if (values["reply_code"] or 0) >= CHANNEL_FAILED:
+                    story.channel_error(at, self._failure(channel, values))
                 continue
             if n in users:
                 story.user, story.cut_login = users[n]
                 detail += f" as {story.user}" if story.user else ""
-            for side_told, text in arguments.properties.items():
+            for side_told, text in properties.items():
                 story.describe(side_told, text)
-            story.say(name, self.roles[method], side, at, arguments.said, detail)
+            story.say(event, role, side, at, values, detail)
 
-    def _said(self, methods: Ints, index: Ints, frames: Frames) -> list[_Arguments | None]:
-        """The arguments of the frames at `index` whose methods tell of their connection."""
+    def _said(self, rows: Ints, index: Ints, frames: Frames, data: Octets) -> list[_Arguments | None]:
+        """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
+        methods = rows[ly.R_METHOD]
         said: list[_Arguments | None] = [None] * len(index)
-        for method in np.unique(methods[self.is_telling[methods]]).tolist():
-            mine = np.flatnonzero(methods == method)
+        is_new = self.is_telling[methods]
+        same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[ly.R_MISSING] == 0))
+        begins, octets = rows[ly.R_OFFSET, same], data.data
+        ends = begins + rows[ly.R_LENGTH, same]
+        keys = {}
+        for n, begin, end in zip(same.tolist(), begins.tolist(), ends.tolist(), strict=True):
+            key = bytes(octets[begin:end])
+            said[n] = self.known.get(key)
+            if said[n] is None:
+                keys[n] = key
+            else:
+                is_new[n] = False
+        for method in np.unique(methods[is_new]).tolist():
+            mine = np.flatnonzero(is_new & (methods == method))
             columns = {name: picked(frames.fields.columns[name], index[mine]) for name in self.columns[method]}
             apart = [(whose, columns.pop(name)) for name, whose in PROPERTIES.items() if name in columns]
-            role, names = self.roles[method], tuple(columns)
+            event, role, names = self.names[method], self.roles[method], tuple(columns)
             for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):
                 properties = {whose: texts[place] for whose, texts in apart}
-                said[n] = _Arguments(self.sayings.of(role, names, tuple(values)), properties)
+                made = said[n] = _Arguments(event, role, self.sayings.of(role, names, tuple(values)), properties)
+                if n in keys:
+                    self.known.keep(keys[n], made, len(keys[n]) + sum(len(text or "") for text in properties.values()))
         return said
 
     def _failure(self, channel: int, values: dict[str, Any]) -> str:

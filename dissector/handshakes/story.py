@@ -16,6 +16,9 @@ CLOSES = 4
 """Closes of either kind kept beyond these."""
 CHANNEL_ERRORS = 16
 """Channels closed with an error that are told of one connection; the others are counted."""
+CLOSING = frozenset({"close", "close-ok"})
+ONCE = frozenset({"close", "refusal"})
+"""Roles of which the first is kept, of others the latest."""
 FIRST = 32
 """Octets kept of the beginning of each side, to tell what they are."""
 SHORTEST = 8
@@ -113,15 +116,12 @@ class Story:
 
     def say(self, event: str, role: str, side: int, at: Where, said: Said, detail: str | None = None) -> None:
         """A step that says something; see `told`."""
-        closing = role in ("close", "close-ok")
-        self.step(event, side, at, said.detail if detail is None else detail, CLOSES if closing else 0)
-        if role == "close":
-            if self.closer is not None:
-                return
-            self.closer = side
-        elif role == "refusal":
+        self.step(event, side, at, said.detail if detail is None else detail, CLOSES if role in CLOSING else 0)
+        if role in ONCE:
             if role in self.told:
                 return
+            if role == "close":
+                self.closer = side
         elif role == "blocked":
             self.blocked, self.was_blocked = said["reason"] or "", True
         elif role == "unblocked":

@@ -5,10 +5,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import chain, count, pairwise
 from typing import Any, NamedTuple
 
-from dissector.handshakes.facts import ENDS, TIMED, Case, Facts, Tcp, Told, duration, gather, likeness, timeline
+from dissector.handshakes.facts import ENDS, TIMED, Case, Facts, Tcp, Told, duration, gather, likeness, places, timeline
 from dissector.handshakes.memory import Memory
 from dissector.handshakes.sayings import NOTHING
 from dissector.handshakes.story import Step, Story
@@ -63,11 +63,12 @@ class Verdict:
         self, story: Story, tcp: Tcp, steps: list[Step], facts: Facts | None, captures: Sequence[str]
     ) -> dict[str, Any]:
         """The columns of `connections` for one of them; its facts may be left out where no text names any."""
-        times = [step.at.ts_ns for step in steps]
-        packets = [step.at.packet for step in steps]
-        numbers = [*times[:1], *packets[:1]]
-        for before, now, packet in zip(times, times[1:], packets[1:], strict=False):
-            numbers += (now, now - before if now > before else 0, packet)
+        times, packets, _ = places(steps)
+        numbers: list[int] = []
+        if steps:
+            took = [now - before if now > before else 0 for before, now in pairwise(times)]
+            numbers += times[:1] + packets[:1]
+            numbers += chain.from_iterable(zip(times[1:], took, packets[1:], strict=True))
         client_ns, server_ns, whole_ns = self._waits(times, tcp.until_ns)
         columns = self.columns | self.texts(facts) if self.texts and facts else self.columns
         return columns | {
@@ -79,7 +80,7 @@ class Verdict:
             "handshake_notes": self._notes(story, steps, times, captures),
         }
 
-    def _waits(self, times: list[int], until_ns: int) -> tuple[int | None, int | None, int | None]:
+    def _waits(self, times: Sequence[int], until_ns: int) -> tuple[int | None, int | None, int | None]:
         """Time until each step of the dialogue, by the side that took it; and all of it."""
         if self.waits is None or not times:
             return None, None, None
@@ -101,7 +102,7 @@ class Verdict:
             last = until_ns
         return client, server, last - first
 
-    def _notes(self, story: Story, steps: list[Step], times: list[int], captures: Sequence[str]) -> str | None:
+    def _notes(self, story: Story, steps: list[Step], times: Sequence[int], captures: Sequence[str]) -> str | None:
         slow = [pair for pair in self.pairs if times[pair[1]] - times[pair[0]] >= SLOW_NS]
         if not slow and not story.channels_failed and not story.was_blocked:
             return self.usual_notes

@@ -475,6 +475,18 @@ def test_a_malformed_login_of_streams_is_told_without_its_texts(
     assert not any("secre" in text for text in found)
 
 
+def test_what_methods_say_is_remembered_by_their_octets_but_no_login(tmp_path: Path) -> None:
+    built = up(Wire().shaken()).send(CLIENT, 30, method(commands.Connection.Close(200, "bye", 0, 0)))
+    built.verdict(tmp_path)
+    reading = Reading(find([str(tmp_path / "built.pcap")]), compiled=False)
+    for _ in reading:
+        pass
+    methods = reading.dissector.connections.methods
+    whole = (START, TUNE, TUNE_OK, OPEN, OPEN_OK, method(commands.Connection.Close(200, "bye", 0, 0)))
+    assert set(methods.known.items) == {octets[7:-1] for octets in whole}
+    assert "secret" not in repr((methods.known.items, methods.sayings.known.items))
+
+
 def test_json_says_when_who_and_whose_time_it_was() -> None:
     listed = listing.Listing(KNOWN)
     found = verdicts(str(FOLDER / "handshake_timeouts.pcap"))
