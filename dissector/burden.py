@@ -4,6 +4,14 @@ import numpy as np
 
 from dissector.arrays import Ints
 
+PIECE_COST = 256
+"""Octets that a piece takes that is held back, besides its own."""
+
+
+def most(octets: Ints) -> Ints:
+    """What may be remembered of pieces with so many octets: twice these where a record and a message in it are kept."""
+    return 2 * octets + PIECE_COST
+
 
 class Burden:
     """Octets by slot; `total` is their sum."""

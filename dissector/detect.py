@@ -15,7 +15,7 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.boundary import frame_follows, long_frame
 from dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
 from dissector.arrays import Ints
-from dissector.burden import Burden
+from dissector.burden import PIECE_COST, Burden
 from dissector.carry import Buffer
 from dissector.kernel import call
 from dissector.stream.boundary import looks_like_frames as looks_like_stream
@@ -49,8 +49,6 @@ PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 SERVER_PORTS = {5672, 5671, 5552, 5551}
 TLS_PORTS = {5671, 5551}
-PIECE_COST = 256
-"""Octets that a piece takes that is held back, besides its own."""
 MOST_HELD = 256
 """Pieces of one connection held back until its protocol is known."""
 CHAIN = 3

@@ -18,7 +18,7 @@ from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from dissector.amqp10.frames import Amqp10
 from dissector.arrays import Ints
-from dissector.burden import Burden
+from dissector.burden import Burden, most
 from dissector.capture import PacketBatch
 from dissector.carry import Buffer, Carried, Ranges, gather, move
 from dissector.connections import Closed, Connections
@@ -32,6 +32,7 @@ from dissector.tcp.layout import (
     C_PROTOCOL,
     C_SYN,
     K_CLOCK,
+    K_WAITING,
     S_SLOT,
     T_SIDE,
     T_SLOT,
@@ -45,6 +46,8 @@ from spec.model import Protocol as Specification
 
 SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
 """Where rows begin and end, in tables whose rows are not of one moment."""
+STEPS = 64
+"""How often it is seen that not too much is remembered, while as much may be."""
 Row = tuple[str, pa.RecordBatch]
 """A table's name and some rows of it."""
 Work = Callable[[], list[Row]]
@@ -132,6 +135,8 @@ class Dissector:
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
         }  # fmt: skip
         self.over = False
+        self.read = 0
+        """Octets that may have been remembered, of all that was read."""
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
         self.carried = Carried.nothing(self._ranges)
 
@@ -165,11 +170,12 @@ class Dissector:
     def take(self, decoded: Decoded) -> Iterator[Work]:
         """As `work`, of segments, which may be of several captures."""
         buffer = self._resume(Buffer(decoded.data, decoded.used))
-        for out in self.tcp.feed(decoded.segments, buffer):
-            yield from self._take(out, buffer)
-        yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
-        if self.burden.total > limits.REMEMBERED and len(decoded.segments.ts_ns):
-            yield from self._lighten(decoded.segments, buffer)
+        for segments, weigh in self._steps(decoded.segments):
+            for out in self.tcp.feed(segments, buffer):
+                yield from self._take(out, buffer)
+            yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
+            if weigh and self.burden.total > limits.REMEMBERED:
+                yield from self._lighten(segments, buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def last_work(self) -> Iterator[Work]:
@@ -179,6 +185,25 @@ class Dissector:
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
         self.carried = Carried.nothing(self._ranges)
+
+    def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
+        """These segments, and whether it is to be seen behind them that not too much is remembered.
+
+        That is after every so many octets that may be remembered, however segments come in batches; where they cannot
+        be too many it need not be seen.
+        """
+        step = limits.REMEMBERED // STEPS
+        read = self.read + np.cumsum(most(segments.caplen))
+        before, self.read = self.read, int(read[-1]) if len(read) else self.read
+        waiting = int(self.tcp.control[K_WAITING])
+        if self.burden.total + waiting + self.read - before <= limits.REMEMBERED:
+            yield segments, False
+            return
+        begin = 0
+        for end in (np.flatnonzero(np.diff(read // step, prepend=before // step)) + 1).tolist():
+            yield segments.cut(slice(begin, end)), True
+            begin = end
+        yield segments.cut(slice(begin, None)), False
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """End the connections of which most is remembered, and tell it at the last of these segments."""

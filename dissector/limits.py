@@ -1,4 +1,10 @@
-"""Named limits: what a hostile or endless capture may cost. All have defaults; none is unlimited."""
+"""Named limits: what a hostile or endless capture may cost. All have defaults; none is unlimited.
+
+What is given up at limits of one connection, and at those on how many are open and what is remembered of them, depends
+on the packets alone, not on how many are read at a time. So it does at limits over all connections while these take
+turns as their packets come; but the first octets of a connection, until its protocol is known, and what is in TLS come
+to their turn by batch. Where it says `by batch`, the limit is on what one batch brings, or on just those.
+"""
 
 CONNECTIONS = 131_072
 """Connections held open at a time; beyond, those idle longest are given up (and have their row)."""
@@ -38,10 +44,11 @@ SUB_BATCH = 64 << 20
 """Octets of one sub-batch of a stream, unpacked; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
 
 UNPACKED = 256 << 20
-"""Octets of all sub-batches unpacked at a time; beyond, they are not opened."""
+"""Octets of all sub-batches unpacked at a time; beyond, they are not opened. By batch."""
 
 RECORDS = 1 << 21
-"""Records of all packed sub-batches at a time; beyond, they are not opened. Each may say that it has 65,535."""
+"""Records of all packed sub-batches at a time; beyond, they are not opened. Each may say that it has 65,535. By
+batch."""
 
 CHANNELS = 262_144
 """Channels with state at a time, over all connections."""
@@ -73,7 +80,7 @@ HELD_MIDDLE = 64 << 10
 where a frame seems to have begun that is longer than segments."""
 
 HELD_IN_ALL = 32 << 20
-"""Octets of all connections held back so; beyond, they are passed over."""
+"""Octets of all connections held back so; beyond, they are passed over. By batch."""
 
 FRAGMENT_OCTETS = 16 << 20
 """Octets of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
@@ -115,7 +122,8 @@ TLS_HELD = 1 << 20
 """Octets of one connection's records that wait for secrets; beyond, the connection stays encrypted."""
 
 TLS_HELD_ALL = 64 << 20
-"""Octets of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted."""
+"""Octets of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted. By
+batch."""
 
 TLS_TRIES = 4_096
 """Record numbers tried behind a hole before the next record is looked at, and secrets tried for a resumed session."""

@@ -8,7 +8,7 @@ file keeps its own order. The result does not depend on how files are cut into b
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -153,8 +153,7 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[De
 
 def _cut(decoded: Decoded, rows: slice) -> Decoded:
     """Some of these segments. Their octets lie among those of the others, so there is no room behind to write to."""
-    columns = {name: getattr(decoded.segments, name)[rows] for name in _COLUMNS}
-    return Decoded(replace(decoded.segments, **columns), decoded.data[: decoded.used], decoded.used)
+    return Decoded(decoded.segments.cut(rows), decoded.data[: decoded.used], decoded.used)
 
 
 def _joined(parts: list[Decoded], order: Ints) -> Decoded:

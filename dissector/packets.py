@@ -8,7 +8,7 @@ Sources: RFC 791, RFC 7348, RFC 8200, RFC 8926, RFC 9293; https://www.tcpdump.or
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -114,6 +114,10 @@ class SegmentBatch:
     mss: Ints
     mark: Ints
     capture: Ints
+
+    def cut(self, rows: slice) -> "SegmentBatch":
+        """Some of these."""
+        return SegmentBatch(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from dissector.sources import find
 from dissector.tables import NAMES
 from dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import interface, pcap, secrets, section
-from tests.dissector.runs import FOLDER, dissect_packets, rows
+from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
 from tests.dissector.stream import wire as sw
 from tests.dissector.test_hostile import said
 from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, method, opening, publish, raw
@@ -155,6 +155,11 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
     assert 80_000 < most < 140_000
     told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
     assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
+    for size in (1_000, 5_000, 1 << 20):
+        again = dissect(tmp_path / "many.pcap", batch_bytes=size)
+        assert {name: sorted(map(str, again[name].to_pylist())) for name in NAMES} == {
+            name: sorted(map(str, rows)) for name, rows in found.items()
+        }
 
 
 def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
