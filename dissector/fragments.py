@@ -91,12 +91,13 @@ class Fragments:
 
     Attributes:
         problems: what went wrong since the caller last emptied the list: code, and text for people.
+        cost: octets that are held.
     """
 
     def __init__(self) -> None:
         self.problems: list[tuple[str, str]] = []
         self._known: dict[Key, _Datagram] = {}  # in the order in which they began
-        self._cost = 0
+        self.cost = 0
 
     def add(self, fragment: Fragment, ts_ns: int, packet: int) -> Whole | None:
         """Take a fragment; `packet` is its number in the capture.
@@ -117,7 +118,7 @@ class Fragments:
         if wrong:
             self.problems.append(("ip-fragment-overlap", wrong))
         if wrong or not fragment.useful:
-            self._cost -= datagram.cost
+            self.cost -= datagram.cost
             datagram.unusable, datagram.cost = True, 0
             datagram.pieces.clear()
             datagram.begins.clear()
@@ -132,7 +133,7 @@ class Fragments:
         """Forget all; the number of packets that were not complete."""
         missing = sum(_is_missing(datagram) for datagram in self._known.values())
         self._known.clear()
-        self._cost = 0
+        self.cost = 0
         return missing
 
     def _take(self, datagram: _Datagram, fragment: Fragment) -> str | None:
@@ -161,7 +162,7 @@ class Fragments:
         datagram.octets += fragment.end - fragment.begin
         cost = len(fragment.octets) + PIECE_COST
         datagram.cost += cost
-        self._cost += cost
+        self.cost += cost
         return None
 
     def _expire(self, ts_ns: int) -> None:
@@ -173,7 +174,7 @@ class Fragments:
             self._give_up(key, f"within {limits.FRAGMENTS_WAIT_NS // 1_000_000_000} s")
 
     def _make_room(self, mine: Key) -> None:
-        while self._cost > limits.FRAGMENT_OCTETS or len(self._known) > limits.FRAGMENTED_PACKETS:
+        while self.cost > limits.FRAGMENT_OCTETS or len(self._known) > limits.FRAGMENTED_PACKETS:
             key = next(iter(self._known))
             if key == mine:
                 return
@@ -188,7 +189,7 @@ class Fragments:
 
     def _forget(self, key: Key) -> _Datagram:
         datagram = self._known.pop(key)
-        self._cost -= datagram.cost
+        self.cost -= datagram.cost
         return datagram
 
 

@@ -86,6 +86,9 @@ FRAGMENT_OCTETS = 16 << 20
 """Octets of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
 given up."""
 
+FRAGMENT_OCTETS_ALL = 64 << 20
+"""The same of all capture points; beyond, those of the point out of use for longest are given up. By batch."""
+
 FRAGMENTED_PACKETS = 8_192
 """IP packets of a capture point of which fragments wait."""
 

@@ -446,9 +446,12 @@ class PacketDecoder:
         )
 
     def _fragments_of(self, point: int) -> Fragments:
-        """Those of a capture point; of too many points, the one out of use for longest is forgotten."""
+        """Those of a capture point; of too many, those of the point out of use for longest are forgotten."""
         found = self._fragments[point] = self._fragments.pop(point) if point in self._fragments else Fragments()
-        if len(self._fragments) > limits.CAPTURES:
+        while len(self._fragments) > 1 and (
+            len(self._fragments) > limits.CAPTURES
+            or sum(known.cost for known in self._fragments.values()) > limits.FRAGMENT_OCTETS_ALL
+        ):
             self._missing += self._fragments.pop(next(iter(self._fragments))).finish()
         return found
 

@@ -1,5 +1,6 @@
 """IP fragments: put together in any order, in any batches; copies, overlaps, losses, limits; as tshark has it."""
 
+import io
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissector import limits
+from dissector.capture import CaptureFile
 from dissector.fragments import Fragment, Fragments
 from dissector.packets import PacketDecoder
 from tests.dissector.builders import Packet, ethernet, fragments, ipv4, ipv6, pcap, tcp, udp, vxlan
@@ -216,11 +218,27 @@ def test_memory_is_bounded(kept, monkeypatch):
     for ident in range(2000):
         for begin in (0, 8000, 16000):
             known.add(lone(ident % 65536, begin, octets=bytes(kept)), ident, ident)
-        assert known._cost <= 100_000 and len(known._known) <= 150
+        assert known.cost <= 100_000 and len(known._known) <= 150
         told += len(known.problems)
         known.problems.clear()
     assert told + known.finish() == 2000
-    assert known._cost == 0
+    assert known.cost == 0
+
+
+def test_memory_is_bounded_over_all_capture_points(monkeypatch):
+    """Those of the point out of use for longest go first; the last one keeps what it has."""
+    monkeypatch.setattr(limits, "FRAGMENT_OCTETS", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENT_OCTETS_ALL", 250_000)
+    decoder = PacketDecoder()
+    parts = [fragments(ipv4(tcp(bytes(1000))), [50], ident=ident)[0] for ident in range(60)]
+    for point in range(10):
+        for batch in CaptureFile(io.BytesIO(pcap(frames(parts))), "x.pcap", 0, compiled=False):
+            decoder.segments(batch, False, point)
+        held = [known.cost for known in decoder._fragments.values()]
+        assert sum(held) <= 250_000 + 2_000
+        assert len(held) == min(point + 1, 250_000 // held[-1])
+    (told,) = decoder.finish()
+    assert told.detail == "IP packets that were not complete at the end: 600"
 
 
 def test_fragments_of_few_octets_that_claim_many_take_little():
