@@ -135,4 +135,5 @@ TLS_TRIES_ALL = 65_536
 """Record numbers tried for one direction of a connection in all; beyond, what is behind a hole stays encrypted."""
 
 TLS_MASTERS = 1 << 20
-"""Secrets tried for all resumed sessions together (most of a minute); beyond, one without its own stays encrypted."""
+"""Secrets tried for all resumed sessions together (most of a minute); beyond, one without its own stays encrypted. By
+batch."""

@@ -44,6 +44,7 @@ class KeyLog:
         self.grown = False
         self.full = False
         self._secrets: dict[bytes, dict[bytes, bytes]] = {}
+        self._masters: dict[bytes, bytes] = {}
         self._count = self._tried = 0
         self._rest = b""
         self._path = path
@@ -85,12 +86,11 @@ class KeyLog:
 
     def masters(self) -> Iterator[bytes]:
         """All master secrets up to TLS 1.2, the latest first; none any more when too many were tried."""
-        for labels in reversed(self._secrets.values()):
+        for master in reversed(self._masters.values()):
             if self._tried >= limits.TLS_MASTERS:
                 return
-            if MASTER in labels:
-                self._tried += 1
-                yield labels[MASTER]
+            self._tried += 1
+            yield master
 
     def _read(self, file: BinaryIO) -> None:
         while octets := file.read(STEP):
@@ -118,4 +118,6 @@ class KeyLog:
         labels = self._secrets.setdefault(random, {})
         self._count += words[0] not in labels
         labels[words[0]] = secret
+        if words[0] == MASTER:
+            self._masters[random] = secret
         self.grown = True

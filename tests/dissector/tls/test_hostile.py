@@ -363,3 +363,11 @@ def test_only_so_many_secrets_are_tried_for_resumed_sessions(monkeypatch: pytest
     keylog = KeyLog()
     keylog.add(b"".join(b"CLIENT_RANDOM %064x %096x\n" % (number, number) for number in range(9)))
     assert [len(list(keylog.masters())) for _ in range(2)] == [5, 0]
+
+
+def test_masters_are_the_latest_first_and_among_secrets_of_other_kinds() -> None:
+    keylog = KeyLog()
+    for number in (3, 1, 2, 1):
+        keylog.add(b"CLIENT_TRAFFIC_SECRET_0 %064x %064x\n" % (10 + number, number))
+        keylog.add(b"CLIENT_RANDOM %064x %096x\n" % (number, number))
+    assert [int.from_bytes(master, "big") for master in keylog.masters()] == [2, 1, 3]
