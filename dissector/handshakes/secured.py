@@ -5,6 +5,7 @@ tls_begun          bool: the client's hello was captured; None without TLS
 tls_alert          name of the alert that ended it, as far as that can be read
 tls_alert_by       side that sent it
 tls_hidden         side that, by the length of its last record, ended a handshake of TLS 1.3 with an alert
+tls_accepted       bool: something of it could not be read, and shows that both sides went on when TLS stood
 tls_client_certificate   `none` when the server asked and the client sent none, `sent`, or None
 tls_offered        versions that the client offers, in words; tls_ciphers: how many suites
 tls_version, tls_cipher, tls_sni, tls_alpn   what was chosen; tls_name: the name asked for, or what to call it
@@ -23,8 +24,8 @@ LATEST_S = (1 << 63) // 1_000_000_000
 """Times from here on do not fit in nanoseconds. A certificate without an end has the year 9999 (RFC 5280, 4.1.2.5)."""
 ROLES = ("client", "server")
 NAMES = (
-    "tls", "tls_begun", "tls_alert", "tls_alert_by", "tls_hidden", "tls_client_certificate", "tls_offered",
-    "tls_ciphers", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_name", "tls_server", "tls_client",
+    "tls", "tls_begun", "tls_alert", "tls_alert_by", "tls_hidden", "tls_accepted", "tls_client_certificate",
+    "tls_offered", "tls_ciphers", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_name", "tls_server", "tls_client",
     "tls_words", "tls_meaning",
 )  # fmt: skip
 NOTHING: dict[str, Any] = dict.fromkeys(NAMES) | {"tls": False}
@@ -49,6 +50,7 @@ def facts(shown: Shown | None, client: int) -> dict[str, Any]:
         "tls_alert": name,
         "tls_alert_by": ROLES[alert.side != client] if alert else None,
         "tls_hidden": hidden,
+        "tls_accepted": shown.accepted and not alert and not hidden,
         "tls_client_certificate": "none" if shown.bare[client] else "sent" if sent else None,
         "tls_offered": ", ".join(version_name(number) for number in hello.versions) if hello else None,
         "tls_ciphers": len(hello.suites) if hello else None,

@@ -20,6 +20,8 @@ SLOW_NS = 1_000_000_000
 UP = ("ok", "begun-before")
 """Outcomes of connections that were up: what became of them afterwards is judged too."""
 UP_STAGES = ("open-ok", "ready")
+ENCRYPTED = "encrypted"
+"""The state in which nobody can tell whose turn it is."""
 FIRSTS = ("octets", "proxy", "header", "tls.hello", "tls.alert")
 """What sides say first; where it went no further, that is what it is about."""
 TIMED_NAMES = frozenset(TIMED)
@@ -283,12 +285,15 @@ def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
 
 
 def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
-    """`waits` and `waiting` of a verdict. Time until an end without success is that of the side whose turn it was."""
+    """`waits` and `waiting` of a verdict. Time until an end without success is that of the side whose turn it was.
+
+    What was encrypted before it was done took as long as its TLS.
+    """
     facts = case.known
     if not facts["begun"]:
         return None, None
     taken = set(case.run.taken)
-    up = facts["stage"] in UP_STAGES
+    up = facts["stage"] in UP_STAGES or facts["state"] == ENCRYPTED
     waits = []
     for n, (role, step) in enumerate(case.steps):
         is_end = step.event in ENDS

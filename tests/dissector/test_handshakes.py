@@ -371,6 +371,32 @@ def test_a_built_connection(code: str, tmp_path: Path) -> None:
     assert BUILT[code].verdict(tmp_path)["handshake_outcome"] == code
 
 
+def talking(built: Wire, keep: bool = True) -> Wire:
+    """TLS whose handshake is done, and what is said in it long after, once with a record that was not captured."""
+    built.send(SERVER, 13, FINISHED).send(CLIENT, 500, sealed(40)).send(SERVER, 600, sealed(300))
+    return built.send(CLIENT, 700, sealed(80), keep=keep).send(CLIENT, 800, sealed(80)).send(SERVER, 900, sealed(70))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_tls_took_as_long_as_its_handshake_whatever_is_said_in_it(keep: bool, tmp_path: Path) -> None:
+    """What is missing behind it changes nothing."""
+    built = Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO).send(CLIENT, 12, FINISHED)
+    built = talking(built, keep).send(CLIENT, 1000, flags=FIN_ACK).send(SERVER, 1001, flags=FIN_ACK)
+    row = built.verdict(tmp_path)
+    assert (row["handshake_outcome"], row["handshake_stage"]) == ("encrypted", "tls")
+    assert (row["handshake_ns"], row["handshake_client_ns"], row["handshake_server_ns"]) == (
+        13_000_000,
+        10_000_000,
+        3_000_000,
+    )
+    assert (row["lost_bytes"] > 0) != keep
+
+
+def test_a_hole_in_the_handshake_of_tls_leaves_it_unjudged(tmp_path: Path) -> None:
+    built = Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO, keep=False)
+    assert talking(built).verdict(tmp_path)["handshake_outcome"] == "hole"
+
+
 @pytest.mark.parametrize("side", [CLIENT, SERVER])
 def test_one_direction_alone_is_not_judged(side: int, tmp_path: Path) -> None:
     whole = up(Wire().shaken())
