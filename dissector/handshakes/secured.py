@@ -25,8 +25,8 @@ LATEST_S = (1 << 63) // 1_000_000_000
 ROLES = ("client", "server")
 NAMES = (
     "tls", "tls_begun", "tls_alert", "tls_alert_by", "tls_hidden", "tls_accepted", "tls_client_certificate",
-    "tls_offered", "tls_ciphers", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_name", "tls_server", "tls_client",
-    "tls_words", "tls_meaning",
+    "tls_offered", "tls_ciphers", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_name", "tls_server",
+    "tls_client", "tls_words", "tls_meaning",
 )  # fmt: skip
 NOTHING: dict[str, Any] = dict.fromkeys(NAMES) | {"tls": False}
 
