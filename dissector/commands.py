@@ -130,7 +130,7 @@ class Handshakes:
         arguments.add_common(parser)
         parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
         parser.add_argument(
-            "--connection", metavar="ID|IP:PORT", help="show the connections of this id or address, step by step"
+            "--connection", metavar="ID|IP[:PORT]", help="show the connections of this id or address, step by step"
         )
         parser.add_argument("--fail-on", choices=("handshake",), help="exit with 1 when a connection failed to come up")
 
@@ -161,7 +161,7 @@ class Handshakes:
         wanted, as_json = arguments.connection, arguments.format == "json"
         kept = []
         for row in source.rows(found, options):
-            if wanted and wanted not in (str(row["connection_id"]), *listing.ends_of(row)):
+            if wanted and wanted not in listing.names_of(row):
                 continue
             made.add(row)
             if wanted or as_json:

@@ -35,6 +35,8 @@ CLIENTS = 1000
 """Addresses of clients that are counted for a group."""
 GROUPS = 100_000
 """Groups beyond which connections are told apart by their verdict only."""
+MEMBERS = 5
+"""Connections of a group that are named."""
 NOTED = 5
 """Details that are given of a note."""
 
@@ -51,6 +53,8 @@ class Group:
     first: Row
     count: int = 0
     clients: set[str] = field(default_factory=set)
+    members: list[tuple[str, str]] = field(default_factory=list)
+    """The first clients with their ports: address and port together, and the port alone."""
     last_ns: int = 0
 
     def add(self, row: Row) -> None:
@@ -58,6 +62,8 @@ class Group:
         self.count += 1
         if len(self.clients) < CLIENTS:
             self.clients.add(row["client_ip"])
+        if len(self.members) < MEMBERS:
+            self.members.append((ends_of(row)[0], str(row["client_port"])))
         self.last_ns = max(self.last_ns, row["first_ts_ns"])
 
     @property
@@ -252,8 +258,15 @@ class Listing:
             row["handshake_stage"],
             f"{took}, {slow}" if slow else took,
             _clock(row["first_ts_ns"]) + every,
-            clean(sentence(row)),
+            clean(sentence(row)) + (self._members(group) if many else ""),
         ]
+
+    def _members(self, group: Group) -> str:
+        """The first connections of a group, to choose one of."""
+        alone = len(group.clients) == 1
+        names = ", ".join(port if alone else client for client, port in group.members)
+        rest = group.count - len(group.members)
+        return f" ({'client ports ' if alone else ''}{names}{f' and {rest:,} more' if rest else ''})"
 
 
 def cause_of(row: Row, handshakes: Handshakes) -> Cause:
@@ -300,6 +313,11 @@ def ends_of(row: Row) -> tuple[str, str]:
     sides = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
     client, server = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in sides)
     return client, server
+
+
+def names_of(row: Row) -> set[str]:
+    """What a connection may be called by: its id, and the addresses of its ends, with their ports or without."""
+    return {str(row["connection_id"]), *ends_of(row), row["client_ip"], row["server_ip"]}
 
 
 def _read(text: str | None) -> Any:

@@ -589,7 +589,23 @@ def test_many_alike_are_one_line() -> None:
     lines = list(made.lines())
     assert "412 x vhost-not-found" in lines[3]
     assert "every 5 s" in lines[3]
+    assert "(client ports 1024, 1025, 1026, 1027, 1028 and 407 more)" in " ".join(" ".join(lines[3:6]).split())
     assert made.failed == 412
+
+
+def test_connections_of_several_clients_are_named_by_address_and_port() -> None:
+    row = of_client("failed_handshakes", "unknown vhost") | {"severity": "fine"}
+    made = listing.Listing(KNOWN)
+    for n in (1, 2):
+        made.add(row | {"client_ip": f"fd00::{n}", "client_port": 1024 + n})
+    assert "([fd00::1]:1025, [fd00::2]:1026)" in " ".join(" ".join(made.lines()).split())
+
+
+def test_ladders_of_all_connections_of_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(FOLDER / "cut_handshakes.pcap")
+    assert main(["handshakes", path, "--connection", "127.0.0.3"]) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.endswith("no-answer") and ">" in line]
+    assert len(heads) == 2 and all("127.0.0.3:5672" in line for line in heads)
 
 
 def test_text_from_the_wire_cannot_steer_the_terminal() -> None:
