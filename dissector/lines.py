@@ -60,6 +60,10 @@ class Json:
             self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
 
 
+SIZED = ("header", "body", "method", "?")
+"""Frames of which text lines tell the size: parts of contents, and what is not known."""
+
+
 class Csv:
     """All columns, with a line of their names in front, again where frames of another protocol follow."""
 
@@ -94,10 +98,11 @@ class Text:
         what = row.get("method") or row.get("frame_type") or self._command(row)
         told = " ".join(_told(k, v) for k, v in row.items() if k not in LEADING and k not in UNTOLD)
         if row.get("is_partial"):
-            told += f" [{row['missing']} octets missing]"
+            told += f" [{counted(row['missing'], 'octet')} missing]"
         channel = f"{row['channel']}.{row['channel_epoch']}" if "channel" in row else "-"
-        told = told or f"{row['size']} octets"
-        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}"
+        if not told and what in SIZED:
+            told = counted(row["size"], "octet")
+        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}".rstrip()
 
     @staticmethod
     def _command(row: dict[str, Any]) -> str:

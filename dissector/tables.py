@@ -57,28 +57,30 @@ FRAME_TYPES = {
 MISMATCHES = ("version-refused", "amqp-1-0-refused", "amqp-0-10-refused")
 """Outcomes of handshakes that failed because the sides want different versions of AMQP."""
 DETAILS = {
-    "tcp-hole": "{value} octets were not captured, the next frame's head among them",
-    "octets-skipped": "{value} octets passed over until the next frame",
+    "tcp-hole": "{octets} not captured, the next frame's head among them",
+    "octets-skipped": "{octets} passed over until the next frame",
     "frame-type-unknown": "frame type {value}",
     "frame-end-wrong": "0x{value:02x} where 0xce must be",
-    "frame-too-large": "a payload of {value} octets is announced",
-    "frame-cut": "ended inside a frame, {value} octets before its end",
+    "frame-too-large": "a payload of {octets} is announced",
+    "frame-cut": "ended inside a frame, {octets} before its end",
     "header-unknown": "begins like a protocol header, with 0x{value:08x}",
-    "limit-reached": "{value} octets were not put together",
+    "limit-reached": "{octets} not put together",
     "content-interrupted": "another method inside the content that began with frame {value}",
     "content-unexpected": "frame type {value} where no content is under way",
     "content-abandoned": "the content that began with frame {value} was not finished",
-    "body-too-large": "{value} octets beyond the announced body size",
+    "body-too-large": "{octets} beyond the announced body size",
     "channel-wrong": "this method or content does not belong on this channel",
     "chunk-crc-wrong": "the data have the CRC 0x{value:08x}",
-    "records-malformed": "{value} octets make no entry",
+    "records-malformed": "{octets} that make no entry",
     "record-count-wrong": "{value} found",
     "sub-batch-unreadable": "of coding {value}",
-    "message-malformed": "{value} records",
-    "overlap-mismatch": "{value} octets are not those that came first",
-    "connection-reused-port": "the connection had {value} packets until then",
+    "message-malformed": "{records}",
+    "overlap-mismatch": "{octets} other than those that came first",
+    "connection-reused-port": "the connection had {packets} until then",
 }
-"""What `detail` says of each fault; `value` is the number that came with it."""
+"""What `detail` says of each fault; `value` is the number that came with it, `octets` and the like so many of them."""
+
+COUNTED = ("octets", "records", "packets")
 
 
 @cache
@@ -298,7 +300,9 @@ class Tables:
             return f"key 0x{value >> 16:04x}, version {value & 0xFFFF}"
         if code == "integer-too-large" and not value:
             return "a publishing id"
-        return DETAILS.get(code, "in {value} records").format(value=value)
+        return DETAILS.get(code, "in {records}").format(
+            value=value, **{several: f"{value} {several[: len(several) - (value == 1)]}" for several in COUNTED}
+        )
 
     def _anomalies(
         self, codes: list[str], details: list[str], channel: pa.Array, offset: pa.Array, leading: dict[str, pa.Array]

@@ -268,7 +268,7 @@ def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
     """Put what was sent again between the steps, up to the first use: what is later tells of no handshake."""
     used = next((step.at.ts_ns for step in steps if step.event == "first use"), None)
     repeats = [
-        Step(AGAIN, side, at, f"{length} octets" if length else "the request to connect, or the answer")
+        Step(AGAIN, side, at, f"{length} octet{'s' * (length > 1)}" if length else "the SYN, or its answer")
         for side, shown in zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True)
         for at, length in shown.again
         if used is None or at.ts_ns < used

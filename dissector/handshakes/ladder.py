@@ -8,7 +8,7 @@ from typing import Any
 from dissector.handshakes.facts import duration
 from dissector.handshakes.listing import cause_of, ends_of, explain, sentence
 from dissector.handshakes.story import product
-from dissector.lines import clean, instant
+from dissector.lines import clean, counted, instant
 from spec.handshakes import Handshakes
 from spec.layout import paragraph, width
 
@@ -103,8 +103,8 @@ def _times(row: dict[str, Any]) -> Iterator[str]:
         whole = duration(row["handshake_ns"])
         yield f"  Handshake: {whole}, of which the client took {client}, the server {server}{rtt}."
     if row["lost_bytes"]:
-        yield f"  {row['lost_bytes']:,} octets of this connection are missing from the capture."
+        yield f"  Missing from the capture: {counted(row['lost_bytes'], 'octet')} of this connection."
     if row["retransmitted_bytes"]:
-        yield f"  {row['retransmitted_bytes']:,} octets were sent more than once."
+        yield f"  Sent more than once: {counted(row['retransmitted_bytes'], 'octet')}."
     yield "  > marks the packets that prove the verdict."
     yield ""

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -486,6 +487,13 @@ def test_bodies_are_hashed_kept_or_neither(tmp_path: Path) -> None:
         assert [r | {"body": None, "body_hash": None} for r in found[rest]] == [
             r | {"body_hash": None} for r in found["hash"]
         ]
+
+
+def test_lines_of_text_tell_the_size_of_parts_of_contents_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frames", str(SESSION)]) == 0
+    said = [re.sub(r"^.*> \S+ +\S+ ", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert {"protocol-header", "channel.open", "connection.open-ok"} < set(said)
+    assert {line.split()[0] for line in said if line.endswith(" octets")} == {"header", "body"}
 
 
 def test_lines_of_all_formats_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -240,6 +240,14 @@ def test_a_frame_is_timed_by_its_last_missing_octet() -> None:
     assert [(row["first_packet"], row["packet"]) for row in frames(tape.packets)][-1] == (14, 15)
 
 
+def test_one_octet_is_one() -> None:
+    tape = Tape().play(BEGIN)
+    tape.next[CLIENT] += 1
+    tape.say(CLIENT, published(b"behind") * 3)
+    told = [row["detail"] for row in rows(dissect_packets(tape.packets)["anomalies"])]
+    assert "1 octet not captured, the next frame's head among them" in told
+
+
 def test_a_first_copy_that_differs_is_told() -> None:
     tape = Tape().play(BEGIN)
     octets = published(b"right")
@@ -250,7 +258,7 @@ def test_a_first_copy_that_differs_is_told() -> None:
     (told,) = rows(dissect_packets(tape.packets, check=True)["anomalies"])
     assert (told["code"], told["packet"], told["from_client"]) == ("overlap-mismatch", 13, True)
     different = sum(octet != 0 for octet in octets[20:])
-    assert told["detail"] == f"{different} octets are not those that came first"
+    assert told["detail"] == f"{different} octets other than those that came first"
     assert told["offset"] == at + 10 - 1001
 
 
