@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,9 @@ _SMALL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
 """Settings for little data, on one machine."""
+
+THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
+"""What the JVM threw, by its class: behind it stands what was wrong."""
 
 
 class SessionError(Exception):
@@ -106,5 +110,7 @@ def _silenced() -> Iterator[Path]:
 def _reason(error: Exception, said: Path) -> str:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         return "Spark cannot be started: there is no Java; install a JDK, version 17 or 21"
-    lines = [line for line in said.read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
-    return f"Spark cannot be started: {(lines or str(error).splitlines() or [type(error).__name__])[0].strip()}"
+    lines = said.read_text(errors="replace").splitlines()
+    thrown = next(filter(None, map(THROWN.search, str(error).splitlines() + lines)), None)
+    told = [line for line in lines if "rror" in line or "xception" in line] or str(error).splitlines()
+    return f"Spark cannot be started: {(thrown[1] if thrown else (told or [type(error).__name__])[0]).strip()}"

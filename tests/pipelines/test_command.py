@@ -34,6 +34,20 @@ def test_folder_without_tables(tmp_path):
         dissected(tmp_path)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("master", "why"),
+    [("local[x]", "Could not parse Master URL: 'local[x]'"), ("nonsense", "Master must either be yarn or start with")],
+)
+def test_a_master_that_is_none(master: str, why: str) -> None:
+    """In a process of its own: Spark runs in this one."""
+    begin = "from pipelines.session import SessionError, session\n"
+    code = f"{begin}try: session({master!r})\nexcept SessionError as error: print(error)"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert said.stdout.startswith(f"Spark cannot be started: {why}")
+    assert said.stdout.count("\n") == 1 and not said.stderr
+
+
 def test_output_refuses_what_is_not_ours(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(OutputError, match=r"holds files that are not of an earlier run \(thesis.tex\)"):
