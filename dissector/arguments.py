@@ -84,7 +84,7 @@ def sources(arguments: argparse.Namespace) -> tuple[list[Source], int]:
     refused: list[CaptureError] = []
     found = find(arguments.captures, refused)
     for error in refused:
-        sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; it is left out\n")
+        sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; it is left out, the others are read\n")
     return found, 2 if refused else 0
 
 
