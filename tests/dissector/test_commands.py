@@ -107,7 +107,8 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_told_and_the_others_are_read(
         words = [str(tmp_path / word) if word == "out" else word for word in command]
         assert main([*words, str(tmp_path / given)]) == 2
         told = capsys.readouterr().err.splitlines()
-        assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: is no capture (pcap or pcapng) but text; it is left out, the others are read"
+        why = "is no capture (pcap or pcapng) but text; it is left out, the others are read"
+        assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: {why}"
         assert str(tmp_path / "c.pcap") in told[1]
     names = pq.read_table(tmp_path / "out" / "captures").column("capture").to_pylist()
     assert names == ["a.pcap", "d.pcap"]
