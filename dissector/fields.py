@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dissector import columns, fieldtable, fieldwalk, lists, text
+from dissector.arrow import array
 from dissector.columns import BOOLS, ENTRIES, STORES, Room, Validity
 from dissector.fieldtable import unsigned
 from dissector.fieldwalk import (
@@ -311,6 +313,10 @@ def decode(
     return Decoded({name: arrays[name] for name in plan.columns}, *all_problems.T.copy())
 
 
+EMPTY = 2
+"""Octets of the JSON text of a table or list without entries."""
+
+
 def _column(
     plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, at: Integers, size: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
@@ -322,7 +328,8 @@ def _column(
         tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled)
         made = {}
         if slot.name in plan.columns:
-            made[slot.name] = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
+            column = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
+            made[slot.name] = _without(column, row[clipped & (tables.sizes == EMPTY)])
         found = tables.problems
         if len(found):
             found = found[~(clipped[found[:, 0]] & (found[:, 1] == TABLE_MALFORMED))]
@@ -332,10 +339,10 @@ def _column(
             return made | traced, (found, wrong)
         return made, (found,)
     texts = text.gather(data, at, size, compiled)
-    array = columns.texts(valid, row, texts.sizes, texts.octets, compiled)
+    made = {slot.name: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}
     if not len(texts.invalid):
-        return {slot.name: array}, ()
-    return {slot.name: array}, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
+        return made, ()
+    return made, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
 
 
 def _lists(
@@ -343,10 +350,21 @@ def _lists(
     shapes: Integers, compiled: bool,
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
     """The column of a slot with lists, and the problems in them."""
-    size = np.where(size < 0, ~size, size)
+    clipped = size < 0
+    size = np.where(clipped, ~size, size)
     found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
     found.problems[:, 0] = row[found.problems[:, 0]]
-    return {slot.name: columns.texts(valid, row, found.sizes, found.octets, compiled)}, (found.problems,)
+    made = columns.texts(valid, row, found.sizes, found.octets, compiled)
+    return {slot.name: _without(made, row[clipped & (found.sizes == EMPTY)])}, (found.problems,)
+
+
+def _without(column: pa.Array, rows: Integers) -> pa.Array:
+    """A column with null in these rows: of what was cut in front of its first entry nothing is known."""
+    if not len(rows):
+        return column
+    mask = np.zeros(len(column), np.bool_)
+    mask[rows] = True
+    return pc.if_else(array(mask), None, column)
 
 
 def trace_columns(

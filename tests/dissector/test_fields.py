@@ -172,6 +172,19 @@ def test_cut_table_keeps_the_entries_in_front_of_the_hole() -> None:
     assert problems(decoded) == []
 
 
+def test_nothing_is_known_of_a_table_or_list_cut_in_front_of_its_first_entry() -> None:
+    """One that is empty is known to be so."""
+    declare = b"\0\0" + short("q") + b"\1" + struct.pack(">I", 99) + short("a") + b"S\0"
+    empty = b"\0\0" + short("q") + b"\1" + struct.pack(">I", 0)
+    decoded = run(methods(), [(program("queue.declare"), declare, 1), (program("queue.declare"), empty, 1)])
+    assert [row.get("arguments") for row in rows(decoded)] == [None, "{}"]
+    stream = spec.load("rabbitmq-stream")
+    confirm = next(i for i, m in enumerate(stream.methods) if m.full_name == "publish-confirm")
+    confirms = [(confirm, b"\1" + struct.pack(">IQ", count, 7)[:end], 1) for count, end in ((9, 4), (1, 12))]
+    decoded = run(Plan.of_methods(stream), confirms)
+    assert [row.get("publishing_ids") for row in rows(decoded)] == [None, "[7]"]
+
+
 @given(cut=st.booleans(), at=st.integers(0, 40))
 def test_fields_in_front_of_the_end_stay(cut: bool, at: int) -> None:
     whole = short("ctag") + struct.pack(">QB", 7, 1) + short("exchange") + short("routing.key")
