@@ -118,7 +118,8 @@ def overview(protocol: Protocol) -> list[str]:
     """What there is: protocols, classes with their methods, tables, and what else can be asked for."""
     lines = ["Protocols", ""]
     known = _known(protocol)
-    lines += aligned([p.name, f"{len(p.classes)} classes, {len(p.methods)} methods", p.title] for p in known)
+    counts = {p.name: len({m.full_name for m in p.methods}) for p in known}
+    lines += aligned([p.name, f"{len(p.classes)} classes, {counts[p.name]} methods", p.title] for p in known)
     for each in known:
         lines += ["", *class_list(each)]
     for command in dict.fromkeys(t.written_by for t in data.tables().values()):
@@ -178,11 +179,11 @@ def _columns(section: amqp10.Section) -> str:
 
 
 def class_list(protocol: Protocol) -> list[str]:
-    """The classes with their methods, additions marked."""
+    """The classes with their methods, each once whatever its versions, additions marked."""
     marked = any(m.extension for m in protocol.methods)
     lines = [f"Classes and methods of {protocol.name}" + (" (+ is an addition of RabbitMQ's)" if marked else ""), ""]
     return lines + aligned(
-        [str(c.id), c.name, "  ".join(m.name + ("+" if m.extension else "") for m in _ordered(c))]
+        [str(c.id), c.name, "  ".join(dict.fromkeys(m.name + ("+" if m.extension else "") for m in _ordered(c)))]
         for c in sorted(protocol.classes, key=lambda c: c.id)
     )
 

@@ -41,6 +41,8 @@ def test_overview_names_everything(show):
     for name in [*spec.names(), *spec.tables(), *(c.name for c in spec.load().classes)]:
         assert name in text
     assert "nack+" in text
+    words = text[text.index("Classes and methods of rabbitmq-stream") : text.index("Tables written")].split()
+    assert words.count("resolve-offset-spec") == words.count("route") == 2, "as a request and as an answer"
 
 
 def test_method(show):
