@@ -169,7 +169,9 @@ def _losses(data: Captured, tables: Tables) -> list[Reading]:
         ("packets dropped by the capture", data.sums["dropped"], units.count),
         ("packets cut short", cut, units.count),
         ("files cut short", data.sums["truncated"], units.count),
-        ("partial messages", tables.rows("messages", pc.field("is_partial")) if _told(tables) else None, units.count),
+        ("partial messages", _counted(tables, "messages", "is_partial"), units.count),
+        ("publishes of uncertain number", _counted(tables, "messages", "publish_seq_unsure"), units.count),
+        ("confirms by inferred number", _counted(tables, "confirms", "numbered_by", "inferred"), units.count),
         ("anomalies", data.rows["anomalies"], units.count),
     ]
     return [
@@ -178,9 +180,12 @@ def _losses(data: Captured, tables: Tables) -> list[Reading]:
     ]
 
 
-def _told(tables: Tables) -> bool:
-    messages = tables.dataset("messages")
-    return messages is not None and "is_partial" in messages.schema.names
+def _counted(tables: Tables, table: str, column: str, value: Any = True) -> int | None:
+    """The number of rows with this value; None where no such column was written."""
+    dataset = tables.dataset(table)
+    if dataset is None or column not in dataset.schema.names:
+        return None
+    return tables.rows(table, pc.field(column) == value)
 
 
 def _anomalies(data: Captured) -> Grid:
