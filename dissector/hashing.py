@@ -42,18 +42,24 @@ def hash_begin(lanes: Array, row: int) -> None:
 
 
 @proven
-def stripes(lanes: Array, row: int, data: Array, p: int, end: int) -> int:
-    """Take whole stripes of 32 octets from p on; the caller has shown that [p, end) lies in data."""
-    a = lanes[row, 0]
-    b = lanes[row, 1]
-    c = lanes[row, 2]
-    d = lanes[row, 3]
+def stripes(data: Array, p: int, end: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int, int]:
+    """Take whole stripes of 32 octets from p on: the four lanes, and the place behind.
+
+    Bounds: the caller has shown that [p, end) lies in data.
+    """
     while p + 32 <= end:
         a = turn(a, word(data, p))
         b = turn(b, word(data, p + 8))
         c = turn(c, word(data, p + 16))
         d = turn(d, word(data, p + 24))
         p += 32
+    return a, b, c, d, p
+
+
+@kernel
+def absorb(lanes: Array, row: int, data: Array, p: int, end: int) -> int:
+    """Take whole stripes into one hash, as `stripes`; returns the place behind."""
+    a, b, c, d, p = stripes(data, p, end, lanes[row, 0], lanes[row, 1], lanes[row, 2], lanes[row, 3])
     lanes[row, 0] = a
     lanes[row, 1] = b
     lanes[row, 2] = c
@@ -78,8 +84,8 @@ def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, 
             p += 1
         if have < 32:
             return
-        stripes(lanes, row, waiting, base, base + 32)
-    p = stripes(lanes, row, data, p, end)
+        absorb(lanes, row, waiting, base, base + 32)
+    p = absorb(lanes, row, data, p, end)
     have = 0
     while p < end:
         waiting[base + have] = data[p]
@@ -105,16 +111,7 @@ def hash_octets(data: Array, p: int, octets: int) -> int:
     end = p + octets
     h = u64(LANE_3 + P5)
     if octets >= 32:
-        a = u64(LANE_1)
-        b = u64(LANE_2)
-        c = u64(LANE_3)
-        d = u64(LANE_4)
-        while p + 32 <= end:
-            a = turn(a, word(data, p))
-            b = turn(b, word(data, p + 8))
-            c = turn(c, word(data, p + 16))
-            d = turn(d, word(data, p + 24))
-            p += 32
+        a, b, c, d, p = stripes(data, p, end, u64(LANE_1), u64(LANE_2), u64(LANE_3), u64(LANE_4))
         h = converge(a, b, c, d)
     return finish((h + u64(octets)) & MASK, data, p, end)
 
