@@ -7,8 +7,9 @@ may have been missed, and only grows. Two things tell what it is behind such a p
   `ahead` is at least t - k. The largest of these bounds, from there on to the next such place, is the number itself if
   at any one time the newest publish was confirmed. It is too small where a client always has some under way.
 - Where the client sent nothing for `QUIET_NS` after the confirm that the bound comes from, and no other confirm came,
-  the newest publish was confirmed: a broker does not take that long. Then the bound is proven. So it is where it agrees
-  with the number that the client itself puts into a header.
+  the newest publish was confirmed: a broker does not take that long. When it is reached by the confirm of another
+  publish, too, for a broker may stall once, the bound is proven. So it is where it agrees with the number that the
+  client itself puts into a header.
 
 What comes first is judged by the time of a publish's first octet, not by the order of frames alone: what a client sends
 behind a hole is read late, when it is certain that the hole will not be filled, and answers are read before it.
@@ -165,6 +166,8 @@ def _segments(rows: DataFrame) -> DataFrame:
     segments = turns.groupBy(*CHANNEL, "segment").agg(
         sf.max("tag").alias("tag"),
         sf.max(bound).alias("bound"),
+        sf.max(sf.struct(bound.alias("bound"), "turn")).alias("last_reached"),
+        sf.max(sf.struct(bound.alias("bound"), (-sf.col("turn")).alias("turn"))).alias("first_reached"),
         sf.max(sf.when(sf.col("followed").isNotNull(), bound)).alias("followed"),
         sf.max(sf.when(quiet, sf.struct("lost_before", bound.alias("bound")))).alias("quiet"),
         sf.max("lost").alias("lost"),
@@ -189,7 +192,9 @@ def _segments(rows: DataFrame) -> DataFrame:
     counted = sf.coalesce((sf.col("counted") == ahead) & ~sf.coalesce(sf.col("bound") > ahead, no), no)
     # Behind the last publish seen may be others that were not, which nothing that follows tells.
     followed = sf.coalesce(sf.col("followed") == ahead, no)
-    at_rest = sf.coalesce((sf.col("quiet.bound") == ahead) & (sf.col("quiet.lost_before") == sf.col("lost")), no)
+    again = sf.col("last_reached.turn") != -sf.col("first_reached.turn")
+    all_seen = sf.col("quiet.lost_before") == sf.col("lost")
+    at_rest = sf.coalesce((sf.col("quiet.bound") == ahead) & all_seen & again, no)
     agreed = sf.coalesce((sf.col("said") == ahead) & (followed | (sf.col("bound") == ahead)), no)
     told = sf.coalesce(sf.try_subtract("tag", "ahead") >= sf.col("first"), no) | sf.col("counted").isNotNull()
     by = sf.when(counted, "counted").when((at_rest & followed) | agreed, "proven").otherwise("inferred")

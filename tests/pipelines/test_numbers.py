@@ -103,6 +103,18 @@ def pauses_with_some_under_way() -> tuple[Connection, Wanted]:
     return c, [(71, "inferred", None), (72, "inferred", None), (73, "inferred", None)]
 
 
+def stalls_while_one_is_under_way() -> tuple[Connection, Wanted]:
+    """The broker takes long for once, and no other confirm tells of it."""
+    c = Begun()
+    c.send()
+    c.send()
+    c.ack(71)  # the first of both
+    c.rest()
+    c.send()
+    c.send()
+    return c, [(70, "inferred", None), (71, "inferred", None), (72, "inferred", None), (73, "inferred", None)]
+
+
 def others_may_follow_the_last() -> tuple[Connection, Wanted]:
     """The last answer may be for a publish that the capture missed, which no hole tells."""
     c = Begun()
@@ -145,16 +157,18 @@ def several_holes() -> tuple[Connection, Wanted]:
     c.rest()
     c.send()
     c.ack(6)
-    c.lose(from_client=True)
     c.send()
     c.ack(7)
+    c.lose(from_client=True)
     c.send()
     c.ack(8)
+    c.send()
+    c.ack(9)
     c.lose(from_client=True)
     c.send()  # no answer tells of it
     return c, [
-        (1, "counted", 4), (2, "counted", 1), (5, "proven", 1), (6, "proven", 1), (7, "inferred", None),
-        (8, "inferred", None),
+        (1, "counted", 4), (2, "counted", 1), (5, "proven", 1), (6, "proven", 1), (7, "proven", 1),
+        (8, "inferred", None), (9, "inferred", None),
     ]  # fmt: skip
 
 
@@ -259,10 +273,10 @@ def across_buckets() -> tuple[Connection, Wanted]:
 
 
 BY_HAND = (
-    waits_for_each, pauses_once, pauses_at_the_end, pauses_with_some_under_way, others_may_follow_the_last,
-    an_answer_may_be_lost, always_some_under_way, several_holes, no_answers, select_is_lost,
-    counted_from_the_first_select, counted_from_a_second_select, counted_by_the_client, counted_by_another,
-    read_behind_their_answers, numbers_that_cannot_be, across_buckets,
+    waits_for_each, pauses_once, pauses_at_the_end, pauses_with_some_under_way, stalls_while_one_is_under_way,
+    others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_holes, no_answers,
+    select_is_lost, counted_from_the_first_select, counted_from_a_second_select, counted_by_the_client,
+    counted_by_another, read_behind_their_answers, numbers_that_cannot_be, across_buckets,
 )  # fmt: skip
 
 
