@@ -15,7 +15,7 @@ from pipelines.confirms import confirms
 from pipelines.failures import failures
 from pipelines.flow_control import flow_control, zero_windows
 from pipelines.heartbeats import heartbeats
-from pipelines.holes import holes
+from pipelines.holes import holes, mute
 from pipelines.latency import latency_buckets, latency_summary
 from pipelines.numbers import numbered
 from pipelines.output import Output
@@ -32,6 +32,8 @@ from pipelines.transits import transits
 Read = Callable[..., DataFrame]
 """Gives a table by its name; `connections` as far as the time range goes unless with `whole=True`."""
 Lost = Callable[[], DataFrame | None]
+PACKET = 1400
+"""Octets of a body that one packet holds, nearly always."""
 
 
 def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
@@ -42,36 +44,50 @@ def jobs() -> dict[str, Callable[[Read, Lost], DataFrame]]:
             stream_confirms, read, "stream_frames", "messages", "connections", "anomalies",
         ),
         "settlements": lambda read, lost: settlements(
-            read("amqp091_frames"), read("messages"), read("connections"), lost()
+            read("amqp091_frames"), _timed(read, lost), read("connections"), lost()
         ),
         "rpcs": lambda read, lost: _with_streams(
             rpcs(read("amqp091_frames"), read("connections"), lost()),
             stream_rpcs, read, "stream_frames", "connections", "anomalies",
         ),
         "stream_credit": lambda read, _: _with_streams(
-            nothing(read("connections").sparkSession, "stream_credit"), stream_credit, read, "stream_frames"
+            nothing(read("connections").sparkSession, "stream_credit"),
+            stream_credit, read, "stream_frames", "anomalies",
         ),
         "stream_deliveries": lambda read, _: _with_streams(
             nothing(read("connections").sparkSession, "stream_deliveries"),
             stream_deliveries, read, "stream_frames", "connections",
         ),
-        "flow_control": lambda read, _: _with_streams(
-            flow_control(read("amqp091_frames"), read("settlements"), read("connections")).unionByName(
+        "flow_control": lambda read, lost: _with_streams(
+            flow_control(read("amqp091_frames"), read("settlements"), read("connections"), lost()).unionByName(
                 zero_windows(read("tcp_windows"), read("connections"))
             ),
             credit_waits, read, "stream_credit", "stream_frames", "connections",
         ),
-        "heartbeats": lambda read, _: heartbeats(read("amqp091_frames"), read("anomalies"), read("connections")),
+        "heartbeats": lambda read, lost: heartbeats(
+            read("amqp091_frames"), read("anomalies"), read("connections"), lost()
+        ),
         "failures": lambda read, _: failures(read("connections", whole=True)),
-        "transits": lambda read, _: transits(read("messages")),
+        "transits": lambda read, lost: transits(_timed(read, lost)),
         "latency_buckets": lambda read, _: latency_buckets(*_measured(read)),
         "latency_summary": lambda read, _: latency_summary(*_measured(read)),
     }  # fmt: skip
 
 
+def _timed(read: Read, lost: Lost) -> DataFrame:
+    """Messages; one that lies in a single packet has its time though the snap length cut its end."""
+    messages = read("messages")
+    if lost() is None:
+        return messages
+    snapped = read("captures").where(sf.col("snap_length") < PACKET).select("capture").distinct()
+    rows = messages.join(sf.broadcast(snapped.withColumn("snapped", sf.lit(True))), "capture", "left")
+    small = sf.coalesce(sf.col("snapped") & (sf.col("body_size") < PACKET), sf.lit(False))
+    return rows.withColumn("unfinished", sf.col("unfinished") & ~small).drop("snapped")
+
+
 def _numbered(read: Read, lost: Lost) -> DataFrame:
     """Messages; with the numbers that confirms tell, where there are any to be told."""
-    messages = read("messages")
+    messages = _timed(read, lost)
     if messages.where("publish_seq_unsure").isEmpty():
         return messages
     return numbered(messages, read("amqp091_frames"), read("connections"), lost())
@@ -114,12 +130,20 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
         return rows if whole else _in_range(rows, note)
 
     @cache
+    def silent() -> DataFrame | None:
+        """Directions of which nothing was captured; in a part of a capture a side may just say nothing."""
+        part = not note["complete"] or note["from_ns"] is not None or note["to_ns"] is not None
+        return None if part else once(mute(read("amqp091_frames")))
+
+    @cache
     def lost() -> DataFrame | None:
         """Where answers may be lost; None when nothing is."""
         lossy = read("connections").where("lost_bytes > 0 or skipped_bytes > 0")
-        if note["complete"] and lossy.isEmpty():
+        missing = silent()
+        if note["complete"] and lossy.isEmpty() and (missing is None or missing.isEmpty()):
             return None
-        return once(holes(read("anomalies"), read("amqp091_frames")))
+        places = holes(read("anomalies"), read("amqp091_frames"))
+        return once(places if missing is None else places.unionByName(missing))
 
     for table, job in made.items():
         tell(table)

@@ -9,11 +9,12 @@ from pipelines.buckets import CHANNEL, bucket, spread
 from pipelines.pairs import pairs
 
 
-def consumers(frames: DataFrame) -> DataFrame:
+def consumers(frames: DataFrame, places: DataFrame | None = None) -> DataFrame:
     """One row per basic.consume: a tag may be used again on the same channel, after it was cancelled.
 
     Args:
         frames: `amqp091_frames`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `CHANNEL`; `consumer_tag` (where the client left it open, what the broker chose), `queue`,
@@ -23,7 +24,7 @@ def consumers(frames: DataFrame) -> DataFrame:
     begun = frames.where((sf.col("method") == "basic.consume") & sf.col("from_client")).select(
         *CHANNEL, sf.col("frame_no").alias("consume_frame_no"), "consumer_tag", "queue", "no_ack"
     )
-    told = pairs(frames, ("basic.consume",)).select(
+    told = pairs(frames, ("basic.consume",), places).select(
         "connection_id",
         sf.col("asked.frame_no").alias("consume_frame_no"),
         sf.col("answer.consumer_tag").alias("told_tag"),
@@ -38,7 +39,7 @@ def consumers(frames: DataFrame) -> DataFrame:
     )
 
 
-def spread_consumers(pushed: DataFrame, frames: DataFrame) -> DataFrame:
+def spread_consumers(pushed: DataFrame, frames: DataFrame, places: DataFrame | None = None) -> DataFrame:
     """Consumers once for every bucket of frames in which their tag has deliveries that may be theirs.
 
     A client may consume anew for each answer that it waits for, with one tag or with a new one each time: what is
@@ -47,26 +48,28 @@ def spread_consumers(pushed: DataFrame, frames: DataFrame) -> DataFrame:
     Args:
         pushed: rows of `messages` of kind `deliver`.
         frames: `amqp091_frames`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `consumers`, and `bucket`.
     """
-    known = spread(consumers(frames), pushed, (*CHANNEL, "consumer_tag"), "frame_no")
+    known = spread(consumers(frames, places), pushed, (*CHANNEL, "consumer_tag"), "frame_no")
     until = bucket("until_frame_no")
     return known.where(
         (sf.col("bucket") >= bucket("consume_frame_no")) & (until.isNull() | (sf.col("bucket") <= until))
     )
 
 
-def with_queue(delivered: DataFrame, frames: DataFrame) -> DataFrame:
+def with_queue(delivered: DataFrame, frames: DataFrame, places: DataFrame | None = None) -> DataFrame:
     """Adds `queue` to deliveries: from the consume of their consumer, or from their basic.get.
 
     Args:
         delivered: rows of `messages` of kind `deliver` and `get`.
         frames: `amqp091_frames`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
     """
     pushed = delivered.where(sf.col("kind") == "deliver")
-    known = spread_consumers(pushed, frames)
+    known = spread_consumers(pushed, frames, places)
     pushed = pushed.withColumn("bucket", bucket("frame_no"))
     keys = [*CHANNEL, "bucket", "consumer_tag"]
     begun = (sf.col("d.frame_no") > sf.col("c.consume_frame_no")) & (
@@ -75,7 +78,7 @@ def with_queue(delivered: DataFrame, frames: DataFrame) -> DataFrame:
     for key in keys:
         begun = begun & (sf.col(f"d.{key}") == sf.col(f"c.{key}"))
     pushed = pushed.alias("d").join(known.alias("c"), begun, "left").select("d.*", "c.queue").drop("bucket")
-    gets = pairs(frames, ("basic.get",)).select(
+    gets = pairs(frames, ("basic.get",), places).select(
         "connection_id",
         sf.col("answer.frame_no").alias("first_frame_no"),
         sf.col("asked.queue").alias("queue"),

@@ -78,12 +78,12 @@ def unanswered(waits: Column, other_close: str, lost: Column | None = None) -> t
     """Why nobody answered a frame, and when that was certain: `ended_by` and `end_ts_ns`, neither of them null.
 
     A frame sent behind the other side's close was discarded, from that close on. Otherwise it waited until the channel
-    ended, or until the first place behind it where its answer may be lost.
+    ended, or until the first place behind it where its answer may be lost, if that begins in front of the end.
 
     Args:
         waits: the frame that waits, a struct with frame_no and ts_ns.
         other_close: name of the column with the close of the side that should have answered.
-        lost: that place, a struct of frame_no and ts_ns; None when nothing was lost.
+        lost: that place, a struct of frame_no, ts_ns and since; None when nothing was lost.
     """
     no = sf.lit(False)
     end, close = sf.col("end"), sf.col(other_close)
@@ -92,7 +92,7 @@ def unanswered(waits: Column, other_close: str, lost: Column | None = None) -> t
     # Of a connection without a row no more is known than that the frame was not answered at once.
     when = sf.coalesce(end["ts_ns"], waits["ts_ns"])
     if lost is not None:
-        swallowed = lost.isNotNull() & sf.coalesce(lost["frame_no"] <= end["frame_no"], sf.lit(True))
+        swallowed = lost.isNotNull() & sf.coalesce(lost["since"] < end["frame_no"], sf.lit(True))
         by = sf.when(swallowed, "hole").otherwise(by)
         when = sf.when(swallowed, lost["ts_ns"]).otherwise(when)
     return sf.when(discarded, "discarded").otherwise(by), sf.when(discarded, close["ts_ns"]).otherwise(when)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from pipelines import endings
 from pipelines.buckets import CHANNEL, bucket, running
+from pipelines.holes import first_behind
 from pipelines.prefetch import windows
 from pipelines.schemas import conform
 
@@ -22,31 +23,35 @@ _SCOPE = (*CHANNEL, "cause", "side", "consumer")
 _POINT = ("frame_no", "ts_ns", "capture", "packet")
 
 
-def flow_control(frames: DataFrame, settlements: DataFrame, connections: DataFrame) -> DataFrame:
+def flow_control(
+    frames: DataFrame, settlements: DataFrame, connections: DataFrame, places: DataFrame | None = None
+) -> DataFrame:
     """One row per interval of waiting, for connection.blocked, channel.flow and full prefetch windows.
 
     A wait for connection.blocked or channel.flow is `proven`: it was asked for. A full window is `proven` when a
     delivery follows the acknowledgement that opened it within two round trips, and `possible` otherwise: there may have
-    been nothing to deliver.
+    been nothing to deliver. Behind a place where frames may be lost nobody knows whether a wait goes on: what was
+    waited until there is counted.
 
     Args:
         frames: `amqp091_frames`.
         settlements: the table `settlements`.
         connections: `connections`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `flow_control`.
     """
     union = partial(DataFrame.unionByName, allowMissingColumns=True)
-    events = reduce(union, (_blocked(frames), _flow(frames), _prefetch(frames, settlements)))
+    events = reduce(union, (_blocked(frames), _flow(frames), _prefetch(frames, settlements, places)))
     point = sf.struct(*_POINT, "acknowledges")
     rows = events.withColumn("released", sf.when(~sf.col("held"), point)).withColumn(
         "delivered", sf.when(sf.col("delivers"), sf.struct("frame_no", "ts_ns"))
     )
     found = intervals(rows.select(*_SCOPE, *_POINT, "held", "released", "delivered"), _SCOPE)
-    found = found.withColumn("bucket", bucket(sf.col("start.frame_no")))
-    places = events.select(*CHANNEL, bucket("frame_no").alias("bucket")).distinct()
-    found = found.join(endings.attach(places, frames, connections), [*CHANNEL, "bucket"], "left")
+    found = _first_lost(found, places).withColumn("bucket", bucket(sf.col("start.frame_no")))
+    scopes = events.select(*CHANNEL, bucket("frame_no").alias("bucket")).distinct()
+    found = found.join(endings.attach(scopes, frames, connections), [*CHANNEL, "bucket"], "left")
     found = found.join(connections.select("connection_id", "rtt_ns"), "connection_id", "left")
     return conform(_result(found), "flow_control")
 
@@ -79,6 +84,21 @@ def intervals(events: DataFrame, scope: Sequence[str]) -> DataFrame:
         .groupBy(*scope, "end_event")
         .agg(sf.min(sf.struct(*_POINT)).alias("start"), sf.max("next_delivery").alias("next_delivery"))
     )
+
+
+def _first_lost(intervals: DataFrame, places: DataFrame | None) -> DataFrame:
+    """Adds `lost`, the first place behind the beginning of each where frames may be lost: a struct like its ends."""
+    point = "struct<frame_no:bigint,ts_ns:bigint,capture:string,packet:bigint>"
+    if places is None:
+        return intervals.withColumn("lost", sf.lit(None).cast(point))
+    rows = intervals.withColumn("begun", sf.col("start.frame_no"))
+    for from_client in (True, False):
+        side = f"lost_by_{'client' if from_client else 'server'}"
+        rows = first_behind(rows.drop("bucket"), places, "begun", sf.lit(from_client)).withColumnRenamed("lost", side)
+    lost = sf.least("lost_by_client", "lost_by_server")
+    nowhere = (sf.lit(None).cast("string").alias("capture"), sf.lit(None).cast("bigint").alias("packet"))
+    place = sf.struct(lost["frame_no"].alias("frame_no"), lost["ts_ns"].alias("ts_ns"), *nowhere)
+    return rows.withColumn("lost", sf.when(lost.isNotNull(), place)).drop("begun", "lost_by_client", "lost_by_server")
 
 
 def zero_windows(windows: DataFrame, connections: DataFrame) -> DataFrame:
@@ -115,9 +135,10 @@ def _result(intervals: DataFrame) -> DataFrame:
     soon = later <= sf.try_multiply(sf.lit(2), "rtt_ns")
     proven = (sf.col("cause") != "prefetch") | (sf.col("end_event.acknowledges") & soon)
     whole_connection = sf.col("cause") == "connection-blocked"
-    rows = intervals.withColumn("finish", sf.coalesce(first, ending)).withColumn(
-        "seen", sf.coalesce(seen, sf.lit(False))
-    )
+    lost = sf.col("lost")
+    gone = lost.isNotNull() & sf.coalesce(lost["frame_no"] <= first["frame_no"], sf.lit(True))
+    until = sf.when(gone, lost).otherwise(sf.coalesce(first, ending))
+    rows = intervals.withColumns({"finish": until, "seen": sf.coalesce(seen, sf.lit(False)) & ~gone})
     return rows.select(
         "connection_id",
         *(sf.when(~whole_connection, sf.col(name)).alias(name) for name in ("channel", "channel_epoch")),
@@ -154,8 +175,8 @@ def _flow(frames: DataFrame) -> DataFrame:
     return _event(rows, "channel-flow", sf.when(sf.col("from_client"), "client").otherwise("server"), ~sf.col("active"))
 
 
-def _prefetch(frames: DataFrame, settlements: DataFrame) -> DataFrame:
-    return windows(frames, settlements).select(
+def _prefetch(frames: DataFrame, settlements: DataFrame, places: DataFrame | None) -> DataFrame:
+    return windows(frames, settlements, places).select(
         *CHANNEL,
         sf.lit("prefetch").alias("cause"),
         sf.lit("client").alias("side"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from pipelines.buckets import running
@@ -12,25 +12,30 @@ _DIRECTION = ("connection_id", "from_client")
 _LOST = ("tcp-hole", "octets-skipped")
 
 
-def heartbeats(frames: DataFrame, anomalies: DataFrame, connections: DataFrame) -> DataFrame:
+def heartbeats(
+    frames: DataFrame, anomalies: DataFrame, connections: DataFrame, places: DataFrame | None = None
+) -> DataFrame:
     """One row per connection of AMQP 0-9-1 and direction.
 
-    Any octet is a sign of life (final draft 4.2.7), so frames count with their first and their last one, and octets
-    that the capture lacks count, too. Silence is counted from connection.tune-ok, with which the interval is agreed, to
-    the first connection.close; where these were not seen, from the first packet, and to the last.
+    Any octet is a sign of life (final draft 4.2.7), so frames count with their first and their last one. When octets
+    came that the capture lacks is not known: what ends with them is no silence, nor is a direction of which nothing
+    was captured. Silence is counted from connection.tune-ok, with which the interval is agreed, to the first
+    connection.close; where these were not seen, from the first packet, and to the last.
 
     Args:
         frames: `amqp091_frames`.
         anomalies: the table `anomalies`.
         connections: `connections`.
+        places: what `pipelines.holes.mute` found, and perhaps more; None when nothing was lost.
 
     Returns:
         The table `heartbeats`.
     """
     times = ("first_ts_ns", "ts_ns")
-    shown = frames.select(*_DIRECTION, "frame_no", *times)
+    shown = frames.select(*_DIRECTION, "frame_no", *times, sf.lit(False).alias("lost"))
     lost = anomalies.where(sf.col("code").isin(*_LOST) & sf.col("frame_no").isNotNull())
-    shown = shown.unionByName(lost.select(*_DIRECTION, "frame_no", *times))
+    hole = (sf.col("code") == "tcp-hole").alias("lost")
+    shown = shown.unionByName(lost.select(*_DIRECTION, "frame_no", *times, hole))
     bounds = _bounds(frames, connections)
     begin, end, interval = sf.col("begin_ns"), sf.col("end_ns"), sf.col("interval_ns")
     rows = running(
@@ -41,7 +46,9 @@ def heartbeats(frames: DataFrame, anomalies: DataFrame, connections: DataFrame) 
         before=True,
         facts=lambda summary: summary.join(bounds, "connection_id"),
     )
+    rows = rows.withColumn("lost", sf.max("lost").over(Window.partitionBy(*_DIRECTION, "bucket", "place")))
     silence = sf.try_subtract(sf.least("first_ts_ns", end), sf.greatest("latest", begin))
+    silence = sf.when(~sf.col("lost"), silence)
     heard = rows.groupBy(*_DIRECTION).agg(
         sf.max(silence).alias("longest"),
         sf.sum(_missed(silence, interval)).alias("missed"),
@@ -49,11 +56,17 @@ def heartbeats(frames: DataFrame, anomalies: DataFrame, connections: DataFrame) 
     )
     both = bounds.withColumn("from_client", sf.explode(sf.array(sf.lit(True), sf.lit(False))))
     last = sf.greatest(sf.try_subtract(end, sf.greatest("last_ns", begin)), sf.lit(0))
-    result = both.join(heard, [*_DIRECTION], "left").select(
+    both = both.join(heard, [*_DIRECTION], "left")
+    seen = sf.lit(True)
+    if places is not None:
+        lost = places.select(*_DIRECTION).distinct().withColumn("lost", sf.lit(True))
+        both = both.join(sf.broadcast(lost), [*_DIRECTION], "left")
+        seen = sf.col("last_ns").isNotNull() | sf.col("lost").isNull()
+    result = both.select(
         *_DIRECTION,
         "negotiated_s",
-        sf.greatest("longest", last).alias("longest_silence_ns"),
-        (sf.coalesce("missed", sf.lit(0)) + _missed(last, interval)).alias("missed"),
+        sf.when(seen, sf.greatest("longest", last)).alias("longest_silence_ns"),
+        sf.when(seen, sf.coalesce("missed", sf.lit(0)) + _missed(last, interval)).alias("missed"),
     )
     return conform(result, "heartbeats")
 

@@ -19,12 +19,13 @@ _EVENT = (*CHANNEL, "consumer", *_POINT)
 _union = partial(DataFrame.unionByName, allowMissingColumns=True)
 
 
-def windows(frames: DataFrame, settlements: DataFrame) -> DataFrame:
-    """One row per frame that changes a window.
+def windows(frames: DataFrame, settlements: DataFrame, places: DataFrame | None = None) -> DataFrame:
+    """One row per frame that changes a window; so does a place where the acknowledgement of a delivery may be lost.
 
     Args:
         frames: `amqp091_frames`.
         settlements: the table `settlements`.
+        places: what `pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `CHANNEL`; `consumer` (consumer tag; empty for the window of the whole channel); frame_no, ts_ns,
@@ -32,13 +33,13 @@ def windows(frames: DataFrame, settlements: DataFrame) -> DataFrame:
         `delivers` and `acknowledges` (bool: what the frame is).
     """
     together = frames.where((sf.col("method") == "basic.qos") & sf.col("from_client") & sf.col("global"))
-    events = _union(_deliveries(settlements), _settled(frames, settlements))
+    events = _union(_deliveries(settlements), _settled(frames, settlements, places))
     for_channel = events.join(sf.broadcast(together.select(*CHANNEL).distinct()), [*CHANNEL], "left_semi")
     parts = (
         events.where(sf.col("consumer").isNotNull()),
         for_channel.withColumn("consumer", sf.lit("")),
         together.select(*CHANNEL, sf.lit("").alias("consumer"), *_POINT, _limit(sf.col("prefetch_count"))),
-        _consumer_limits(frames),
+        _consumer_limits(frames, places),
     )
     # One frame may settle deliveries of several consumers, and several of one.
     rows = (
@@ -73,7 +74,7 @@ def _deliveries(settlements: DataFrame) -> DataFrame:
     )
 
 
-def _settled(frames: DataFrame, settlements: DataFrame) -> DataFrame:
+def _settled(frames: DataFrame, settlements: DataFrame, places: DataFrame | None) -> DataFrame:
     pushed = settlements.where(sf.col("kind") == "deliver")
     acknowledged = pushed.where(sf.col("settle_frame_no").isNotNull()).select(
         *CHANNEL,
@@ -93,16 +94,22 @@ def _settled(frames: DataFrame, settlements: DataFrame) -> DataFrame:
             *CHANNEL, "consumer", "at.frame_no", "ts_ns", "at.capture", "at.packet", sf.lit(False).alias("acknowledges")
         )
     )
-    both = acknowledged.unionByName(voided)
-    return both.groupBy(*_EVENT, "acknowledges").agg((-sf.count("*")).alias("change"))
+    left = acknowledged.unionByName(voided)
+    if places is not None:
+        holed = pushed.where(sf.col("ended_by") == "hole").select(
+            *CHANNEL, sf.col("consumer_tag").alias("consumer"), sf.col("end_ts_ns").alias("ts_ns")
+        )
+        lost = places.where("from_client").groupBy("connection_id", "ts_ns").agg(sf.min("frame_no").alias("frame_no"))
+        left = _union(left, holed.join(lost, ["connection_id", "ts_ns"]).withColumn("acknowledges", sf.lit(False)))
+    return left.groupBy(*_EVENT, "acknowledges").agg((-sf.count("*")).alias("change"))
 
 
-def _consumer_limits(frames: DataFrame) -> DataFrame:
+def _consumer_limits(frames: DataFrame, places: DataFrame | None) -> DataFrame:
     """For each consumer the last basic.qos without `global` before its basic.consume; no limit once cancelled."""
     asked = frames.where(
         (sf.col("method") == "basic.qos") & sf.col("from_client") & ~sf.coalesce("global", sf.lit(False))
     ).select(*CHANNEL, "frame_no", sf.struct("frame_no", _limit(sf.col("prefetch_count"))).alias("asked"))
-    begun = consumers(frames).select(
+    begun = consumers(frames, places).select(
         *CHANNEL, sf.col("consume_frame_no").alias("frame_no"), sf.col("consumer_tag").alias("consumer")
     )
     points = frames.where(sf.col("method") == "basic.consume").select("connection_id", *_POINT)

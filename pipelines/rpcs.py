@@ -16,7 +16,8 @@ def rpcs(frames: DataFrame, connections: DataFrame, places: DataFrame | None = N
     """One row per synchronous request that asks for an answer, of either side.
 
     A close of the channel or connection by the other side, for any reason but 200, is an error in answer to the oldest
-    request of the channel that was open then. Requests pipelined behind that one have no answer.
+    request of the channel that was open then. Requests pipelined behind that one have no answer, nor has one whose own
+    answer may be lost.
 
     Args:
         frames: `amqp091_frames`.
@@ -28,29 +29,34 @@ def rpcs(frames: DataFrame, connections: DataFrame, places: DataFrame | None = N
     """
     asked = frames.where(sf.col("method").isin(list(requests()))).select(*CHANNEL, bucket("frame_no").alias("bucket"))
     ends = endings.attach(asked.distinct(), frames, connections)
-    rows = pairs(frames).withColumn("bucket", bucket(sf.col("asked.frame_no")))
+    rows = pairs(frames, places=places).withColumn("bucket", bucket(sf.col("asked.frame_no")))
     rows = rows.join(ends, [*CHANNEL, "bucket"], "left")
     rows = rows.withColumn(
         "other_close", sf.when(sf.col("asked_by_client"), sf.col("server_close")).otherwise(sf.col("client_close"))
     )
     closing = sf.col("request").isin("channel.close", "connection.close")
     rows = rows.withColumn("end", sf.when(closing, sf.col("silence")).otherwise(sf.col("end")))
+    rows = first_behind(
+        rows.drop("bucket").withColumn("place_asked", sf.col("asked.frame_no")),
+        None if places is None else places.where("not numbered"),
+        "place_asked",
+        ~sf.col("asked_by_client"),
+    )
+    seen = sf.col("doubt").isNull() & sf.coalesce(
+        sf.col("other_close.frame_no") < sf.col("lost.frame_no"), sf.lit(True)
+    )
     refused = (
         sf.col("answer").isNull()
+        & seen
         & (sf.col("other_close.frame_no") > sf.col("asked.frame_no"))
         & (sf.col("other_close.reply_code") != 200)
         & (sf.col("request") != "connection.close")
         & ((sf.col("request") != "channel.close") | (sf.col("other_close.by") == "connection-close"))
     )
-    rows = rows.withColumn("place_asked", sf.col("asked.frame_no")).withColumn(
-        "refused_at", sf.when(refused, sf.col("asked.frame_no"))
-    )
+    rows = rows.withColumn("refused_at", sf.when(refused, sf.col("asked.frame_no")))
     channel_and_side = (*CHANNEL, "asked_by_client")
-    rows = running(
-        rows.drop("bucket"), channel_and_side, "place_asked", {"older": ("min", "refused_at")}, before=True
-    ).withColumn("refused", sf.col("refused_at").isNotNull() & sf.col("older").isNull())
-    rows = first_behind(
-        rows, None if places is None else places.where("not numbered"), "place_asked", ~sf.col("asked_by_client")
+    rows = running(rows, channel_and_side, "place_asked", {"older": ("min", "refused_at")}, before=True).withColumn(
+        "refused", sf.col("refused_at").isNotNull() & sf.col("older").isNull()
     )
     close = sf.struct(*(f"other_close.{name}" for name in ("frame_no", "ts_ns", "capture", "packet")))
     method = sf.when(sf.col("other_close.by") == "channel-close", "channel.close").otherwise("connection.close")
@@ -59,7 +65,7 @@ def rpcs(frames: DataFrame, connections: DataFrame, places: DataFrame | None = N
     rows = rows.withColumn(
         "answer", sf.when(sf.col("refused"), close).otherwise(sf.struct(*(f"answer.{name}" for name in names)))
     )
-    ended_by, end_ts_ns = endings.unanswered(sf.col("asked"), "other_close", sf.col("lost"))
+    ended_by, end_ts_ns = endings.unanswered(sf.col("asked"), "other_close", sf.least("doubt", "lost"))
     open_still = sf.col("response").isNull()
     result = rows.select(
         *CHANNEL,

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from pipelines import endings
 from pipelines.buckets import CHANNEL, once, running
 from pipelines.consumers import with_queue
-from pipelines.holes import reaching, swallowed
+from pipelines.holes import earliest, first_behind, reaching, swallowed
 from pipelines.pairs import pairs
 from pipelines.schemas import conform
 
@@ -31,7 +31,8 @@ def settlements(
     What settles delivery s is the earliest of a single acknowledgement of s, of a `multiple` one that reaches s, and of
     a basic.recover behind it, which voids all that is outstanding when it is done (recover-ok). In a transaction an
     acknowledgement takes effect with tx.commit-ok, and never after tx.rollback. What the client says behind the
-    server's close does nothing.
+    server's close does nothing. Behind a place where acknowledgements may be lost, one of many does not tell whether
+    there was an earlier one.
 
     Args:
         frames: `amqp091_frames`.
@@ -47,12 +48,14 @@ def settlements(
         & sf.col("kind").isin("deliver", "get")
         & sf.col("delivery_tag").isNotNull()
     )
-    acts = _acts(frames, delivered)
+    acts = _acts(frames, delivered, places)
     names = ("frame_no", "first_frame_no", "ts_ns", "capture", "packet", "kind", "consumer_tag", "queue", "exchange")
-    deliveries = with_queue(delivered, frames).select(
+    deliveries = with_queue(delivered, frames, places).select(
         *CHANNEL,
         sf.col("delivery_tag").alias("number"),
-        sf.struct(*names, "routing_key", "redelivered", "body_size", "no_ack", "protocol").alias("delivery"),
+        sf.struct(*names, "routing_key", "redelivered", "body_size", "no_ack", "protocol", "unfinished").alias(
+            "delivery"
+        ),
     )
     aggregates = {"covered": ("min", "up_to"), "dropped": ("min", "dropped_up_to")}
     if places is not None:
@@ -76,13 +79,17 @@ def settlements(
         rows.withColumn("alone", sf.min(only).over(same_tag))
         .withColumn("dropped_alone", sf.min(dropped_only).over(same_tag))
         .where(sf.col("delivery").isNotNull())
-        .withColumn("effect", sf.least("covered", "alone"))
-        .withColumn("dropped", sf.least("dropped", "dropped_alone"))
     )
-    return _result(rows, sf.col("lost") if places is not None else None)
+    lost = sf.col("lost") if places is not None else None
+    if lost is not None:
+        rows = rows.withColumns({name: earliest(name, sf.col(f"{name}.said"), lost) for name in ("covered", "dropped")})
+    rows = rows.withColumn("effect", sf.least("covered", "alone")).withColumn(
+        "dropped", sf.least("dropped", "dropped_alone")
+    )
+    return _result(rows, lost)
 
 
-def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
+def _acts(frames: DataFrame, delivered: DataFrame, places: DataFrame | None) -> DataFrame:
     """What was said of tags: `number`, and an effect in one of `up_to`, `only`, `dropped_up_to`, `dropped_only`."""
     answers = frames.where(
         sf.col("from_client") & sf.col("method").isin("basic.ack", "basic.nack", "basic.reject")
@@ -93,15 +100,14 @@ def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
         sf.coalesce("multiple", sf.lit(False)).alias("all"),
         _effect(sf.regexp_replace("method", "^basic\\.", "")).alias("effect"),
     )
-    voids = frames.where(sf.col("method").isin("basic.recover-async", "basic.recover-ok")).select(
-        *CHANNEL,
-        "frame_no",
-        sf.lit(0).cast("bigint").alias("number"),
-        sf.lit(True).alias("all"),
-        _effect(sf.lit("recover")).alias("effect"),
-    )
+    recovered = frames.where(sf.col("method").isin("basic.recover-async", "basic.recover-ok"))
+    voids = _voiding(recovered)
+    if places is not None:  # its answer may be lost
+        asked = pairs(frames, ("basic.recover",), places).where(sf.col("answer").isNull())
+        open_still = asked.select("connection_id", sf.col("asked.frame_no").alias("frame_no"))
+        voids = voids.unionByName(_voiding(frames.join(open_still, ["connection_id", "frame_no"], "left_semi")))
     tagged = _heard(answers.where(sf.col("number").isNotNull()), frames)
-    said = once(_committed(tagged.unionByName(voids), frames))
+    said = once(_committed(tagged.unionByName(voids), frames, places))
     sent = delivered.select(
         *CHANNEL, sf.col("first_frame_no").alias("frame_no"), sf.col("delivery_tag").alias("number")
     )
@@ -119,6 +125,16 @@ def _acts(frames: DataFrame, delivered: DataFrame) -> DataFrame:
                 ("dropped_only", False, "dropped"),
             )
         ),
+    )
+
+
+def _voiding(recovers: DataFrame) -> DataFrame:
+    return recovers.select(
+        *CHANNEL,
+        "frame_no",
+        sf.lit(0).cast("bigint").alias("number"),
+        sf.lit(True).alias("all"),
+        _effect(sf.lit("recover")).alias("effect"),
     )
 
 
@@ -140,17 +156,28 @@ def _effect(outcome: Column) -> Column:
     return sf.struct(*said, *names, outcome.alias("outcome"), multiple, "requeue").cast(_EFFECT)
 
 
-def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
+def _committed(said: DataFrame, frames: DataFrame, places: DataFrame | None) -> DataFrame:
     """Moves effects in transactions to their tx.commit-ok; adds `dropped`, the effect taken back by a rollback."""
-    begun = (
-        frames.where((sf.col("method") == "tx.select") & sf.col("from_client"))
+    first = (
+        frames.where(sf.col("method").startswith("tx.") & sf.col("from_client"))
         .groupBy(*CHANNEL)
-        .agg(sf.min("frame_no").alias("begun"))
+        .agg(
+            sf.min("frame_no").alias("first"),
+            sf.min(sf.when(sf.col("method") == "tx.select", sf.col("frame_no"))).alias("selected"),
+        )
     )
+    # Where tx.select may have been missed, all in front of the first commit is taken for a transaction.
+    missed = sf.col("channel_epoch") == 0
+    if places is not None:
+        lost = places.where("from_client").groupBy("connection_id").agg(sf.min("frame_no").alias("lost"))
+        first = first.join(sf.broadcast(lost), "connection_id", "left")
+        missed = missed | sf.coalesce(sf.col("lost") <= sf.col("first"), sf.lit(False))
+    missed = missed & sf.coalesce(sf.col("first") < sf.col("selected"), sf.lit(True))
+    begun = first.select(*CHANNEL, sf.when(missed, -1).otherwise(sf.col("selected")).alias("begun"))
     said = said.join(sf.broadcast(begun), [*CHANNEL], "left")
     inside = (sf.col("begun") < sf.col("frame_no")) & (sf.col("effect.outcome") != "recover")
     said = once(said.withColumn("inside", sf.coalesce(inside, sf.lit(False))).drop("begun"))
-    ends = pairs(frames, ("tx.commit", "tx.rollback")).select(
+    ends = pairs(frames, ("tx.commit", "tx.rollback"), places).select(
         *CHANNEL,
         sf.col("asked.frame_no").alias("frame_no"),
         sf.struct(sf.col("asked.frame_no").alias("at"), "request", "answer").alias("end"),
@@ -159,6 +186,9 @@ def _committed(said: DataFrame, frames: DataFrame) -> DataFrame:
         _union(said.where("inside"), ends), CHANNEL, "frame_no", {"ending": ("min", "end")}, descending=True
     ).where("inside")
     answer = sf.col("ending.answer")
+    if places is not None:
+        rows = first_behind(rows.drop("place"), places, "frame_no", sf.lit(True))
+        answer = earliest("ending.answer", sf.col("ending.at"), sf.col("lost"))
     ended = sf.struct(
         answer["frame_no"].alias("frame_no"),
         sf.col("effect.said").alias("said"),
@@ -200,6 +230,7 @@ def _result(rows: DataFrame, lost: Column | None) -> DataFrame:
     end_ts_ns = sf.coalesce("effect.ts_ns", "dropped.ts_ns", end_ts_ns)
     names = ("protocol", "kind", "consumer_tag", "queue", "exchange", "routing_key", "redelivered", "body_size")
     ends = ("ts_ns", "frame_no", "capture", "packet")
+    timed = ~sf.coalesce("delivery.unfinished", sf.lit(False))
     result = rows.select(
         *CHANNEL,
         sf.col("number").alias("delivery_tag"),
@@ -211,6 +242,6 @@ def _result(rows: DataFrame, lost: Column | None) -> DataFrame:
         sf.when(sf.col("settled"), sf.col("effect.requeue")).alias("requeue"),
         sf.when(sf.col("nobody"), by).alias("ended_by"),
         sf.when(sf.col("nobody"), end_ts_ns).alias("end_ts_ns"),
-        sf.when(sf.col("settled"), sf.try_subtract("effect.ts_ns", "delivery.ts_ns")).alias("latency_ns"),
+        sf.when(sf.col("settled") & timed, sf.try_subtract("effect.ts_ns", "delivery.ts_ns")).alias("latency_ns"),
     )
     return conform(result, "settlements")

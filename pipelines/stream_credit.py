@@ -19,14 +19,16 @@ _ACCOUNT = (*SUBSCRIPTION, "subscription_epoch")
 _EVENTS = ("credit", "deliver", "unsubscribe")
 
 
-def stream_credit(frames: DataFrame) -> DataFrame:
+def stream_credit(frames: DataFrame, anomalies: DataFrame | None = None) -> DataFrame:
     """One row per frame that changes the credit of a subscription.
 
     Args:
         frames: `stream_frames`.
+        anomalies: the table `anomalies`; None when nothing was lost.
 
     Returns:
-        The table `stream_credit`. Of a subscription that was not seen to begin the balance is null.
+        The table `stream_credit`. Of a subscription that was not seen to begin the balance is null; so it is behind a
+        place where credit or deliveries may be lost.
     """
     events = frames.where(
         sf.col("command").isin(list(_EVENTS)) & ~sf.col("is_response") & sf.col("subscription_id").isNotNull()
@@ -39,9 +41,12 @@ def stream_credit(frames: DataFrame) -> DataFrame:
         }
     )
     rows = running(rows, _ACCOUNT, "frame_no", {"granted": ("sum", "grant"), "used": ("sum", "use")})
-    rows = rows.drop("bucket", "place").withColumn(
-        "balance", sf.when(sf.col("subscription_epoch") > 0, sf.col("granted") - sf.col("used"))
-    )
+    rows = rows.drop("bucket", "place")
+    known = sf.col("subscription_epoch") > 0
+    if anomalies is not None:
+        rows = _with_losses(rows, frames, anomalies)
+        known = known & sf.coalesce(sf.col("hole") <= sf.col("begun"), sf.lit(True))
+    rows = rows.withColumn("balance", sf.when(known, sf.col("granted") - sf.col("used"))).drop("hole", "begun")
     waits = (sf.col("balance") <= 0) & (sf.col("event") != "unsubscribe")
     rows = rows.withColumn("waits", sf.coalesce(waits, sf.lit(False)))
     # A wait begins with the first row behind one that does not wait.
@@ -53,6 +58,19 @@ def stream_credit(frames: DataFrame) -> DataFrame:
     rows = rows.withColumn("zero_since_ts_ns", sf.when(sf.col("waits"), sf.col("begun.ts_ns")))
     names = ("stream", "consumer", *POINT, "event", "credit", "granted", "used", "balance", "zero_since_ts_ns")
     return conform(rows.select(*_ACCOUNT, *names), "stream_credit")
+
+
+def _with_losses(rows: DataFrame, frames: DataFrame, anomalies: DataFrame) -> DataFrame:
+    """Adds `hole`, the last place up to a row where frames may be lost, and `begun`, where its subscription began."""
+    places = anomalies.where(sf.col("code").isin(*streams.LOST) & sf.col("frame_no").isNotNull())
+    silent = streams.mute(frames).select("connection_id", sf.lit(1 << 62).alias("mute"))
+    places = places.select("connection_id", "frame_no", sf.col("frame_no").alias("gone"))
+    rows = running(streams.union(rows, places), ("connection_id",), "frame_no", {"hole": ("max", "gone")})
+    rows = rows.where(sf.col("event").isNotNull()).drop("gone", "bucket", "place")
+    rows = rows.withColumn("subscribed", sf.when(sf.col("event") == "subscribe", sf.col("frame_no")))
+    rows = running(rows, _ACCOUNT, "frame_no", {"begun": ("max", "subscribed")}).drop("subscribed", "bucket", "place")
+    rows = rows.join(sf.broadcast(silent), "connection_id", "left")
+    return rows.withColumn("hole", sf.coalesce("mute", "hole")).drop("mute")
 
 
 def credit_waits(credit: DataFrame, frames: DataFrame, connections: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from pipelines.buckets import running
+from pipelines.holes import one_way
 
 PROTOCOL = "rabbitmq-stream"
 POINT = ("frame_no", "ts_ns", "capture", "packet")
@@ -67,6 +68,8 @@ def endings(frames: DataFrame, connections: DataFrame) -> DataFrame:
 def holes(frames: DataFrame, anomalies: DataFrame) -> DataFrame:
     """Where frames of each side may be lost: one row per connection that has such places.
 
+    Of a direction of which nothing was captured, though the other shows that there was something, all may be.
+
     Args:
         frames: `stream_frames`.
         anomalies: the table `anomalies`.
@@ -79,12 +82,22 @@ def holes(frames: DataFrame, anomalies: DataFrame) -> DataFrame:
     parts = (
         anomalies.where(sf.col("code").isin(*LOST) & sf.col("frame_no").isNotNull()),
         frames.where("is_partial"),
+        mute(frames),
     )
     rows = union(*(part.select("connection_id", "from_client", place.alias("place")) for part in parts))
     return rows.groupBy("connection_id").agg(
         sf.max(sf.when(sf.col("from_client"), sf.col("place"))).alias("client_hole"),
         sf.max(sf.when(~sf.col("from_client"), sf.col("place"))).alias("server_hole"),
     )
+
+
+def mute(frames: DataFrame) -> DataFrame:
+    """What `pipelines.holes.one_way` finds: the server speaks when it is asked, the client goes on when it is answered.
+
+    Args:
+        frames: `stream_frames`.
+    """
+    return one_way(frames, ~sf.col("from_client") | (sf.col("command") != "peer-properties"))
 
 
 def unanswered(frame_no: Column, other_close: Column, other_hole: Column) -> tuple[Column, Column]:

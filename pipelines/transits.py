@@ -26,12 +26,13 @@ def transits(messages: DataFrame) -> DataFrame:
     Returns:
         The table `transits`.
     """
-    publish = sf.struct(*_END).alias("publish")
+    end = sf.struct(*_END, sf.coalesce("unfinished", sf.lit(False)).alias("unfinished"))
+    publish = end.alias("publish")
     published = messages.where(sf.col("kind") == "publish")
     rows = messages.where(sf.col("kind").isin("deliver", "get")).select(
         "exchange",
         "routing_key",
-        sf.struct(*_END).alias("deliver"),
+        end.alias("deliver"),
         *(key.alias(name) for name, key in _keys().items()),
     )
     for name, key in _keys().items():
@@ -48,11 +49,12 @@ def transits(messages: DataFrame) -> DataFrame:
     found = sf.coalesce(*(f"by_{name}" for name in _keys()))
     matched_by = sf.coalesce(*(sf.when(sf.col(f"by_{name}").isNotNull(), name) for name in _keys()), sf.lit(AMBIGUOUS))
     rows = rows.withColumn("publish", found)
+    timed = ~sf.col("publish.unfinished") & ~sf.col("deliver.unfinished")
     result = rows.select(
         *(sf.col(f"{side}.{name}").alias(f"{side}_{name}") for side in ("publish", "deliver") for name in _END),
         "exchange",
         "routing_key",
-        sf.try_subtract("deliver.ts_ns", "publish.ts_ns").alias("latency_ns"),
+        sf.when(timed, sf.try_subtract("deliver.ts_ns", "publish.ts_ns")).alias("latency_ns"),
         matched_by.alias("matched_by"),
     )
     return conform(result, "transits")

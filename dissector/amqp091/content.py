@@ -97,6 +97,7 @@ from dissector.amqp091.layout import (
     R_SLOT,
     R_TS,
     STRAYED,
+    UNFINISHED,
     UNKNOWN,
 )
 from dissector.arrays import Array
@@ -287,7 +288,8 @@ def finish_message(
     short = contents[k, B_SIZE] - contents[k, B_GOT] if contents[k, B_STATE] == 2 else 0
     messages[G_MISSING, n] = lost + short
     whole = contents[k, B_STATE] == 2 and contents[k, B_LOST] == 0
-    messages[G_PARTIAL, n] = 0 if whole and lost + short == 0 else 1
+    ended = whole and short == 0
+    messages[G_PARTIAL, n] = UNFINISHED if not ended else int(lost > 0)
     if whole and contents[k, B_MISSING] == 0 and short == 0 and contents[k, B_OVER] == 0:
         hashes[n] = hash_end(lanes, waiting, k)
         messages[G_HASH, n] = 1

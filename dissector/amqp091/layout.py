@@ -140,6 +140,8 @@ KNOWN, DOUBTFUL, UNKNOWN = range(3)
     B_LOST,  # LOST: what follows on the channel need not be of it; NOT_TAKEN; else FOUND
     B_WIDTH,
 ) = range(27)  # fmt: skip
+UNFINISHED = 2
+"""In G_PARTIAL: not only are octets missing, but frames at the end were not seen."""
 
 # Rows of `messages`, one column a message.
 (

@@ -370,3 +370,12 @@ def test_ids_of_methods_have_sixteen_bits() -> None:
     table = method_table([(10, 10), (60, 40), (60, 500), (400, 7), (65535, 65535)])
     found = [method_index(table, *ids) for ids in ((10, 10), (60, 40), (60, 500), (400, 7), (65535, 65535), (400, 8))]
     assert found == [0, 1, 2, 3, 4, -1]
+
+
+def test_a_message_is_unfinished_when_its_last_frames_were_not_seen() -> None:
+    _, whole = capture_of("broken_contents.pcap")
+    told = [(row["is_partial"], row["unfinished"]) for row in rows(whole["messages"])]
+    assert all(partial == unfinished for partial, unfinished in told)
+    assert {partial for partial, _ in told} == {True, False}
+    _, cut = capture_of("snapped.pcap")  # octets of bodies are missing, their frames are not
+    assert (True, False) in [(row["is_partial"], row["unfinished"]) for row in rows(cut["messages"])]

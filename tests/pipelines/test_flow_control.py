@@ -8,7 +8,7 @@ import pytest
 from pipelines.flow_control import flow_control, zero_windows
 from pipelines.schemas import schema
 from pipelines.settlements import settlements
-from tests.pipelines.scenario import TICK, Connection, check, collect, table, tables
+from tests.pipelines.scenario import TICK, Connection, check, collect, lost, table, tables
 
 # Each scenario gives a connection and, for each interval in the order of beginnings, the columns that must be.
 # Round trips are 10 ticks, and a delivery is three.
@@ -263,6 +263,33 @@ def test_random_windows_agree_with_a_count(runs):
     for name, (rows, expected) in runs.items():
         if name.startswith("random"):
             check(rows, expected)
+
+
+def test_nobody_knows_what_goes_on_behind_a_hole(spark):
+    c = Connection()
+    consume(c, 2)
+    c.deliver(1)
+    full = c.deliver(2)
+    hole = c.lose(from_client=True)  # acknowledgements may be lost
+    c.client("basic.qos", prefetch_count=2)
+    c.deliver(3)
+    again = c.deliver(4)
+    opened = c.ack(4, True, client=True)
+    blocked = c.server("connection.blocked", channel=0, epoch=0)
+    c.lose(from_client=False)
+    c.server("connection.unblocked", channel=0, epoch=0)
+    frames, messages, connections = tables(spark, [c])
+    places = lost(spark, [c])
+    settled = settlements(frames, messages, connections, places)
+    rows = collect(flow_control(frames, settled, connections, places), "start_frame_no")[c.id]
+    check(
+        rows,
+        [
+            {"start_frame_no": full, "end_frame_no": None, "end_ts_ns": None, "duration_ns": (hole - full) * TICK},
+            {"start_frame_no": again, "end_frame_no": opened},
+            {"start_frame_no": blocked, "end_frame_no": None, "duration_ns": TICK},
+        ],
+    )
 
 
 def test_windows_of_nothing(spark):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pipelines.heartbeats import heartbeats
+from pipelines.holes import mute
 from pipelines.schemas import schema
 from tests.pipelines.scenario import Connection, check, collect, table, tables
 
@@ -61,14 +62,23 @@ def before_tuning_and_behind_the_close() -> tuple[Connection, list[dict[str, Any
 def long_frames_and_holes() -> tuple[Connection, list[dict[str, Any]]]:
     c = Timed().agreed()
     c.at(True, 19, first=10.5)  # octets of it came all the while
+    c.at(False, 11)
     lost = c.lose(from_client=False)
     c.anomalies[-1] |= {"first_ts_ns": 15 * S, "ts_ns": 16 * S}
-    assert lost == 2
-    return c, [row(2, 5, 4), row(2, 1, 0)]
+    assert lost == 3
+    return c, [row(2, 4, 2), row(2, 1, 0)]  # when lost octets came nobody knows
+
+
+def of_one_direction_alone() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Timed().agreed()
+    c.at(True, 19)
+    return c, [{"negotiated_s": 2, "longest_silence_ns": None, "missed": None}, row(2, 9, 4)]
 
 
 def none_agreed() -> tuple[Connection, list[dict[str, Any]]]:
-    return Timed(heartbeat=0).agreed(), [row(0, 10, 0), row(0, 10, 0)]
+    c = Timed(heartbeat=0).agreed()
+    c.at(False, 10)
+    return c, [row(0, 10, 0), row(0, 10, 0)]
 
 
 def begun_before() -> tuple[Connection, list[dict[str, Any]]]:
@@ -89,6 +99,7 @@ SCENARIOS = {
         missed,
         before_tuning_and_behind_the_close,
         long_frames_and_holes,
+        of_one_direction_alone,
         none_agreed,
         begun_before,
         other_protocols,
@@ -102,7 +113,7 @@ def runs(spark):
     connections = [connection for connection, _ in made.values()]
     frames, _, rows = tables(spark, connections)
     anomalies = table(spark, "anomalies", [row for each in connections for row in each.anomalies])
-    result = heartbeats(frames, anomalies, rows)
+    result = heartbeats(frames, anomalies, rows, mute(frames))
     assert result.schema.simpleString() == schema("heartbeats").simpleString()
     found = collect(result, "connection_id", "from_client")
     return {name: (found.get(connection.id, []), expected) for name, (connection, expected) in made.items()}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.holes import mute
 from pipelines.rpcs import rpcs
 from pipelines.schemas import schema
 from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
@@ -172,6 +173,98 @@ def no_answer() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def one_at_a_time_around_holes() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("basic.get")  # its answer is lost, which shows behind the next request
+    second = c.client("basic.get")
+    hole = c.lose(from_client=False)
+    answer = c.server("basic.get-empty")
+    c.client("basic.qos")
+    c.server("basic.get-empty")  # the request is lost
+    c.lose(from_client=True)
+    last = c.client("basic.get")
+    c.server("basic.get-empty")
+    return c, [
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "latency_ns": None},
+        {"request_frame_no": second, "outcome": "ok", "response_frame_no": answer},
+        {"request": "basic.qos"},
+        {"request_frame_no": last, "outcome": "ok", "response_frame_no": last + 1},
+    ]
+
+
+def answer_and_next_request_are_lost() -> tuple[Connection, list[dict[str, Any]]]:
+    """What comes may be the answer to the other."""
+    c = Connection()
+    c.client("basic.get")
+    hole = c.lose(from_client=False)
+    c.server("basic.get-empty")
+    c.lose(from_client=True)
+    last = c.client("basic.get")
+    c.server("basic.get-empty")
+    return c, [
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "response": None},
+        {"request_frame_no": last, "outcome": "ok"},
+    ]
+
+
+def pipelined_around_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    """Which answer is lost nobody knows."""
+    c = Connection()
+    c.client("basic.get")
+    c.client("basic.get")
+    c.server("basic.get-empty")
+    c.client("basic.get")
+    hole = c.lose(from_client=False)
+    c.server("basic.get-empty")
+    c.client("basic.get")
+    c.server("basic.get-empty")
+    lost = {"outcome": "none", "ended_by": "hole", "latency_ns": None}
+    return c, [
+        {"outcome": "ok", "response_frame_no": 2},
+        {**lost, "end_ts_ns": hole * TICK},
+        {**lost, "end_ts_ns": hole * TICK},
+        lost,
+    ]
+
+
+def pipelined_behind_lost_requests() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.client("channel.open")
+    c.server("channel.open-ok")
+    c.lose(from_client=True)
+    c.client("basic.get")
+    c.client("basic.get")
+    for _ in range(4):
+        c.server("basic.get-empty")
+    c.client("channel.close", reply_code=200)
+    lost = {"request": "basic.get", "outcome": "none", "ended_by": "hole", "response": None}
+    return c, [{"outcome": "ok"}, lost, lost, {"request": "channel.close"}]
+
+
+def refused_behind_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    """The first had its answer: it is lost."""
+    c = Connection()
+    c.client("channel.open")
+    hole = c.lose(from_client=False)
+    c.server("basic.get-empty")
+    c.client("queue.declare")
+    c.server("channel.close", reply_code=404)
+    return c, [
+        {"request": "channel.open", "outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK},
+        {"request": "queue.declare", "outcome": "error", "reply_code": 404},
+        {"request": "channel.close"},
+    ]
+
+
+def cut_in_front_of_its_no_wait() -> tuple[Connection, list[dict[str, Any]]]:
+    """Nobody knows whether it asks for an answer."""
+    c = Connection()
+    c.client("queue.delete", is_partial=True)
+    c.client("queue.delete", no_wait=False)
+    c.server("queue.delete-ok")
+    return c, [{"request_frame_no": 1, "response_frame_no": 2}]
+
+
 def times_that_cannot_be() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("queue.purge", ts_ns=-(2**63))
@@ -192,6 +285,12 @@ SCENARIOS = {
         capture_begins_between_request_and_answer,
         both_sides_ask_the_same,
         no_answer,
+        one_at_a_time_around_holes,
+        answer_and_next_request_are_lost,
+        pipelined_around_a_hole,
+        pipelined_behind_lost_requests,
+        refused_behind_a_hole,
+        cut_in_front_of_its_no_wait,
         times_that_cannot_be,
     )
 }
@@ -236,6 +335,18 @@ def runs(spark):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(runs, name):
     check(*runs[name])
+
+
+def test_of_one_direction_alone_the_answers_are_missing(spark):
+    c = Connection(closed_by="client-close")
+    c.client("basic.get")
+    c.client("channel.close", reply_code=200)
+    other = Connection(closed_by="server-fin")
+    other.server("connection.start", channel=0, epoch=0)  # nobody said anything to it
+    frames, _, connections = tables(spark, [c, other])
+    rows = collect(rpcs(frames, connections, mute(frames)), "request_frame_no")
+    check(rows[c.id], [{"outcome": "none", "ended_by": "hole"}, {"outcome": "none", "ended_by": "hole"}])
+    check(rows[other.id], [{"outcome": "none", "ended_by": "connection-close"}])
 
 
 def test_random_conversations_agree_with_a_queue(runs):

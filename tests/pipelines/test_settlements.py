@@ -303,9 +303,56 @@ def acknowledged_before_its_delivery() -> tuple[Connection, list[dict[str, Any]]
     return c, [{"outcome": "ack", "settle_frame_no": late}]
 
 
+def many_acknowledged_behind_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    """What acknowledges many does not tell whether one of them was acknowledged in the hole."""
+    c = Connection()
+    c.deliver(1)
+    c.deliver(2)
+    hole = c.lose(from_client=True)
+    c.ack(1, client=True)
+    c.deliver(3)
+    c.ack(3, True, client=True)
+    return c, [
+        {"outcome": "ack", "settle_frame_no": hole},
+        {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "latency_ns": None},
+        {"outcome": "ack", "multiple": True},
+    ]
+
+
+def transaction_around_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    """A rollback may be lost; so is the beginning of it all."""
+    c = Connection()
+    c.deliver(1)
+    c.lose(from_client=True)
+    c.ack(1, client=True)
+    c.client("tx.commit")
+    done = c.server("tx.commit-ok")
+    c.deliver(2)
+    c.ack(2, client=True)
+    c.lose(from_client=True)
+    c.client("tx.commit")
+    c.server("tx.commit-ok")
+    return c, [
+        {"outcome": "ack", "settle_frame_no": done},
+        {"outcome": "none", "ended_by": "hole", "latency_ns": None},
+    ]
+
+
+def begun_inside_a_transaction() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection()
+    c.deliver(7, epoch=0)
+    c.ack(7, client=True, epoch=0)
+    c.client("tx.commit", epoch=0)
+    done = c.server("tx.commit-ok", epoch=0)
+    return c, [{"outcome": "ack", "settle_frame_no": done}]
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (
+        many_acknowledged_behind_a_hole,
+        transaction_around_a_hole,
+        begun_inside_a_transaction,
         singly,
         multiple,
         tag_zero_means_all_outstanding,

@@ -416,6 +416,24 @@ def test_waits_for_credit_by_hand(spark):
     ]
 
 
+def test_behind_a_hole_there_is_no_balance(spark):
+    from pipelines.stream_credit import stream_credit  # noqa: PLC0415
+
+    talk, alone = Talk(1), Talk(2)
+    talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=2)
+    talk.frame(False, "deliver", subscription_id=3)
+    talk.frame(False, "deliver", subscription_id=3)
+    talk.lose()
+    talk.frame(True, "credit", subscription_id=3, credit=1)
+    talk.ask("unsubscribe", 2, subscription_id=3)
+    talk.ask("subscribe", 3, subscription_id=3, stream="s", credit=2)
+    talk.frame(False, "deliver", subscription_id=3)
+    alone.frame(True, "subscribe", correlation_id=1, subscription_id=3, stream="s", credit=2)
+    frames, anomalies = (frames_of(spark, name, [talk, alone]) for name in ("stream_frames", "anomalies"))
+    found = stream_credit(frames, anomalies).orderBy("connection_id", "frame_no").collect()
+    assert [row["balance"] for row in found] == [2, 1, None, None, None, 2, 1, None]
+
+
 def test_lag_against_other_connections(spark):
     from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
 

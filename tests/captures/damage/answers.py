@@ -14,7 +14,7 @@ says for each way of damage, and each table that `analyze` writes of pairs, what
 - no latency: answered, but without a latency: the number is only inferred, or the match ambiguous.
 - otherwise: right, but another column says what the undamaged one does not.
 
-Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (a silence: that is longer).
+Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (of missed heartbeats: more).
 """
 
 from __future__ import annotations
@@ -68,15 +68,17 @@ PAIRS = {
     ),
     "rpcs": Pairs("request", "response", key=("request",), says=("outcome", "response", "reply_code")),
     "transits": Pairs("deliver", "publish", messages=("deliver", "publish")),
-    "flow_control": Pairs("start", "end", "duration_ns", key=("cause", "consumer_tag"), says=("side", "evidence")),
+    "flow_control": Pairs(
+        "start", "end", "duration_ns", messages=("start",), key=("cause", "consumer_tag"), says=("side", "evidence")
+    ),
 }  # fmt: skip
 VALUES = {
-    "heartbeats": ("longest_silence_ns", "missed", "negotiated_s"),
+    "heartbeats": ("missed",),
     "stream_credit": ("balance", "zero_since_ts_ns"),
     "stream_deliveries": ("age_ns", "stream_offset", "lag_records"),
 }
 """Tables of values; a value that is not known is null."""
-LESS = ("longest_silence_ns", "missed")
+LESS = ("missed",)
 """Values that may be smaller where less was captured."""
 
 
@@ -115,7 +117,8 @@ class Run:
         """
         frame, packet = row[f"{end}_frame_no"], row[f"{end}_packet"]
         if frame is not None:
-            return (self.messages if is_message else self.frames)[identity, frame]
+            key = identity, frame
+            return self.messages[key] if is_message and key in self.messages else self.frames[key]
         return None if packet is None else ("packet", self.packets[packet - 1].interface)
 
     @property
@@ -142,15 +145,23 @@ def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: int) -> Iter
                 yield Run(recording, way, packets, recording.dissect(packets))
 
 
-def own(tables: dict[str, pa.Table], number: int, ids: dict[int, int]) -> Iterator[tuple[str, pa.Table]]:
-    """The tables of a run with connections, and with messages, that no other run has."""
+def own(
+    tables: dict[str, pa.Table], packets: list[Packet], number: int, ids: dict[int, int]
+) -> Iterator[tuple[str, pa.Table]]:
+    """The tables of a run with a capture, with connections, and with messages, that no other run has."""
     changed = {
         "connection_id": ids.get,
         "message_id": lambda text: text and f"{number}-{text}",
         "trace_id": lambda text: text and f"{number}-{text}",
+        "capture": lambda path: path and f"{number}.pcap",
         "body_hash": lambda value: None if value is None else value ^ number,
     }
+    cut = [len(packet.octets) for packet in packets if packet.wire > len(packet.octets)]
+    captures = {"capture": [f"{number}.pcap"], "snap_length": [max(cut, default=None)]}
+    yield "captures", pa.table(captures, pa.schema([("capture", pa.string()), ("snap_length", pa.int64())]))
     for name, table in tables.items():
+        if name == "captures":
+            continue
         mine = table
         for at, column in enumerate(table.schema):
             if column.name in changed:
@@ -176,7 +187,7 @@ def analyzed(spark: SparkSession, runs: Iterable[Run], folder: Path) -> dict[str
         mine = sorted(set(run.tables["connections"]["connection_id"].to_pylist()))
         ids = {identity: 1_000_000 * number + k for k, identity in enumerate(mine)}
         owners |= {ids[identity]: (run, identity) for identity in mine}
-        for name, table in own(run.tables, number, ids):
+        for name, table in own(run.tables, run.packets, number, ids):
             parts[name].append(table)
         run.tables = {}
     for name, found in parts.items():

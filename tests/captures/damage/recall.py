@@ -24,7 +24,7 @@ FRAMES = {"amqp091_frames": 7, "stream_frames": 8}
 """Tables of frames, and the octets of a head there: what tells where the next frame is, and what kind this is."""
 LEFT_OUT = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
-    "channel_epoch", "is_partial", "missing", "first_frame_no", "publish_seq_unsure",
+    "channel_epoch", "is_partial", "missing", "first_frame_no", "publish_seq_unsure", "unfinished",
 }  # fmt: skip
 OF_OTHERS = {"publish_seq", "no_ack", "stream", "publisher_reference", "publisher_epoch"}
 """What a message's row has of other frames, which may be lost."""

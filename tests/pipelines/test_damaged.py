@@ -1,0 +1,25 @@
+"""Statistics of damaged recordings: no latency but that of the undamaged one, and nothing failed that did not.
+
+All recordings and ways of damage: `python -m tests.captures.damage.answers`.
+"""
+
+from __future__ import annotations
+
+from tests.captures.damage.answers import analyzed, judge, runs_of
+from tests.captures.damage.recordings import FOLDER, Recording
+
+RECORDINGS = (
+    "many_confirms", "mandatory_returns", "gets", "recover", "prefetch", "tag_zero", "failed_handshakes",
+    "stream_rstream", "stream_errors",
+)  # fmt: skip
+WAYS = ("lossy", "snapped", "one way")
+
+
+def test_no_pair_that_was_not_there(spark, tmp_path):
+    recordings = [Recording.of(FOLDER / f"{name}.pcap") for name in RECORDINGS]
+    found = judge(analyzed(spark, runs_of(recordings, WAYS, seeds=1), tmp_path))
+    assert [(kind, table, mine.run.name, mine) for kind, table, mine, _ in found.examples] == []
+    for way in WAYS:
+        counts = found.counts[way, "rpcs"]
+        assert counts["right"] + counts["censored"] == counts["found"] > 0
+    assert found.counts["lossy", "confirms"]["right"] > 100
