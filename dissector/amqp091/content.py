@@ -126,25 +126,38 @@ HUGE = 1 << 62
 
 
 @kernel
-def content_fault(faults: Array, control: Array, frames: Array, i: int, code: int, value: int) -> None:
-    """Note a fault at this frame."""
+def note_fault(
+    faults: Array, control: Array, code: int, value: int, slot: int, side: int, number: int, channel: int, pos: int,
+    packet: int, ts: int, capture: int, first_packet: int, first_ts: int, first_capture: int,
+) -> None:  # fmt: skip
+    """Note a fault. One that finds no room is dropped: the caller leaves enough of it."""
     n = control[Q_FAULTS]
     if n >= faults.shape[1]:
         return
     faults[Y_CODE, n] = code
-    faults[Y_SLOT, n] = frames[R_SLOT, i]
-    faults[Y_SIDE, n] = frames[R_SIDE, i]
-    faults[Y_NO, n] = frames[R_NO, i]
-    faults[Y_CHANNEL, n] = frames[R_CHANNEL, i]
-    faults[Y_POS, n] = frames[R_POS, i]
+    faults[Y_SLOT, n] = slot
+    faults[Y_SIDE, n] = side
+    faults[Y_NO, n] = number
+    faults[Y_CHANNEL, n] = channel
+    faults[Y_POS, n] = pos
     faults[Y_VALUE, n] = value
-    faults[Y_PACKET, n] = frames[R_PACKET, i]
-    faults[Y_TS, n] = frames[R_TS, i]
-    faults[Y_CAPTURE, n] = frames[R_CAPTURE, i]
-    faults[Y_FIRST_PACKET, n] = frames[R_FIRST_PACKET, i]
-    faults[Y_FIRST_TS, n] = frames[R_FIRST_TS, i]
-    faults[Y_FIRST_CAPTURE, n] = frames[R_FIRST_CAPTURE, i]
+    faults[Y_PACKET, n] = packet
+    faults[Y_TS, n] = ts
+    faults[Y_CAPTURE, n] = capture
+    faults[Y_FIRST_PACKET, n] = first_packet
+    faults[Y_FIRST_TS, n] = first_ts
+    faults[Y_FIRST_CAPTURE, n] = first_capture
     control[Q_FAULTS] = n + 1
+
+
+@kernel
+def content_fault(faults: Array, control: Array, frames: Array, i: int, code: int, value: int) -> None:
+    """Note a fault at this frame."""
+    note_fault(
+        faults, control, code, value, frames[R_SLOT, i], frames[R_SIDE, i], frames[R_NO, i], frames[R_CHANNEL, i],
+        frames[R_POS, i], frames[R_PACKET, i], frames[R_TS, i], frames[R_CAPTURE, i], frames[R_FIRST_PACKET, i],
+        frames[R_FIRST_TS, i], frames[R_FIRST_CAPTURE, i],
+    )  # fmt: skip
 
 
 @kernel
@@ -152,21 +165,11 @@ def unfinished_fault(
     faults: Array, control: Array, channels: Array, row: int, contents: Array, k: int, side: int, code: int, value: int
 ) -> None:  # fmt: skip
     """Note a fault of a content that is under way, at the last frame it had."""
-    n = control[Q_FAULTS]
-    faults[Y_CODE, n] = code
-    faults[Y_SLOT, n] = channels[row, N_SLOT]
-    faults[Y_SIDE, n] = side
-    faults[Y_NO, n] = contents[k, B_NO]
-    faults[Y_CHANNEL, n] = channels[row, N_CHANNEL]
-    faults[Y_POS, n] = -1
-    faults[Y_VALUE, n] = value
-    faults[Y_PACKET, n] = contents[k, B_PACKET]
-    faults[Y_TS, n] = contents[k, B_TS]
-    faults[Y_CAPTURE, n] = contents[k, B_CAPTURE]
-    faults[Y_FIRST_PACKET, n] = contents[k, B_FIRST_PACKET]
-    faults[Y_FIRST_TS, n] = contents[k, B_FIRST_TS]
-    faults[Y_FIRST_CAPTURE, n] = contents[k, B_FIRST_CAPTURE]
-    control[Q_FAULTS] = n + 1
+    note_fault(
+        faults, control, code, value, channels[row, N_SLOT], side, contents[k, B_NO], channels[row, N_CHANNEL], -1,
+        contents[k, B_PACKET], contents[k, B_TS], contents[k, B_CAPTURE], contents[k, B_FIRST_PACKET],
+        contents[k, B_FIRST_TS], contents[k, B_FIRST_CAPTURE],
+    )  # fmt: skip
 
 
 @kernel
