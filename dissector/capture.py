@@ -16,6 +16,7 @@ from dissector.kernel import COMPILE_ABOVE
 from dissector.pcap import PcapScanner, is_pcap
 from dissector.pcapng import SECTION_MAGIC, PcapngScanner
 from dissector.records import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
+from dissector.reuse import Reuse
 
 __all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
 
@@ -191,7 +192,9 @@ class CaptureFile:
     def _batches(self, source: Input) -> Iterator[PacketBatch]:
         self.info.compression = source.compression
         capacity, need = self._batch_bytes, _HEAD
-        buffer = np.empty(capacity + self._spare, np.uint8)
+        buffers = Reuse(capacity + self._spare, np.uint8)
+        matrices = Reuse((COLUMNS, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
+        buffer = buffers.take()
         position, filled, origin, ended = 0, 0, 0, False
         scanner: Scanner | None = None
         last = False
@@ -207,7 +210,7 @@ class CaptureFile:
             if self._decide:
                 self.compiled = max(source.size or 0, origin + filled) >= COMPILE_ABOVE
 
-            columns = np.empty((COLUMNS, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
+            columns = matrices.take()
             position, rows, need, stop = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
             last = stop or (ended and need > 0)
             if last and not stop and position < filled:
@@ -217,7 +220,8 @@ class CaptureFile:
                 continue
             # What is left moves to the front of the next buffer before the reader of this batch can overwrite it.
             capacity = max(self._batch_bytes, need)
-            following = np.empty(capacity + self._spare, np.uint8)
+            is_usual = capacity == self._batch_bytes
+            following = buffers.take() if is_usual else np.empty(capacity + self._spare, np.uint8)
             following[: filled - position] = buffer[position:filled]
             if rows:
                 consumed = source.taken if source.compression else origin + position
