@@ -3,13 +3,14 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
 
 from dissector.dissector import Options
 from dissector.input import CaptureError
+from dissector.live import Watch
 from dissector.reading import Reading
 from dissector.sources import Source, find
 
@@ -27,8 +28,8 @@ class Progress(Protocol):
         """Go on."""
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+def add_common(parser: argparse.ArgumentParser, bodies: bool = False) -> None:
+    """Declare the options; `bodies`: those of messages are made, so what becomes of theirs can be chosen."""
     parser.add_argument(
         "captures", metavar="CAPTURE", nargs="+", help="capture file, glob or directory; - is standard input"
     )
@@ -52,7 +53,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--bodies",
         choices=("none", "hash", "full"),
         default="hash",
-        help="message bodies in the tables (default: hash)",
+        help="message bodies in the tables (default: hash)" if bodies else argparse.SUPPRESS,
     )
 
 
@@ -119,6 +120,29 @@ def tell(reading: Reading, frames: int | None = None) -> None:
 
     for line in remarks(reading, frames):
         sys.stderr.write(f"amqpscope: {line}\n")
+
+
+def teller(reading: Reading) -> Callable[[], None]:
+    """What says on standard error, each time it is called, what is held back and was not told before."""
+    from dissector.remarks import Held  # noqa: PLC0415
+
+    held = Held(reading)
+
+    def tell_held() -> None:
+        for line in held.lines():
+            sys.stderr.write(f"amqpscope: {line}\n")
+
+    return tell_held
+
+
+@contextmanager
+def watch(sources: list[Source]) -> Iterator[Watch | None]:
+    """What waits for pipes, whose reading the user may end; None where there are none."""
+    if all(source.size is not None for source in sources):
+        yield None
+        return
+    with Watch() as watch:
+        yield watch
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 from dissector.arrays import Ints, Octets
 from dissector.input import CaptureError, Input, Readable, describe
 from dissector.kernel import COMPILE_ABOVE
+from dissector.live import Watch
 from dissector.pcap import PcapScanner, is_pcap
 from dissector.pcapng import SECTION_MAGIC, PcapngScanner
 from dissector.records import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
@@ -153,6 +154,7 @@ class CaptureFile:
         compiled: whether kernels run compiled; if not given, when there is more than a little to read.
         alone: whether there are no other captures. Beside others, one without an octet is a problem of that file only:
             the newest of a rotating capture is empty until the first packets are written.
+        watch: waits for what is still being made, and may end it.
 
     Attributes:
         info: what is known of the capture; complete when the iteration has ended.
@@ -172,6 +174,7 @@ class CaptureFile:
         spare: int | None = None,
         compiled: bool | None = None,
         alone: bool = True,
+        watch: Watch | None = None,
     ) -> None:
         self.info = CaptureInfo()
         self.compiled = bool(compiled)
@@ -180,10 +183,11 @@ class CaptureFile:
         self._spare = 2 * batch_bytes if spare is None else spare
         self._decide = compiled is None
         self._alone = alone
+        self._watch = watch
         self._told = 0  # secrets that were handed on
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        source = Input(self._path, self._name)
+        source = Input(self._path, self._name, self._watch)
         try:
             yield from self._batches(source)
         finally:

@@ -16,8 +16,11 @@ class Dissect:
         """Declare options and arguments."""
         from dissector import arguments, output  # noqa: PLC0415
 
-        arguments.add_common(parser)
-        parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for the tables")
+        arguments.add_common(parser, bodies=True)
+        parser.add_argument(
+            "-o", "--output", metavar="DIR", required=True,
+            help="folder for the tables; those of an earlier run in it are replaced",
+        )  # fmt: skip
         parser.add_argument(
             "--format", choices=output.FORMATS, default="parquet", help="of the files (default: parquet)"
         )
@@ -43,9 +46,9 @@ class Dissect:
         pa.set_memory_pool(pa.system_memory_pool())
         options = common.options(arguments)
         sources, status = common.sources(arguments)
-        with common.progress(sources) as advance:
+        with common.progress(sources) as advance, common.watch(sources) as watch:
             warm_up(sources)
-            reading = Reading(sources, options, advance)
+            reading = Reading(sources, options, advance, watch=watch)
             schemas = {name: schema_of(name, options) for name in NAMES}
             output: Output | None = None
             try:
@@ -103,14 +106,17 @@ class Frames:
         options = common.options(arguments)
         sources, status = common.sources(arguments)
         warm_up(sources)
-        reading = Reading(sources, options)
-        printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
-        frames = 0
-        for table, batch in reading:
-            if table.endswith("_frames"):
-                frames += batch.num_rows
-                printer.frames(batch)
-                sys.stdout.flush()
+        with common.watch(sources) as watch:
+            reading = Reading(sources, options, watch=watch)
+            if watch:
+                watch.look = common.teller(reading)
+            printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
+            frames = 0
+            for table, batch in reading:
+                if table.endswith("_frames"):
+                    frames += batch.num_rows
+                    printer.frames(batch)
+                    sys.stdout.flush()
         common.tell(reading, frames)
         return status
 
@@ -155,17 +161,18 @@ class Handshakes:
         made = listing.Listing(known)
         tables = source.tables_at(arguments.captures)
         sources, status = ([], 0) if tables else common.sources(arguments)
-        found = tables or Reading(sources, options)
-        if isinstance(found, Reading) and found.compiled:
-            warm_up(sources)
         wanted, as_json = arguments.connection, arguments.format == "json"
         kept = []
-        for row in source.rows(found, options):
-            if wanted and wanted not in listing.names_of(row):
-                continue
-            made.add(row)
-            if wanted or as_json:
-                kept.append(row)
+        with common.watch(sources) as watch:
+            found = tables or Reading(sources, options, watch=watch)
+            if isinstance(found, Reading) and found.compiled:
+                warm_up(sources)
+            for row in source.rows(found, options):
+                if wanted and wanted not in listing.names_of(row):
+                    continue
+                made.add(row)
+                if wanted or as_json:
+                    kept.append(row)
         if wanted and not kept:
             raise source.VerdictError(f"{clean(wanted)}: no connection has this id or address")
         if as_json:

@@ -276,7 +276,13 @@ def endpoints(state: list[int]) -> tuple[Endpoint, Endpoint]:
 
 def ends(identity: int, conn: Ints) -> tuple[str, str]:
     """Client and server of an open connection as `ip:port`."""
-    slot = np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] != 0))[0]
-    texts = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot].tolist())]
+    slot = int(np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] != 0))[0])
+    texts = sides(slot, conn)
     client = int(conn[slot, C_CLIENT])
     return texts[client], texts[1 - client]
+
+
+def sides(slot: int, conn: Ints) -> tuple[str, str]:
+    """Both sides of an open connection as `ip:port`."""
+    one, other = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot].tolist()))
+    return one, other

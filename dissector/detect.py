@@ -147,6 +147,13 @@ class Detector:
             if conn[slots[i], C_PROTOCOL] == 0:
                 yield i
 
+    def holding(self, conn: Ints) -> Iterator[tuple[int, int]]:
+        """Undecided connections that hold octets back and seem to be a broker's, and the side of the first."""
+        brokers = SERVER_PORTS | self.ports.keys()
+        for slot, probe in self.probes.items():
+            if probe.held and brokers & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])}:
+                yield slot, int(probe.held[0][0][S_SIDE])
+
     def forget(self, slots: Ints) -> dict[int, Probe]:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
         self.opened.difference_update(slots.tolist())

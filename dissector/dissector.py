@@ -31,6 +31,8 @@ from dissector.tables import Ends, Tables
 from dissector.tcp.layout import (
     C_PROTOCOL,
     C_SYN,
+    C_USED,
+    H_COUNT,
     K_CLOCK,
     K_WAITING,
     S_SLOT,
@@ -204,6 +206,18 @@ class Dissector:
             yield segments.cut(slice(begin, end)), True
             begin = end
         yield segments.cut(slice(begin, None)), False
+
+    def held(self) -> Iterator[tuple[int, int, bool]]:
+        """Connections of which octets wait for others: slot, side, and whether their beginning is what is missing."""
+        conn = self.tcp.conn
+        for slot, side in self.detector.holding(conn):
+            yield slot, side, bool(conn[slot, C_SYN] == 0)
+        for number, framed in ((detect.AMQP_0_9_1, self.amqp091), (detect.STREAM, self.stream)):
+            mine = (conn[:, C_USED] == 1) & (conn[:, C_PROTOCOL] == number)
+            yield from framed.framing.holding(np.flatnonzero(mine))
+        for row in np.flatnonzero(self.tcp.half[:, H_COUNT]).tolist():
+            if conn[row // 2, C_PROTOCOL] in self.protocols:
+                yield row // 2, row % 2, False
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """End the connections of which most is remembered, and tell it at the last of these segments."""

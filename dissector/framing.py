@@ -54,6 +54,7 @@ SEARCH, HEAD, PAYLOAD, END = range(4)
     W_TRIED,  # octets that the last trial of the search at hand had
     W_DOUBT,  # segments that must begin with a frame before that is believed of another
     W_OCTETS, W_HOLES,  # of this direction among what its connection holds back
+    W_LAST,  # octets of the last piece that was
     W_QUEUE, W_QUEUE_END, W_QUEUED,  # side 0: pieces of the connection that are held back, and how many
     W_TAKEN,  # side 0: octets of the first of them that are done with
     W_OVER,  # side 0: 1 when nothing will follow them
@@ -61,7 +62,7 @@ SEARCH, HEAD, PAYLOAD, END = range(4)
     W_REST, W_REST_CHANNEL, W_BODY,  # AMQP 0-9-1: octets of the last content to come, its channel, its last frame's
     W_PASSED,  # octets of it that are known to be among those passed over
     W_WIDTH,
-) = range(36)  # fmt: skip
+) = range(37)  # fmt: skip
 
 # Columns of `fragments`: octets of payloads that go on in a later piece.
 F_NEXT, F_OFFSET, F_LENGTH, F_USED, F_WIDTH = range(5)
@@ -380,6 +381,13 @@ class Framing:
         ):  # fmt: skip
             faults[first] = faults[last] = walk[:, of]
         return faults
+
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
+        """Of these connections those that hold pieces back, the side looked at, and whether no frame of it was seen."""
+        for slot in slots[self.walk[2 * slots, W_QUEUE] >= 0].tolist():
+            side = int(self.held.rows[self.walk[2 * slot, W_QUEUE], S_SIDE])
+            row = self.walk[2 * slot + side]
+            yield slot, side, bool(row[W_LARGEST] == 0 and row[W_LOST] < 0)
 
     def skipped(self, slots: Ints) -> Ints:
         """Octets passed over in the searches at hand, both directions together."""

@@ -14,6 +14,7 @@ from bz2 import BZ2File
 from typing import Any, BinaryIO, TypeAlias
 
 from dissector import limits
+from dissector.live import Watch
 
 STANDARD_INPUT = "-"
 
@@ -40,7 +41,7 @@ class CaptureError(Exception):
 
 
 class Input:
-    """A source of octets that is read once, from the beginning to the end.
+    """A source of octets that is read once, from the beginning to the end, or until `watch` ends it.
 
     Attributes:
         name: what to call it in messages.
@@ -53,11 +54,13 @@ class Input:
         CaptureError: no such file, no permission, a directory, or the system cannot read it.
     """
 
-    def __init__(self, path: Readable, name: str) -> None:
+    def __init__(self, path: Readable, name: str, watch: Watch | None = None) -> None:
         self.name = name
         self.damage: str | None = None
-        self._file = _Counted(_open(path, name), name, closes=isinstance(path, str) and path != STANDARD_INPUT)
-        self.size, self._waits = _nature(self._file.file)
+        file = _open(path, name)
+        self.size, self._waits = _nature(file)
+        closes = isinstance(path, str) and path != STANDARD_INPUT
+        self._file = _Counted(file, name, closes, watch if self._waits else None)
         head = self._file.peek()
         self.compression = next((kind for magic, kind in _COMPRESSIONS if head.startswith(magic)), None)
         self._stream: Any = _decompressor(self._file, self.compression) if self.compression else None
@@ -131,6 +134,11 @@ class Pipe(io.RawIOBase):
         """Begin again."""
         self._again = True
 
+    @property
+    def waits(self) -> bool:
+        """Whether reading may have to wait: all that was read before is delivered."""
+        return not (self._again and self._kept)
+
     def readinto(self, buffer: Any) -> int:
         """Read what is there, as raw files do."""
         view = memoryview(buffer).cast("B")
@@ -153,8 +161,8 @@ class Pipe(io.RawIOBase):
 class _Counted(io.RawIOBase):
     """A raw file that counts what is taken, can be peeked at once, and tells read errors in our words."""
 
-    def __init__(self, file: Any, name: str, closes: bool) -> None:
-        self.file, self.taken = file, 0
+    def __init__(self, file: Any, name: str, closes: bool, watch: Watch | None) -> None:
+        self.file, self.taken, self._watch = file, 0, watch
         self._name, self._closes, self._head = name, closes, b""
 
     def peek(self) -> bytes:
@@ -163,6 +171,8 @@ class _Counted(io.RawIOBase):
         count = 0
         while count < len(head) and (more := self._read(memoryview(head)[count:])):
             count += more
+        if not count and self._watch and self._watch.over:
+            raise KeyboardInterrupt  # before there was anything
         self._head = bytes(head[:count])
         return self._head
 
@@ -182,6 +192,8 @@ class _Counted(io.RawIOBase):
 
     def _read(self, view: memoryview) -> int:
         try:
+            if self._watch and getattr(self.file, "waits", True) and not self._watch.wait(self.file):
+                return 0
             return self.file.readinto(view) or 0
         except OSError as error:
             raise CaptureError(f"{self._name}: reading failed at octet {self.taken}: {error.strerror}") from error

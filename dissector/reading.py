@@ -16,6 +16,7 @@ from dissector.arrow import array, of_rows
 from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
 from dissector.columns import TYPES
 from dissector.dissector import Dissector, Options, Row, Work
+from dissector.live import Watch
 from dissector.merging import Capture, Decoded, merge
 from dissector.sources import Source, find, octets
 from dissector.tables import NAMES, record_batch, schema
@@ -63,6 +64,7 @@ class Reading:
         progress: called with the octets of input taken since the last call.
         compiled: run kernels compiled; None decides by the size of the input.
         batch_bytes: octets of capture taken at a time.
+        watch: waits for what is still being made, and may end it.
 
     Attributes:
         seen: what was seen of the captures so far.
@@ -76,6 +78,7 @@ class Reading:
         progress: Callable[[int], None] | None = None,
         compiled: bool | None = None,
         batch_bytes: int = 6 << 20,
+        watch: Watch | None = None,
     ) -> None:
         self.sources = sources
         self.options = options or Options()
@@ -83,6 +86,7 @@ class Reading:
         self.pending: list[Work] = []
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
+        self.watch = watch
         self.compiled = kernel.worthwhile(octets(sources)) if compiled is None else compiled
         self.dissector = Dissector(self.options, self.compiled)
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
@@ -124,7 +128,9 @@ class Reading:
         self.dissector.captures.append(source.name)
         size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
         alone = len(self.sources) == 1
-        file = CaptureFile(source.path, source.given, index, batch_bytes=size, compiled=self.compiled, alone=alone)
+        file = CaptureFile(
+            source.path, source.given, index, batch_bytes=size, compiled=self.compiled, alone=alone, watch=self.watch
+        )  # fmt: skip
         seen = Seen(source.name, file.info)
         self.seen.append(seen)
         return self._decoded(source, file, seen)

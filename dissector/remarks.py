@@ -1,15 +1,52 @@
-"""What to tell of captures that were read, on standard error: what was cut or left out, and why nothing came of it."""
+"""What to tell of captures, on standard error: what was cut or left out, why nothing came of it, what is held back."""
 
+import time
 from collections.abc import Iterator
 
+from dissector.connections import sides
 from dissector.lines import instant
 from dissector.reading import LINK_NAMES, Reading, Seen
+from dissector.tcp.layout import C_FIRST_TS
 
 MOST = 10
 """Lines told at most; the table `anomalies` holds all."""
 
+PATIENCE_S = 0.9
+"""For so long nothing is said of octets that wait."""
+
 _TOLD = ("capture-truncated", "header-unknown", "limit-reached")
 """Problems of a file of which the first of a kind is told."""
+
+
+class Held:
+    """What is held back while a capture is read that is still being made, each connection once.
+
+    Args:
+        reading: the pass over it.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._dissector = reading.dissector
+        self._since: dict[tuple[int, int], float] = {}
+        self._told: set[tuple[int, int]] = set()
+
+    def lines(self) -> Iterator[str]:
+        """Lines for people, of connections of which something waits for a second or longer."""
+        conn, now = self._dissector.tcp.conn, time.monotonic()
+        held = {(slot, int(conn[slot, C_FIRST_TS])): (side, begun) for slot, side, begun in self._dissector.held()}
+        self._since = {key: self._since.get(key, now) for key in held}
+        for key, since in self._since.items():
+            if now - since < PATIENCE_S or key in self._told or len(self._told) > MOST:
+                continue
+            self._told.add(key)
+            if len(self._told) > MOST:
+                yield "other connections wait, too"
+                continue
+            side, begun = held[key]
+            ends = sides(key[0], conn)
+            why = "was under way when the capture began: its" if begun else "has a hole: the"
+            behind = "" if begun else " behind it"
+            yield f"{ends[side]} -> {ends[1 - side]} {why} frames{behind} show when more has come"
 
 
 def remarks(reading: Reading, frames: int | None = None) -> list[str]:

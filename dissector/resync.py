@@ -20,6 +20,11 @@ even whole captures; a frame that was never sent must have no row. So octets are
 6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those in front of the first
    with which a segment begins are passed over, if that is followed by several, and segments begin with most of them.
 7. A hole that is too short for the beginning of a content hides none, and the first candidate is believed.
+8. Where the capture begins nothing is known to be lost, and a quiet connection may say no more for long. There frames
+   are believed at once that begin where a segment does and end where one does, if that is not full, for TCP fills
+   segments while its sender has more to say, or if they are so long that it can hardly be by chance; where nothing
+   marks their ends, if they are long or few. No more than half as many may have ends of segments inside, and they or
+   the port must tell who is the client.
 
 Until then the pieces of the connection, of both directions, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_PIECES` bound how many. What is passed over is counted.
@@ -44,6 +49,7 @@ from dissector.framing import (
     W_FOUND,
     W_HOLES,
     W_LARGEST,
+    W_LAST,
     W_LOST,
     W_OCTETS,
     W_OVER,
@@ -59,7 +65,11 @@ from dissector.framing import (
 from dissector.kernel import kernel
 from dissector.pool import give_row, take_row
 from dissector.tcp.layout import (
+    C_A_HI,
+    C_A_LO,
     C_A_PORT,
+    C_B_HI,
+    C_B_LO,
     C_B_PORT,
     C_CLIENT,
     C_FRAMES,
@@ -82,6 +92,17 @@ MARKED_ENDS = True
 """Whether there is an octet behind each frame that says so."""
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
+BROKERS = (-1, -1)
+"""Where brokers listen, if frames do not tell who is the client."""
+FULL, FULL_LOOPBACK = 1_200, 32_000
+"""Segments of fewer octets are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
+LONG = 400
+"""Octets of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
+160,000 would."""
+FEW = 4
+"""Frames of which no segment in a body is made up that is full of frames, but for a last one."""
+ANY_TIME = 4_096
+"""So few octets are tried again with every segment that is not full."""
 DOUBTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 SLOW_NS = 1_000_000_000
@@ -100,9 +121,10 @@ WAIT, DECIDED, NO_ROOM = range(3)
     T_END,  # where the last of them ends
     T_LARGEST,
     T_EDGES, T_FITTING,  # beginnings and ends of segments from the candidate on; those where a frame begins or ends
+    T_CUT,  # frames with others inside
     T_OPEN,  # first candidate that was not refuted, -1: none
     T_SEGMENT, T_BEFORE,  # the first of its frames with which a segment begins, -1: none; whole frames in front of that
-) = range(12)  # fmt: skip
+) = range(13)  # fmt: skip
 
 Own = tuple[Array, ...]
 """What only the protocol's own kernels look into."""
@@ -221,6 +243,7 @@ def hold(pieces: Array, i: int, at: int, walk: Array, held: Array, free: Array, 
     walk[queue, W_QUEUED] += 1
     if pieces[S_OFFSET, i] >= 0:
         walk[row, W_OCTETS] += pieces[S_LENGTH, i]
+        walk[row, W_LAST] = pieces[S_LENGTH, i]
         control[M_HELD] += pieces[S_LENGTH, i]
     else:
         walk[row, W_HOLES] += 1
@@ -293,12 +316,19 @@ def search(
     )
     ended = walk[queue, W_OVER] == 1 or walk[row, W_HOLES] > 0
     slow = held[walk[queue, W_QUEUE_END], S_TS] - held[first, S_TS] >= SLOW_NS
+    begun = conn[slot, C_SYN] == 0 and walk[row, W_LARGEST] == 0 and walk[row, W_LOST] < 0 and not (ended or full)
+    said = begun and walk[row, W_LAST] < full_segment(conn, slot)
     tried = walk[row, W_TRIED]
     # another trial must have an eighth more octets, or as many again before there is haste
-    known = tried >> 1
+    known = tried >> 2
     early = octets < 2 * known
+    few = 8 * octets < 9 * known
+    if begun and not few:
+        early = False
     if slow:
-        early = tried & 1 == 1 and 8 * octets < 9 * known
+        early = tried & 1 == 1 and few
+    if said:
+        early = early and tried & 2 == 2 and few and octets > ANY_TIME
     if early and not (ended or full):
         return WAIT
     if control[M_ARENA] + window + 8 > len(data):
@@ -337,7 +367,7 @@ def search(
         trial[T_SENDER] = 1 if row & 1 == conn[slot, C_CLIENT] else 2
     elif by_port != (conn[slot, C_B_PORT] in PORTS):
         trial[T_SENDER] = 2 if by_port == (row & 1 == 0) else 1
-    walk[row, W_TRIED] = 2 * octets + (1 if slow else 0)
+    walk[row, W_TRIED] = 4 * octets + (2 if said else 0) + (1 if slow else 0)
     place = foretold(data, base, n, pos, walk, row, trial, own)
     if place == -3 and (ended or full):
         walk[row, W_UNTIL] = pos + n
@@ -355,6 +385,8 @@ def search(
         together = trial[T_FITTING] > DOUBTS and 2 * trial[T_FITTING] >= trial[T_COUNT] - trial[T_BEFORE]
         if place >= 0 and not MARKED_ENDS and trial[T_SEGMENT] > place and together:
             place = trial[T_SEGMENT]
+        if place < 0 and begun and whole(data, base, n, said, conn, slot, trial, own):
+            place = trial[T_OPEN]
         if place < 0 and snapped and edges[0] == 0:
             walk[row, W_DOUBT] = max(walk[row, W_DOUBT] - 1, 0) if trial[T_OPEN] == 0 else DOUBTS
             if walk[row, W_DOUBT] == 0 and n >= 7:
@@ -376,6 +408,29 @@ def search(
     if not ended:  # there is more to come, which may show what the latter half is
         walk[row, W_UNTIL] = pos + max(n // 2 + 1, trial[T_OPEN])
     return DECIDED
+
+
+@kernel
+def full_segment(conn: Array, slot: int) -> int:
+    """A segment of fewer octets is not full."""
+    loopback = conn[slot, C_A_HI] == conn[slot, C_B_HI] and conn[slot, C_A_LO] == conn[slot, C_B_LO]
+    return FULL_LOOPBACK if loopback else FULL
+
+
+@kernel
+def whole(data: Array, base: int, n: int, said: bool, conn: Array, slot: int, trial: Array, own: Own) -> bool:
+    """Whether the frames tried last begin with a segment, end with the last one, and tell or leave no doubt whose.
+
+    Where that is full (not `said`), they must be long; where nothing marks their ends, long or few.
+    """
+    p = trial[T_OPEN]
+    if p < 0 or trial[T_COUNT] == 0 or trial[T_END] != n or trial[T_SEGMENT] != p:
+        return False
+    short = said and (MARKED_ENDS or trial[T_COUNT] <= FEW)
+    if 2 * trial[T_CUT] > trial[T_FITTING] or (not short and n - p < LONG * trial[T_COUNT]):
+        return False
+    known = conn[slot, C_FRAMES] > 0 or (conn[slot, C_A_PORT] in BROKERS) != (conn[slot, C_B_PORT] in BROKERS)
+    return bool(known or sender(data, base + p, base + n, own) != 3)
 
 
 @kernel
@@ -435,6 +490,7 @@ def follow(
     trial[T_LARGEST] = 0
     trial[T_EDGES] = 0
     trial[T_FITTING] = 0
+    trial[T_CUT] = 0
     trial[T_SEGMENT] = -1
     trial[T_BEFORE] = 0
     q = p
@@ -445,6 +501,8 @@ def follow(
         octets = next_frame(data, base + q, base + n, trial, own)
         if octets < 0:
             return 0
+        if edge < count and edges[edge] < q:
+            trial[T_CUT] += 1
         while edge < count and edges[edge] < q:
             trial[T_EDGES] += 1
             edge += 1

@@ -92,7 +92,7 @@ from dissector.framing import (
     u32,
 )
 from dissector.kernel import i64, kernel, specialize
-from dissector.resync import Own, choose, follow, replay, search
+from dissector.resync import Own, choose, follow, replay, search, whole
 from dissector.resync import walk_pieces as any_walk_pieces
 from dissector.tcp.layout import (
     C_FRAMES,
@@ -409,6 +409,7 @@ _search = specialize(
     HIDES_NONE=boundary.HIDES_NONE,
     foretold=foretold,
     sender=sender,
+    whole=specialize(whole, BROKERS=boundary.BROKERS, sender=sender),
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),
 )
 walk_pieces = specialize(

@@ -30,6 +30,7 @@ MARKED_ENDS = False
 """Frames end where their lengths say, and with nothing else."""
 PORTS = (5552, 5551)
 """Where brokers listen: frames in a record may be the last octets of a frame, and would tell who is the client."""
+BROKERS = PORTS
 HIDES_NONE = 9
 """In a hole that is shorter no frame with a body can begin."""
 

@@ -50,6 +50,7 @@ from dissector.resync import (
     follow,
     replay,
     search,
+    whole,
 )
 from dissector.resync import walk_pieces as any_walk_pieces
 from dissector.stream import boundary
@@ -329,6 +330,7 @@ _search = specialize(
     MARKED_ENDS=boundary.MARKED_ENDS,
     foretold=foretold,
     sender=sender,
+    whole=specialize(whole, BROKERS=boundary.BROKERS, MARKED_ENDS=boundary.MARKED_ENDS, sender=sender),
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),
 )
 walk_pieces = specialize(

@@ -168,6 +168,13 @@ def test_an_option_that_is_none_shows_the_usage_of_its_command(capsys: pytest.Ca
     assert err.startswith("usage: amqpscope frames ") and "--nonsense" in err
 
 
+def test_help_tells_of_bodies_only_where_these_go_to_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("dissect", "frames", "handshakes"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert ("--bodies" in capsys.readouterr().out) == (command == "dissect")
+
+
 def test_an_empty_time_range(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the time range is empty" in fails(capsys, "frames", SESSION, "--from", "5", "--to", "5")
 

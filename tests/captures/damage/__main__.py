@@ -23,7 +23,7 @@ def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, miss
     """The score of each recording and seed."""
     for recording in recordings:
         for seed in range(1 if way in ALWAYS_THE_SAME else seeds):
-            print(f"\r{way}: {recording.name} {seed} \x1b[K", end="", file=sys.stderr)
+            progress(f"{way}: {recording.name} {seed}")
             packets = recording.damaged(way, seed)
             score = compare(recording.sent, packets, recording.dissect(packets))
             if tshark:
@@ -36,6 +36,12 @@ def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, miss
                     told = {name: value for name, value in row.items() if value is not None}
                     print(f"{way}, {recording.name}, seed {seed}: {what} {told}")
             yield score
+
+
+def progress(told: str) -> None:
+    """Say where it is; nothing where standard error is no terminal."""
+    if sys.stderr.isatty():
+        print(f"\r{told}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def share(found: int, there: int) -> str:
@@ -73,8 +79,9 @@ def main(arguments: list[str]) -> int:
             for score in scores(found, way, given.seeds, given.tshark, given.misses):
                 total.add(score)
             wrong += total.invented + total.otherwise
+            progress("")
             print(
-                f"\r\x1b[K| {way} | {total.sent} | {share(total.reached, total.reachable)} "
+                f"| {way} | {total.sent} | {share(total.reached, total.reachable)} "
                 f"| {share(total.found, total.behind)} | {total.cut} | {total.invented} | {total.otherwise} "
                 f"| {total.publishes} "
                 f"| {total.by_tshark} |",

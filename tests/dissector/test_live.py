@@ -1,0 +1,250 @@
+"""Captures that are read while they are made: when a frame comes, and what the end of reading brings."""
+
+import fcntl
+import io
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from dissector.capture import CaptureFile
+from dissector.dissector import Dissector
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
+from tests.dissector.stream import wire as stream
+from tests.dissector.stream.runs import Wire
+from tests.dissector.wire import CLIENT, SERVER, Tape, deliver, method, publish, raw
+
+HEARTBEAT = raw(8, 0, b"")
+ACK = method(commands.Basic.Ack(delivery_tag=1))
+LARGE = b"".join(publish(bytes(range(256)) * 20))
+
+
+def arrivals(packets: list[Packet], compiled: bool = False) -> list[tuple[str, int, int]]:
+    """What each frame is, its packet, and with which packet its row came; beyond the last where that took the end."""
+    dissector = Dissector(compiled=compiled)
+    dissector.captures.append("live.pcap")
+    found = []
+    batches = CaptureFile(io.BytesIO(pcap(packets, ns=True)), "live.pcap", 0, batch_bytes=64, compiled=compiled)
+    for batch in (*batches, None):
+        now = len(packets) + 1 if batch is None else int(batch.packet[-1])
+        for table, batch_of_rows in dissector.finish() if batch is None else dissector.feed(batch):
+            if table in ("amqp091_frames", "stream_frames"):
+                for row in batch_of_rows.to_pylist():
+                    what = row.get("method") or row.get("command") or row.get("frame_type")
+                    found.append((what, row["packet"], now))
+    return found
+
+
+def at_once(packets: list[Packet]) -> list[str]:
+    """The frames, all of which came with their packets."""
+    found = arrivals(packets)
+    assert [came for _, _, came in found] == [packet for _, packet, _ in found]
+    return [what for what, _, _ in found]
+
+
+def begun(port: int = 5672) -> Tape:
+    return Tape(syn=False, server_port=port)
+
+
+# A connection that was up before the capture
+
+
+@pytest.mark.parametrize("port", [5672, 7777])
+def test_a_publish_is_there_with_its_packet(port: int) -> None:
+    tape = begun(port).play([(CLIENT, b"".join(publish())), (SERVER, ACK)])
+    assert at_once(tape.packets) == ["basic.publish", "header", "body", "basic.ack"]
+
+
+def test_heartbeats_are_there_with_their_packets() -> None:
+    tape = begun().play([(SERVER, HEARTBEAT), (CLIENT, HEARTBEAT), (SERVER, HEARTBEAT)])
+    assert at_once(tape.packets) == ["heartbeat"] * 3
+
+
+def test_deliveries_and_acknowledgements_are_there_with_their_packets() -> None:
+    tape = begun(7777).play([(SERVER, b"".join(deliver(n))) if n % 2 else (CLIENT, ACK) for n in range(1, 7)])
+    assert at_once(tape.packets) == ["basic.deliver", "header", "body", "basic.ack"] * 3
+
+
+@pytest.mark.parametrize("segment", [1448, 3000, 8000])
+def test_a_message_longer_than_a_segment_is_there_with_its_last(segment: int) -> None:
+    """On the sender's own host segments are seen before they are cut."""
+    tape = begun()
+    tape.say(CLIENT, LARGE, range(segment, len(LARGE), segment))
+    found = arrivals(tape.packets)
+    assert [what for what, _, _ in found] == ["basic.publish", "header", "body", "body"]
+    assert {came for _, _, came in found} == {len(tape.packets)}
+
+
+def test_a_message_of_many_segments_is_there_with_its_last() -> None:
+    """Where none but the last is too short to be full, though trials come with ever more octets."""
+    octets = b"".join(publish(bytes(100_000), largest=1 << 17))
+    tape = begun()
+    tape.say(CLIENT, octets, range(1448, len(octets), 1448))
+    assert {came for _, _, came in arrivals(tape.packets)} == {len(tape.packets)}
+
+
+def test_what_follows_the_end_of_a_message_is_there_with_its_packet() -> None:
+    """The capture begins in the last segment of a body."""
+    tape = begun()
+    tape.say(CLIENT, LARGE[-500:])
+    tape.play([(CLIENT, b"".join(publish()))])
+    assert at_once(tape.packets) == ["basic.publish", "header", "body"]
+
+
+def test_frames_that_do_not_tell_who_is_the_client_wait_for_some_that_do() -> None:
+    """On ports that nobody knows."""
+    tape = begun(50_000).play([(CLIENT, HEARTBEAT), (CLIENT, b"".join(publish()))])
+    assert [(what, came) for what, _, came in arrivals(tape.packets)] == [
+        ("heartbeat", 2), ("basic.publish", 2), ("header", 2), ("body", 2),
+    ]  # fmt: skip
+
+
+def test_a_full_segment_of_frames_may_lie_inside_of_a_body() -> None:
+    """There it ends where one of them does, by chance; on loopback segments are larger."""
+    inner = b"".join(publish(b"x" * 300))
+    octets = b"".join(publish(inner * 40, largest=1 << 17))
+    tape = begun()
+    tape.say(CLIENT, octets, range(octets.index(inner), len(octets), len(inner) * 4))
+    tape.packets.pop(0)
+    assert arrivals(tape.packets) == []
+
+
+def test_frames_of_streams_are_there_with_their_packets() -> None:
+    wire = Wire(begun=False)
+    for n in range(3):
+        wire.send(True, stream.publish(3, [(n, stream.simple(b"x"))]))
+        wire.send(False, stream.confirm(3, [n]))
+    assert at_once(wire.packets) == ["publish", "publish-confirm"] * 3
+
+
+# The program at the end of a pipe
+
+ROOT = Path(__file__).parents[2]
+TAPE = begun().play([(CLIENT, b"".join(publish())), (SERVER, ACK)])
+
+
+class Program:
+    """`amqpscope`, whose standard input is written piece by piece."""
+
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-m", "dissector.program", *words]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def say(self, octets: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(octets)
+        self.process.stdin.flush()
+
+    def lines(self, count: int, errors: bool = False) -> list[bytes]:
+        """The next lines of its output, which come while the pipe is open."""
+        file = self.process.stderr if errors else self.process.stdout
+        assert file is not None
+        octets = b""
+        while octets.count(b"\n") < count:
+            assert select.select([file], [], [], 60)[0], octets
+            octets += os.read(file.fileno(), 1 << 16)
+        return octets.splitlines()
+
+    def listens(self) -> None:
+        """Wait until it takes signals (Linux tells) and has read what was written."""
+        status, bit = Path(f"/proc/{self.process.pid}/status"), 1 << signal.SIGTERM - 1
+        assert self.process.stdin is not None
+        for _ in range(6000):
+            left = fcntl.ioctl(self.process.stdin, termios.FIONREAD, bytes(4))
+            if left == bytes(4) and int(status.read_text().split("SigCgt:")[1].split()[0], 16) & bit:
+                return
+            time.sleep(0.01)
+        raise TimeoutError
+
+    def end(self, number: int | None = None) -> tuple[int, bytes, bytes]:
+        """Ask for the end by a signal, or close the pipe: its status, and what it still says."""
+        if number is not None:
+            self.listens()
+            self.process.send_signal(number)
+            self.left_open, self.process.stdin = self.process.stdin, None
+        out, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, out, errors
+
+
+@contextmanager
+def program(*words: str) -> Iterator[Program]:
+    running = Program(*words)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_lines_come_while_the_pipe_is_open() -> None:
+    with program("frames", "-") as running:
+        running.say(pcap(TAPE.packets))
+        lines = running.lines(4)
+        status, out, errors = running.end()
+    assert [b"basic.publish" in lines[0], b"basic.ack" in lines[3]] == [True, True]
+    assert (status, out, errors) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
+    """And told before: frames of which nobody knows whose they are."""
+    tape = begun(25_999).play([(CLIENT, HEARTBEAT), (CLIENT, HEARTBEAT + HEARTBEAT)])
+    with program("frames", "-") as running:
+        running.say(pcap(tape.packets))
+        told = running.lines(1, errors=True)
+        status, out, errors = running.end(number)
+    assert told == [
+        b"amqpscope: 10.0.0.1:40000 -> 10.0.0.2:25999 was under way when the capture began: "
+        b"its frames show when more has come"
+    ]
+    assert (status, out.count(b"heartbeat"), errors) == (0, 3, b"")
+
+
+@pytest.mark.parametrize("words", [["dissect", "-", "-o"], ["handshakes", "-", "--format", "json"]])
+def test_tables_and_verdicts_are_made_of_what_came_until_then(words: list[str], tmp_path: Path) -> None:
+    whole = (FOLDER / "orders_pika.pcap").read_bytes()
+    words = [*words, str(tmp_path / "tables")] if words[-1] == "-o" else words
+    with program(*words) as running:
+        running.say(whole)
+        status, out, errors = running.end(signal.SIGINT)
+    assert status == 0
+    assert b"1 connection" in errors + out
+
+
+def test_a_second_signal_leaves_at_once() -> None:
+    with program("frames", "-") as running:
+        running.say(pcap(TAPE.packets))
+        running.lines(4)
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.1)  # two at once are one
+        running.process.send_signal(signal.SIGINT)
+        status, _, errors = running.end()
+    assert (status in (0, 130), b"Traceback" in errors) == (True, False)
+
+
+def test_the_end_before_anything_came_is_no_error() -> None:
+    with program("frames", "-") as running:
+        assert running.end(signal.SIGINT) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("name", ["begun_before.pcap", "stream_rstream.pcap", "lossy_link.pcap", "prefetch.pcap"])
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_rows_do_not_depend_on_how_the_octets_come_in(name: str, share: float) -> None:
+    packets, link = recorded(name)
+    packets = packets[round(share * len(packets)) :]
+    whole = dissect_packets(packets, link)
+    for octets in (64, 700, 9000):
+        found = dissect_packets(packets, link, batch_bytes=octets)
+        for table in ("amqp091_frames", "stream_frames", "messages", "connections"):
+            assert rows(found[table]) == rows(whole[table]), (table, octets)
