@@ -17,24 +17,27 @@ import contextlib
 import functools
 import hashlib
 import inspect
-import marshal
 import os
 import sys
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy import ndarray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
-_compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+_dispatchers: dict[Callable[..., Any], Any] = {}
+"""Numba's, of those that were compiled in this process."""
+_ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
+"""Compiled kernels as `native.ENTRY`, by function and what tells the types of its arguments."""
 _compiling = RLock()
 
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
@@ -43,8 +46,12 @@ every array on as seven words of the stack, and every matrix as nine: most of th
 INDEX = "__unsigned"
 """Name of what a compiled kernel makes of its indexes."""
 
+C_ORDER, F_ORDER = 0x1, 0x2
+OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
+"""Flags of arrays by which types differ: their order, aligned, writeable (numpy's `NPY_ARRAY_*`)."""
+
 COMPILE_ABOVE = 1 << 18
-"""Input of this many octets is worth loading compiled kernels, where they are cached (0.5 to 1 s)."""
+"""Input of this many octets is worth loading compiled kernels, where they are cached (0.1 s)."""
 COMPILE_COLD_ABOVE = 8 << 20
 """Input of this many octets is worth compiling kernels for the first time (most of a minute)."""
 
@@ -74,13 +81,12 @@ def i64(value: int) -> int:
 def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
     """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
     if compiled:
-        ready = compile_kernel(function)
-        for _ in _kernels:
-            try:
-                return ready(*arguments)
-            except OSError:  # a cache that cannot be written, as on a full disk: what was compiled stays in memory
-                continue
-        return ready(*arguments)
+        key = (
+            function,
+            *[(a.dtype, a.ndim, a.flags.num & OF_TYPES) if a.__class__ is ndarray else _kind(a) for a in arguments],
+        )
+        ready = _ready.get(key) or _made_ready(key, arguments)
+        return ready(None, arguments, None)
     return function(*[_view(a) for a in arguments])
 
 
@@ -88,6 +94,16 @@ def _view(argument: Any) -> Any:
     if isinstance(argument, tuple):
         return tuple(_view(a) for a in argument)
     return argument.data if isinstance(argument, np.ndarray) else argument
+
+
+def _kind(argument: Any) -> Hashable:
+    """What numba tells types by, as far as arguments of kernels differ."""
+    if isinstance(argument, np.ndarray):
+        flags = argument.flags.num & OF_TYPES
+        return argument.dtype, argument.ndim, flags & ~F_ORDER if flags & C_ORDER else flags
+    if isinstance(argument, tuple):
+        return tuple(map(_kind, argument))
+    return argument.bit_length() < 64 if argument.__class__ is int else argument.__class__
 
 
 def specialize(template: F, **parts: Any) -> F:
@@ -108,45 +124,52 @@ def is_cached() -> bool:
     return _exists(_marker())
 
 
-def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
     """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be.
 
     Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
     """
-    ready = _compiled.get(function)
-    if ready is None:
-        with _compiling:
-            ready = _compiled.get(function) or _compile(function)
-            _compiled[function] = ready
-    return ready
+    with _compiling:
+        if key in _ready:
+            return _ready[key]
+        from dissector.native import Code, host  # noqa: PLC0415 - what is interpreted goes without
+
+        function = key[0]
+        name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
+        file = cache_folder() / _digest(function) / f"{function.__name__}.{name}"
+        code = Code.read(_noted(file))
+        ready = code and code.load()
+        if ready is None:
+            dispatcher = _dispatcher(function)
+            signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+            dispatcher.compile(signature)
+            code = Code.of(dispatcher.overloads[signature])
+            ready = code.load() or (lambda _, arguments, __: dispatcher(*arguments))
+            _note(file, code.written())
+        if not is_cached():
+            _note(_marker(), b"")
+        _ready[key] = ready
+        return ready
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    import numba  # noqa: PLC0415 - half a second that small inputs do not pay
+def _dispatcher(function: Callable[..., Any]) -> Any:
+    """What numba makes of a kernel: compiled for types of arguments that it is asked for."""
+    if function not in _dispatchers:
+        import numba  # noqa: PLC0415 - a quarter of a second that cached kernels do not pay
 
-    namespace = _Namespace(function.__globals__)
-    folder = cache_folder() / _digest(function)
-    # numba takes a kernel for the same while its file has the same name, size and time. A file for each kernel and
-    # all that it calls keeps what was compiled when others change, wherever the project lies.
-    file = folder / f"{function.__name__}.code"
-    code = _noted(file) or _unsigned(function, file)
-    namespace[INDEX] = np.uint64
-    copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
-    copy.__module__ = function.__module__
-    copy.__qualname__ = function.__qualname__
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
-    try:
-        return numba.njit(cache=_exists(file), boundscheck=function not in _proven, **FLAGS)(copy)
-    finally:
-        numba.config.CACHE_DIR = before
-        _note_once(_marker(), b"")
+        namespace = _Namespace(function.__globals__)
+        namespace[INDEX] = np.uint64
+        copy = types.FunctionType(_unsigned(function), namespace, function.__name__, function.__defaults__)
+        copy.__module__ = function.__module__
+        copy.__qualname__ = function.__qualname__
+        _dispatchers[function] = numba.njit(boundscheck=function not in _proven, **FLAGS)(copy)
+    return _dispatchers[function]
 
 
 class _Namespace(dict[str, Any]):
     """The global names of a kernel, as its compiled form sees them.
 
-    Kernels among them are only compiled when they are asked for: where this one is in the cache, they are in it.
+    Kernels among them are made when numba asks for them.
     """
 
     def __init__(self, names: dict[str, Any]) -> None:
@@ -159,7 +182,7 @@ class _Namespace(dict[str, Any]):
                 self[name] = np.uint64 if value is u64 else np.int64
 
     def __missing__(self, name: str) -> Any:
-        self[name] = compile_kernel(self.kernels[name])
+        self[name] = _dispatcher(self.kernels[name])
         return self[name]
 
 
@@ -175,22 +198,20 @@ def _exists(file: Path) -> bool:
         return False
 
 
-def _noted(file: Path) -> types.CodeType | None:
-    """Code that was noted."""
-    with contextlib.suppress(OSError, EOFError, ValueError, TypeError):
-        code = marshal.loads(file.read_bytes())  # noqa: S302 - what numba keeps beside it is code, too
-        return code if isinstance(code, types.CodeType) else None
-    return None
-
-
-def _note_once(file: Path, octets: bytes) -> None:
-    """Write a file that is not there; where nothing can be written, nothing is cached."""
+def _noted(file: Path) -> bytes:
+    """What was noted in a file; nothing where that cannot be read."""
     with contextlib.suppress(OSError):
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            own = file.with_suffix(f".{os.getpid()}")
-            own.write_bytes(octets)
-            own.replace(file)
+        return file.read_bytes()
+    return b""
+
+
+def _note(file: Path, octets: bytes) -> None:
+    """Write a file; where nothing can be written, nothing is cached."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        own = file.with_suffix(f".{os.getpid()}")
+        own.write_bytes(octets)
+        own.replace(file)
 
 
 @functools.cache
@@ -226,8 +247,8 @@ def _called(name: str, argument: ast.expr) -> ast.expr:
     return ast.Call(ast.Name(name, ast.Load()), [argument], [])
 
 
-def _unsigned(function: Callable[..., Any], file: Path) -> types.CodeType:
-    """The code of a kernel with all indexes unsigned, made from its source and noted in a file."""
+def _unsigned(function: Callable[..., Any]) -> types.CodeType:
+    """The code of a kernel with all indexes unsigned, made from its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     (definition,) = tree.body
     assert isinstance(definition, ast.FunctionDef)
@@ -235,10 +256,10 @@ def _unsigned(function: Callable[..., Any], file: Path) -> types.CodeType:
     for argument in definition.args.args:
         argument.annotation = None
     definition.returns = None
-    module = compile(ast.fix_missing_locations(_Unsigned().visit(tree)), file, "exec")
-    code = next(code for code in module.co_consts if isinstance(code, types.CodeType))
-    _note_once(file, marshal.dumps(code))
-    return code
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    made = ast.fix_missing_locations(_Unsigned().visit(tree))
+    module = compile(made, function.__code__.co_filename, "exec")
+    return next(code for code in module.co_consts if isinstance(code, types.CodeType))
 
 
 @functools.cache
