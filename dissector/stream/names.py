@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dissector.arrays import Array, Ints
-from dissector.arrow import array
+from dissector.arrow import array, picked
 from dissector.burden import Burden
 from dissector.fields import Decoded
 from dissector.stream import layout as sl
@@ -113,10 +113,11 @@ class Names:
         telling = np.flatnonzero((layout >= 0) & self.telling[layout])
         frames = rows.shape[1]
         changes: list[int] = []
-        for frame in telling.tolist():
+        told_by = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
+        for frame, said in zip(telling.tolist(), told_by, strict=True):
             slot = int(rows[sl.R_SLOT, frame])
             name = self.names[layout[frame]]
-            values = {k: fields.columns[k][frame].as_py() for k in COLUMNS}
+            values = dict(zip(COLUMNS, said, strict=True))
             book = self.books.setdefault(slot, Book())
             before = book.characters
             told = self._tell(book, name, values)
