@@ -23,6 +23,7 @@ from dissector.capture import PacketBatch
 from dissector.carry import Buffer, Carried, Ranges, gather, move
 from dissector.connections import Closed, Connections
 from dissector.handshakes.layers import Layers
+from dissector.holes import Holes
 from dissector.merging import Decoded
 from dissector.packets import PacketDecoder, PacketReport, SegmentBatch
 from dissector.stream.messages import StreamMessages, faults_of
@@ -136,6 +137,7 @@ class Dissector:
             Frames: self._frames, Messages: self._messages,
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
         }  # fmt: skip
+        self.holes = Holes()
         self.over = False
         self.read = 0
         """Octets that may have been remembered, of all that was read."""
@@ -246,6 +248,7 @@ class Dissector:
             yield from self._end(out.ended, buffer, conn)
 
     def _pieces(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
+        self.holes.take(pieces, len(self.tcp.conn))
         self.connections.begin(pieces, buffer.data)
         yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
 
@@ -312,6 +315,7 @@ class Dissector:
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
         spoken = conn[ended, C_PROTOCOL]
+        self.holes.end(ended, ended[np.isin(spoken, list(self.protocols))])
         for number, protocol in self.protocols.items():
             slots = ended[spoken == number]
             if len(slots):

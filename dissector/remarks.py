@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from dissector.connections import sides
-from dissector.lines import instant
+from dissector.lines import counted, instant
 from dissector.reading import LINK_NAMES, Reading, Seen
 from dissector.tcp.layout import C_FIRST_TS
 
@@ -61,6 +61,11 @@ def remarks(reading: Reading, frames: int | None = None) -> list[str]:
         lines[MOST - 1 :] = [
             f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
         ]
+    holes = reading.dissector.holes
+    if holes.count:
+        counts = (holes.octets, "octet"), (holes.count, "hole"), (holes.connections, "connection")
+        octets, several, connections = (counted(*count) for count in counts)
+        lines.append(f"{octets} missing in {several} of {connections}; frames there are missing or partial")
     tls = reading.dissector.tls
     if tls.keylog.expecting and tls.sealed:
         lines.append(_sealed(reading))

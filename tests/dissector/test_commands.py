@@ -235,6 +235,22 @@ def test_what_was_cut_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert line.endswith("; what came before was read")
 
 
+def test_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of connections that are decoded, also to those who see no anomalies."""
+    octets = b"".join(publish(b"x" * 30))
+    tapes = [Tape(port=port).play([*handshake(), *opening(1), *[(CLIENT, octets)] * 4]).end() for port in (1000, 2000)]
+    foreign = Tape(port=3000, server_port=80).play([(CLIENT, b"GET / HTTP/1.1\r\n")] * 3).end()
+    first = 3 + len(handshake()) + 2
+    for tape, lost in ((tapes[0], (first + 2, first)), (tapes[1], (first,)), (foreign, (4,))):
+        for place in lost:
+            tape.packets.pop(place)
+    path = tmp_path / "lossy.pcap"
+    path.write_bytes(pcap([p for tape in (*tapes, foreign) for p in tape.packets]))
+    missing = f"{3 * len(octets)} octets missing in 3 holes of 2 connections; frames there are missing or partial"
+    for command in ("frames", "handshakes"):
+        assert told(capsys, command, path) == [f"amqpscope: {missing}"]
+
+
 def test_why_there_are_no_frames_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.pcap"
     first = 1_700_000_000_000_000_000
