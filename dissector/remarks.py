@@ -44,9 +44,10 @@ class Held:
                 continue
             side, begun = held[key]
             ends = sides(key[0], conn)
-            why = "was under way when the capture began: its" if begun else "has a hole: the"
-            behind = "" if begun else " behind it"
-            yield f"{ends[side]} -> {ends[1 - side]} {why} frames{behind} show when more has come"
+            why = (
+                "was under way when the capture began" if begun else "waits for octets that the capture may have missed"
+            )
+            yield f"{ends[side]} -> {ends[1 - side]} {why}: its frames show when more has come"
 
 
 def remarks(reading: Reading, frames: int | None = None) -> list[str]:

@@ -22,7 +22,7 @@ from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
 from tests.dissector.stream import wire as stream
 from tests.dissector.stream.runs import Wire
-from tests.dissector.wire import CLIENT, SERVER, Tape, deliver, method, publish, raw
+from tests.dissector.wire import CLIENT, SERVER, Tape, deliver, handshake, method, opening, publish, raw
 
 HEARTBEAT = raw(8, 0, b"")
 ACK = method(commands.Basic.Ack(delivery_tag=1))
@@ -209,6 +209,18 @@ def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
         b"its frames show when more has come"
     ]
     assert (status, out.count(b"heartbeat"), errors) == (0, 3, b"")
+
+
+def test_what_waits_for_a_missing_packet_is_told_and_printed_at_the_end() -> None:
+    tape = Tape().play([*handshake(), *opening(1), *[(CLIENT, b"".join(publish()))] * 3])
+    tape.packets.pop(-2)
+    with program("frames", "-") as running:
+        running.say(pcap(tape.packets))
+        told = running.lines(1, errors=True)
+        status, out, errors = running.end(signal.SIGINT)
+    assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for octets that the capture may have missed" in told[0]
+    assert (status, out.count(b"basic.publish")) == (0, 2)
+    assert b"missing in 1 hole of 1 connection" in errors
 
 
 @pytest.mark.parametrize("words", [["dissect", "-", "-o"], ["handshakes", "-", "--format", "json"]])
