@@ -19,6 +19,8 @@ BITS = 16
 
 CHANNEL = ("connection_id", "channel", "channel_epoch")
 """What delivery tags, publish numbers and consumers belong to."""
+POINT = ("frame_no", "ts_ns", "capture", "packet")
+"""When and where something was seen."""
 
 SMALL = "spark.amqpscope.small"
 """The setting that says that there is little data."""

@@ -14,13 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from pipelines import endings
-from pipelines.buckets import CHANNEL, bucket, running
+from pipelines.buckets import CHANNEL, POINT, bucket, running
 from pipelines.holes import first_behind
 from pipelines.prefetch import windows
 from pipelines.schemas import conform
 
 _SCOPE = (*CHANNEL, "cause", "side", "consumer")
-_POINT = ("frame_no", "ts_ns", "capture", "packet")
 
 
 def flow_control(
@@ -44,11 +43,11 @@ def flow_control(
     """
     union = partial(DataFrame.unionByName, allowMissingColumns=True)
     events = reduce(union, (_blocked(frames), _flow(frames), _prefetch(frames, settlements, places)))
-    point = sf.struct(*_POINT, "acknowledges")
+    point = sf.struct(*POINT, "acknowledges")
     rows = events.withColumn("released", sf.when(~sf.col("held"), point)).withColumn(
         "delivered", sf.when(sf.col("delivers"), sf.struct("frame_no", "ts_ns"))
     )
-    found = intervals(rows.select(*_SCOPE, *_POINT, "held", "released", "delivered"), _SCOPE)
+    found = intervals(rows.select(*_SCOPE, *POINT, "held", "released", "delivered"), _SCOPE)
     found = _first_lost(found, places).withColumn("bucket", bucket(sf.col("start.frame_no")))
     scopes = events.select(*CHANNEL, bucket("frame_no").alias("bucket")).distinct()
     found = found.join(endings.attach(scopes, frames, connections), [*CHANNEL, "bucket"], "left")
@@ -82,7 +81,7 @@ def intervals(events: DataFrame, scope: Sequence[str]) -> DataFrame:
     return (
         rows.where("held")
         .groupBy(*scope, "end_event")
-        .agg(sf.min(sf.struct(*_POINT)).alias("start"), sf.max("next_delivery").alias("next_delivery"))
+        .agg(sf.min(sf.struct(*POINT)).alias("start"), sf.max("next_delivery").alias("next_delivery"))
     )
 
 
@@ -127,8 +126,8 @@ def zero_windows(windows: DataFrame, connections: DataFrame) -> DataFrame:
 
 
 def _result(intervals: DataFrame) -> DataFrame:
-    release = sf.when(sf.col("end_event").isNotNull(), sf.struct(*(f"end_event.{name}" for name in _POINT)))
-    ending = sf.struct(*(f"end.{name}" for name in _POINT))
+    release = sf.when(sf.col("end_event").isNotNull(), sf.struct(*(f"end_event.{name}" for name in POINT)))
+    ending = sf.struct(*(f"end.{name}" for name in POINT))
     first = sf.least(release, sf.when(sf.col("end.frame_no").isNotNull(), ending))
     seen = first.isNotNull() | (sf.col("end.by") == "connection-close")
     later = sf.try_subtract("next_delivery.ts_ns", "end_event.ts_ns")
@@ -144,8 +143,8 @@ def _result(intervals: DataFrame) -> DataFrame:
         *(sf.when(~whole_connection, sf.col(name)).alias(name) for name in ("channel", "channel_epoch")),
         sf.nullif("consumer", sf.lit("")).alias("consumer_tag"),
         "cause",
-        *(sf.col(f"start.{name}").alias(f"start_{name}") for name in _POINT),
-        *(sf.when(sf.col("seen"), sf.col(f"finish.{name}")).alias(f"end_{name}") for name in _POINT),
+        *(sf.col(f"start.{name}").alias(f"start_{name}") for name in POINT),
+        *(sf.when(sf.col("seen"), sf.col(f"finish.{name}")).alias(f"end_{name}") for name in POINT),
         sf.try_subtract("finish.ts_ns", "start.ts_ns").alias("duration_ns"),
         "side",
         sf.when(proven, "proven").otherwise("possible").alias("evidence"),
@@ -158,7 +157,7 @@ def _event(rows: DataFrame, cause: str, side: Column, held: Column) -> DataFrame
         sf.lit(cause).alias("cause"),
         side.alias("side"),
         sf.lit("").alias("consumer"),
-        *_POINT,
+        *POINT,
         held.alias("held"),
         sf.lit(False).alias("delivers"),
         sf.lit(False).alias("acknowledges"),
@@ -181,7 +180,7 @@ def _prefetch(frames: DataFrame, settlements: DataFrame, places: DataFrame | Non
         sf.lit("prefetch").alias("cause"),
         sf.lit("client").alias("side"),
         "consumer",
-        *_POINT,
+        *POINT,
         ((sf.col("limit") > 0) & (sf.col("outstanding") >= sf.col("limit"))).alias("held"),
         "delivers",
         "acknowledges",

@@ -11,11 +11,10 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import CHANNEL, running
+from pipelines.buckets import CHANNEL, POINT, running
 from pipelines.consumers import consumers
 
-_POINT = ("frame_no", "ts_ns", "capture", "packet")
-_EVENT = (*CHANNEL, "consumer", *_POINT)
+_EVENT = (*CHANNEL, "consumer", *POINT)
 _union = partial(DataFrame.unionByName, allowMissingColumns=True)
 
 
@@ -38,7 +37,7 @@ def windows(frames: DataFrame, settlements: DataFrame, places: DataFrame | None 
     parts = (
         events.where(sf.col("consumer").isNotNull()),
         for_channel.withColumn("consumer", sf.lit("")),
-        together.select(*CHANNEL, sf.lit("").alias("consumer"), *_POINT, _limit(sf.col("prefetch_count"))),
+        together.select(*CHANNEL, sf.lit("").alias("consumer"), *POINT, _limit(sf.col("prefetch_count"))),
         _consumer_limits(frames, places),
     )
     # One frame may settle deliveries of several consumers, and several of one.
@@ -68,7 +67,7 @@ def _deliveries(settlements: DataFrame) -> DataFrame:
     return rows.select(
         *CHANNEL,
         sf.col("consumer_tag").alias("consumer"),
-        *(sf.col(f"deliver_{name}").alias(name) for name in _POINT),
+        *(sf.col(f"deliver_{name}").alias(name) for name in POINT),
         sf.lit(1).alias("change"),
         sf.lit(True).alias("delivers"),
     )
@@ -79,7 +78,7 @@ def _settled(frames: DataFrame, settlements: DataFrame, places: DataFrame | None
     acknowledged = pushed.where(sf.col("settle_frame_no").isNotNull()).select(
         *CHANNEL,
         sf.col("consumer_tag").alias("consumer"),
-        *(sf.col(f"settle_{name}").alias(name) for name in _POINT),
+        *(sf.col(f"settle_{name}").alias(name) for name in POINT),
         sf.lit(True).alias("acknowledges"),
     )
     recovers = frames.where(sf.col("method").isin("basic.recover-async", "basic.recover-ok"))
@@ -112,12 +111,12 @@ def _consumer_limits(frames: DataFrame, places: DataFrame | None) -> DataFrame:
     begun = consumers(frames, places).select(
         *CHANNEL, sf.col("consume_frame_no").alias("frame_no"), sf.col("consumer_tag").alias("consumer")
     )
-    points = frames.where(sf.col("method") == "basic.consume").select("connection_id", *_POINT)
+    points = frames.where(sf.col("method") == "basic.consume").select("connection_id", *POINT)
     rows = running(_union(asked, begun), CHANNEL, "frame_no", {"latest": ("max", "asked")})
     rows = rows.where(sf.col("consumer").isNotNull()).join(points, ["connection_id", "frame_no"])
     cancelled = frames.where(sf.col("method") == "basic.cancel")
     return rows.select(*_EVENT, sf.coalesce("latest.limit", sf.lit(0)).alias("limit")).unionByName(
         cancelled.where(sf.col("consumer_tag").isNotNull()).select(
-            *CHANNEL, sf.col("consumer_tag").alias("consumer"), *_POINT, sf.lit(0).cast("bigint").alias("limit")
+            *CHANNEL, sf.col("consumer_tag").alias("consumer"), *POINT, sf.lit(0).cast("bigint").alias("limit")
         )
     )

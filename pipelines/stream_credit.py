@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from pipelines import streams
-from pipelines.buckets import running
+from pipelines.buckets import POINT, running
 from pipelines.flow_control import intervals
 from pipelines.schemas import conform
-from pipelines.streams import POINT, SUBSCRIPTION
+from pipelines.streams import SUBSCRIPTION
 
 _ACCOUNT = (*SUBSCRIPTION, "subscription_epoch")
 _EVENTS = ("credit", "deliver", "unsubscribe")

@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from pipelines import streams
-from pipelines.buckets import running
+from pipelines.buckets import POINT, running
 from pipelines.schemas import conform
-from pipelines.streams import POINT, SUBSCRIPTION, union
+from pipelines.streams import SUBSCRIPTION, union
 
 _STREAM = ("server_ip", "stream")
 SECOND_BITS = 30

@@ -9,9 +9,9 @@ from pyspark.sql import functions as sf
 
 import spec
 from pipelines import streams
-from pipelines.buckets import running
+from pipelines.buckets import POINT, running
 from pipelines.schemas import conform
-from pipelines.streams import CHALLENGE, OK, POINT, PROTOCOL
+from pipelines.streams import CHALLENGE, OK, PROTOCOL
 
 
 @cache

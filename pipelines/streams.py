@@ -7,11 +7,10 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import running
+from pipelines.buckets import POINT, running
 from pipelines.holes import one_way
 
 PROTOCOL = "rabbitmq-stream"
-POINT = ("frame_no", "ts_ns", "capture", "packet")
 SUBSCRIPTION = ("connection_id", "subscription_id")
 OK, CHALLENGE = 1, 10
 """Response codes of what went well."""
