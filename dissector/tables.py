@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import spec
@@ -14,7 +13,7 @@ from dissector import framing
 from dissector.amqp091 import layout as ly
 from dissector.amqp091.protocol import Faults, Frames, Messages
 from dissector.arrays import Ints
-from dissector.arrow import array, numbers, of_rows, picked, valid
+from dissector.arrow import array, numbers, of_rows, valid
 from dissector.columns import TYPES, Names, nulls, spread
 from dissector.fields import PROBLEM_CODES, Decoded
 from dissector.stream import layout as sl
@@ -57,8 +56,6 @@ FRAME_TYPES = {
 }  # fmt: skip
 MISMATCHES = ("version-refused", "amqp-1-0-refused", "amqp-0-10-refused")
 """Outcomes of handshakes that failed because the sides want different versions of AMQP."""
-UNKNOWN = "unknown"
-FIRST = ("first_capture", "first_packet", "first_ts_ns")
 DETAILS = {
     "tcp-hole": "{octets} not captured, the next frame's head among them",
     "octets-skipped": "{octets} passed over until the next frame",
@@ -246,19 +243,21 @@ class Tables:
 
     def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Rows of `anomalies` for connections of which nothing is decoded, by their rows of `connections`."""
-        failed = pc.is_in(rows["handshake_outcome"], array(MISMATCHES, pa.string()))
-        silent = pc.and_(pc.equal(rows["protocol"], UNKNOWN), pc.greater(rows["bytes"], 0))
-        at = np.flatnonzero(pc.fill_null(pc.or_(failed, silent), False))
-        names = ("connection_id", "handshake_outcome", "handshake_cause", "bytes", *FIRST)
         made = []
-        for values in zip(*(picked(rows[name], at) for name in names), strict=True):
-            identity, outcome, cause, octets, *first = values
-            mismatch = outcome in MISMATCHES
-            code = "version-mismatch" if mismatch else "stream-unrecognised"
-            row = {"connection_id": identity, "code": code, "severity": self.severities[code]}
-            row |= {"detail": cause if mismatch else f"{octets:,} octets", "ts": first[-1] // 1000}
-            row |= dict(zip(FIRST, first, strict=True))
-            made.append(row | {name.removeprefix("first_"): row[name] for name in FIRST})
+        first = [f"first_{name}" for name in ("capture", "packet", "ts_ns")]
+        outcomes = rows["handshake_outcome"].to_pylist()
+        for n, (protocol, outcome) in enumerate(zip(rows["protocol"].to_pylist(), outcomes, strict=True)):
+            octets = rows["bytes"][n].as_py() if protocol == "unknown" else 0
+            if outcome in MISMATCHES:
+                code, detail = "version-mismatch", rows["handshake_cause"][n].as_py()
+            elif octets:
+                code, detail = "stream-unrecognised", f"{octets:,} octets"
+            else:
+                continue
+            row = {name: rows[name][n].as_py() for name in ("connection_id", *first)}
+            row |= {name.removeprefix("first_"): row[name] for name in first}
+            row |= {"code": code, "severity": self.severities[code], "detail": detail, "ts": row["ts_ns"] // 1000}
+            made.append(row)
         target = schema("anomalies")
         return record_batch(target, of_rows(made, target)) if made else None
 
