@@ -139,8 +139,10 @@ def test_an_initial_sequence_number_names_the_connection() -> None:
 # damage
 
 SHOWN = ("from_client", "first_ts_ns", "frame_type", "channel", "method", "size")
-SAME_IN_DAMAGE = ("frame_no", "packet", "ts_ns", "ts", "first_packet", "channel_epoch", "is_partial", "missing",
-                  "connection_id", "publish_seq", "publish_seq_unsure", "no_ack", "first_frame_no")  # fmt: skip
+SAME_IN_DAMAGE = (
+    "frame_no", "packet", "ts_ns", "ts", "first_packet", "channel_epoch", "is_partial", "unfinished", "missing",
+    "connection_id", "publish_seq", "publish_seq_unsure", "no_ack", "first_frame_no",
+)  # fmt: skip
 
 
 def assert_nothing_invented(damaged: dict[str, pa.Table], whole: dict[str, pa.Table]) -> None:
