@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import once, small
+from pipelines.buckets import kept, once, small
 from pipelines.confirms import confirms
 from pipelines.failures import failures
 from pipelines.flow_control import flow_control, zero_windows
@@ -81,7 +81,7 @@ def _timed(read: Read, lost: Lost) -> DataFrame:
         return messages
     snapped = read("captures").where(sf.col("snap_length") < PACKET).select("capture").distinct()
     rows = messages.join(sf.broadcast(snapped.withColumn("snapped", sf.lit(True))), "capture", "left")
-    small = sf.coalesce(sf.col("snapped") & (sf.col("body_size") < PACKET), sf.lit(False))
+    small = sf.coalesce(sf.col("snapped") & (sf.coalesce("body_size", sf.lit(0)) < PACKET), sf.lit(False))
     return rows.withColumn("unfinished", sf.col("unfinished") & ~small).drop("snapped")
 
 
@@ -143,7 +143,7 @@ def analyze(spark: SparkSession, folder: Path, output: Output, tell: Callable[[s
         if note["complete"] and lossy.isEmpty() and (missing is None or missing.isEmpty()):
             return None
         places = holes(read("anomalies"), read("amqp091_frames"))
-        return once(places if missing is None else places.unionByName(missing))
+        return once(kept(places if missing is None else places.unionByName(missing)))
 
     for table, job in made.items():
         tell(table)

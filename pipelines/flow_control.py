@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from pipelines import endings
-from pipelines.buckets import CHANNEL, POINT, bucket, running
+from pipelines.buckets import CHANNEL, POINT, bucket, kept, running
 from pipelines.holes import first_behind
 from pipelines.prefetch import windows
 from pipelines.schemas import conform
@@ -90,7 +90,7 @@ def _first_lost(intervals: DataFrame, places: DataFrame | None) -> DataFrame:
     point = "struct<frame_no:bigint,ts_ns:bigint,capture:string,packet:bigint>"
     if places is None:
         return intervals.withColumn("lost", sf.lit(None).cast(point))
-    rows = intervals.withColumn("begun", sf.col("start.frame_no"))
+    rows = kept(intervals.withColumn("begun", sf.col("start.frame_no")))
     for from_client in (True, False):
         side = f"lost_by_{'client' if from_client else 'server'}"
         rows = first_behind(rows.drop("bucket"), places, "begun", sf.lit(from_client)).withColumnRenamed("lost", side)

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 import spec
-from pipelines.buckets import CHANNEL, bucket, once, running
+from pipelines.buckets import CHANNEL, bucket, kept, once, running
 from pipelines.holes import HOLE, union
 
 QUEUE = (*CHANNEL, "request", "asked_by_client")
@@ -65,7 +65,8 @@ def pairs(frames: DataFrame, only: Collection[str] | None = None, places: DataFr
         return _by_turn(rows).withColumn("doubt", sf.lit(None).cast(HOLE))
     lossy = sf.broadcast(places.select("connection_id").distinct())
     whole = _by_turn(rows.join(lossy, "connection_id", "left_anti")).withColumn("doubt", sf.lit(None).cast(HOLE))
-    return whole.unionByName(_certain(rows.join(lossy, "connection_id", "left_semi"), places.where("not numbered")))
+    rows = kept(rows.join(lossy, "connection_id", "left_semi"))
+    return whole.unionByName(kept(_certain(rows, places.where("not numbered"))))
 
 
 def _by_turn(rows: DataFrame) -> DataFrame:
@@ -90,7 +91,7 @@ def _certain(rows: DataFrame, places: DataFrame) -> DataFrame:
     Returns:
         What `pairs` returns.
     """
-    rows = _with_losses(rows, places)
+    rows = kept(_with_losses(rows, places))
     asks = sf.col("asks") == 1
     point = [sf.col(f"end.{name}") for name in _END]
     losses = ("requests_begun", "requests_ended", "answers_begun", "answers_ended", "latest")
@@ -104,7 +105,7 @@ def _certain(rows: DataFrame, places: DataFrame) -> DataFrame:
         descending=True,
         before=True,
     ).drop("ask", "reply", "place")
-    rows = once(rows.withColumn("end", sf.struct(*point, *losses, "next_ask", "next_reply")))
+    rows = once(kept(rows).withColumn("end", sf.struct(*point, *losses, "next_ask", "next_reply")))
     overtaken = sf.coalesce(sf.col("next_ask.frame_no") < sf.col("next_reply.frame_no"), sf.col("next_ask").isNotNull())
     nothing_lost = sf.col("next_ask.answers_begun") == sf.col("answers_ended")
     queues = rows.groupBy(*QUEUE).agg(

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from pipelines import endings
-from pipelines.buckets import CHANNEL, once, running
+from pipelines.buckets import CHANNEL, kept, once, running
 from pipelines.consumers import with_queue
 from pipelines.holes import earliest, first_behind, reaching, swallowed
 from pipelines.pairs import pairs
@@ -59,6 +59,7 @@ def settlements(
     )
     aggregates = {"covered": ("min", "up_to"), "dropped": ("min", "dropped_up_to")}
     if places is not None:
+        deliveries, acts = kept(deliveries), kept(acts)
         sent = deliveries.select(*CHANNEL, "number", "delivery.frame_no")
         acts = _union(acts, swallowed(sent, places, from_client=True).withColumnRenamed("lost", "lost_up_to"))
         aggregates["lost"] = ("min", "lost_up_to")
@@ -187,7 +188,7 @@ def _committed(said: DataFrame, frames: DataFrame, places: DataFrame | None) -> 
     ).where("inside")
     answer = sf.col("ending.answer")
     if places is not None:
-        rows = first_behind(rows.drop("place"), places, "frame_no", sf.lit(True))
+        rows = first_behind(kept(rows.drop("place")), places, "frame_no", sf.lit(True))
         answer = earliest("ending.answer", sf.col("ending.at"), sf.col("lost"))
     ended = sf.struct(
         answer["frame_no"].alias("frame_no"),
