@@ -94,7 +94,9 @@ def turn(half: Array, parts: Array, row: int, other: int, through: int, other_th
     needs = parts[part, P_NEEDS]
     if needs <= settled(half, parts, other, other_through):
         return READY
-    return NEEDS if needs <= other_through else WAITS
+    answer = half[other, H_HEAD]
+    is_there = answer >= 0 and parts[answer, P_POS] <= half[other, H_POS]
+    return NEEDS if needs <= other_through or is_there else WAITS
 
 
 @kernel
@@ -197,7 +199,7 @@ def release(
             side = 0
         elif second == READY:
             side = 1
-        elif first == NEEDS and second == NEEDS:  # each acknowledges what the other is to bring: none tells the truth
+        elif first == NEEDS and second == NEEDS:  # each acknowledges what the other is to bring: neither was sent first
             side = 0 if parts[half[row, H_HEAD], P_SEEN] <= parts[half[row + 1, H_HEAD], P_SEEN] else 1
         else:
             break

@@ -290,9 +290,7 @@ def acknowledged(half: Array, row: int, ack: int) -> int:
     if half[row, H_STARTED] == 0:
         return 0
     acked: int = half[row, H_POS] + difference(ack, half[row, H_NEXT])
-    if half[row, H_END] == FIN and acked == half[row, H_TOP] + 1:
-        acked -= 1  # the FIN counts as an octet
-    return acked
+    return acked - 1 if acked == half[row, H_TOP] + 1 else acked  # a FIN counts as an octet, and may have been missed
 
 
 @kernel
@@ -490,6 +488,8 @@ def reassemble(
             else:
                 skip = max(here - pos, 0)
                 half[row, again] += skip
+                if behind <= half[row, H_ACKED]:
+                    needs = 0  # sent again, or captured late: that tells nothing of when the octets were first sent
                 half[row, H_TOP] = max(half[row, H_TOP], behind)
                 if conn[slot, C_CLOSER] < 0:
                     half[row, H_SAID_TS] = now

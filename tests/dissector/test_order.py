@@ -128,3 +128,26 @@ def test_sides_that_acknowledge_what_was_never_sent_lose_nothing() -> None:
         assert [row["ts_ns"] for row in found[count:] if row["from_client"]] == sorted(
             packet.ts_ns for packet in packets[-40::2]
         )
+
+
+@pytest.mark.parametrize("each_ns", [STEP, SECOND // 2, 3 * SECOND])
+def test_octets_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: int) -> None:
+    """The capture missed them the first time; what they acknowledge when sent again was an answer to them."""
+    tape = Tape().play(BEGIN)
+    octets = b"".join(publish(b"first"))
+    before, first = len(tape.packets), tape.next[CLIENT]
+    tape.play([(CLIENT, octets), (SERVER, BEAT)])
+    tape.segment(CLIENT, octets, seq=first)
+    tape.play([(CLIENT, b"".join(publish(b"more"))), (SERVER, BEAT)] * 10)
+    start = tape.packets[before].ts_ns
+    packets = [Packet(start + n * each_ns, packet.octets) for n, packet in enumerate(tape.packets[before + 1 :])]
+    found = frames([*tape.packets[:before], *packets], ends=False)
+    said = [row["method"] or row["frame_type"] for row in found if row["ts_ns"] >= start]
+    assert said == ["basic.publish", "header", "body", "heartbeat"] * 11
+
+
+def test_a_fin_that_was_missed_holds_nothing_up() -> None:
+    tape = Tape().play(BEGIN)
+    tape.next[CLIENT] += 1
+    tape.play([(SERVER, BEAT)] * 3)
+    assert [row["frame_type"] for row in frames(tape.packets, ends=False)[-3:]] == ["heartbeat"] * 3
