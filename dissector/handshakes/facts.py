@@ -169,7 +169,9 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     # Behind the first end nobody goes on with the dialogue, though octets may still be under way.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
-    ran = run(machine, events, leap=tcp.lost or not begun or seen != "both")
+    spoken = any(side.said_ns for side in tcp.sides)  # so the server has accepted, seen or not
+    unseen = spoken and not tcp.sides[1].syns
+    ran = run(machine, events, leap=tcp.lost or unseen or not begun or seen != "both")
     state = machine.states[ran.state]
     known: dict[str, Any] = {
         "protocol": tcp.protocol,
@@ -182,7 +184,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
         "turn": state.turn,
         "syns": tcp.sides[0].syns,
         "syn_acks": tcp.sides[1].syns,
-        "syn_ack": tcp.sides[1].syns > 0,
+        "syn_ack": spoken or tcp.sides[1].syns > 0,
         "client_first": kinds[0],
         "server_first": kinds[1],
         "server_port": tcp.server[1],

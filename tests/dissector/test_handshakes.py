@@ -673,3 +673,20 @@ def test_all_first_octets_are_something(octets: bytes) -> None:
     for n in range(0, len(octets), 7):
         first.add(octets[n : n + 7], story.Where(n, 1, 0))
     assert (first.kind() == "none") == (not octets)
+
+
+@pytest.mark.parametrize("name", ["refused_logins", "refused_opens", "pika_confirms", "logins"])
+def test_a_server_that_speaks_has_accepted_though_that_was_not_captured(name: str) -> None:
+    packets, link = recorded(f"{name}.pcap")
+    heard = [packet for packet in packets if packet.octets[47] & 0x12 != 0x12]  # without SYN-ACKs
+    assert len(heard) < len(packets)
+    whole, found = (
+        [(row["handshake_outcome"], row["handshake_stage"], row["ending"]) for row in rows_of(some, link)]
+        for some in (packets, heard)
+    )
+    assert found == whole
+
+
+def rows_of(packets: list[Packet], link: int) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = dissect_packets(packets, link)["connections"].sort_by("client_port").to_pylist()
+    return made
