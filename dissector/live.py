@@ -18,6 +18,8 @@ REST_S = 0.5
 class Watch:
     """Between entry and exit the first SIGINT or SIGTERM ends what is read; a second does what it did before.
 
+    One that was ignored stays so.
+
     Attributes:
         look: called about every second while there is something to wait for.
     """
@@ -32,7 +34,8 @@ class Watch:
         self._bell, self._ring = os.pipe()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._end)
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: somebody else's, of C
+                    self._before[number] = signal.signal(number, self._end)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -245,6 +245,26 @@ def test_a_second_signal_leaves_at_once() -> None:
     assert (status in (0, 130), b"Traceback" in errors) == (True, False)
 
 
+def test_a_signal_that_was_ignored_stays_so() -> None:
+    """As is SIGINT, of what a script started beside itself."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        running = Program("frames", "-")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        running.say(pcap(TAPE.packets[:-1]))
+        running.listens()
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        running.say(pcap(TAPE.packets[-1:])[24:])
+        running.lines(4)
+        assert running.end(signal.SIGTERM)[0] == 0
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
 def test_the_end_before_anything_came_is_no_error() -> None:
     with program("frames", "-") as running:
         assert running.end(signal.SIGINT) == (130, b"", b"")
