@@ -38,11 +38,15 @@ _dispatchers: dict[Callable[..., Any], Any] = {}
 """Numba's, of those that were compiled in this process."""
 _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
 """Compiled kernels as `native.ENTRY`, by function and what tells the types of its arguments."""
+_not_kept: set[tuple[Any, ...]] = set()
+"""Those of them whose machine code could not be had: they are numba's, in this process alone."""
 _compiling = RLock()
 
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
 """How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call hands
 every array on as seven words of the stack, and every matrix as nine: most of that is gone where it is inlined."""
+FORMAT = 1
+"""Counted up when kernels are compiled, called or kept in another way than before: what is cached is then made anew."""
 INDEX = "__unsigned"
 """Name of what a compiled kernel makes of its indexes."""
 
@@ -120,40 +124,70 @@ def worthwhile(octets: int | None) -> bool:
 
 
 def is_cached() -> bool:
-    """Whether kernels were compiled here before."""
+    """Whether a run compiled kernels here before, to its end."""
     return _exists(_marker())
 
 
+def note_run() -> None:
+    """Note that a run with compiled kernels came to its end: what such runs need is cached."""
+    if _ready and not _not_kept and not is_cached():
+        _note(_marker(), b"")
+
+
 def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be.
-
-    Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
-    """
+    """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be."""
     with _compiling:
-        if key in _ready:
-            return _ready[key]
-        from dissector.native import Code, host  # noqa: PLC0415 - what is interpreted goes without
+        if key not in _ready:
+            ready = None
+            for made in (_from_cache, _to_cache):
+                # It takes more of numba and LLVM than they promise. Whatever fails, numba itself calls the kernel.
+                with contextlib.suppress(Exception):
+                    ready = ready or made(key[0], arguments)
+            if ready is None:
+                _not_kept.add(key)
+            _ready[key] = ready or _called_by_numba(key[0])
+        return _ready[key]
 
-        function = key[0]
-        name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
-        file = cache_folder() / _digest(function) / f"{function.__name__}.{name}"
-        code = Code.read(_noted(file))
-        ready = code and code.load()
-        if ready is None:
-            dispatcher = _dispatcher(function)
-            signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
-            dispatcher.compile(signature)
-            code = Code.of(dispatcher.overloads[signature])
-            ready = code.load() or (lambda _, arguments, __: dispatcher(*arguments))
-            _note(file, code.written())
-        if not is_cached():
-            _note(_marker(), b"")
-        _ready[key] = ready
-        return ready
+
+def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    from dissector.native import Code  # noqa: PLC0415 - what is interpreted goes without
+
+    code = Code.read(_noted(_file(function, arguments)))
+    return code and code.load()
+
+
+def _to_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    from dissector.native import Code  # noqa: PLC0415
+
+    dispatcher = _dispatcher(function)
+    signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+    dispatcher.compile(signature)
+    code = Code.of(dispatcher.overloads[signature])
+    if ready := code.load():
+        _note(_file(function, arguments), code.written())
+    return ready
+
+
+def _called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
+    dispatcher = _dispatcher(function)
+    if isinstance(dispatcher, types.FunctionType):  # NUMBA_DISABLE_JIT: it compiles nothing
+        return lambda _, arguments, __: call(function, False, *arguments)
+    return lambda _, arguments, __: dispatcher(*arguments)
+
+
+def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
+    """Where the machine code for arguments of these types is kept."""
+    from dissector.native import host  # noqa: PLC0415
+
+    name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
+    return cache_folder() / _digest(function) / f"{function.__name__}.{name}"
 
 
 def _dispatcher(function: Callable[..., Any]) -> Any:
-    """What numba makes of a kernel: compiled for types of arguments that it is asked for."""
+    """What numba makes of a kernel: compiled for types of arguments that it is asked for.
+
+    Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
+    """
     if function not in _dispatchers:
         import numba  # noqa: PLC0415 - a quarter of a second that cached kernels do not pay
 
@@ -219,7 +253,7 @@ def _digest(function: Callable[..., Any]) -> str:
     """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
     code = function.__code__
     digest = hashlib.sha256(
-        repr((INDEX, FLAGS, function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode()
+        repr((FORMAT, INDEX, FLAGS, function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode()
     )
     for name in code.co_names:
         value = function.__globals__.get(name)
@@ -264,15 +298,18 @@ def _unsigned(function: Callable[..., Any]) -> types.CodeType:
 
 @functools.cache
 def cache_folder() -> Path:
-    """Where compiled kernels are kept, for this numba and this Python."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(home) / "amqpscope")
+    """Where compiled kernels are kept, for this numba and this Python; a place where nothing can be, without a home."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        home = Path(os.devnull)
+    base = Path(os.environ.get("NUMBA_CACHE_DIR") or home / "amqpscope")
     return base / hashlib.sha256(f"{version('numba')} {sys.version}".encode()).hexdigest()[:16]
 
 
 @functools.cache
 def _marker() -> Path:
-    """A file that is there when kernels of this release were compiled."""
+    """A file that is there when a run compiled kernels of this release to its end."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())

@@ -50,7 +50,7 @@ class Code(NamedTuple):
 
     @classmethod
     def read(cls, octets: bytes) -> "Code | None":
-        """What `written` made; None of anything else."""
+        """What `written` made; None where the hash is wrong. What is no such tuple raises anything."""
         if octets[:32] != hashlib.sha256(octets[32:]).digest():
             return None
         return cls(*marshal.loads(octets[32:]))  # noqa: S302 - it is code to be run anyhow
@@ -61,7 +61,7 @@ class Code(NamedTuple):
         return hashlib.sha256(octets).digest() + octets
 
     def load(self) -> Any:
-        """The function to call, an `ENTRY`; None where a name that it needs is not known."""
+        """The function to call, an `ENTRY`; None where a name is not known: one that it needs, or one of its own."""
         _introduce()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
@@ -70,15 +70,21 @@ class Code(NamedTuple):
             return None
         engine.add_object_file(llvm.ObjectFileRef.from_data(self.octets))
         engine.finalize_object()
+        environment, entry = engine.get_global_value_address(self.environment), engine.get_function_address(self.entry)
+        if not (environment and entry):
+            return None
         _engines.append(engine)
-        ctypes.c_void_p.from_address(engine.get_global_value_address(self.environment)).value = id(_engines)
-        return ENTRY(engine.get_function_address(self.entry))
+        ctypes.c_void_p.from_address(environment).value = id(_engines)
+        return ENTRY(entry)
 
 
 @cache
 def host() -> str:
     """The processor that code is made for."""
-    return f"{sys.platform} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    features = ""
+    with suppress(RuntimeError):  # LLVM cannot tell them of all processors: numba then uses none
+        features = llvm.get_host_cpu_features().flatten()
+    return f"{sys.platform} {llvm.get_host_cpu_name()} {features}"
 
 
 @cache

@@ -108,6 +108,8 @@ class Reading:
             yield partial(self._problems, self.sources[-1].name, self.dissector.packets.finish(), None)
         yield from self.dissector.last_work()
         yield from self._pending()
+        if self.compiled:
+            kernel.note_run()
 
     def _pending(self) -> Iterator[Work]:
         """Rows that are not of connections: what was told of captures, and of limits."""

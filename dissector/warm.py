@@ -38,6 +38,7 @@ def main(paths: list[str]) -> None:
             work()
             if sum(taken) > ENOUGH_OCTETS:
                 break
+    kernel.note_run()
 
 
 if __name__ == "__main__":

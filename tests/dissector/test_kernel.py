@@ -1,17 +1,27 @@
 """What kernels may rely on."""
 
+import hashlib
 import json
+import marshal
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from dissector import kernel as kernels
+from dissector import native
 from dissector.arrays import Array
-from dissector.kernel import call, is_cached, kernel, worthwhile
+from dissector.kernel import call, is_cached, kernel, note_run, worthwhile
+from dissector.reading import Reading
+from dissector.sources import find
+from tests.dissector.runs import FOLDER
 
 
 @kernel
@@ -55,8 +65,8 @@ print(json.dumps(told))
 """
 
 
-def in_a_process_of_its_own(cache: Path) -> Any:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+def in_a_process_of_its_own(cache: Path, **names: str) -> Any:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)} | names
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True)
     return json.loads(done.stdout)
 
@@ -75,9 +85,121 @@ def test_what_was_compiled_is_run_again_without_numba(tmp_path: Path) -> None:
 
 @pytest.mark.compiled
 def test_code_that_needs_what_is_not_there_is_not_loaded() -> None:
-    from dissector.native import Code  # noqa: PLC0415
+    assert native.Code(b"", "entry", "environment", ["numba_nobody_knows"]).load() is None
 
-    assert Code(b"", "entry", "environment", ["numba_nobody_knows"]).load() is None
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, as in a process that compiled nothing."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    for name in ("_ready", "_dispatchers"):
+        monkeypatch.setattr(kernels, name, {})
+    monkeypatch.setattr(kernels, "_not_kept", set())
+    cached = (kernels.cache_folder, kernels._marker, native.host, native._introduce)
+    for function in cached:
+        function.cache_clear()
+    yield tmp_path
+    for function in cached:
+        function.cache_clear()
+
+
+def fails(*_: object) -> Any:
+    raise RuntimeError("not with this release")
+
+
+def null(*_: object) -> int:
+    return 0
+
+
+def engine(**others: Any) -> Any:
+    """Makes engines that do some things otherwise."""
+
+    def made(*arguments: Any) -> Any:
+        engine = llvm.create_mcjit_compiler(*arguments)
+        names = ("add_object_file", "finalize_object", "get_function_address", "get_global_value_address")
+        return SimpleNamespace(**{name: getattr(engine, name) for name in names} | others, engine=engine)
+
+    return made
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"parse_bitcode": fails},
+        {"add_symbol": fails},
+        {"create_mcjit_compiler": fails},
+        {"create_mcjit_compiler": engine(add_object_file=fails)},
+        {"create_mcjit_compiler": engine(get_function_address=null)},
+        {"create_mcjit_compiler": engine(get_global_value_address=null)},
+        {"ObjectFileRef": None},
+    ],
+)
+def test_where_code_cannot_be_loaded_or_kept_numba_calls_it(
+    others: dict[str, Any], empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba itself sees the true LLVM."""
+    monkeypatch.setattr(native, "llvm", SimpleNamespace(**vars(llvm) | others))
+    data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
+    assert call(pick, True, data, rows, 1) == 2008
+    with pytest.raises(IndexError):
+        call(pick, True, data, rows, 2)
+    note_run()
+    assert not is_cached()
+    assert not list(empty.rglob("pick.*"))
+
+
+@pytest.mark.compiled
+def test_a_processor_whose_features_nobody_knows_has_code_of_its_own(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "llvm", SimpleNamespace(**vars(llvm) | {"get_host_cpu_features": fails}))
+    assert call(pick, True, np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3), 1) == 2008
+    assert len(list(empty.rglob("pick.*"))) == 1
+
+
+def test_what_is_kept_in_another_way_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = kernels._digest(pick)
+    monkeypatch.setattr(kernels, "FORMAT", kernels.FORMAT + 1)
+    assert kernels._digest.__wrapped__(pick) != before
+
+
+@pytest.mark.compiled
+def test_without_compiling_kernels_are_interpreted(tmp_path: Path) -> None:
+    first, second, with_numba, _ = in_a_process_of_its_own(tmp_path, NUMBA_DISABLE_JIT="1")
+    assert (first, second, with_numba) == (2008, 2008, True)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("octets", [b"", b"?", marshal.dumps(7), marshal.dumps((1, 2)), marshal.dumps((1, 2, 3, 4))])
+def test_code_of_another_shape_is_made_anew(octets: bytes, tmp_path: Path) -> None:
+    told = in_a_process_of_its_own(tmp_path)
+    (file,) = tmp_path.rglob("pick.*")
+    file.write_bytes(hashlib.sha256(octets).digest() + octets)
+    assert in_a_process_of_its_own(tmp_path) == told
+    assert in_a_process_of_its_own(tmp_path) == [*told[:2], False, told[3]]
+
+
+@pytest.mark.compiled
+def test_kernels_count_as_cached_when_a_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was stopped has compiled some of them."""
+    monkeypatch.setattr(kernels, "_marker", lambda: tmp_path / "marker")
+    reading = Reading(find([str(FOLDER / "orders_pika.pcap")]), compiled=True)
+    works = reading.work()
+    next(works)
+    assert not is_cached()
+    for _ in works:
+        pass
+    assert is_cached()
+
+
+def test_a_cache_without_a_home_is_none(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", fails)
+    assert not worthwhile(None)
+    kernels._note(kernels._marker(), b"")
+    assert not is_cached()
 
 
 def test_a_cache_in_somebody_elses_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
