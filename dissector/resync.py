@@ -21,10 +21,10 @@ even whole captures; a frame that was never sent must have no row. So octets are
    with which a segment begins are passed over, if that is followed by several, and segments begin with most of them.
 7. A hole that is too short for the beginning of a content hides none, and the first candidate is believed.
 8. Where the capture begins nothing is known to be lost, and a quiet connection may say no more for long. There frames
-   are believed at once that begin where a segment does and end where one does, if that is not full, for TCP fills
-   segments while its sender has more to say, or if they are so long that it can hardly be by chance; where nothing
-   marks their ends, if they are long or few. No more than half as many may have ends of segments inside, and they or
-   the port must tell who is the client.
+   are believed that begin where a segment does and end where one does, if others follow that begin with the segment
+   behind one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
+   was written by itself, behind which stands its end. Those that nothing marks the ends of must be long or few. No more
+   than half as many may have ends of segments inside, and they or the port must tell who is the client.
 
 Until then the pieces of the connection, of both directions, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_PIECES` bound how many. What is passed over is counted.
@@ -96,6 +96,8 @@ BROKERS = (-1, -1)
 """Where brokers listen, if frames do not tell who is the client."""
 FULL, FULL_LOOPBACK = 1_200, 32_000
 """Segments of fewer octets are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
+SHORT = 512
+"""Segments of fewer octets are not full, longer ones beside yet longer ones: TCP fills at least 536 (RFC 9293)."""
 LONG = 400
 """Octets of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
 160,000 would."""
@@ -124,7 +126,9 @@ WAIT, DECIDED, NO_ROOM = range(3)
     T_CUT,  # frames with others inside
     T_OPEN,  # first candidate that was not refuted, -1: none
     T_SEGMENT, T_BEFORE,  # the first of its frames with which a segment begins, -1: none; whole frames in front of that
-) = range(13)  # fmt: skip
+    T_SHORT,  # segments of fewer octets are not full
+    T_SAID,  # beginnings of segments behind such a one with which a frame begins
+) = range(15)  # fmt: skip
 
 Own = tuple[Array, ...]
 """What only the protocol's own kernels look into."""
@@ -340,6 +344,7 @@ def search(
     ended = walk[queue, W_OVER] == 1
     packet = -1
     snapped = False
+    longest = 0
     while h >= 0 and n < window:
         if held[h, S_SIDE] == row & 1:
             if held[h, S_OFFSET] < 0:
@@ -351,6 +356,7 @@ def search(
             if skip == 0:
                 edges[count] = n
                 count += 1
+            longest = max(longest, held[h, S_LENGTH])
             take = min(held[h, S_LENGTH] - skip, window - n)
             start = held[h, S_OFFSET] + skip
             for k in range(take):
@@ -361,6 +367,7 @@ def search(
         data[base + n + k] = 0
     edges[count] = n
     pos = held[first, S_POS] + walk[queue, W_TAKEN]
+    trial[T_SHORT] = min(max(longest, SHORT), full_segment(conn, slot))
     trial[T_SENDER] = 3
     by_port = conn[slot, C_A_PORT] in PORTS
     if conn[slot, C_SYN] != 0:
@@ -424,7 +431,7 @@ def whole(data: Array, base: int, n: int, said: bool, conn: Array, slot: int, tr
     Where that is full (not `said`), they must be long; where nothing marks their ends, long or few.
     """
     p = trial[T_OPEN]
-    if p < 0 or trial[T_COUNT] == 0 or trial[T_END] != n or trial[T_SEGMENT] != p:
+    if p < 0 or trial[T_SAID] == 0 or trial[T_END] != n or trial[T_SEGMENT] != p:
         return False
     short = said and (MARKED_ENDS or trial[T_COUNT] <= FEW)
     if 2 * trial[T_CUT] > trial[T_FITTING] or (not short and n - p < LONG * trial[T_COUNT]):
@@ -491,6 +498,7 @@ def follow(
     trial[T_EDGES] = 0
     trial[T_FITTING] = 0
     trial[T_CUT] = 0
+    trial[T_SAID] = 0
     trial[T_SEGMENT] = -1
     trial[T_BEFORE] = 0
     q = p
@@ -509,6 +517,8 @@ def follow(
         if edge < count and edges[edge] == q:
             trial[T_EDGES] += 1
             trial[T_FITTING] += 1
+            if edge > 0 and edges[edge] > p and edges[edge] - edges[edge - 1] < trial[T_SHORT]:
+                trial[T_SAID] += 1
             edge += 1
             if trial[T_SEGMENT] < 0:
                 trial[T_SEGMENT] = q
