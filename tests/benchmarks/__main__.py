@@ -42,12 +42,13 @@ def tshark(capture: Path) -> list[str]:
 def speed(capture: Path, output: Path, pairs: int) -> dict[str, Any]:
     """Dissect against tshark, in turns."""
     ours, theirs = [], []
+    run(dissect(capture, output))  # the capture is in memory then, as it is for the floor
     for _ in range(pairs):
         ours.append(run(dissect(capture, output)))
         if shutil.which("tshark"):
             theirs.append(run(tshark(capture)))
     if pairs == 1:  # one of theirs takes minutes; ours before and after it
-        ours.append(run(dissect(capture, output)))
+        ours += [run(dissect(capture, output)) for _ in range(2)]
     rows = {t.name: sum(pq.read_metadata(p).num_rows for p in t.glob("*.parquet")) for t in output.iterdir()}
     frames, octets = rows["amqp091_frames"], capture.stat().st_size
     found: dict[str, Any] = {"octets": octets, "rows": rows, "frames_per_kb": frames / octets * 1000}
