@@ -426,7 +426,9 @@ def full_segment(conn: Array, slot: int) -> int:
 
 @kernel
 def whole(data: Array, base: int, n: int, said: bool, conn: Array, slot: int, trial: Array, own: Own) -> bool:
-    """Whether the frames tried last begin with a segment, end with the last one, and tell or leave no doubt whose.
+    """Whether the frames tried last begin with segments, end with the last one, and tell or leave no doubt whose.
+
+    One of these segments must follow one that is not full.
 
     Where that is full (not `said`), they must be long; where nothing marks their ends, long or few.
     """

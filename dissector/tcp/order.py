@@ -44,7 +44,7 @@ from dissector.tcp.parts import drop, emit
 NEAR = 16
 """Parts seen at another capture point that are passed over in search of one that was seen here."""
 WAITS, NEEDS, READY = range(3)
-"""What the next part of a direction does: nothing (or there is none), wait for the other direction alone, nothing."""
+"""The next part of a direction (if there is one) waits; waits for nothing but the other direction; need not wait."""
 
 
 @kernel
