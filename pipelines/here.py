@@ -8,24 +8,27 @@ import pyarrow as pa
 
 from pipelines.walks import events as ev
 from pipelines.walks.events import Events, ordered, prepared
-from pipelines.walks.walk import Collected, Walk, schema
+from pipelines.walks.walk import Collected, Walk, merged, schema
 
 BATCH = 1 << 17
 """Events of a batch."""
 
 
-def batches(tables: Mapping[str, pa.Table], size: int = BATCH) -> Iterator[Events]:
-    """All rows of these tables as events in their order.
+def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
+    """All rows of these tables as events in their order, with the columns that walks want.
 
     Args:
         tables: by name, those of `events.SOURCES` that there are.
+        walks: which.
         size: events of a batch.
     """
+    extra = {source: needs.columns for source, needs in merged(walks).items()}
     sources = {}
     for source, name in enumerate(ev.SOURCES):
         if name in tables:
             rows = tables[name]
-            missing = [column for column in ev.LEADING[source] if column not in rows.column_names]
+            wanted = (*ev.LEADING[source], *extra.get(source, ()))
+            missing = [column for column in wanted if column not in rows.column_names]
             for column in missing:
                 rows = rows.append_column(
                     schema(name).field(column), pa.nulls(len(rows), schema(name).field(column).type)
@@ -45,7 +48,7 @@ def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BA
         size: events of a batch.
     """
     found = Collected()
-    for events in batches(tables, size):
+    for events in batches(tables, walks, size):
         for walk in walks:
             found.add(walk.feed(events))
     for walk in walks:

@@ -1,7 +1,7 @@
 """What every walk knows of the connection that is open: which sides were seen, what is missing, how it closed.
 
-`conn` is one row (CONN). `gaps` (int64, three columns) has the places at which frames may be missing: row 2 * k + side is
-the k-th in what that side sent, with the number of the frame behind it, the time at which that was certain, and the
+`conn` is one row (CONN). `gaps` (int64, three columns) has the places at which frames may be missing: row 2 * k + side
+is the k-th in what that side sent, with the number of the frame behind it, the time at which that was certain, and the
 number of the last frame of that side before it (-1 for none).
 """
 
@@ -27,6 +27,7 @@ class Connection(NamedTuple):
     HAS_ROW: int  # 1: it has a row in `connections`
     SILENCE_TS: int  # of its first FIN or RST, else of its last packet
     CLOSED: int  # 1: there was a FIN or RST
+    PART: int  # 1: of a part of a capture, in which a side may just say nothing
     SEEN_SERVER: int  # 1: frames of that side were seen
     SEEN_CLIENT: int
     SPOKEN: int  # 1: a frame shows that both sides have spoken
@@ -121,6 +122,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
         closed = events[i, EV.NUMBER]
         conn[CONN.SILENCE_TS] = closed if closed >= 0 else ts
         conn[CONN.CLOSED] = 1 if events[i, EV.MULTIPLE] == 1 else 0
+        conn[CONN.PART] = 1 if events[i, EV.PARTIAL] == 1 else 0
     elif source == ANOMALIES:
         if side >= 0 and is_gap(word):
             add_gap(conn, gaps, side, events[i, EV.ORDER], ts)
@@ -128,8 +130,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
         conn[CONN.SEEN_SERVER + side] = 1
         conn[CONN.LAST_SERVER + side] = events[i, EV.ORDER]
         conn[CONN.LAST_FRAME] = events[i, EV.ORDER]
-        if ts > conn[CONN.LAST_TS]:
-            conn[CONN.LAST_TS] = ts
+        conn[CONN.LAST_TS] = max(conn[CONN.LAST_TS], ts)
         if source == FRAMES:
             if word > 0 and (side == CLIENT or (word != _START and word != _CLOSE)):
                 conn[CONN.SPOKEN] = 1
@@ -147,7 +148,8 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
 def is_missing(conn: Array, side: int) -> bool:
     """Whether a whole direction is missing as far as was seen: the other side speaks as if it had been answered."""
     other = CLIENT - side
-    return conn[CONN.SEEN_SERVER + side] != 1 and conn[CONN.SEEN_SERVER + other] == 1 and conn[CONN.SPOKEN] == 1
+    one = conn[CONN.SEEN_SERVER + side] != 1 and conn[CONN.SEEN_SERVER + other] == 1
+    return one and conn[CONN.SPOKEN] == 1 and conn[CONN.PART] != 1
 
 
 @kernel

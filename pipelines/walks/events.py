@@ -60,7 +60,7 @@ class Event(NamedTuple):
     EPOCH: int  # channel_epoch
     NUMBER: int  # delivery_tag of frames and deliveries, publish_seq of publishes; of a connection closed_ts_ns
     MULTIPLE: int  # of a connection: whether closed_by is there
-    PARTIAL: int  # is_partial
+    PARTIAL: int  # is_partial; of a connection, whether only a part of it was to be captured
     CUT: int  # of a frame: 1 for one of which it is not known what it says, 2 for an answer without its number
     RESPONSE: int  # is_response of stream frames
     LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
@@ -198,7 +198,7 @@ NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
 def prepared(source: int, rows: pa.Table) -> pa.Table:
     """Rows of a table with the columns that events are made of besides their own.
 
-    Those are `order`; `closed` of connections; `cut` of frames; `number` of messages.
+    Those are `order`; `closed` of connections; `cut` of frames; `number` and `numbered_by` of messages.
     """
     if source == CONNECTIONS:
         return rows.append_column("order", pa.repeat(pa.scalar(-1, pa.int64()), len(rows))).append_column(
@@ -212,6 +212,9 @@ def prepared(source: int, rows: pa.Table) -> pa.Table:
     order = pc.if_else(
         pc.and_(delivered, pc.is_valid(rows["first_frame_no"])), rows["first_frame_no"], rows["frame_no"]
     )
+    if "numbered_by" not in rows.column_names:
+        by = pc.if_else(pc.is_valid(rows["publish_seq"]), pa.scalar("counted"), pa.scalar(None, pa.string()))
+        rows = rows.append_column("numbered_by", by)
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
@@ -240,7 +243,6 @@ def ordered(tables: Mapping[int, pa.Table]) -> Events:
         )
         row = np.flatnonzero((identity >= 0) & ((order >= 0) | (source == CONNECTIONS)))
         columns.append((identity[row], order[row], np.full(len(row), source, np.int8), row))
-    identity, order, source, row = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    _, dense = np.unique(identity, return_inverse=True)
-    by = np.lexsort((source, order, dense))
-    return Events(tables, source[by], row[by])
+    identity, order, sources, row = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    by = np.lexsort((sources, order, identity))
+    return Events(tables, sources[by], row[by])

@@ -23,11 +23,11 @@ def declare(columns: type[T]) -> T:
 
     Its length is the width of the matrix.
     """
-    return columns(*range(len(columns._fields)))  # type: ignore[attr-defined, no-any-return]
+    return columns(*range(len(columns._fields)))  # type: ignore[attr-defined]
 
 
 def grown(array: Any, rows: int, fill: int = 0) -> Any:
-    """The array with at least so many rows (at least doubled), in memory or, beyond SPILL, in a file; new ones hold `fill`.
+    """The array with at least so many rows (at least doubled), in memory or, beyond SPILL, in a file.
 
     Args:
         array: int64 of one or two dimensions.
@@ -106,3 +106,13 @@ def unpack(name: str, version: int, state: bytes) -> dict[str, Any]:
         else:
             parts[key] = body if "bytes" in kind else kind["value"]
     return parts
+
+
+def named(name: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
+    """Arrays of a group as parts of a state."""
+    return {f"{name} {number}": array for number, array in enumerate(arrays)}
+
+
+def group(parts: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """The arrays that `named` named."""
+    return tuple(parts[key] for key in parts if key.rpartition(" ")[0] == name)
