@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dashboards import (
+from amqpscope.dashboards import (
     captured,
     connections,
     heatmap,
@@ -28,8 +28,8 @@ from dashboards import (
     verdicts,
     waits,
 )
-from dashboards.section import Figure, Section
-from dashboards.tables import Tables
+from amqpscope.dashboards.section import Figure, Section
+from amqpscope.dashboards.tables import Tables
 
 _DISSECTED = (captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
@@ -77,7 +77,8 @@ def render(tables: Tables) -> str:
         return units.visible(value, _WHOLE_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     texts = {
-        name: (files("dashboards") / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+        name: (files("amqpscope.dashboards") / name).read_text(encoding="utf-8")
+        for name in ("page.html", "page.css", "page.js")
     }
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown

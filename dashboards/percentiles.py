@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from dashboards import theme, units
-from dashboards.section import Figure, Key
-from dashboards.tables import Tables
+from amqpscope.dashboards import theme, units
+from amqpscope.dashboards.section import Figure, Key
+from amqpscope.dashboards.tables import Tables
 
 NAMES = {
     "confirm": "publish to confirm",

@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import units
-from dashboards.connections import Endpoints, endpoints
-from dashboards.section import Cell, Grid, Section, left_out, missing, number
-from dashboards.tables import Tables
+from amqpscope.dashboards import units
+from amqpscope.dashboards.connections import Endpoints, endpoints
+from amqpscope.dashboards.section import Cell, Grid, Section, left_out, missing, number
+from amqpscope.dashboards.tables import Tables
 
 MOST = 15
 """Messages listed of each kind."""

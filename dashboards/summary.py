@@ -4,9 +4,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import connections, percentiles, units
-from dashboards.section import Cell, Grid, Section, left_out, missing, number
-from dashboards.tables import Tables
+from amqpscope.dashboards import connections, percentiles, units
+from amqpscope.dashboards.section import Cell, Grid, Section, left_out, missing, number
+from amqpscope.dashboards.tables import Tables
 
 GROUPS = 12
 """Groups listed for each metric and grouping: those with most samples."""

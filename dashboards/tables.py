@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-import spec
-from dissector.columns import TYPES
-from dissector.output import NOTE, digest
+from amqpscope import spec
+from amqpscope.dissector.columns import TYPES
+from amqpscope.dissector.output import NOTE, digest
 
 DISSECTED = (
     "captures",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
-from dashboards import svg
-from dashboards.section import Figure, Key
+from amqpscope.dashboards import svg
+from amqpscope.dashboards.section import Figure, Key
 
 INK = {
     "ink": "#1b1f24",
@@ -124,7 +124,7 @@ def is_narrow(ax: Any) -> bool:
 
 def time_axis(ax: Any, low_ns: int, high_ns: int) -> None:
     """Label a horizontal axis whose data are seconds since `low_ns`."""
-    from dashboards import units  # noqa: PLC0415
+    from amqpscope.dashboards import units  # noqa: PLC0415
 
     ticks, title = units.time_ticks(low_ns, high_ns, 4 if is_narrow(ax) else 8)
     ax.set_xticks([(t - low_ns) / 1e9 for t, _ in ticks], [text for _, text in ticks])
@@ -136,7 +136,7 @@ def latency_axis(axis: Any) -> None:
     """Label a logarithmic axis whose data are nanoseconds."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
-    from dashboards import units  # noqa: PLC0415
+    from amqpscope.dashboards import units  # noqa: PLC0415
 
     axis.set_major_locator(LogLocator(10, numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.duration(value)))
@@ -147,7 +147,7 @@ def count_axis(axis: Any, most: int) -> None:
     """Label an axis whose data are counts, with at most so many ticks."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
-    from dashboards import units  # noqa: PLC0415
+    from amqpscope.dashboards import units  # noqa: PLC0415
 
     axis.set_major_locator(MaxNLocator(most, integer=True))
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))

@@ -13,8 +13,8 @@ import time
 from bz2 import BZ2File
 from typing import Any, BinaryIO, TypeAlias
 
-from dissector import limits
-from dissector.live import Watch
+from amqpscope.dissector import limits
+from amqpscope.dissector.live import Watch
 
 STANDARD_INPUT = "-"
 

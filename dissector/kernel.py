@@ -150,14 +150,14 @@ def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..
 
 
 def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from dissector.native import Code  # noqa: PLC0415 - what is interpreted goes without
+    from amqpscope.dissector.native import Code  # noqa: PLC0415 - what is interpreted goes without
 
     code = Code.read(_noted(_file(function, arguments)))
     return code and code.load()
 
 
 def _to_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from dissector.native import Code  # noqa: PLC0415
+    from amqpscope.dissector.native import Code  # noqa: PLC0415
 
     dispatcher = _dispatcher(function)
     signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
@@ -177,7 +177,7 @@ def _called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
     """Where the machine code for arguments of these types is kept."""
-    from dissector.native import host  # noqa: PLC0415
+    from amqpscope.dissector.native import host  # noqa: PLC0415
 
     name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
     return cache_folder() / _digest(function) / f"{function.__name__}.{name}"

@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-import spec
-from dissector.connections import ends
-from dissector.dissector import Dissector
+from amqpscope import spec
+from amqpscope.dissector.connections import ends
+from amqpscope.dissector.dissector import Dissector
 
 LEADING = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",

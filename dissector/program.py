@@ -101,9 +101,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _is_ours(error: Exception) -> bool:
     """Whether the error is one that a user can act upon; others are bugs and keep their trace."""
-    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {
-        "dissector", "spec", "pipelines", "dashboards",
-    }  # fmt: skip
+    return isinstance(error, OSError) or type(error).__module__.split(".")[0] == "amqpscope"
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from pipelines.walks import events as ev
-from pipelines.walks.events import Events, ordered, prepared
-from pipelines.walks.walk import Collected, Walk, merged, schema
+from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks.events import Events, ordered, prepared
+from amqpscope.pipelines.walks.walk import Collected, Walk, merged, schema
 
 BATCH = 1 << 17
 """Events of a batch."""

@@ -12,8 +12,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-import spec
-from dissector.output import NOTE
+from amqpscope import spec
+from amqpscope.dissector.output import NOTE
 
 
 class OutputError(Exception):

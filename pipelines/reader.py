@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-import dissector
-import spec
-from dissector.output import NOTE
-from pipelines.schemas import schema
+from amqpscope import dissector, spec
+from amqpscope.dissector.output import NOTE
+from amqpscope.pipelines.schemas import schema
 
 
 class ReadError(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipelines.buckets import SMALL
+from amqpscope.pipelines.buckets import SMALL
 
 _SMALL = {
     SMALL: "true",

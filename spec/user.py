@@ -3,8 +3,8 @@
 import dataclasses
 import os
 
-from spec import columns, data
-from spec.model import Class, Field, Method, Protocol, SpecError
+from amqpscope.spec import columns, data
+from amqpscope.spec.model import Class, Field, Method, Protocol, SpecError
 
 
 def load_xml(path: str | os.PathLike[str]) -> Protocol:
@@ -14,7 +14,7 @@ def load_xml(path: str | os.PathLike[str]) -> Protocol:
         SpecError: it is not such a document, or contradicts itself.
         OSError: it cannot be read.
     """
-    from spec import amqpxml  # noqa: PLC0415 - most programs never read XML
+    from amqpscope.spec import amqpxml  # noqa: PLC0415 - most programs never read XML
 
     return columns.assign(amqpxml.read(path))
 

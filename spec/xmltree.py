@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from spec.model import SpecError
+from amqpscope.spec.model import SpecError
 
 MAX_OCTETS = 4 << 20
 """Largest document that is read; the published ones stay below half a megabyte."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dissector.handshakes.facts import duration
-from dissector.handshakes.verdict import SLOW_NS, say
-from dissector.lines import clean, counted, instant
-from spec.handshakes import SEVERITIES, Cause, Handshakes
-from spec.layout import paragraph, width
+from amqpscope.dissector.handshakes.facts import duration
+from amqpscope.dissector.handshakes.verdict import SLOW_NS, say
+from amqpscope.dissector.lines import clean, counted, instant
+from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes
+from amqpscope.spec.layout import paragraph, width
 
 COLUMNS = (
     "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "first_capture",

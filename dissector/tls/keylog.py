@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dissector import limits
-from dissector.input import CaptureError
+from amqpscope.dissector import limits
+from amqpscope.dissector.input import CaptureError
 
 LINE = 1024
 """Octets of a line, at most; a longer one is none of a key log."""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Array
-from dissector.kernel import kernel
-from pipelines.walks.connection import CONN, GAP_FRAME, GAP_SINCE, GAP_TS, first_gap, is_missing
-from pipelines.walks.events import EV, FRAMES, what
-from pipelines.walks.store import declare, grown
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_SINCE, GAP_TS, first_gap, is_missing
+from amqpscope.pipelines.walks.events import EV, FRAMES, what
+from amqpscope.pipelines.walks.store import declare, grown
 
 ENDED_BY = (
     None, "capture-end", "gap", "evicted", "channel-close", "connection-close", "discarded", "recover", "rollback",

@@ -21,21 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissector.arrays import Array
-from dissector.kernel import call, kernel
-from pipelines.walks import channels as ch
-from pipelines.walks import connection as cn
-from pipelines.walks import ledger as lg
-from pipelines.walks import returns as rt
-from pipelines.walks.channels import ACC, EVICTED
-from pipelines.walks.connection import CONN, SERVER
-from pipelines.walks.digests import content, content_columns
-from pipelines.walks.ends import COLUMNS, answers_of, ended, latency
-from pipelines.walks.events import EV, FRAMES, MESSAGES, Events, what
-from pipelines.walks.ledger import SL
-from pipelines.walks.rows import Waiting
-from pipelines.walks.store import declare, group, grown, named, pack, unpack
-from pipelines.walks.walk import Needs, Rows, conform, known
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.pipelines.walks import channels as ch
+from amqpscope.pipelines.walks import connection as cn
+from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.pipelines.walks import returns as rt
+from amqpscope.pipelines.walks.channels import ACC, EVICTED
+from amqpscope.pipelines.walks.connection import CONN, SERVER
+from amqpscope.pipelines.walks.digests import content, content_columns
+from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
+from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, Events, what
+from amqpscope.pipelines.walks.ledger import SL
+from amqpscope.pipelines.walks.rows import Waiting
+from amqpscope.pipelines.walks.store import declare, group, grown, named, pack, unpack
+from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 26
 """Publishes of one connection that may wait; what comes behind them is evicted at once."""

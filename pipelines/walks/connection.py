@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Array
-from dissector.kernel import kernel
-from pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, STREAM_FRAMES, what
-from pipelines.walks.store import declare, grown
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, STREAM_FRAMES, what
+from amqpscope.pipelines.walks.store import declare, grown
 
 SERVER, CLIENT = range(2)
 """Sides: `from_client` as a number."""

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import spec
-from dissector.arrays import Array, Ints
-from dissector.hashing import hash_octets
-from dissector.kernel import call, kernel, worthwhile
+from amqpscope import spec
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.hashing import hash_octets
+from amqpscope.dissector.kernel import call, kernel, worthwhile
 
 Column: TypeAlias = Any
 """An Arrow array (also chunked), int64 digests (numpy), or None: a column that is null in all rows."""

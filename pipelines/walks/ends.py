@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.walks.channels import ENDED_BY
-from pipelines.walks.events import FRAMES, Events
+from amqpscope.pipelines.walks.channels import ENDED_BY
+from amqpscope.pipelines.walks.events import FRAMES, Events
 
 COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
 """When and where a frame was seen."""

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import spec
-from pipelines.walks.store import declare
+from amqpscope import spec
+from amqpscope.pipelines.walks.store import declare
 
 CONNECTIONS, ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES = range(5)
 SOURCES = ("connections", "anomalies", "amqp091_frames", "stream_frames", "messages")

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.walks.folding import Folding
-from pipelines.walks.walk import conform, schema
+from amqpscope.pipelines.walks.folding import Folding
+from amqpscope.pipelines.walks.walk import conform, schema
 
 __all__ = ["PARTIAL", "Failures", "failures"]
 

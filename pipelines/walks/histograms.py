@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.walks.log_linear import BUCKETS, Integers, bucket_of, middle_of
+from amqpscope.pipelines.walks.log_linear import BUCKETS, Integers, bucket_of, middle_of
 
 NEVER = 2**63 - 1
 """The smallest latency of a group without any; the largest is then -1."""

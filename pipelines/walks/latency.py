@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.walks import histograms
-from pipelines.walks.folding import Folding
-from pipelines.walks.groupings import COLUMNS, FINEST, GROUPINGS, NEEDED, USED
-from pipelines.walks.histograms import Histograms
-from pipelines.walks.log_linear import BITS, Integers, high_of, low_of
-from pipelines.walks.partials import COUNTS, FIGURES, PARTIAL, column, named, of_rows, to_rows
-from pipelines.walks.walk import conform, schema
+from amqpscope.pipelines.walks import histograms
+from amqpscope.pipelines.walks.folding import Folding
+from amqpscope.pipelines.walks.groupings import COLUMNS, FINEST, GROUPINGS, NEEDED, USED
+from amqpscope.pipelines.walks.histograms import Histograms
+from amqpscope.pipelines.walks.log_linear import BITS, Integers, high_of, low_of
+from amqpscope.pipelines.walks.partials import COUNTS, FIGURES, PARTIAL, column, named, of_rows, to_rows
+from amqpscope.pipelines.walks.walk import conform, schema
 
 __all__ = [
     "BITS",

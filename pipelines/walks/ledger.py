@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Array
-from dissector.kernel import call, i64, kernel, u64
-from pipelines.walks.store import declare, grown
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, i64, kernel, u64
+from amqpscope.pipelines.walks.store import declare, grown
 
 BITS = 4
 PAGE = 1 << BITS

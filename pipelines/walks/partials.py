@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pipelines.walks.groupings import COLUMNS, GROUPINGS
-from pipelines.walks.histograms import NEVER, Histograms
-from pipelines.walks.log_linear import Integers
-from pipelines.walks.walk import schema
+from amqpscope.pipelines.walks.groupings import COLUMNS, GROUPINGS
+from amqpscope.pipelines.walks.histograms import NEVER, Histograms
+from amqpscope.pipelines.walks.log_linear import Integers
+from amqpscope.pipelines.walks.walk import schema
 
 COUNTS = ("count", "failed", "censored", "unanswered", "unusable")
 """Columns of `latency_summary` that count operations."""

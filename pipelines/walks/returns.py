@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Array
-from dissector.kernel import call, kernel
-from pipelines.walks.store import declare, grown
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.pipelines.walks.store import declare, grown
 
 UNANSWERED = 1 << 16
 """Mandatory publishes of one connection before confirm mode that are remembered."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.walks.events import Events
-from pipelines.walks.store import SPILL
+from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.store import SPILL
 
 _ID = "__id"
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-import spec
-from pipelines.walks.events import Events
+from amqpscope import spec
+from amqpscope.pipelines.walks.events import Events
 
 Rows = tuple[str, pa.Table]
 """Rows of a table of statistics, in its declared columns."""

@@ -6,9 +6,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dashboards import captured, connections, heatmap, percentiles, rpcs, slowest, staircase, summary, units, waits
-from dashboards.section import left_out
-from dashboards.tables import Tables
+from amqpscope.dashboards import (
+    captured,
+    connections,
+    heatmap,
+    percentiles,
+    rpcs,
+    slowest,
+    staircase,
+    summary,
+    units,
+    waits,
+)
+from amqpscope.dashboards.section import left_out
+from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.test_tables import rows
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.holes import holes
-from pipelines.schemas import schema
-from pipelines.walks import walk
+from amqpscope.pipelines.holes import holes
+from amqpscope.pipelines.schemas import schema
+from amqpscope.pipelines.walks import walk
 
 TICK = 1000
 """Frame n is complete at n * TICK ns, in packet n + 1 of `a.pcap`, unless a test says otherwise."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.here import batches, walked
-from pipelines.walks.confirms import Confirms
-from pipelines.walks.walk import Collected
+from amqpscope.pipelines.here import batches, walked
+from amqpscope.pipelines.walks.confirms import Confirms
+from amqpscope.pipelines.walks.walk import Collected
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
 
 

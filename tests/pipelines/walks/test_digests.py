@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from dissector.hashing import SEED
-from pipelines.walks.digests import combined, content, content_columns, has_body, hashed
+from amqpscope.dissector.hashing import SEED
+from amqpscope.pipelines.walks.digests import combined, content, content_columns, has_body, hashed
 from tests.pipelines.scenario import arrow_table
 
 TEXTS = ["", "a", None, "queue", "q" * 31, "q" * 32, "q" * 33, "ä" * 100, "queue"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.walks import folding
-from pipelines.walks.failures import PARTIAL, Failures, failures
-from pipelines.walks.walk import schema
+from amqpscope.pipelines.walks import folding
+from amqpscope.pipelines.walks.failures import PARTIAL, Failures, failures
+from amqpscope.pipelines.walks.walk import schema
 
 Row = dict[str, Any]
 

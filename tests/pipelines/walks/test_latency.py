@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.walks import folding, histograms
-from pipelines.walks.groupings import FINEST
-from pipelines.walks.latency import (
+from amqpscope.pipelines.walks import folding, histograms
+from amqpscope.pipelines.walks.groupings import FINEST
+from amqpscope.pipelines.walks.latency import (
     COLUMNS,
     COUNTS,
     GROUPINGS,
@@ -29,8 +29,8 @@ from pipelines.walks.latency import (
     latency_buckets,
     latency_summary,
 )
-from pipelines.walks.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
-from pipelines.walks.walk import schema
+from amqpscope.pipelines.walks.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
+from amqpscope.pipelines.walks.walk import schema
 from tests.reference import latency_summary as exact
 
 Row = dict[str, Any]
@@ -404,7 +404,7 @@ def test_memory_grows_with_the_result_only() -> None:
 
 
 def test_spark_is_not_imported() -> None:
-    code = "import sys, pipelines.walks.latency, pipelines.walks.failures; assert 'pyspark' not in sys.modules"
+    code = "import sys; import amqpscope.pipelines.walks.latency; import amqpscope.pipelines.walks.failures; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
