@@ -30,6 +30,7 @@ from amqpscope.dashboards import (
 )
 from amqpscope.dashboards.section import Figure, Section
 from amqpscope.dashboards.tables import Tables
+from amqpscope.errors import MissingError
 
 _DISSECTED = (captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
@@ -108,7 +109,7 @@ def write(tables: Tables, path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
     if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"no such folder: {path.parent}")
+        raise MissingError(f"no such folder: {path.parent}")
     text = render(tables)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

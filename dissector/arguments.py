@@ -13,11 +13,12 @@ from amqpscope.dissector.input import CaptureError
 from amqpscope.dissector.live import Watch
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.sources import Source, find
+from amqpscope.errors import Error
 
 PROTOCOLS = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 
 
-class ArgumentError(Exception):
+class ArgumentError(Error):
     """The arguments contradict each other; one line."""
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dissector.dissector import Row, Work
+from amqpscope.errors import Error
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ SIZES = frozenset(("size", "body_size", "record_size"))
 """Numbers that differ little: as differences they take half the room and two thirds of the time, too."""
 
 
-class OutputError(Exception):
+class OutputError(Error):
     """The output cannot be written; one line."""
 
 

@@ -246,7 +246,8 @@ def read(
         captures when its first batch is asked for, in bounded memory, and gives the rows of its table.
 
     Raises:
-        CaptureError: there is nothing of that name, or a file is no capture, or TLS cannot be decrypted.
+        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
+            cannot be decrypted.
     """
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     sources = find(named)

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame
 
 from amqpscope import spec
 from amqpscope.dissector.output import NOTE
+from amqpscope.errors import Error
 
 
-class OutputError(Exception):
+class OutputError(Error):
     """The output cannot be written; the message is one line that says what and where."""
 
 

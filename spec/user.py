@@ -11,7 +11,7 @@ def load_xml(path: str | os.PathLike[str]) -> Protocol:
     """A protocol from a document in the AMQP XML format: 0-8, 0-9, 0-9-1 and their variants, or 0-10.
 
     Raises:
-        SpecError: it is not such a document, or contradicts itself.
+        SpecError: it is not such a document, or contradicts itself; or is not there (a `FileNotFoundError` then).
         OSError: it cannot be read.
     """
     from amqpscope.spec import amqpxml  # noqa: PLC0415 - most programs never read XML

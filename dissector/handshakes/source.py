@@ -11,9 +11,10 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.listing import COLUMNS
 from amqpscope.dissector.input import CaptureError
 from amqpscope.dissector.reading import Reading
+from amqpscope.errors import Error
 
 
-class VerdictError(Exception):
+class VerdictError(Error):
     """There are no verdicts in what was named; one line."""
 
 
