@@ -404,7 +404,8 @@ def test_memory_grows_with_the_result_only() -> None:
 
 
 def test_spark_is_not_imported() -> None:
-    code = "import sys; import amqpscope.pipelines.walks.latency; import amqpscope.pipelines.walks.failures; assert 'pyspark' not in sys.modules"
+    modules = "amqpscope.pipelines.walks.latency, amqpscope.pipelines.walks.failures"
+    code = f"import sys; import {modules}; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
