@@ -1,6 +1,6 @@
 """Statistics as walks: one pass over the ordered rows of each connection, with explicit state.
 
-A walk is a pure function from batches of events to rows of its tables. It knows no engine: `amqpscope.pipelines.here` (this
+A walk is a pure function from batches of events to rows of its tables. It knows no engine: `pipelines.here` (this
 process) and `pipelines.on_spark` group rows by connection, sort them and feed them. Modules:
 
 - `events`: what a walk is fed with; `walk`: what a walk is.

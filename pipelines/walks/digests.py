@@ -1,13 +1,8 @@
 """Digests: columns as 64-bit hashes, the same in every batch, process and on every machine.
 
 Strings and binary values hash as with XXH64. The hash of an integer is the first number of SplitMix64 (Steele, Lea and
-<<<<<<< HEAD
 Flood, 2014) with it as seed. Null is 0, and no value is. This is not proof against somebody who looks for two values
 with the same hash.
-=======
-Flood, 2014) with it as seed. Null is 0, and no value is. Not proof against somebody who looks for two values with
-the same hash.
->>>>>>> transits
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Equal are exchange, routing key, properties and body, by a digest. An entry (`entries`, ENTRY) is made for each
 mandatory publish; entries of equal digests are chained, oldest first, in `buckets` (head, tail). It goes when the
-publish is answered, for a broker returns first. Publishes before confirm mode, which nothing answers, count as well, the
-first so many of them.
+publish is answered, for a broker returns first. Publishes before confirm mode, which nothing answers, count as well,
+the first so many of them.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ def check(made: dict[tuple[Any, ...], Row], rows: Rows) -> int:
         assert {name: found[name] for name in COUNTS} == counted(metric, some)
         reference = exact(row.get("latency_ns") for row in some)
         assert (found["count"], found["max_ns"]) == (reference["count"], reference["max_ns"])
-        values = sorted(row["latency_ns"] for row in some if (row.get("latency_ns") or -1) >= 0)
+        values = sorted(
+            row["latency_ns"] for row in some if row.get("latency_ns") is not None and row["latency_ns"] >= 0
+        )
         for name in PERCENTILES:
             if reference[name] is None:
                 assert found[name] is None
