@@ -14,6 +14,7 @@ from the end, which also keeps the compiler from joining accesses.
 
 import ast
 import contextlib
+import dis
 import functools
 import hashlib
 import inspect
@@ -34,6 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
+_outlined: set[Callable[..., Any]] = set()
 _dispatchers: dict[Callable[..., Any], Any] = {}
 """Numba's, of those that were compiled in this process."""
 _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -69,6 +71,12 @@ def kernel(function: F) -> F:
 def proven(function: F) -> F:
     """Register a kernel that is compiled without bounds checks: its caller has shown that all reads are in bounds."""
     _proven.add(function)
+    return kernel(function)
+
+
+def called(function: F) -> F:
+    """Register a kernel that is called, not inlined: what is long, and not run for most rows, compiles once only."""
+    _outlined.add(function)
     return kernel(function)
 
 
@@ -197,7 +205,9 @@ def _dispatcher(function: Callable[..., Any]) -> Any:
         copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
         copy.__module__ = function.__module__
         copy.__qualname__ = function.__qualname__
-        _dispatchers[function] = numba.njit(boundscheck=function not in _proven, **FLAGS)(copy)
+        _dispatchers[function] = numba.njit(
+            boundscheck=function not in _proven, **(FLAGS | {"forceinline": function not in _outlined})
+        )(copy)
     return _dispatchers[function]
 
 
@@ -257,9 +267,21 @@ def _digest(function: Callable[..., Any]) -> str:
     """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
     code = function.__code__
     digest = hashlib.sha256(
-        repr((FORMAT, INDEX, FLAGS, function in _proven, code.co_code, code.co_consts, code.co_varnames)).encode()
+        repr(
+            (
+                FORMAT,
+                INDEX,
+                FLAGS,
+                function in _proven,
+                function in _outlined,
+                code.co_code,
+                code.co_consts,
+                code.co_varnames,
+            )
+        ).encode()
     )
-    for name in code.co_names:
+    # Names of attributes are not looked up: a kernel may call `module.name` where its own module has another of that name.
+    for name in dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"):
         value = function.__globals__.get(name)
         part = repr(value)
         if isinstance(value, types.FunctionType):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_SINCE, GAP_TS, first_gap, is_missing
 from amqpscope.pipelines.walks.events import EV, FRAMES, what
 from amqpscope.pipelines.walks.store import declare, grown
@@ -101,7 +101,7 @@ def account_of(channels: Channels, channel: int, epoch: int) -> int:
     return account if account >= 0 and accounts[account, ACC.EPOCH] == epoch else -1
 
 
-@kernel
+@called
 def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
     """Make an account that of a channel epoch, on which nothing waits."""
     accounts, table, _, _ = channels
@@ -115,7 +115,7 @@ def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
     table[place_of(channel, epoch)] = account
 
 
-@kernel
+@called
 def forget(channels: Channels) -> None:
     """Forget all channels; nothing waits on them."""
     accounts, table, _, counts = channels
@@ -134,7 +134,7 @@ def note_floor(channels: Channels, account: int, conn: Array, side: int) -> None
         accounts[account, ACC.FLOOR] = accounts[account, ACC.LAST]
 
 
-@kernel
+@called
 def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: int, ts: int, since: int) -> None:
     """An answer that is cut: it may have been to anything that waits on this channel."""
     accounts, _, own, counts = channels
@@ -189,7 +189,7 @@ def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: in
     return found, ts, since
 
 
-@kernel
+@called
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
     """Why nobody answered what waits since a frame, and when that was certain (-1: not known).
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernel import call, called, kernel
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
@@ -143,7 +143,7 @@ def walk(
     return DONE
 
 
-@kernel
+@called
 def opened(
     conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
     channel: int, epoch: int,
@@ -246,7 +246,7 @@ def settle(
     lg.remove(ledger, channels[0], slot)
 
 
-@kernel
+@called
 def drain(
     account: int, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array,
     state: Array,
@@ -277,7 +277,7 @@ def drain(
     return True
 
 
-@kernel
+@called
 def close(
     conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array
 ) -> bool:
@@ -421,7 +421,7 @@ class Confirms:
         )
         if len(equal):
             more[:, MORE.CODE] = events.ints({MESSAGES: "reply_code"})
-            more[equal, MORE.DIGEST] = content(events.take(MESSAGES, equal, content_columns()))
+            more[equal, MORE.DIGEST] = content(events.take(MESSAGES, equal, content_columns()), self.compiled)
         return more
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, i64, kernel, u64
+from amqpscope.dissector.kernel import call, called, i64, kernel, u64
 from amqpscope.pipelines.walks.store import declare, grown
 
 BITS = 4
@@ -83,7 +83,7 @@ def roomy(ledger: Ledger, pages: int, compiled: bool = False) -> Ledger:
     return made, slots, index, book
 
 
-@kernel
+@called
 def _rebuild(pages: Array, index: Array, book: Array, old: int) -> None:
     """Enter all pages into an empty index, and free those that are new."""
     for page in range(old):
@@ -104,7 +104,7 @@ def _place(account: int, base: int, index: Array) -> int:
     )
 
 
-@kernel
+@called
 def _enter(pages: Array, index: Array, page: int) -> None:
     at = _place(pages[page, PG.ACCOUNT], pages[page, PG.BASE], index)
     while index[at] != 0:
@@ -112,7 +112,7 @@ def _enter(pages: Array, index: Array, page: int) -> None:
     index[at] = page + 1
 
 
-@kernel
+@called
 def _leave(pages: Array, index: Array, page: int) -> None:
     """Take a page out of the index, and close the hole in its run."""
     mask = len(index) - 1
@@ -155,7 +155,7 @@ def slot_of(ledger: Ledger, account: int, number: int) -> int:
     return slot if ledger[1][slot, SL.ROW] >= 0 else -1
 
 
-@kernel
+@called
 def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     """A slot for a number that begins to wait; the caller fills it.
 
@@ -204,7 +204,7 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     return slot
 
 
-@kernel
+@called
 def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
     """Take out what waits in a slot; a page in which nothing waits is free, and leaves the chain of its account."""
     pages, slots, index, book = ledger
@@ -230,7 +230,7 @@ def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
         book[BK.FREE] = page
 
 
-@kernel
+@called
 def first_above(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     """The slot of an account's smallest number above this one; -1: none. It looks from the last page backward."""
     pages, slots, _, _ = ledger

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernel import call, called
 from amqpscope.pipelines.walks.store import declare, grown
 
 UNANSWERED = 1 << 16
@@ -54,7 +54,7 @@ def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
     return entries, buckets, counts
 
 
-@kernel
+@called
 def _move(entries: Array, old: Array, buckets: Array) -> None:
     """Chain all entries in other buckets; those of one digest keep their order."""
     for bucket in range(len(old)):
@@ -65,7 +65,7 @@ def _move(entries: Array, old: Array, buckets: Array) -> None:
             entry = behind
 
 
-@kernel
+@called
 def _append(entries: Array, buckets: Array, entry: int) -> None:
     bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
     tail = buckets[bucket, 1]
@@ -78,7 +78,7 @@ def _append(entries: Array, buckets: Array, entry: int) -> None:
     buckets[bucket, 1] = entry
 
 
-@kernel
+@called
 def _unchain(entries: Array, buckets: Array, entry: int) -> None:
     bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
     before = entries[entry, ENTRY.BEFORE]
@@ -93,7 +93,7 @@ def _unchain(entries: Array, buckets: Array, entry: int) -> None:
         buckets[bucket, 1] = before
 
 
-@kernel
+@called
 def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: int) -> int:
     """An entry for a mandatory publish; the caller has made room."""
     entries, buckets, counts = returns
@@ -112,7 +112,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     return entry
 
 
-@kernel
+@called
 def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -> int:
     """A return: note its code with the oldest equal publish, which can be returned no more.
 
@@ -134,7 +134,7 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
     return -1
 
 
-@kernel
+@called
 def release(returns: Returns, entry: int) -> int:
     """Give an entry back: the reply code of its return, -1 for none."""
     entries, buckets, counts = returns
@@ -147,7 +147,7 @@ def release(returns: Returns, entry: int) -> int:
     return code
 
 
-@kernel
+@called
 def forget(returns: Returns) -> None:
     """Forget everything: the connection is over."""
     entries, buckets, counts = returns

@@ -66,6 +66,17 @@ class Waiting:
         self._left.append(len(rows))
         self._firsts.append(rows[_ID][0].as_py())
 
+    def has(self, ids: Any) -> Any:
+        """Whether ids (int64) are of rows of this store's source that are here (bool)."""
+        found = np.zeros(len(ids), np.bool_)
+        here = ids >= self.base
+        if here.any():
+            assert self._batch is not None
+            found[here] = self._batch.source[ids[here] - self.base] == self.source
+        for rows in self._chunks:
+            found |= np.isin(ids, rows[_ID].to_numpy())
+        return found
+
     def get(self, ids: Any) -> pa.Table:
         """Rows by id (int64), in this order, with the columns of this store; they wait on."""
         return self._get(ids, take=False)
@@ -118,6 +129,13 @@ class Waiting:
             [found[number] for number in kept] for found in (self._chunks, self._left, self._firsts)
         )
         self._held = sum(rows.nbytes for rows in self._chunks if not _is_mapped(rows))
+
+    def forget(self, before: int) -> None:
+        """Let chunks go of which all rows have ids below this."""
+        for number, rows in enumerate(self._chunks):
+            if rows[_ID][len(rows) - 1].as_py() < before:
+                self._left[number] = 0
+        self._forget()
 
     def drop(self) -> None:
         """Nothing waits any more: ids may begin anew."""

@@ -159,5 +159,6 @@ def collect(result: DataFrame, *order: str) -> dict[int, list[dict[str, Any]]]:
 
 def check(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """The rows have these values in these columns, in this order, and there are no others."""
-    assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=False)] == expected
+    got = [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=False)]
+    assert got == expected
     assert len(rows) == len(expected)

@@ -1,0 +1,168 @@
+"""Acknowledgements in transactions: they take effect with tx.commit-ok, and never after tx.rollback.
+
+A channel epoch (`work`, TX, a row for each account of `channels`) is in one of these modes:
+
+| mode | acknowledgements |
+|---|---|
+| PLAIN | take effect at once: the channel was seen from its beginning, or is in confirm mode |
+| PERHAPS | a tx.select may have been missed: they wait for what shows that (PATIENCE_NS at most) |
+| SELECTED | wait for a commit or rollback |
+
+What waits (`acts`, ACT) is listed: since the last commit or rollback (TX.OPEN), and for each of these that has no
+answer yet (`asked`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import called
+from amqpscope.pipelines.walks.store import declare, grown
+
+PLAIN, PERHAPS, SELECTED = range(3)
+PATIENCE_NS = 60_000_000_000
+"""A transaction of which the tx.select was missed is committed within this."""
+
+
+class Channel(NamedTuple):
+    """Columns of `work`."""
+
+    MODE: int
+    OPEN: int  # the first of what waits since the last commit or rollback; -1: nothing
+    OPEN_LAST: int
+    ASKED: int  # the oldest commit or rollback without an answer; -1: none
+    ASKED_LAST: int
+    RECOVER: int  # number of a basic.recover without an answer; -1: none
+    RECOVER_TS: int
+
+
+class Act(NamedTuple):
+    """Columns of `acts`: a delivery, and the acknowledgement of it that waits."""
+
+    ROW: int
+    FRAME: int
+    EXTRA: int
+    NUMBER: int
+    OUTCOME: int
+    MULTIPLE: int
+    REQUEUE: int
+    SAID: int  # id of the acknowledgement
+    SAID_FRAME: int
+    SAID_TS: int
+    ROLLED_TS: int  # when a rollback brought it back before; -1: never
+    NEXT: int
+
+
+class Asked(NamedTuple):
+    """Columns of `asked`: a tx.commit or tx.rollback."""
+
+    COMMITS: int
+    FRAME: int
+    FIRST: int  # what it is about; -1: nothing
+    NEXT: int
+
+
+TX, ACT, ASKED = declare(Channel), declare(Act), declare(Asked)
+FREE, USED, ASKED_FREE, ASKED_USED = range(4)
+Transactions = tuple[Array, Array, Array, Array]
+"""`work`, `acts`, `asked`, `counts`."""
+
+
+def fresh() -> Transactions:
+    """No transactions."""
+    return (
+        np.full((16, len(TX)), -1, np.int64),
+        np.zeros((16, len(ACT)), np.int64),
+        np.zeros((16, len(ASKED)), np.int64),
+        np.array([-1, 0, -1, 0], np.int64),
+    )
+
+
+def roomy(state: Transactions, accounts: int, asked: int) -> Transactions:
+    """Room for so many accounts in all, and so many further commits and rollbacks."""
+    work, acts, requests, counts = state
+    return grown(work, accounts, -1), acts, grown(requests, int(counts[ASKED_USED]) + asked), counts
+
+
+@called
+def forget(state: Transactions) -> None:
+    """Forget everything: the connection is over, and nothing waits."""
+    counts = state[3]
+    counts[FREE] = -1
+    counts[USED] = 0
+    counts[ASKED_FREE] = -1
+    counts[ASKED_USED] = 0
+
+
+@called
+def begin_channel(state: Transactions, account: int, mode: int) -> None:
+    """Make the row of an account that of a channel epoch on which nothing waits."""
+    work = state[0]
+    for column in range(len(TX)):
+        work[account, column] = -1
+    work[account, TX.MODE] = mode
+
+
+@called
+def act(state: Transactions, account: int) -> int:
+    """A row for an acknowledgement that waits, behind those since the last commit; -1: there is no room."""
+    work, acts, _, counts = state
+    each = counts[FREE]
+    if each >= 0:
+        counts[FREE] = acts[each, ACT.NEXT]
+    else:
+        each = counts[USED]
+        if each >= len(acts):
+            return -1
+        counts[USED] = each + 1
+    acts[each, ACT.NEXT] = -1
+    if work[account, TX.OPEN] < 0:
+        work[account, TX.OPEN] = each
+    else:
+        acts[work[account, TX.OPEN_LAST], ACT.NEXT] = each
+    work[account, TX.OPEN_LAST] = each
+    return each
+
+
+@called
+def free(state: Transactions, each: int) -> None:
+    """Give a row of `acts` back."""
+    _, acts, _, counts = state
+    acts[each, ACT.ROW] = -1
+    acts[each, ACT.NEXT] = counts[FREE]
+    counts[FREE] = each
+
+
+@called
+def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
+    """A commit or rollback of what waits since the last one."""
+    work, _, asked, counts = state
+    each = counts[ASKED_FREE]
+    if each >= 0:
+        counts[ASKED_FREE] = asked[each, ASKED.NEXT]
+    else:
+        each = counts[ASKED_USED]
+        counts[ASKED_USED] = each + 1
+    asked[each, ASKED.COMMITS] = commits
+    asked[each, ASKED.FRAME] = frame
+    asked[each, ASKED.FIRST] = work[account, TX.OPEN]
+    asked[each, ASKED.NEXT] = -1
+    work[account, TX.OPEN] = -1
+    if work[account, TX.ASKED] < 0:
+        work[account, TX.ASKED] = each
+    else:
+        asked[work[account, TX.ASKED_LAST], ASKED.NEXT] = each
+    work[account, TX.ASKED_LAST] = each
+
+
+@called
+def answered(state: Transactions, account: int) -> None:
+    """The oldest commit or rollback waits no more, and nothing is left of what it was about."""
+    work, _, asked, counts = state
+    each = work[account, TX.ASKED]
+    work[account, TX.ASKED] = asked[each, ASKED.NEXT]
+    asked[each, ASKED.NEXT] = counts[ASKED_FREE]
+    counts[ASKED_FREE] = each

@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from amqpscope.pipelines.here import batches, walked
+from amqpscope.pipelines.walks.settlements import Settlements
+from amqpscope.pipelines.walks.walk import Collected
+from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
+
+
+def up(connection: Connection) -> Connection:
+    """A connection of which both sides were seen."""
+    connection.client("channel.open")
+    connection.server("channel.open-ok")
+    return connection
+
+
+# Each scenario gives a connection and, for each delivery in the order of tags, the columns that must be.
+
+
+def singly() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.client("basic.consume", consumer_tag="c", queue="orders", no_ack=False)
+    c.server("basic.consume-ok", consumer_tag="c")
+    one, two, three, _ = (c.deliver(tag, routing_key="k", redelivered=tag == 2) for tag in range(1, 5))
+    ack = c.ack(1, client=True)
+    nack = c.nack(3, client=True, requeue=True)
+    reject = c.client("basic.reject", delivery_tag=2, requeue=False)
+    return c, [
+        {
+            "delivery_tag": 1,
+            "protocol": "amqp-0-9-1",
+            "kind": "deliver",
+            "consumer_tag": "c",
+            "queue": "orders",
+            "exchange": "",
+            "routing_key": "k",
+            "redelivered": False,
+            "body_size": 5,
+            "deliver_frame_no": one,
+            "deliver_packet": one + 1,
+            "deliver_capture": "a.pcap",
+            "deliver_ts_ns": one * TICK,
+            "settle_frame_no": ack,
+            "settle_packet": ack + 1,
+            "settle_capture": "a.pcap",
+            "settle_ts_ns": ack * TICK,
+            "outcome": "ack",
+            "multiple": False,
+            "requeue": None,
+            "ended_by": None,
+            "end_ts_ns": None,
+            "latency_ns": (ack - one) * TICK,
+        },
+        {"outcome": "reject", "requeue": False, "latency_ns": (reject - two) * TICK, "redelivered": True},
+        {"outcome": "nack", "requeue": True, "latency_ns": (nack - three) * TICK},
+        {"outcome": "none", "ended_by": "capture-end", "end_ts_ns": c.end, "settle_frame_no": None, "latency_ns": None},
+    ]
+
+
+def multiple() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    for tag in range(1, 6):
+        c.deliver(tag)
+    single = c.ack(2, client=True)
+    all_to_3 = c.ack(3, True, client=True)
+    rest = c.nack(5, True, client=True, requeue=True)
+    return c, [
+        {"settle_frame_no": all_to_3, "outcome": "ack", "multiple": True},
+        {"settle_frame_no": single, "outcome": "ack", "multiple": False},
+        {"settle_frame_no": all_to_3, "outcome": "ack", "multiple": True},
+        {"settle_frame_no": rest, "outcome": "nack", "multiple": True, "requeue": True},
+        {"settle_frame_no": rest, "outcome": "nack"},
+    ]
+
+
+def tag_zero_means_all_outstanding() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    c.deliver(2)
+    first = c.ack(0, True, client=True)
+    c.deliver(3)
+    second = c.ack(0, True, client=True)
+    c.deliver(4)
+    c.ack(0, client=True)  # a single one of tag 0 is of no delivery
+    return c, [
+        {"settle_frame_no": first, "multiple": True},
+        {"settle_frame_no": first},
+        {"settle_frame_no": second},
+        {"outcome": "none"},
+    ]
+
+
+def multiple_reaches_nothing_later() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    early = c.ack(100, True, client=True)
+    c.deliver(2)
+    late = c.ack(2, True, client=True)
+    return c, [{"settle_frame_no": early}, {"settle_frame_no": late}]
+
+
+def no_ack() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.client("basic.consume", consumer_tag="c", queue="q", no_ack=True)
+    c.deliver(1, no_ack=True)
+    c.ack(1, client=True)  # against the protocol
+    return c, [
+        {
+            "outcome": "auto",
+            "settle_ts_ns": None,
+            "latency_ns": None,
+            "ended_by": None,
+            "end_ts_ns": None,
+            "multiple": None,
+        }
+    ]
+
+
+def consumer_from_before_the_capture() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(7, no_ack=None, epoch=0)
+    c.deliver(8, no_ack=None, epoch=0)
+    ack = c.ack(7, client=True, epoch=0)
+    return c, [
+        {"outcome": "ack", "settle_frame_no": ack, "queue": None, "ended_by": None},
+        {"outcome": "unknown", "ended_by": "capture-end", "end_ts_ns": c.end},
+    ]
+
+
+def gets_pipelined() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    for queue in ("a", "b", "c"):
+        c.client("basic.get", queue=queue)
+    got = c.message("get", delivery_tag=1, no_ack=False)
+    c.server("basic.get-empty")
+    c.message("get", delivery_tag=2, no_ack=True)
+    ack = c.ack(1, client=True)
+    return c, [
+        {"kind": "get", "queue": "a", "consumer_tag": None, "outcome": "ack", "latency_ns": (ack - got) * TICK},
+        {"kind": "get", "queue": "c", "outcome": "auto"},
+    ]
+
+
+def recover() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    c.deliver(2)
+    c.deliver(3)
+    c.ack(2, client=True)
+    c.client("basic.recover", requeue=True)
+    c.deliver(4)  # was on its way
+    done = c.server("basic.recover-ok")
+    c.deliver(5, redelivered=True)
+    c.deliver(6, redelivered=True)
+    c.ack(6, True, client=True)
+    return c, [
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": done * TICK, "latency_ns": None, "multiple": None},
+        {"outcome": "ack"},
+        {"outcome": "none", "ended_by": "recover"},
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": done * TICK, "settle_frame_no": None},
+        {"outcome": "ack", "multiple": True, "redelivered": True},
+        {"outcome": "ack", "multiple": True},
+    ]
+
+
+def recover_async() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    c.client("basic.recover-async", requeue=True)
+    c.deliver(2)
+    return c, [{"outcome": "none", "ended_by": "recover"}, {"outcome": "none", "ended_by": "capture-end"}]
+
+
+def transaction() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    for tag in range(1, 8):
+        c.deliver(tag)
+    plain = c.ack(1, client=True)
+    c.client("tx.select")
+    c.server("tx.select-ok")
+    c.ack(2, client=True)
+    c.nack(3, client=True, requeue=False)
+    c.client("tx.commit")
+    c.ack(4, client=True)  # behind the commit: belongs to what follows
+    committed = c.server("tx.commit-ok")
+    c.ack(5, True, client=True)
+    c.client("tx.rollback")
+    back = c.server("tx.rollback-ok")
+    c.ack(5, client=True)
+    c.client("tx.commit")
+    again = c.server("tx.commit-ok")
+    c.ack(6, client=True)  # never committed
+    return c, [
+        {"outcome": "ack", "settle_frame_no": plain},
+        {
+            "outcome": "ack",
+            "settle_frame_no": committed,
+            "settle_ts_ns": committed * TICK,
+            "settle_packet": committed + 1,
+        },
+        {"outcome": "nack", "settle_frame_no": committed, "requeue": False},
+        {"outcome": "none", "ended_by": "rollback", "end_ts_ns": back * TICK, "settle_frame_no": None},
+        {"outcome": "ack", "settle_frame_no": again, "multiple": False},
+        {"outcome": "none", "ended_by": "capture-end"},
+        {"outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
+def commit_without_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.client("tx.select")
+    c.deliver(1)
+    c.ack(1, client=True)
+    c.client("tx.commit")
+    c.server("channel.close", reply_code=406)
+    return c, [{"outcome": "none", "ended_by": "channel-close"}]
+
+
+def closed_and_opened_again() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    close = c.client("channel.close")
+    c.deliver(2)  # was on its way
+    c.server("channel.close-ok")
+    c.client("channel.open", epoch=2)
+    c.deliver(1, epoch=2)
+    c.ack(0, True, client=True, epoch=2)
+    return c, [
+        {"channel_epoch": 1, "outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK},
+        {"channel_epoch": 1, "outcome": "none", "ended_by": "discarded", "end_ts_ns": close * TICK},
+        {"channel_epoch": 2, "outcome": "ack"},
+    ]
+
+
+def tag_of_a_consumer_used_again() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.client("basic.consume", consumer_tag="c", queue="one")
+    c.server("basic.consume-ok", consumer_tag="c")
+    c.client("basic.consume", consumer_tag="", queue="two")
+    c.server("basic.consume-ok", consumer_tag="amq.ctag-1")
+    c.deliver(1, "c")
+    c.deliver(2, "amq.ctag-1")
+    c.client("basic.cancel", consumer_tag="c")
+    c.client("basic.consume", consumer_tag="c", queue="three", no_wait=True)
+    c.deliver(3, "c")
+    return c, [{"queue": "one"}, {"queue": "two"}, {"queue": "three"}]
+
+
+def across_buckets() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    tags = [1, 65535, 65536, 200_000]
+    for tag in tags:
+        c.deliver(tag)
+    last = c.ack(0, True, client=True)
+    return c, [{"delivery_tag": tag, "settle_frame_no": last} for tag in tags]
+
+
+def said_behind_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    c.deliver(2)
+    c.deliver(1, channel=2)
+    c.ack(7, client=True)  # was never given
+    close = c.server("channel.close", reply_code=406)
+    c.ack(2, True, client=True)
+    c.ack(1, client=True, channel=2)
+    c.server("connection.close", channel=0, epoch=0, reply_code=320)
+    c.ack(1, client=True, channel=2)
+    return c, [
+        {"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK},
+        {"outcome": "none", "ended_by": "channel-close"},
+        {"channel": 2, "outcome": "ack"},
+    ]
+
+
+def hole() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    c.deliver(2)
+    c.lose(from_client=False)  # no acknowledgement comes from there
+    lost = c.lose(from_client=True)
+    c.ack(2, client=True)
+    c.deliver(3)
+    c.deliver(1, channel=2)
+    cut = c.frame(True, method="basic.nack", is_partial=True)
+    c.deliver(4)
+    return c, [
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": lost * TICK},
+        {"outcome": "ack", "ended_by": None},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": cut * TICK},
+        {"outcome": "none", "ended_by": "capture-end"},
+        {"channel": 2, "outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
+def times_that_cannot_be() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1, ts_ns=-(2**63))
+    c.ack(1, client=True, ts_ns=2**63 - 1)
+    return c, [{"outcome": "ack", "latency_ns": None}]
+
+
+def acknowledged_before_its_delivery() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.ack(1, client=True)
+    c.deliver(1)
+    late = c.ack(1, client=True)
+    return c, [{"outcome": "ack", "settle_frame_no": late}]
+
+
+def many_acknowledged_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
+    """What acknowledges many does not tell whether one of them was acknowledged in the hole."""
+    c = up(Connection())
+    c.deliver(1)
+    c.deliver(2)
+    gap = c.lose(from_client=True)
+    c.ack(1, client=True)
+    c.deliver(3)
+    c.ack(3, True, client=True)
+    return c, [
+        {"outcome": "ack", "settle_frame_no": gap},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": gap * TICK, "latency_ns": None},
+        {"outcome": "ack", "multiple": True},
+    ]
+
+
+def transaction_around_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+    """A rollback may be lost; so is the beginning of it all."""
+    c = up(Connection())
+    c.deliver(1)
+    c.lose(from_client=True)
+    c.ack(1, client=True)
+    c.client("tx.commit")
+    done = c.server("tx.commit-ok")
+    c.deliver(2)
+    c.ack(2, client=True)
+    c.lose(from_client=True)
+    c.client("tx.commit")
+    c.server("tx.commit-ok")
+    return c, [
+        {"outcome": "ack", "settle_frame_no": done},
+        {"outcome": "none", "ended_by": "gap", "latency_ns": None},
+    ]
+
+
+def begun_inside_a_transaction() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(7, epoch=0)
+    c.ack(7, client=True, epoch=0)
+    c.client("tx.commit", epoch=0)
+    done = c.server("tx.commit-ok", epoch=0)
+    return c, [{"outcome": "ack", "settle_frame_no": done}]
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        many_acknowledged_behind_a_gap,
+        transaction_around_a_hole,
+        begun_inside_a_transaction,
+        singly,
+        multiple,
+        tag_zero_means_all_outstanding,
+        multiple_reaches_nothing_later,
+        no_ack,
+        consumer_from_before_the_capture,
+        gets_pipelined,
+        recover,
+        recover_async,
+        transaction,
+        commit_without_an_answer,
+        closed_and_opened_again,
+        tag_of_a_consumer_used_again,
+        across_buckets,
+        said_behind_the_servers_close,
+        hole,
+        acknowledged_before_its_delivery,
+        times_that_cannot_be,
+    )
+}
+
+
+def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
+    """Deliveries, acknowledgements, recovers and transactions at random; a loop keeps the books as a broker would."""
+    chance = random.Random(seed)
+    c = up(Connection())
+    tag = 0
+    expected: dict[int, dict[str, Any]] = {}
+    outstanding: list[int] = []
+    pending: list[tuple[list[int], dict[str, Any]]] = []
+    in_transaction = False
+    step = chance.choice([1, 1, 40000])
+    for _ in range(chance.randint(1, 50)):
+        what = chance.choice(["deliver"] * 4 + ["single", "single", "multiple", "multiple", "recover", "tx"])
+        if what == "deliver":
+            tag += chance.randint(1, step)
+            c.deliver(tag)
+            outstanding.append(tag)
+            expected[tag] = {"delivery_tag": tag, "outcome": "none", "settle_frame_no": None, "ended_by": "capture-end"}
+        elif what in ("single", "multiple"):
+            number = chance.choice([*outstanding, tag, 0]) if what == "multiple" else chance.choice([*outstanding, tag])
+            settle = chance.choice([c.ack, c.ack, c.nack])
+            frame = settle(number, what == "multiple", client=True)
+            if what == "multiple":
+                reached = [each for each in outstanding if number == 0 or each <= number]
+            else:
+                reached = [each for each in outstanding if each == number]
+            row = {
+                "outcome": settle.__name__,
+                "settle_frame_no": frame,
+                "multiple": what == "multiple",
+                "ended_by": None,
+            }
+            outstanding = [each for each in outstanding if each not in reached]
+            if in_transaction:
+                pending.append((reached, row))
+            else:
+                for each in reached:
+                    expected[each] |= row
+        elif what == "recover" and chance.random() < 0.3:
+            c.client("basic.recover", requeue=True)
+            c.server("basic.recover-ok")
+            for each in outstanding:
+                expected[each]["ended_by"] = "recover"
+            outstanding = []
+        elif what == "tx" and not in_transaction:
+            c.client("tx.select")
+            c.server("tx.select-ok")
+            in_transaction = True
+        elif what == "tx":
+            kept = chance.random() < 0.6
+            c.client("tx.commit" if kept else "tx.rollback")
+            done = c.server("tx.commit-ok" if kept else "tx.rollback-ok")
+            for reached, row in pending:
+                for each in reached:
+                    if kept:
+                        expected[each] |= row | {"settle_frame_no": done}
+                    else:
+                        expected[each]["ended_by"] = "rollback"
+                        outstanding.append(each)
+            pending = []
+    return c, [expected[each] for each in sorted(expected)]
+
+
+MADE = {name: scenario() for name, scenario in SCENARIOS.items()}
+MADE |= {f"random {seed}": random_connection(seed) for seed in range(200)}
+ORDER = ("connection_id", "channel", "channel_epoch", "delivery_tag")
+
+
+FEW = [*list(MADE)[:: len(MADE) // 24]]
+"""Some of them: batches of few events take long."""
+
+
+def checked(result, names=MADE) -> None:
+    rows = by_connection(result, *ORDER)
+    for connection, expected in map(MADE.get, names):
+        check(rows.get(connection.id, []), expected)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return arrow([connection for connection, _ in MADE.values()])
+
+
+@pytest.fixture(scope="module")
+def few():
+    return arrow([MADE[name][0] for name in FEW])
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_scenario(name):
+    connection, expected = MADE[name]
+    rows = walked(arrow([connection]), [Settlements()])["settlements"]
+    check(by_connection(rows, *ORDER).get(connection.id, []), expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_small_batches(few, size):
+    checked(walked(few, [Settlements()], size)["settlements"], FEW)
+
+
+@pytest.mark.parametrize("size", [100, 1000, 1 << 17])
+def test_batches_of_any_size(tables, size):
+    checked(walked(tables, [Settlements()], size)["settlements"])
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_state_is_taken_up_elsewhere(few, size):
+    found = Collected()
+    state = Settlements().take_out()
+    for events in batches(few, [Settlements()], size):
+        walk = Settlements()
+        walk.put_back(state)
+        found.add(walk.feed(events))
+        state = walk.take_out()
+    walk = Settlements()
+    walk.put_back(state)
+    found.add(walk.finish())
+    checked(found.table("settlements"), FEW)
+
+
+@pytest.mark.compiled
+def test_compiled(tables):
+    checked(walked(tables, [Settlements(compiled=True)], 1000)["settlements"])
+
+
+def test_what_waits_beyond_the_limit_is_evicted():
+    c = up(Connection())
+    for tag in range(1, 8):
+        c.deliver(tag)
+    c.ack(7, True, client=True)
+    rows = walked(arrow([c]), [Settlements(limit=5)])["settlements"].to_pylist()
+    ended = {row["delivery_tag"]: (row["outcome"], row["ended_by"]) for row in rows}
+    assert ended == dict.fromkeys(range(1, 6), ("ack", None)) | dict.fromkeys((6, 7), ("none", "evicted"))
