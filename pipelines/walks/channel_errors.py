@@ -1,0 +1,278 @@
+"""Channel errors: channels and connections that were closed with an error, and what it is about.
+
+A close names the class and method of the request that it refuses. The queue and the exchange are those of the last such
+request of the other side on that channel (connection.close: on any channel, where channels do not differ). Where frames
+that nobody saw may lie between the two, they are unknown. Errors are looked up all at once: each finds the last request
+before it in one sort, so nothing goes over the requests one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope import spec
+from amqpscope.pipelines.walks.connection import is_gap
+from amqpscope.pipelines.walks.events import ANOMALIES, EV, FRAMES, Events, what
+from amqpscope.pipelines.walks.store import pack, unpack
+from amqpscope.pipelines.walks.walk import Needs, Rows, conform
+
+NAME, VERSION = "channel_errors", 1
+FINE = (0, 200)
+"""Reply codes that are no error; php-amqplib closes with 0."""
+REACH = 1 << 17
+"""Frames of a connection: an error that is about a request further back has no queue and no exchange."""
+
+_AMQP = spec.load("amqp-0-9-1")
+REQUESTS = tuple(
+    method.full_name
+    for method in _AMQP.methods
+    if method.from_client and {"queue", "exchange"} & {field.name for field in method.fields}
+)
+"""Methods of clients that name a queue or an exchange."""
+DECLARED = "queue.declare-ok"
+"""The queue that an empty name means."""
+CLOSES = ("channel.close", "connection.close")
+GAPS = tuple(code for code in spec.anomalies() if is_gap(what(ANOMALIES, code)))
+
+_CLOSE, _CONNECTION_CLOSE = (what(FRAMES, method) for method in CLOSES)
+_REQUESTS = [what(FRAMES, method) for method in REQUESTS]
+_DECLARED, _DECLARE = what(FRAMES, DECLARED), what(FRAMES, "queue.declare")
+_GAPS = [what(ANOMALIES, code) for code in GAPS]
+_METHODS = {(method.class_id, method.id): method.full_name for method in _AMQP.methods}
+_NAMES = ("queue", "exchange")
+_CLOSE_COLUMNS = (
+    "connection_id", "channel", "channel_epoch", "from_client", "method", "reply_code", "reply_text", "frame_no",
+    "capture", "packet", "ts_ns",
+)  # fmt: skip
+_KEY = (EV.CONNECTION, EV.FROM_CLIENT, EV.WHAT, EV.CHANNEL, EV.EPOCH, EV.ORDER)
+_CONNECTION, _SIDE, _WORD, _CHANNEL, _EPOCH, _ORDER = range(6)
+"""Columns of keys."""
+_ON_CHANNEL, _ON_ANY = [_CONNECTION, _SIDE, _WORD, _CHANNEL, _EPOCH], [_CONNECTION, _SIDE, _WORD]
+_OF_SIDE = [_CONNECTION, _SIDE]
+_CUT = 0
+"""EV.WHAT of a frame of which it is not known what it says."""
+
+
+class ChannelErrors:
+    """The walk that writes `channel_errors`: one row per close with an error.
+
+    State is the last request of each method on each channel of the connection that is open, within REACH.
+    """
+
+    tables = ("channel_errors",)
+    needs: ClassVar[Mapping[int, Needs]] = {
+        ANOMALIES: Needs((), GAPS),
+        FRAMES: Needs(("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES)),
+    }
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._renew()
+
+    def _renew(self) -> None:
+        self._keys = np.zeros((0, len(_KEY)), np.int64)
+        """Of the requests that are remembered, in their order."""
+        self._names = pa.table({name: pa.nulls(0, pa.string()) for name in _NAMES})
+        """Their queues and exchanges."""
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; rows of its errors."""
+        if not len(events):
+            return
+        closes = np.flatnonzero(np.isin(events.what, (_CLOSE, _CONNECTION_CLOSE)))
+        if len(closes):
+            code = events.take(FRAMES, closes, ["reply_code"])["reply_code"]
+            failed = pc.and_(pc.is_valid(code), pc.invert(pc.is_in(code, value_set=pa.array(FINE, code.type))))
+            closes = closes[failed.to_numpy()]
+        if len(closes):
+            yield "channel_errors", self._errors(events, closes)
+        self._remember(events)
+
+    def finish(self) -> Iterator[Rows]:
+        """Nothing waits for the end."""
+        self._renew()
+        return iter(())
+
+    def take_out(self) -> bytes:
+        """State of the connection that is open; the walk is then as new."""
+        state = pack(NAME, VERSION, {"keys": self._keys, "names": self._names})
+        self._renew()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Go on where `take_out` left.
+
+        Raises:
+            ValueError: that is the state of something else.
+        """
+        parts = unpack(NAME, VERSION, state)
+        self._keys, self._names = parts["keys"], parts["names"]
+
+    def _errors(self, events: Events, closes: Any) -> pa.Table:
+        """Rows of these closes."""
+        frames = events.take(FRAMES, closes, (*_CLOSE_COLUMNS, "class_id", "method_id"))
+        ids = list(zip(frames["class_id"].to_pylist(), frames["method_id"].to_pylist(), strict=True))
+        failed = [_named(*each) for each in ids]
+        word = np.array([what(FRAMES, name) if name in REQUESTS else -1 for name in failed], np.int64)
+        seen = _Seen(self._keys, events)
+        names = self._names_of(events, seen, seen.requests(closes, word))
+        columns = {
+            **{name: frames[name] for name in _CLOSE_COLUMNS},
+            "failed_method": pa.array(failed, pa.string()),
+            **{name: names[name] for name in _NAMES},
+        }
+        return conform("channel_errors", columns, len(closes))
+
+    def _names_of(self, events: Events, seen: _Seen, places: Any) -> pa.Table:
+        """Queues and exchanges of these rows of `seen`, null for -1; an empty queue means the one declared last."""
+        found = self._fetched(events, seen, places)
+        empty = pc.fill_null(pc.equal(found["queue"], ""), False).to_numpy()
+        if not empty.any():
+            return found
+        declared = np.full(len(places), -1)
+        declared[empty] = seen.declared(places[empty])
+        meant = self._fetched(events, seen, declared)["queue"]
+        return found.set_column(0, "queue", pc.if_else(empty, meant, found["queue"]))
+
+    def _fetched(self, events: Events, seen: _Seen, places: Any) -> pa.Table:
+        earlier = len(self._keys)
+        old, new = (places >= 0) & (places < earlier), places >= earlier
+        fresh = events.take(FRAMES, seen.at[places[new]], _NAMES).cast(self._names.schema)
+        row = np.zeros(len(places), np.int64)
+        row[old], row[new] = np.arange(old.sum()), old.sum() + np.arange(new.sum())
+        return pa.concat_tables([self._names.take(places[old]), fresh]).take(pa.array(row, mask=places < 0))
+
+    def _remember(self, events: Events) -> None:
+        """Keep what later errors of the last connection of the batch may be about."""
+        seen = _Seen(self._keys, events)
+        last, order = events.matrix[-1, [EV.CONNECTION, EV.ORDER]].tolist()
+        mine = np.flatnonzero((seen.keys[:, _CONNECTION] == last) & (seen.keys[:, _ORDER] >= order - REACH))
+        keys = seen.keys[mine]
+        # A gap makes those of its side before it unknown.
+        gap = _last_before(seen.gap_keys, seen.gaps, keys, np.full(len(keys), len(events)), _OF_SIDE)
+        mine = mine[seen.at[mine] > _at(seen.gaps, gap)]
+        # The last one of each method on each channel: the first, seen from the end.
+        keys, mine = seen.keys[mine[::-1]], mine[::-1]
+        kind = (keys[:, _WORD] << 17) | (keys[:, _SIDE] << 16) | keys[:, _CHANNEL]
+        kept = np.sort(mine[np.unique(kind, return_index=True)[1]])
+        names = self._names_of(events, seen, kept).combine_chunks()
+        self._keys, self._names = seen.keys[kept], names
+
+
+class _Seen:
+    """Requests that are remembered, and those of a batch; also queue.declare-ok, and frames that are cut.
+
+    Attributes:
+        keys: what is in `_KEY` of each (int64), in their order.
+        at: their positions in the batch; those before it are negative.
+        gap_keys: `keys` of gaps.
+        gaps: positions of these.
+    """
+
+    def __init__(self, earlier: Any, events: Events) -> None:
+        matrix, word = events.matrix, events.what
+        cut = (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
+        here = np.flatnonzero(np.isin(word, [*_REQUESTS, _DECLARED]) | cut)
+        self.keys = np.concatenate([earlier, matrix[here[:, None], _KEY]])
+        self.at = np.concatenate([np.arange(-len(earlier), 0), here])
+        self.gaps = np.flatnonzero(np.isin(word, _GAPS) & (matrix[:, EV.FROM_CLIENT] >= 0))
+        self.gap_keys = matrix[self.gaps[:, None], _KEY]
+        self._matrix = matrix
+
+    def requests(self, closes: Any, word: Any) -> Any:
+        """The last request before each close, -1 where it is not known.
+
+        Args:
+            closes: positions.
+            word: EV.WHAT of the methods that they name; -1 for none that names a queue or an exchange.
+        """
+        wanted = self._matrix[closes[:, None], _KEY]
+        wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
+        wanted[:, _WORD] = word
+        of_channel = self._matrix[closes, EV.WHAT] == _CLOSE
+        gap = _at(self.gaps, _last_before(self.gap_keys, self.gaps, wanted, closes, _OF_SIDE))
+        on_channel = _last_before(self.keys, self.at, wanted, closes, _ON_CHANNEL)
+        on_any = _last_before(self.keys, self.at, wanted, closes, _ON_ANY)
+        other = np.where(on_any >= 0, self._on_other_channels()[on_any], -1)
+        other[_at(self.at, other) < gap] = -1
+        on_any[self._in_reach(other, wanted[:, _ORDER]) >= 0] = -1
+        found = np.where(word >= 0, np.where(of_channel, on_channel, on_any), -1)
+        wanted[:, _WORD] = _CUT
+        cuts = [_last_before(self.keys, self.at, wanted, closes, columns) for columns in (_ON_CHANNEL, _ON_ANY)]
+        cut = _at(self.at, np.where(of_channel, *cuts))
+        found[_at(self.at, found) < np.maximum(gap, cut)] = -1
+        return self._in_reach(found, wanted[:, _ORDER])
+
+    def _on_other_channels(self) -> Any:
+        """For each request the last one of its method before it on another channel, -1 for none; one -1 behind all."""
+        keys = self.keys
+        order = np.lexsort((self.at, *keys[:, _ON_ANY].T[::-1]))
+        same = np.all(keys[order[1:]][:, _ON_ANY] == keys[order[:-1]][:, _ON_ANY], axis=1)
+        moved = keys[order[1:], _CHANNEL] != keys[order[:-1], _CHANNEL]
+        place = np.arange(len(order))
+        # Where a method begins, and where the channel changes: what lies just before that.
+        begin = np.maximum.accumulate(np.where(np.append(True, ~same)[: len(order)], place, 0))
+        change = np.maximum.accumulate(np.where(np.append(False, same & moved)[: len(order)], place, 0))
+        result = np.full(len(order) + 1, -1)
+        result[order] = np.where(change > begin, order[np.maximum(change, 1) - 1], -1)
+        return result
+
+    def _in_reach(self, found: Any, order: Any) -> Any:
+        """Of these rows those at most REACH frames before, else -1."""
+        if not len(self.keys):
+            return found
+        return np.where((found >= 0) & (self.keys[found, _ORDER] >= order - REACH), found, -1)
+
+    def declared(self, requests: Any) -> Any:
+        """The last queue.declare-ok on the channel before each of these requests, -1 where that is not known."""
+        wanted, before = self.keys[requests], self.at[requests]
+        wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
+        means = wanted[:, _WORD] != _DECLARE
+        wanted[:, _WORD] = _DECLARED
+        found = _last_before(self.keys, self.at, wanted, before, _ON_CHANNEL)
+        gap = _last_before(self.gap_keys, self.gaps, wanted, before, _OF_SIDE)
+        known = means & (_at(self.at, found) > _at(self.gaps, gap))
+        return self._in_reach(np.where(known, found, -1), wanted[:, _ORDER])
+
+
+def _named(class_id: int | None, method_id: int | None) -> str | None:
+    """The name of a method by its ids; None where a close names none."""
+    if not class_id and not method_id:
+        return None
+    return _METHODS.get((class_id or 0, method_id or 0), f"{class_id}.{method_id}")
+
+
+def _at(positions: Any, places: Any) -> Any:
+    """Positions of these, for -1 one before all."""
+    before = np.full(len(places), np.iinfo(np.int64).min)
+    return np.where(places < 0, before, positions[places]) if len(positions) else before
+
+
+def _last_before(keys: Any, at: Any, wanted: Any, before: Any, columns: list[int]) -> Any:
+    """The last row with the wanted key before a position.
+
+    Args:
+        keys: int64, rows.
+        at: their positions.
+        wanted: rows of the same columns.
+        before: their positions.
+        columns: what must be equal.
+
+    Returns:
+        A row for each that is wanted, -1 for none.
+    """
+    both = np.concatenate([keys[:, columns], wanted[:, columns]])
+    is_wanted = np.arange(len(both)) >= len(keys)
+    order = np.lexsort((~is_wanted, np.concatenate([at, before]), *both.T[::-1]))
+    place = np.maximum.accumulate(np.where(is_wanted[order], -1, np.arange(len(order))))
+    asked = np.flatnonzero(is_wanted[order])
+    found = order[place[asked]]
+    alike = (place[asked] >= 0) & np.all(both[found] == both[order[asked]], axis=1)
+    result = np.full(len(wanted), -1)
+    result[order[asked] - len(keys)] = np.where(alike, found, -1)
+    return result

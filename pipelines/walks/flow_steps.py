@@ -1,0 +1,121 @@
+"""Flow control: the few events of a batch that may begin or end a wait, picked out with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amqpscope import spec
+from amqpscope.pipelines.walks.connection import is_gap
+from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events, what
+
+METHODS = (
+    "connection.blocked", "connection.unblocked", "connection.close", "channel.flow", "channel.flow-ok",
+    "channel.open", "channel.close",
+)  # fmt: skip
+BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE = (what(FRAMES, method) for method in METHODS)
+GAPS = tuple(code for code in spec.anomalies() if is_gap(what(ANOMALIES, code)))
+"""Anomalies before which frames of that side may be missing."""
+ASKED = ("active", "reply_code", "class_id", "method_id")
+"""Columns of frames that tell what they ask for."""
+
+_AMQP = spec.load("amqp-0-9-1")
+REFUSAL = (
+    _AMQP.constant("not-implemented").value, _AMQP.method("channel.flow").class_id, _AMQP.method("channel.flow").id,
+)  # fmt: skip
+"""Reply code, class and method of the close with which RabbitMQ answers a client's channel.flow that is not active."""
+
+_GAP_WORDS = np.array([what(ANOMALIES, code) for code in GAPS])
+
+
+class Step(NamedTuple):
+    """An event that may matter to waits."""
+
+    at: int
+    """Its position in the batch."""
+    identity: int
+    """connection_id"""
+    word: int
+    """EV.WHAT"""
+    side: int
+    channel: int
+    epoch: int
+    ts: int
+    is_gap: bool
+    is_cut: bool
+    """A frame of which it is not known what it says."""
+    active: bool | None
+    refuses: bool
+    """A close that says that channel.flow is not implemented."""
+    silence_ts: int
+    """Of its connection: its first FIN or RST, else its last packet; -1 where its row is not in this batch."""
+    ended: bool
+    """There was a FIN or RST."""
+
+
+def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]]) -> Iterator[Step]:
+    """Events that may matter: of connections that wait or are asked to, and of their channels that do.
+
+    Args:
+        events: a batch.
+        identity: the connection that is open.
+        scopes: what waits there: channels with sides.
+    """
+    matrix, word = events.matrix, events.what
+    flows = np.flatnonzero(word == FLOW)
+    asks = np.concatenate([flows, np.flatnonzero(word == BLOCKED)])
+    subjects = np.unique(matrix[asks, EV.CONNECTION])
+    channels = np.unique(matrix[flows, EV.CHANNEL])
+    if scopes:
+        subjects = np.append(subjects, identity)
+        channels = np.append(channels, [channel for channel, _ in scopes])
+    if not len(subjects):
+        return iter(())
+    some = np.flatnonzero(np.isin(matrix[:, EV.CONNECTION], subjects))
+    said, channel = word[some], matrix[some, EV.CHANNEL]
+    waits = np.isin(channel, channels)
+    mine = waits & np.isin(said, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])
+    mine |= np.isin(said, [BLOCKED, UNBLOCKED, CLOSE])
+    mine |= np.isin(said, _GAP_WORDS) & (matrix[some, EV.FROM_CLIENT] >= 0)
+    mine |= _cut(events, some) & (waits | (channel == 0))
+    return _steps(events, some[mine])
+
+
+def _cut(events: Events, at: Any) -> Any:
+    return (events.matrix[at, EV.CUT] == 1) & (events.source[at] == FRAMES)
+
+
+def _steps(events: Events, at: Any) -> Iterator[Step]:
+    """Events at these positions with what matters of them."""
+    rows = events.matrix[at]
+    frames = np.flatnonzero(events.source[at] == FRAMES)
+    active, refuses = np.full(len(at), None), np.zeros(len(at), bool)
+    if len(frames):
+        table = events.take(FRAMES, at[frames], ASKED)
+        active[frames] = table["active"].to_pylist()
+        said = [table[name].fill_null(-1).to_numpy() for name in table.column_names[1:]]
+        refuses[frames] = np.all([column == value for column, value in zip(said, REFUSAL, strict=True)], axis=0)
+    columns = (
+        at,
+        *(rows[:, column] for column in (EV.CONNECTION, EV.WHAT, EV.FROM_CLIENT, EV.CHANNEL, EV.EPOCH, EV.TS)),
+        np.isin(rows[:, EV.WHAT], _GAP_WORDS),
+        _cut(events, at),
+        active,
+        refuses,
+        *silences(events, at),
+    )
+    return map(Step._make, zip(*(column.tolist() for column in columns), strict=True))
+
+
+def silences(events: Events, at: Any) -> tuple[Any, Any]:
+    """`silence_ts` and `ended` (see `Step`) of the connections of these events, where their rows are in this batch."""
+    matrix = events.matrix
+    rows = np.flatnonzero(events.source == CONNECTIONS)
+    if not len(rows):
+        return np.full(len(at), -1), np.zeros(len(at), bool)
+    row = rows[np.maximum(np.searchsorted(rows, at, "right") - 1, 0)]
+    here = (row <= at) & (matrix[row, EV.CONNECTION] == matrix[at, EV.CONNECTION])
+    closed, last = matrix[row, EV.NUMBER], matrix[row, EV.TS]
+    return np.where(here, np.where(closed >= 0, closed, last), -1), here & (matrix[row, EV.MULTIPLE] == 1)

@@ -1,0 +1,262 @@
+"""Heartbeats: whether each side showed signs of life as often as was agreed.
+
+Any byte is a sign of life (AMQP 0-9-1, 4.2.7), so frames count with their first and their last one, and bytes that were
+skipped count as well. Silence is counted from connection.tune-ok, with which the interval is agreed, to the first
+connection.close; where these were not seen, from the first packet, and to the last. When bytes came that the capture
+lacks is not known: what ends with a gap is no silence, and of a direction that is missing nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.pipelines.walks.connection import CLIENT, CONN, attend, fresh, is_missing, open_connection
+from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events, what
+from amqpscope.pipelines.walks.store import declare, pack, unpack
+from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
+
+NAME, VERSION = "heartbeats", 1
+PROTOCOL = "amqp-0-9-1"
+SECOND = 1_000_000_000
+LONGEST = (1 << 63) - 1
+"""292 years: longer silences are clamped to it."""
+
+
+class Span(NamedTuple):
+    """Columns of `span`: between what times silence counts on the connection that is open."""
+
+    APPLIES: int  # 1: it has a row, and speaks AMQP 0-9-1
+    NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
+    AGREED: int  # 1: connection.tune-ok was seen
+    CLOSED: int  # 1: connection.close was seen
+    END: int  # time of that, else of the last packet
+
+
+class Sign(NamedTuple):
+    """Columns of `signs`, which has a row for each side."""
+
+    HEARD: int  # 1: something of it was seen
+    LATEST: int  # time of its last sign of life, and not before silence counts
+    SILENCE: int  # longest one until then
+    MISSED: int  # whole intervals without a sign
+    LOST: int  # the last gap is before this frame
+
+
+class Row(NamedTuple):
+    """Columns of `rows`; -1 for null."""
+
+    CONNECTION: int
+    FROM_CLIENT: int
+    NEGOTIATED: int
+    SILENCE: int
+    MISSED: int
+
+
+SPAN, SIGN, ROW = declare(Span), declare(Sign), declare(Row)
+NOT_MINE = -2
+"""Stands in `negotiated` for a connection of another protocol."""
+
+_GAP, _SKIPPED = what(ANOMALIES, "tcp-hole"), what(ANOMALIES, "octets-skipped")
+_TUNE_OK, _CLOSE = what(FRAMES, "connection.tune-ok"), what(FRAMES, "connection.close")
+
+
+class Heartbeats:
+    """The walk that writes `heartbeats`: one row per connection of AMQP 0-9-1 and direction.
+
+    State is of a fixed size.
+    """
+
+    tables = ("heartbeats",)
+    needs: ClassVar[Mapping[int, Needs]] = {
+        CONNECTIONS: Needs(("heartbeat",)),
+        ANOMALIES: Needs((), ("tcp-hole", "octets-skipped")),
+        FRAMES: Needs(),
+    }
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._renew()
+
+    def _renew(self) -> None:
+        self._conn, _ = fresh()
+        self._span = np.zeros(len(SPAN), np.int64)
+        self._signs = np.zeros((2, len(SIGN)), np.int64)
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; rows of connections that are over."""
+        if not len(events):
+            return
+        begun = int(np.count_nonzero(events.source == CONNECTIONS))
+        rows = np.zeros((2 * (begun + 1), len(ROW)), np.int64)
+        no_gaps = np.zeros((0, 3), np.int64)
+        state = (self._conn, no_gaps, self._span, self._signs)
+        count = call(listen, self.compiled, *state, events.matrix, _negotiated(events), rows)
+        yield from _rows(rows[:count])
+
+    def finish(self) -> Iterator[Rows]:
+        """Rows of the last connection."""
+        rows = np.zeros((2, len(ROW)), np.int64)
+        count = call(conclude, False, self._conn, self._span, self._signs, rows, 0)
+        self._renew()
+        yield from _rows(rows[:count])
+
+    def take_out(self) -> bytes:
+        """State of the connection that is open; the walk is then as new."""
+        state = pack(NAME, VERSION, {"conn": self._conn, "span": self._span, "signs": self._signs})
+        self._renew()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Go on where `take_out` left.
+
+        Raises:
+            ValueError: that is the state of something else.
+        """
+        parts = unpack(NAME, VERSION, state)
+        self._conn, self._span, self._signs = parts["conn"], parts["span"], parts["signs"]
+
+
+def _negotiated(events: Events) -> Array:
+    """Per event, of a connection's row the interval in seconds, -1 where it was not seen, or NOT_MINE."""
+    found = events.ints({CONNECTIONS: "heartbeat"})
+    at = np.flatnonzero(events.source == CONNECTIONS)
+    if len(at):
+        protocol = events.take(CONNECTIONS, at, ["protocol"])["protocol"]
+        mine = pc.fill_null(pc.equal(protocol, PROTOCOL), False).to_numpy()
+        found[at[~mine]] = NOT_MINE
+    return found
+
+
+def _rows(rows: Array) -> Iterator[Rows]:
+    if len(rows):
+        columns = {
+            "connection_id": rows[:, ROW.CONNECTION],
+            "from_client": pa.array(rows[:, ROW.FROM_CLIENT] == CLIENT),
+            "negotiated_s": known(rows[:, ROW.NEGOTIATED]),
+            "longest_silence_ns": known(rows[:, ROW.SILENCE]),
+            "missed": known(rows[:, ROW.MISSED]),
+        }
+        yield "heartbeats", conform("heartbeats", columns, len(rows))
+
+
+@kernel
+def listen(
+    conn: Array, gaps: Array, span: Array, signs: Array, events: Array, negotiated: Array, rows: Array
+) -> int:  # fmt: skip
+    """Walk over a batch.
+
+    Args:
+        conn: CONN.
+        gaps: no rows; gaps are not needed later.
+        span: SPAN.
+        signs: SIGN, of each side.
+        events: EV.
+        negotiated: see `_negotiated`.
+        rows: ROW; two for each connection that may end here.
+
+    Returns:
+        Number of rows that were written.
+    """
+    count = 0
+    for i in range(len(events)):
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            count = conclude(conn, span, signs, rows, count)
+            open_connection(conn, events[i, EV.CONNECTION])
+            for column in range(len(span)):
+                span[column] = 0
+        attend(conn, gaps, events, i, i)
+        source = events[i, EV.SOURCE]
+        if source == CONNECTIONS:
+            begin(span, signs, events, i, negotiated[i])
+        elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
+            word = events[i, EV.WHAT]
+            if source == FRAMES:
+                if word == _TUNE_OK and span[SPAN.AGREED] == 0:
+                    agree(span, signs, events[i, EV.TS])
+                if word == _CLOSE and span[SPAN.CLOSED] == 0:
+                    span[SPAN.CLOSED] = 1
+                    span[SPAN.END] = events[i, EV.TS]
+                hear(span, signs, events, i, False)
+            elif source == ANOMALIES and word in (_GAP, _SKIPPED):
+                hear(span, signs, events, i, word == _GAP)
+    return count
+
+
+@kernel
+def begin(span: Array, signs: Array, events: Array, i: int, negotiated: int) -> None:
+    """A connection begins: until something else is seen, silence counts from its first packet to its last."""
+    span[SPAN.APPLIES] = 0 if negotiated == NOT_MINE else 1
+    span[SPAN.NEGOTIATED] = negotiated
+    span[SPAN.AGREED] = 0
+    span[SPAN.CLOSED] = 0
+    span[SPAN.END] = events[i, EV.TS]
+    for side in range(2):
+        signs[side, SIGN.HEARD] = 0
+        signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
+        signs[side, SIGN.SILENCE] = 0
+        signs[side, SIGN.MISSED] = 0
+        signs[side, SIGN.LOST] = -1
+
+
+@kernel
+def agree(span: Array, signs: Array, ts: int) -> None:
+    """The interval is agreed: silence counts from now on."""
+    span[SPAN.AGREED] = 1
+    for side in range(2):
+        signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], ts)
+        signs[side, SIGN.SILENCE] = 0
+        signs[side, SIGN.MISSED] = 0
+
+
+@kernel
+def hear(span: Array, signs: Array, events: Array, i: int, is_gap: bool) -> None:
+    """Note a sign of life; a gap is one of which the time is not known, and so is the frame behind it."""
+    side = events[i, EV.FROM_CLIENT]
+    first = events[i, EV.FIRST_TS]
+    last = events[i, EV.TS]
+    if is_gap:
+        signs[side, SIGN.LOST] = events[i, EV.ORDER]
+    elif signs[side, SIGN.LOST] != events[i, EV.ORDER]:
+        note_silence(span, signs, side, first if first >= 0 else last)
+    signs[side, SIGN.HEARD] = 1
+    signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], last)
+
+
+@kernel
+def note_silence(span: Array, signs: Array, side: int, until: int) -> None:
+    """Count the silence of a side until a time."""
+    early = signs[side, SIGN.LATEST]
+    late = min(until, span[SPAN.END])
+    if late <= early:
+        return
+    silence = LONGEST
+    if early >= 0 or late <= LONGEST + early:
+        silence = late - early
+    signs[side, SIGN.SILENCE] = max(signs[side, SIGN.SILENCE], silence)
+    if span[SPAN.NEGOTIATED] > 0:
+        signs[side, SIGN.MISSED] += silence // (span[SPAN.NEGOTIATED] * SECOND)
+
+
+@kernel
+def conclude(conn: Array, span: Array, signs: Array, rows: Array, count: int) -> int:
+    """Write the rows of the connection that is open; gives the number of rows that are then written."""
+    if span[SPAN.APPLIES] != 1:
+        return count
+    span[SPAN.APPLIES] = 0
+    for side in range(2):
+        note_silence(span, signs, side, span[SPAN.END])
+        unknown = is_missing(conn, side) and signs[side, SIGN.HEARD] == 0
+        rows[count, ROW.CONNECTION] = conn[CONN.ID]
+        rows[count, ROW.FROM_CLIENT] = side
+        rows[count, ROW.NEGOTIATED] = span[SPAN.NEGOTIATED]
+        rows[count, ROW.SILENCE] = -1 if unknown else signs[side, SIGN.SILENCE]
+        rows[count, ROW.MISSED] = -1 if unknown or span[SPAN.NEGOTIATED] < 0 else signs[side, SIGN.MISSED]
+        count += 1
+    return count
