@@ -34,12 +34,18 @@ MUST_HAVE = {
     "settlements": """
         connection_id channel channel_epoch consumer_tag queue delivery_tag deliver_ts_ns settle_ts_ns outcome multiple
         requeue ended_by end_ts_ns latency_ns""",
-    "rpcs": "connection_id channel channel_epoch request response request_ts_ns latency_ns outcome reply_code",
+    "rpcs": """
+        connection_id channel channel_epoch request response request_ts_ns latency_ns outcome reply_code reply_text
+        queue""",
+    "channel_errors": """
+        connection_id channel channel_epoch from_client method reply_code reply_text failed_method queue exchange
+        frame_no capture packet ts_ns""",
     "transits": """
         publish_connection_id deliver_connection_id exchange routing_key publish_ts_ns deliver_ts_ns latency_ns
         matched_by""",
     "flow_control": """
-        connection_id channel channel_epoch consumer_tag cause start_ts_ns end_ts_ns duration_ns side evidence""",
+        connection_id channel channel_epoch consumer_tag cause start_ts_ns end_ts_ns duration_ns side evidence
+        reason""",
     "stream_credit": "connection_id subscription_id stream event granted used balance zero_since_ts_ns",
     "stream_deliveries": "connection_id subscription_id stream chunk_id last_offset age_ns stream_offset lag_records",
     "heartbeats": "connection_id from_client negotiated_s longest_silence_ns missed",
