@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
-from dashboards import svg
+from dashboards import layout, svg
 from dashboards.section import Figure, Key
 
 INK = {
@@ -134,13 +134,13 @@ def time_axis(ax: Any, low_ns: int, high_ns: int) -> None:
 
 def latency_axis(axis: Any) -> None:
     """Label a logarithmic axis whose data are nanoseconds."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
 
     from dashboards import units  # noqa: PLC0415
 
     axis.set_major_locator(LogLocator(10, numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.duration(value)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())  # each tick is an artist, and takes as long as a line
 
 
 def count_axis(axis: Any, most: int) -> None:
@@ -159,7 +159,7 @@ def _svg(name: str, draws: Sequence[Draw], data: Any, width: int, height: int, a
 
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         inch = 72 / _POINTS_PER_PIXEL
-        canvas = Canvas(figsize=(width / inch, height / inch), dpi=144, layout="constrained")
+        canvas = Canvas(figsize=(width / inch, height / inch), dpi=72)
         canvas.patch.set_alpha(0)
         all_axes = canvas.subplots(len(draws), 1, sharex=True, squeeze=False, height_ratios=list(ratios))[:, 0]
         for ax, draw in zip(all_axes, draws, strict=True):
@@ -167,6 +167,7 @@ def _svg(name: str, draws: Sequence[Draw], data: Any, width: int, height: int, a
             ax.set_axisbelow(True)
             draw(ax, data)
             ax.label_outer()
-        octets = BytesIO()
-        canvas.savefig(octets, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return svg.inline(octets.getvalue(), name, alt, INK)
+        layout.place(canvas, list(all_axes), ratios, _SETTINGS["font.size"])
+        written = BytesIO()
+        canvas.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return svg.inline(written.getvalue(), name, alt, INK)

@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, Semaphore, Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dissector.dissector import Row, Work
+if TYPE_CHECKING:  # readers of tables need the names here, not what makes rows
+    from dissector.dissector import Row, Work
 
 T = TypeVar("T")
 
@@ -189,7 +190,7 @@ class Output:
         self._error: Exception | None = None
         self._tables = {name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()}
 
-    def add(self, work: Work) -> None:
+    def add(self, work: "Work") -> None:
         """Have these rows made and written in the background; those of a table stay in order.
 
         Raises:
@@ -199,7 +200,7 @@ class Output:
         while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
             self._place(self._crew.result(self._work.popleft()))
 
-    def _place(self, rows: list[Row]) -> None:
+    def _place(self, rows: "list[Row]") -> None:
         for name, batch in rows:
             self.rows[name] += batch.num_rows
             table = self._tables[name]
