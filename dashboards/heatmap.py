@@ -16,7 +16,7 @@ from dashboards.section import Figure, Section, Single, missing
 from dashboards.tables import Tables, plausible
 
 COLUMNS = 96
-"""Steps of time; narrow screens get half."""
+"""Steps of time."""
 
 _MOST_ROWS = 44
 _SHORT_S = 0.05
@@ -119,18 +119,12 @@ def levels(counts: np.ndarray) -> np.ndarray:
     return np.where(counts > 0, np.minimum(level, steps - 1), -1)
 
 
-def _coarse(values: np.ndarray) -> np.ndarray:
-    """Half as many time steps."""
-    halved: np.ndarray = values.reshape(*values.shape[:-1], -1, 2).sum(axis=-1)
-    return halved
-
-
 def draw(ax: Any, data: Map) -> None:
     """Draw the map: one path for each colour, neighbours of one colour joined."""
     from matplotlib.patches import PathPatch  # noqa: PLC0415
     from matplotlib.path import Path  # noqa: PLC0415
 
-    counts = _coarse(data.counts) if theme.is_narrow(ax) else data.counts
+    counts = data.counts
     level = levels(counts)
     width = (data.high_ns - data.low_ns) / 1e9 / counts.shape[1]
     height = 1 / data.per_octave
@@ -164,9 +158,7 @@ def _runs(level: np.ndarray, step: int) -> list[tuple[int, int, int]]:
 
 def draw_rate(ax: Any, data: Map) -> None:
     """Draw how many operations began per second, or per step where steps are short, and how many of them failed."""
-    started, failed = (
-        (_coarse(data.started), _coarse(data.failed)) if theme.is_narrow(ax) else (data.started, data.failed)
-    )
+    started, failed = data.started, data.failed
     width = (data.high_ns - data.low_ns) / 1e9 / len(started)
     edges = np.arange(len(started) + 1) * width
     per = width if width >= _SHORT_S else 1

@@ -21,14 +21,13 @@ _ROW = 34
 
 def draw(ax: Any, steps: list[Step]) -> None:
     """Draw both sides as lines and each step as an arrow between them; the verdict rests on the red ones."""
-    narrow = theme.is_narrow(ax)
-    left, right = (0.3, 1.0) if narrow else (0.22, 0.86)
+    left, right = 0.22, 0.86
     ax.set_axis_off()
     ax.set_xlim(0, 1.02)
     ax.set_ylim(len(steps) - 0.3, -1.0)
     for x, side in ((left, "client"), (right, "server")):
         ax.plot([x, x], [-0.6, len(steps) - 0.4], color=theme.INK["rule"], linewidth=1.2, zorder=1)
-        ax.text(x, -0.75, side, color=theme.INK["muted"], ha="center" if x < 1 else "right", va="bottom")
+        ax.text(x, -0.75, side, color=theme.INK["muted"], ha="center", va="bottom")
     for from_client in (True, False):
         end, head = (right, ">") if from_client else (left, "<")
         tip = end - _HEAD if from_client else end + _HEAD
@@ -42,8 +41,8 @@ def draw(ax: Any, steps: list[Step]) -> None:
         packet = "" if step.packet is None else f"#{step.packet}"
         time = units.duration(step.since_ns) if step.since_ns else "0"
         ax.text(left - 0.02, place, time, color=theme.INK["muted"], ha="right", va="center")
-        ax.text(left - (0.18 if narrow else 0.1), place, packet, color=theme.INK["muted"], ha="right", va="center")
-        if not narrow and step.took_ns is not None:
+        ax.text(left - 0.1, place, packet, color=theme.INK["muted"], ha="right", va="center")
+        if step.took_ns is not None:
             ax.text(right + 0.02, place, f"+{units.duration(step.took_ns)}", color=theme.INK["muted"], va="center")
 
 
@@ -61,8 +60,8 @@ def figure(place: int, cause: Cause, row: dict[str, Any], steps: list[Step]) -> 
         legend=[Key("red", "proves the verdict", "→")] if any(s.is_proof for s in shown) else [],
         height=_ROW * (len(shown) + 1),
         alt=f"Ladder of the handshake: {sent}.",
-        caption=f"{what[:1].upper()}{what[1:]}. On the left the packet and the time since the first one, on the right, "
-        f"where there is room, the time since the step before{'; the last steps only' if len(steps) > STEPS else ''}.",
+        caption=f"{what[:1].upper()}{what[1:]}. On the left the packet and the time since the first one, on the right "
+        f"the time since the step before{'; the last steps only' if len(steps) > STEPS else ''}.",
     )
 
 

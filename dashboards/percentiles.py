@@ -104,10 +104,9 @@ def draw(ax: Any, curves: list[Curve]) -> None:
     theme.latency_axis(ax.yaxis)
     ax.set_xlim(1, max(most * 1.15, 12))
     last = int(np.ceil(np.log10(max(most, 11)))) + 1
-    decades = range(0, last, -(-last // (5 if theme.is_narrow(ax) else 9)))
+    decades = range(0, last, -(-last // 9))
     marks = [(10.0**d, _percentile(d)) for d in decades if 10**d <= max(most, 10)]
-    if not theme.is_narrow(ax):
-        marks.append((2.0, "50 %"))
+    marks.append((2.0, "50 %"))
     ax.set_xticks([m for m, _ in marks], [label for _, label in marks])
     ax.set_xticks([], minor=True)
     ax.set_xlabel("share of operations that took no longer")

@@ -50,16 +50,14 @@ class Figure:
 
     Attributes:
         title: Heading.
-        wide: SVG for wide screens.
-        narrow: SVG for narrow screens.
+        drawing: SVG.
         alt: What it shows, in words.
         caption: Text below.
         legend: What the colours stand for.
     """
 
     title: str
-    wide: str
-    narrow: str
+    drawing: str
     alt: str
     caption: str
     legend: Sequence[Key] = ()

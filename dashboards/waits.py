@@ -131,14 +131,8 @@ def draw(ax: Any, data: Lanes) -> None:
             begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
             spans = [(b * width, (e - b) * width) for b, e in zip(begins, ends, strict=True)]
             ax.broken_barh(spans, (row - height / 2, height), color=theme.INK[colour], linewidth=0)
-    if theme.is_narrow(ax):
-        ax.set_yticks([])
-        for row, cause in enumerate(data.causes):
-            ax.text(0, row - 0.4, CAUSES[cause], color=theme.INK["muted"], va="bottom", ha="left")
-        ax.set_ylim(len(data.causes) - 0.5, -0.95)
-    else:
-        ax.set_yticks(range(len(data.causes)), [CAUSES[c] for c in data.causes])
-        ax.set_ylim(len(data.causes) - 0.5, -0.5)
+    ax.set_yticks(range(len(data.causes)), [CAUSES[c] for c in data.causes])
+    ax.set_ylim(len(data.causes) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     theme.time_axis(ax, data.low_ns, data.high_ns)
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,11 +138,10 @@ def test_negative_latencies_are_left_out_and_counted(tmp_path: Path) -> None:
     assert unanswered.note == "Left out: 1 with a negative wait."
 
 
-@pytest.mark.parametrize("width", [theme._WIDE, theme._NARROW])
-def test_labels_have_room(width: int) -> None:
+def test_labels_have_room() -> None:
     from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
 
-    canvas = Canvas(figsize=(width * 0.72 / 72, 3))
+    canvas = Canvas(figsize=(theme._WIDTH * 0.72 / 72, 3))
     ax = canvas.subplots()
     ax.set_xticks([0, 1], ["left", "a long label at the right end"])
     ax.set_yticks([0, 1], ["a long label of a value", "x"])

@@ -51,7 +51,7 @@ def test_a_ladder_has_every_step_of_its_connection(failed: Tables) -> None:
     assert [s.name for s in steps if s.is_proof][-1] == "connection.close"
     drawn = [p for p in verdicts.section(failed).parts if isinstance(p, Figure)]
     assert len(drawn) == failures.LADDERS
-    assert all(figure.wide.count("<g") and figure.narrow for figure in drawn)
+    assert all(figure.drawing.count("<g") for figure in drawn)
 
 
 def test_where_nothing_failed_the_section_says_so(tmp_path: Path) -> None:
