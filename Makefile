@@ -34,13 +34,13 @@ lint: $(BIN)/.ready  ## style, types, and whether the reference page is fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
-	$(BIN)/python -m spec.reference --check
+	$(BIN)/python -m amqpscope.spec.reference --check
 
 bench: $(BIN)/.ready  ## measure against tshark and the floor (needs tshark for the first)
 	$(BIN)/python -m tests.benchmarks
 
 reference: $(BIN)/.ready  ## write docs/reference.md anew
-	$(BIN)/python -m spec.reference
+	$(BIN)/python -m amqpscope.spec.reference
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) $(DEMO) build *.egg-info
+	rm -rf $(VENV) $(DEMO) build src/*.egg-info

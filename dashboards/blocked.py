@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboards import filters, units
-from dashboards.connections import endpoints
-from dashboards.section import Finding
-from dashboards.tables import Tables, plausible
+from amqpscope.dashboards import filters, units
+from amqpscope.dashboards.connections import endpoints
+from amqpscope.dashboards.section import Finding
+from amqpscope.dashboards.tables import Tables, plausible
 
 _COLUMNS = [
     "connection_id",

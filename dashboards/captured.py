@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-import spec
-from dashboards import units
-from dashboards.section import Cell, Grid, Reading, Section, number, of_all
-from dashboards.tables import FRAMES, Tables
+from amqpscope import spec
+from amqpscope.dashboards import units
+from amqpscope.dashboards.section import Cell, Grid, Reading, Section, number, of_all
+from amqpscope.dashboards.tables import FRAMES, Tables
 
 FILES = 20
 """Capture files that are listed one by one."""

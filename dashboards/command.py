@@ -33,7 +33,7 @@ class Report:
             ValueError: What was given is not a folder of tables, or a table cannot be read.
             OSError: A folder cannot be read, or the page cannot be written.
         """
-        from dashboards import page, tables  # noqa: PLC0415 - loads pyarrow
+        from amqpscope.dashboards import page, tables  # noqa: PLC0415 - loads pyarrow
 
         page.check(arguments.output)
         with _statistics(arguments) as folders:

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboards import units
-from dashboards.section import Cell, Grid, Section, number, of_all
-from dashboards.tables import Tables
+from amqpscope.dashboards import units
+from amqpscope.dashboards.section import Cell, Grid, Section, number, of_all
+from amqpscope.dashboards.tables import Tables
 
 MOST = 30
 """Connections that are listed one by one: those that failed or ended badly first, then the largest."""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import spec
-from dashboards import filters, groups, units
-from dashboards.connections import endpoints
-from dashboards.groups import Group
-from dashboards.refusals import code_name, exchange, name
-from dashboards.section import Finding
-from dashboards.tables import Tables
+from amqpscope import spec
+from amqpscope.dashboards import filters, groups, units
+from amqpscope.dashboards.connections import endpoints
+from amqpscope.dashboards.groups import Group
+from amqpscope.dashboards.refusals import code_name, exchange, name
+from amqpscope.dashboards.section import Finding
+from amqpscope.dashboards.tables import Tables
 
 CLOSES = ("channel.close", "connection.close")
 _FINE = (0, 200)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import ladders, units
-from dashboards.section import Cell, Figure, Grid, Single, number, of_all
-from dashboards.tables import Tables
-from dissector.handshakes import ladder
-from dissector.handshakes.listing import COLUMNS, TEXTS, Group, Listing, cause_of, ends_of, sentence
-from dissector.handshakes.verdict import say
-from spec import handshakes
-from spec.handshakes import Cause
+from amqpscope.dashboards import ladders, units
+from amqpscope.dashboards.section import Cell, Figure, Grid, Single, number, of_all
+from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.handshakes import ladder
+from amqpscope.dissector.handshakes.listing import COLUMNS, TEXTS, Group, Listing, cause_of, ends_of, sentence
+from amqpscope.dissector.handshakes.verdict import say
+from amqpscope.spec import handshakes
+from amqpscope.spec.handshakes import Cause
 
 GROUPS = 20
 """Groups that are listed."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-import spec
+from amqpscope import spec
 
 PORTS = 4
 """A filter names the ports of so many clients; of more it names none."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import blocked, errors, filters, groups, refusals, units
-from dashboards.connections import endpoints
-from dashboards.section import Finding, Section, of_all
-from dashboards.tables import Tables
+from amqpscope.dashboards import blocked, errors, filters, groups, refusals, units
+from amqpscope.dashboards.connections import endpoints
+from amqpscope.dashboards.section import Finding, Section, of_all
+from amqpscope.dashboards.tables import Tables
 
 MOST_ALIKE = 6
 """Findings of one kind that are listed."""

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboards.tables import Tables
+from amqpscope.dashboards.tables import Tables
 
 _ORDER = ("connection_id", "channel", "publish_seq", "delivery_tag", "frame_no")
 """Columns that order rows of one time."""

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboards import percentiles, theme, units
-from dashboards.section import Figure, Section, Single, missing
-from dashboards.tables import Tables, plausible
+from amqpscope.dashboards import percentiles, theme, units
+from amqpscope.dashboards.section import Figure, Section, Single, missing
+from amqpscope.dashboards.tables import Tables, plausible
 
 COLUMNS = 96
 """Steps of time."""

@@ -3,11 +3,11 @@
 import re
 from typing import Any
 
-from dashboards import theme, units
-from dashboards.section import Cell, Figure, Grid, Key, number
-from dissector.handshakes.ladder import Step
-from dissector.handshakes.listing import ends_of, sentence
-from spec.handshakes import Cause
+from amqpscope.dashboards import theme, units
+from amqpscope.dashboards.section import Cell, Figure, Grid, Key, number
+from amqpscope.dissector.handshakes.ladder import Step
+from amqpscope.dissector.handshakes.listing import ends_of, sentence
+from amqpscope.spec.handshakes import Cause
 
 STEPS = 24
 """Steps drawn of a ladder; of longer ones the last."""

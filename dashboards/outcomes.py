@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from dashboards.tables import Tables, plausible
+from amqpscope.dashboards.tables import Tables, plausible
 
 OUTCOMES = ("ack", "nack")
 _BITS = 7

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dashboards import (
+from amqpscope.dashboards import (
     captured,
     connections,
     findings,
@@ -29,8 +29,9 @@ from dashboards import (
     verdicts,
     waits,
 )
-from dashboards.section import Figure, Section, Single
-from dashboards.tables import Tables
+from amqpscope.dashboards.section import Figure, Section, Single
+from amqpscope.dashboards.tables import Tables
+from amqpscope.errors import MissingError
 
 _DISSECTED = (findings, captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
@@ -98,7 +99,8 @@ def render(tables: Tables) -> str:
         return units.visible(value, _WHOLE_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     texts = {
-        name: (files("dashboards") / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+        name: (files("amqpscope.dashboards") / name).read_text(encoding="utf-8")
+        for name in ("page.html", "page.css", "page.js")
     }
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
@@ -128,7 +130,7 @@ def check(path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
     if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"no such folder: {path.parent}")
+        raise MissingError(f"no such folder: {path.parent}")
 
 
 def write(tables: Tables, path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from dashboards import theme, units
-from dashboards.outcomes import Distribution, longest
-from dashboards.section import Figure, Key, Single
-from dashboards.tables import Tables
+from amqpscope.dashboards import theme, units
+from amqpscope.dashboards.outcomes import Distribution, longest
+from amqpscope.dashboards.section import Figure, Key, Single
+from amqpscope.dashboards.tables import Tables
 
 TITLE = "Latency distribution"
 

@@ -2,12 +2,12 @@
 
 import pyarrow.compute as pc
 
-import spec
-from dashboards import filters, groups, units
-from dashboards.connections import Endpoints, endpoints
-from dashboards.groups import Group
-from dashboards.section import Finding
-from dashboards.tables import Tables
+from amqpscope import spec
+from amqpscope.dashboards import filters, groups, units
+from amqpscope.dashboards.connections import Endpoints, endpoints
+from amqpscope.dashboards.groups import Group
+from amqpscope.dashboards.section import Finding
+from amqpscope.dashboards.tables import Tables
 
 CENSORED = ("capture-end", "gap", "evicted")
 """Values of `ended_by` that leave open whether there was an answer."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import summary, units
-from dashboards.section import Cell, Grid, Section, missing, number, of_all
-from dashboards.tables import Tables
+from amqpscope.dashboards import summary, units
+from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
+from amqpscope.dashboards.tables import Tables
 
 _MOST = 40
 

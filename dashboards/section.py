@@ -6,7 +6,7 @@ Text is plain and not yet safe to show: the template escapes it, and spells out 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dashboards import units
+from amqpscope.dashboards import units
 
 
 @dataclass(frozen=True)

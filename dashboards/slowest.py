@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import filters, units
-from dashboards.connections import Endpoints, endpoints
-from dashboards.section import Cell, Grid, Section, missing, number, of_all
-from dashboards.tables import Tables
+from amqpscope.dashboards import filters, units
+from amqpscope.dashboards.connections import Endpoints, endpoints
+from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
+from amqpscope.dashboards.tables import Tables
 
 MOST = 15
 """Messages listed of each kind."""

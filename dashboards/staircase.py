@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboards import theme, units
-from dashboards.connections import endpoints
-from dashboards.section import Figure, Key, Section, Single, missing
-from dashboards.tables import Tables, plausible
+from amqpscope.dashboards import theme, units
+from amqpscope.dashboards.connections import endpoints
+from amqpscope.dashboards.section import Figure, Key, Section, Single, missing
+from amqpscope.dashboards.tables import Tables, plausible
 
 STEPS = 480
 """Points of a line, where there are more events than can be drawn one by one."""

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboards import theme, units
-from dashboards.connections import Endpoints, endpoints
-from dashboards.section import Cell, Figure, Grid, Key, Section, number, of_all
-from dashboards.tables import Tables, plausible
+from amqpscope.dashboards import theme, units
+from amqpscope.dashboards.connections import Endpoints, endpoints
+from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, number, of_all
+from amqpscope.dashboards.tables import Tables, plausible
 
 STEPS = 460
 """Steps of time in a picture; each shows the worst of it."""

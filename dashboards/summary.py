@@ -4,10 +4,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from dashboards import connections, outcomes, percentiles, units
-from dashboards.outcomes import Distribution
-from dashboards.section import Cell, Grid, Section, missing, number, of_all
-from dashboards.tables import Tables
+from amqpscope.dashboards import connections, outcomes, percentiles, units
+from amqpscope.dashboards.outcomes import Distribution
+from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
+from amqpscope.dashboards.tables import Tables
 
 GROUPS = 12
 """Groups listed for each metric and grouping: those with most samples."""

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-import spec
-from dissector.columns import TYPES
-from dissector.output import NOTE, digest
+from amqpscope import spec
+from amqpscope.dissector.columns import TYPES
+from amqpscope.dissector.output import NOTE, digest
+from amqpscope.errors import Error, MissingError
 
 DISSECTED = (
     "captures",
@@ -57,7 +58,7 @@ _TIE_BREAKERS = (
 )
 
 
-class NotTablesError(ValueError):
+class NotTablesError(Error, ValueError):
     """What was given is not a folder of tables; the message says which and what was looked for."""
 
 
@@ -210,13 +211,14 @@ def locate(paths: Sequence[Path]) -> Tables:
 
     Raises:
         NotTablesError: A path is no folder of tables, or two are of the same kind.
+        MissingError: A folder is not there.
         OSError: A folder cannot be read.
     """
     dissected: Path | None = None
     analyzed: Path | None = None
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(f"no such folder: {path}")
+            raise MissingError(f"no such folder: {path}")
         if not path.is_dir():
             raise NotTablesError(f"not a folder of tables: {path} (captures go through `amqpscope dissect` first)")
         is_dissected = _holds(path, DISSECTED)

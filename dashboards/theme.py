@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
-from dashboards import layout, svg
-from dashboards.section import Figure, Key
+from amqpscope.dashboards import layout, svg
+from amqpscope.dashboards.section import Figure, Key
 
 INK = {
     "ink": "#1b1f24",
@@ -118,7 +118,7 @@ def render(
 
 def time_axis(ax: Any, low_ns: int, high_ns: int) -> None:
     """Label a horizontal axis whose data are seconds since `low_ns`."""
-    from dashboards import units  # noqa: PLC0415
+    from amqpscope.dashboards import units  # noqa: PLC0415
 
     ticks, title = units.time_ticks(low_ns, high_ns, 8)
     ax.set_xticks([(t - low_ns) / 1e9 for t, _ in ticks], [text for _, text in ticks])
@@ -130,7 +130,7 @@ def latency_axis(axis: Any) -> None:
     """Label a logarithmic axis whose data are nanoseconds."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
 
-    from dashboards import units  # noqa: PLC0415
+    from amqpscope.dashboards import units  # noqa: PLC0415
 
     axis.set_major_locator(LogLocator(10, numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.duration(value)))
@@ -141,7 +141,7 @@ def count_axis(axis: Any, most: int) -> None:
     """Label an axis whose data are counts, with at most so many ticks."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
-    from dashboards import units  # noqa: PLC0415
+    from amqpscope.dashboards import units  # noqa: PLC0415
 
     axis.set_major_locator(MaxNLocator(most, integer=True))
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))

@@ -2,9 +2,9 @@
 
 import pyarrow.compute as pc
 
-from dashboards import units
-from dashboards.section import Section
-from dashboards.tables import Tables
+from amqpscope.dashboards import units
+from amqpscope.dashboards.section import Section
+from amqpscope.dashboards.tables import Tables
 
 _ONLY = "What was refused, returned or blocked on connections that came up is under Findings."
 
@@ -38,7 +38,7 @@ def section(tables: Tables) -> Section:
     text = sentence(tables)
     telling = pc.field("severity").isin(["error", "warning"]) | pc.field("handshake_notes").is_valid()
     if tables.rows("connections", telling):
-        from dashboards import failures  # noqa: PLC0415 - loads the dissector
+        from amqpscope.dashboards import failures  # noqa: PLC0415 - loads the dissector
 
         page.parts = failures.parts(tables)
     if page.parts:

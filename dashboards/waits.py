@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from dashboards import captured, theme, units
-from dashboards.connections import endpoints
-from dashboards.section import Cell, Figure, Grid, Key, Section, Single, missing, number, of_all
-from dashboards.tables import Tables, plausible
+from amqpscope.dashboards import captured, theme, units
+from amqpscope.dashboards.connections import endpoints
+from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, Single, missing, number, of_all
+from amqpscope.dashboards.tables import Tables, plausible
 
 STEPS = 460
 """Steps of time in the picture; an interval fills every step that it touches."""

@@ -8,10 +8,10 @@ from typing import Any
 __all__ = ["CaptureError", "Dissector", "Options", "read"]
 
 _HOMES = {
-    "CaptureError": "dissector.input",
-    "Dissector": "dissector.dissector",
-    "Options": "dissector.dissector",
-    "read": "dissector.reading",
+    "CaptureError": "amqpscope.dissector.input",
+    "Dissector": "amqpscope.dissector.dissector",
+    "Options": "amqpscope.dissector.dissector",
+    "read": "amqpscope.dissector.reading",
 }
 
 

@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
 
-from dissector.dissector import Options
-from dissector.input import CaptureError
-from dissector.live import Watch
-from dissector.reading import Reading
-from dissector.sources import Source, find
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.live import Watch
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.sources import Source, find
+from amqpscope.errors import Error
 
 PROTOCOLS = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 
 
-class ArgumentError(Exception):
+class ArgumentError(Error):
     """The arguments contradict each other; one line."""
 
 
@@ -68,7 +69,7 @@ def options(arguments: argparse.Namespace) -> Options:
         raise ArgumentError("--to is not behind --from: the time range is empty")
     protocol = None
     if arguments.spec:
-        import spec  # noqa: PLC0415
+        from amqpscope import spec  # noqa: PLC0415
 
         protocol = spec.overlay(spec.load("amqp-0-9-1"), spec.load_xml(arguments.spec))
     return Options(
@@ -116,7 +117,7 @@ def _time(text: str) -> int:
 
 def tell(reading: Reading, frames: int | None = None) -> None:
     """Say on standard error what a user should know of captures that were read; `frames` are those shown."""
-    from dissector.remarks import remarks  # noqa: PLC0415
+    from amqpscope.dissector.remarks import remarks  # noqa: PLC0415
 
     for line in remarks(reading, frames):
         sys.stderr.write(f"amqpscope: {line}\n")
@@ -124,7 +125,7 @@ def tell(reading: Reading, frames: int | None = None) -> None:
 
 def teller(reading: Reading) -> Callable[[], None]:
     """What says on standard error, each time it is called, what is held back and was not told before."""
-    from dissector.remarks import Held  # noqa: PLC0415
+    from amqpscope.dissector.remarks import Held  # noqa: PLC0415
 
     held = Held(reading)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dissector.arrays import Ints
+from amqpscope.dissector.arrays import Ints
 
 Values = NDArray[np.generic] | Sequence[Any]
 TEXTS = (pa.string(), pa.binary())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dissector.arrays import Ints
+from amqpscope.dissector.arrays import Ints
 
 PIECE_COST = 256
 """Octets that a piece takes that is held back, besides its own."""

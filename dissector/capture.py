@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Ints, Octets
-from dissector.input import CaptureError, Input, Readable, describe
-from dissector.kernel import COMPILE_ABOVE
-from dissector.live import Watch
-from dissector.pcap import PcapScanner, is_pcap
-from dissector.pcapng import SECTION_MAGIC, PcapngScanner
-from dissector.records import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
-from dissector.reuse import Reuse
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.input import CaptureError, Input, Readable, describe
+from amqpscope.dissector.kernel import COMPILE_ABOVE
+from amqpscope.dissector.live import Watch
+from amqpscope.dissector.pcap import PcapScanner, is_pcap
+from amqpscope.dissector.pcapng import SECTION_MAGIC, PcapngScanner
+from amqpscope.dissector.records import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
+from amqpscope.dissector.reuse import Reuse
 
 __all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Array, Ints, Octets
-from dissector.kernel import call, kernel
-from dissector.words import copy_octets
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.words import copy_octets
 
 
 class Ranges(NamedTuple):

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dissector.arrays import Array
-from dissector.arrow import array
-from dissector.kernel import call, i64, proven
-from dissector.text import Integers, Octets
-from dissector.words import WORD, copy_octets, put_word, word
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.arrow import array
+from amqpscope.dissector.kernel import call, i64, proven
+from amqpscope.dissector.text import Integers, Octets
+from amqpscope.dissector.words import WORD, copy_octets, put_word, word
 
 TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(),

@@ -14,7 +14,7 @@ class Dissect:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
-        from dissector import arguments, output  # noqa: PLC0415
+        from amqpscope.dissector import arguments, output  # noqa: PLC0415
 
         arguments.add_common(parser, bodies=True)
         parser.add_argument(
@@ -35,12 +35,12 @@ class Dissect:
         """Dissect."""
         import pyarrow as pa  # noqa: PLC0415
 
-        from dissector import arguments as common  # noqa: PLC0415
-        from dissector.lines import counted  # noqa: PLC0415
-        from dissector.output import Output  # noqa: PLC0415
-        from dissector.reading import Reading, schema_of  # noqa: PLC0415
-        from dissector.tables import NAMES  # noqa: PLC0415
-        from dissector.warm import warm_up  # noqa: PLC0415
+        from amqpscope.dissector import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.lines import counted  # noqa: PLC0415
+        from amqpscope.dissector.output import Output  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading, schema_of  # noqa: PLC0415
+        from amqpscope.dissector.tables import NAMES  # noqa: PLC0415
+        from amqpscope.dissector.warm import warm_up  # noqa: PLC0415
 
         # The allocator of the system gives back what Arrow's own keep: 650 MB at the peak of 1 GB of capture, not 850.
         pa.set_memory_pool(pa.system_memory_pool())
@@ -89,7 +89,7 @@ class Frames:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
-        from dissector import arguments  # noqa: PLC0415
+        from amqpscope.dissector import arguments  # noqa: PLC0415
 
         arguments.add_common(parser)
         parser.add_argument(
@@ -98,10 +98,10 @@ class Frames:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print."""
-        from dissector import arguments as common  # noqa: PLC0415
-        from dissector.lines import PRINTERS  # noqa: PLC0415
-        from dissector.reading import Reading  # noqa: PLC0415
-        from dissector.warm import warm_up  # noqa: PLC0415
+        from amqpscope.dissector import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.lines import PRINTERS  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+        from amqpscope.dissector.warm import warm_up  # noqa: PLC0415
 
         options = common.options(arguments)
         sources, status = common.sources(arguments)
@@ -131,7 +131,7 @@ class Handshakes:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
-        from dissector import arguments  # noqa: PLC0415
+        from amqpscope.dissector import arguments  # noqa: PLC0415
 
         arguments.add_common(parser)
         parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
@@ -149,12 +149,12 @@ class Handshakes:
         import json  # noqa: PLC0415
         from dataclasses import replace  # noqa: PLC0415
 
-        from dissector import arguments as common  # noqa: PLC0415
-        from dissector.handshakes import ladder, listing, source  # noqa: PLC0415
-        from dissector.lines import clean  # noqa: PLC0415
-        from dissector.reading import Reading  # noqa: PLC0415
-        from dissector.warm import warm_up  # noqa: PLC0415
-        from spec import handshakes  # noqa: PLC0415
+        from amqpscope.dissector import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.handshakes import ladder, listing, source  # noqa: PLC0415
+        from amqpscope.dissector.lines import clean  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+        from amqpscope.dissector.warm import warm_up  # noqa: PLC0415
+        from amqpscope.spec import handshakes  # noqa: PLC0415
 
         options = replace(common.options(arguments), handshakes=True)
         known = handshakes.load()

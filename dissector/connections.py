@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dissector.arrays import Ints, Octets
-from dissector.arrow import array, of_rows
-from dissector.burden import Burden
-from dissector.detect import PROTOCOLS
-from dissector.handshakes import secured
-from dissector.handshakes.commands import Commands
-from dissector.handshakes.facts import Side, Tcp
-from dissector.handshakes.methods import Methods
-from dissector.handshakes.story import FIRST, Story, Where
-from dissector.handshakes.use import Used
-from dissector.handshakes.verdict import Judge
-from dissector.tables import record_batch, schema
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.arrow import array, of_rows
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.detect import PROTOCOLS
+from amqpscope.dissector.handshakes import secured
+from amqpscope.dissector.handshakes.commands import Commands
+from amqpscope.dissector.handshakes.facts import Side, Tcp
+from amqpscope.dissector.handshakes.methods import Methods
+from amqpscope.dissector.handshakes.story import FIRST, Story, Where
+from amqpscope.dissector.handshakes.use import Used
+from amqpscope.dissector.handshakes.verdict import Judge
+from amqpscope.dissector.tables import record_batch, schema
+from amqpscope.dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
     C_A_PORT,
@@ -77,8 +77,8 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from spec import handshakes
-from spec.model import Protocol
+from amqpscope.spec import handshakes
+from amqpscope.spec.model import Protocol
 
 Endpoint = tuple[str, int]
 """Address and port."""

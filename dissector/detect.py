@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dissector import limits
-from dissector.amqp091 import layout as ly
-from dissector.amqp091.boundary import frame_follows, long_frame
-from dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
-from dissector.arrays import Ints
-from dissector.burden import PIECE_COST, Burden
-from dissector.carry import Buffer
-from dissector.kernel import call
-from dissector.stream.boundary import looks_like_frames as looks_like_stream
-from dissector.tcp.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091 import layout as ly
+from amqpscope.dissector.amqp091.boundary import frame_follows, long_frame
+from amqpscope.dissector.amqp091.boundary import looks_like_frames as looks_like_amqp
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.burden import PIECE_COST, Burden
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.kernel import call
+from amqpscope.dissector.stream.boundary import looks_like_frames as looks_like_stream
+from amqpscope.dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
     C_CLIENT,
@@ -31,8 +31,8 @@ from dissector.tcp.layout import (
     S_SIDE,
     S_SLOT,
 )
-from dissector.tls.records import boundary
-from spec.model import Protocol
+from amqpscope.dissector.tls.records import boundary
+from amqpscope.spec.model import Protocol
 
 PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 """Protocol names by their number in the connection's state; 0 is undecided."""

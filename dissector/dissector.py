@@ -12,24 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import spec
-from dissector import detect, framing, limits
-from dissector.amqp091 import layout as ly
-from dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
-from dissector.amqp10.frames import Amqp10
-from dissector.arrays import Ints
-from dissector.burden import Burden, most
-from dissector.capture import PacketBatch
-from dissector.carry import Buffer, Carried, Ranges, gather, move
-from dissector.connections import Closed, Connections
-from dissector.handshakes.layers import Layers
-from dissector.holes import Holes
-from dissector.merging import Decoded
-from dissector.packets import PacketDecoder, PacketReport, SegmentBatch
-from dissector.stream.messages import StreamMessages, faults_of
-from dissector.stream.protocol import Stream, StreamFaults, StreamFrames
-from dissector.tables import Ends, Tables
-from dissector.tcp.layout import (
+from amqpscope import spec
+from amqpscope.dissector import detect, framing, limits
+from amqpscope.dissector.amqp091 import layout as ly
+from amqpscope.dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
+from amqpscope.dissector.amqp10.frames import Amqp10
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.burden import Burden, most
+from amqpscope.dissector.capture import PacketBatch
+from amqpscope.dissector.carry import Buffer, Carried, Ranges, gather, move
+from amqpscope.dissector.connections import Closed, Connections
+from amqpscope.dissector.handshakes.layers import Layers
+from amqpscope.dissector.holes import Holes
+from amqpscope.dissector.merging import Decoded
+from amqpscope.dissector.packets import PacketDecoder, PacketReport, SegmentBatch
+from amqpscope.dissector.stream.messages import StreamMessages, faults_of
+from amqpscope.dissector.stream.protocol import Stream, StreamFaults, StreamFrames
+from amqpscope.dissector.tables import Ends, Tables
+from amqpscope.dissector.tcp.layout import (
     C_PROTOCOL,
     C_SYN,
     C_USED,
@@ -42,10 +42,10 @@ from dissector.tcp.layout import (
     V_SIDE,
     V_SLOT,
 )
-from dissector.tcp.reassembler import Output, Reassembler
-from dissector.tls.shown import Fault
-from dissector.tls.stage import Tls
-from spec.model import Protocol as Specification
+from amqpscope.dissector.tcp.reassembler import Output, Reassembler
+from amqpscope.dissector.tls.shown import Fault
+from amqpscope.dissector.tls.stage import Tls
+from amqpscope.spec.model import Protocol as Specification
 
 SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
 """Where rows begin and end, in tables whose rows are not of one moment."""

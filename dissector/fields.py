@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissector import columns, fieldtable, fieldwalk, lists, text
-from dissector.arrow import array
-from dissector.columns import BOOLS, ENTRIES, STORES, Room, Validity
-from dissector.fieldtable import unsigned
-from dissector.fieldwalk import (
+from amqpscope.dissector import columns, fieldtable, fieldwalk, lists, text
+from amqpscope.dissector.arrow import array
+from amqpscope.dissector.columns import BOOLS, ENTRIES, STORES, Room, Validity
+from amqpscope.dissector.fieldtable import unsigned
+from amqpscope.dissector.fieldwalk import (
     BIT,
     FLAG_BIT,
     FLAGS,
@@ -35,11 +35,11 @@ from dissector.fieldwalk import (
     TEXT,
     UNSIGNED,
 )
-from dissector.kernel import call, i64, kernel, proven
-from dissector.lists import list_end
-from dissector.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8, TRACEPARENT_MALFORMED
-from dissector.text import Integers, Octets
-from spec.model import Class, Field, Protocol, Struct
+from amqpscope.dissector.kernel import call, i64, kernel, proven
+from amqpscope.dissector.lists import list_end
+from amqpscope.dissector.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8, TRACEPARENT_MALFORMED
+from amqpscope.dissector.text import Integers, Octets
+from amqpscope.spec.model import Class, Field, Protocol, Struct
 
 __all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
 

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dissector.kernel import call, kernel, proven, u64
-from dissector.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from dissector.text import BACKSLASH, Integers, Octets, copy, utf8_length, write_hex, write_hex_escape
-from dissector.words import HIGH_BITS, MASK, WORD, put_word, word
+from amqpscope.dissector.kernel import call, kernel, proven, u64
+from amqpscope.dissector.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
+from amqpscope.dissector.text import BACKSLASH, Integers, Octets, copy, utf8_length, write_hex, write_hex_escape
+from amqpscope.dissector.words import HIGH_BITS, MASK, WORD, put_word, word
 
 DEPTH = 64
 """Levels of tables and arrays, the outermost table included."""

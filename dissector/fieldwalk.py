@@ -8,11 +8,11 @@ programs, ops and slots are those of a `Plan`; a record gives a slot one value a
 there is room for.
 """
 
-from dissector.arrays import Array
-from dissector.columns import BOOLS, ENTRIES, INT32S
-from dissector.kernel import i64, kernel, proven
-from dissector.lists import COUNT, list_end
-from dissector.problems import FIELD_OVERRUN, INTEGER_TOO_LARGE, OCTETS_LEFT_OVER
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.columns import BOOLS, ENTRIES, INT32S
+from amqpscope.dissector.kernel import i64, kernel, proven
+from amqpscope.dissector.lists import COUNT, list_end
+from amqpscope.dissector.problems import FIELD_OVERRUN, INTEGER_TOO_LARGE, OCTETS_LEFT_OVER
 
 (
     UNSIGNED, SIGNED, BIT, TEXT, TABLE, FLAGS, FLAG_BIT,

@@ -11,7 +11,7 @@ from bisect import bisect
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dissector import limits
+from amqpscope.dissector import limits
 
 PIECE_COST = 256
 """Octets that a fragment takes besides its own."""

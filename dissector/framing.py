@@ -3,7 +3,7 @@
 A walk takes the pieces of streams as they come, and remembers for each direction what the frame at hand lacks. A
 payload that lies in one piece is used where it is; fragments of another wait until it is whole, and are put together
 in the arena behind the batch's octets. The length of a frame is known once its head is, so a hole within it costs
-nothing but its octets; behind one that swallowed a head `dissector.resync` looks for the next.
+nothing but its octets; behind one that swallowed a head `amqpscope.dissector.resync` looks for the next.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissector import limits
-from dissector.arrays import Array, Ints
-from dissector.carry import Buffer, Ranges
-from dissector.kernel import call, i64, kernel
-from dissector.pool import Pool, give_row, grown, take_row
-from dissector.records import MAX_RECORD
-from dissector.tcp.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.carry import Buffer, Ranges
+from amqpscope.dissector.kernel import call, i64, kernel
+from amqpscope.dissector.pool import Pool, give_row, grown, take_row
+from amqpscope.dissector.records import MAX_RECORD
+from amqpscope.dissector.tcp.layout import (
     C_FRAMES,
     S_CAPTURE,
     S_FIRST_CAPTURE,
@@ -33,7 +33,7 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from dissector.words import copy_octets
+from amqpscope.dissector.words import copy_octets
 
 # States of a direction.
 SEARCH, HEAD, PAYLOAD, END = range(4)

@@ -5,9 +5,9 @@ wait for a full stripe. Every uint64 operation is masked, so that Python's integ
 Source: the XXH64 description in the xxHash specification, release 0.8. And `mix`, for identities and hash tables.
 """
 
-from dissector.arrays import Array
-from dissector.kernel import i64, kernel, proven, u64
-from dissector.words import MASK, word
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import i64, kernel, proven, u64
+from amqpscope.dissector.words import MASK, word
 
 SEED = 42
 P1 = 0x9E3779B185EBCA87

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dissector.arrays import Ints
-from dissector.pool import grown
-from dissector.tcp.layout import S_LENGTH, S_OFFSET, S_SLOT
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.pool import grown
+from amqpscope.dissector.tcp.layout import S_LENGTH, S_OFFSET, S_SLOT
 
 
 class Holes:

@@ -13,8 +13,9 @@ import time
 from bz2 import BZ2File
 from typing import Any, BinaryIO, TypeAlias
 
-from dissector import limits
-from dissector.live import Watch
+from amqpscope.dissector import limits
+from amqpscope.dissector.live import Watch
+from amqpscope.errors import Error, MissingError
 
 STANDARD_INPUT = "-"
 
@@ -36,8 +37,12 @@ _COMPRESSIONS = (
 )
 
 
-class CaptureError(Exception):
+class CaptureError(Error):
     """A capture cannot be read at all, or no further. The message is one line: which file, what, where."""
+
+
+class MissingCaptureError(CaptureError, MissingError):
+    """A capture, or a key log, is not there."""
 
 
 class Input:
@@ -209,7 +214,7 @@ def _open(path: Readable, name: str) -> Any:
         if isinstance(path, str):
             return io.FileIO(0, closefd=False) if path == STANDARD_INPUT else io.FileIO(path)
     except FileNotFoundError as error:
-        raise CaptureError(f"{name}: no such file") from error
+        raise MissingCaptureError(f"{name}: no such file") from error
     except PermissionError as error:
         raise CaptureError(f"{name}: no permission to read it") from error
     except IsADirectoryError as error:

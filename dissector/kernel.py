@@ -6,7 +6,7 @@ registers it. `call` runs it, compiled by numba or as it stands: interpreted, ev
 
 What a kernel may do is the common part of both worlds: index arrays with one integer, or with a tuple of
 two integers; integer arithmetic that stays within int64 (or, for hashes, uint64 masked to 64 bits); calls of
-other kernels by their global name; no slices, no numpy functions, no exceptions, no floats.
+other kernels by their global name, or as `module.kernel`; no slices, no numpy functions, no exceptions, no floats.
 
 No index is negative. Compiled, all of them are unsigned: numba asks of a signed one at every access whether it counts
 from the end, which also keeps the compiler from joining accesses.
@@ -45,7 +45,7 @@ _compiling = RLock()
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
 """How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call hands
 every array on as seven words of the stack, and every matrix as nine: most of that is gone where it is inlined."""
-FORMAT = 1
+FORMAT = 2
 """Counted up when kernels are compiled, called or kept in another way than before: what is cached is then made anew."""
 INDEX = "__unsigned"
 """Name of what a compiled kernel makes of its indexes."""
@@ -150,14 +150,14 @@ def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..
 
 
 def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from dissector.native import Code  # noqa: PLC0415 - what is interpreted goes without
+    from amqpscope.dissector.native import Code  # noqa: PLC0415 - what is interpreted goes without
 
     code = Code.read(_noted(_file(function, arguments)))
     return code and code.load()
 
 
 def _to_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from dissector.native import Code  # noqa: PLC0415
+    from amqpscope.dissector.native import Code  # noqa: PLC0415
 
     dispatcher = _dispatcher(function)
     signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
@@ -177,7 +177,7 @@ def _called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
     """Where the machine code for arguments of these types is kept."""
-    from dissector.native import host  # noqa: PLC0415
+    from amqpscope.dissector.native import host  # noqa: PLC0415
 
     name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
     return cache_folder() / _digest(function) / f"{function.__name__}.{name}"
@@ -193,7 +193,8 @@ def _dispatcher(function: Callable[..., Any]) -> Any:
 
         namespace = _Namespace(function.__globals__)
         namespace[INDEX] = np.uint64
-        copy = types.FunctionType(_unsigned(function), namespace, function.__name__, function.__defaults__)
+        code = _rewritten(function)
+        copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
         copy.__module__ = function.__module__
         copy.__qualname__ = function.__qualname__
         _dispatchers[function] = numba.njit(boundscheck=function not in _proven, **FLAGS)(copy)
@@ -209,6 +210,9 @@ class _Namespace(dict[str, Any]):
     def __init__(self, names: dict[str, Any]) -> None:
         super().__init__(names)
         self.kernels = {name: value for name, value in names.items() if _is_kernel(value)}
+        for name, module in names.items():
+            if isinstance(module, types.ModuleType):
+                self.kernels |= {_joined(name, n): v for n, v in vars(module).items() if _is_kernel(v)}
         for name, value in names.items():
             if name in self.kernels:
                 del self[name]
@@ -260,14 +264,35 @@ def _digest(function: Callable[..., Any]) -> str:
         part = repr(value)
         if isinstance(value, types.FunctionType):
             part = _digest(value) if value in _kernels else value.__name__
-        elif isinstance(value, types.ModuleType):  # its constants
-            part = repr([(n, v) for n in code.co_names if isinstance(v := getattr(value, n, None), int)])
+        elif isinstance(value, types.ModuleType):  # its constants and kernels
+            found = [(n, getattr(value, n, None)) for n in code.co_names]
+            part = repr([(n, _digest(v) if _is_kernel(v) else v) for n, v in found if _is_kernel(v) or _is_constant(v)])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
 
 
-class _Unsigned(ast.NodeTransformer):
-    """Makes all indexes unsigned."""
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, int | tuple)
+
+
+def _joined(module: str, name: str) -> str:
+    """Under which name a compiled kernel finds another one that its source calls as `module.name`."""
+    return f"{module}__{name}"
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Makes all indexes unsigned, and names of kernels in modules plain names."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        of = node.value.id if isinstance(node.value, ast.Name) else ""
+        module = self.names.get(of)
+        if isinstance(module, types.ModuleType) and _is_kernel(getattr(module, node.attr, None)):
+            return ast.Name(_joined(of, node.attr), ast.Load())
+        return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
@@ -281,8 +306,8 @@ def _called(name: str, argument: ast.expr) -> ast.expr:
     return ast.Call(ast.Name(name, ast.Load()), [argument], [])
 
 
-def _unsigned(function: Callable[..., Any]) -> types.CodeType:
-    """The code of a kernel with all indexes unsigned, made from its source."""
+def _rewritten(function: Callable[..., Any]) -> types.CodeType:
+    """The code of a kernel as numba is to see it, made from its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     (definition,) = tree.body
     assert isinstance(definition, ast.FunctionDef)
@@ -291,7 +316,7 @@ def _unsigned(function: Callable[..., Any]) -> types.CodeType:
         argument.annotation = None
     definition.returns = None
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-    made = ast.fix_missing_locations(_Unsigned().visit(tree))
+    made = ast.fix_missing_locations(_Rewriter(function.__globals__).visit(tree))
     module = compile(made, function.__code__.co_filename, "exec")
     return next(code for code in module.co_consts if isinstance(code, types.CodeType))
 

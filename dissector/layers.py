@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import dpkt
 
-from dissector.fragments import LONGEST, Fragment
-from dissector.packets import (
+from amqpscope.dissector.fragments import LONGEST, Fragment
+from amqpscope.dissector.packets import (
     CUT,
     FRAGMENT,
     IP_GRE,

@@ -2,15 +2,16 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TextIO
 
 import pyarrow as pa
 
-import spec
-from dissector.connections import ends
-from dissector.dissector import Dissector
+from amqpscope import spec
+from amqpscope.dissector.connections import ends
+from amqpscope.dissector.dissector import Dissector
 
 LEADING = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
@@ -54,9 +55,7 @@ class Json:
 
     def frames(self, batch: pa.RecordBatch) -> None:
         """Print these frames."""
-        for row in rows(batch):
-            sender, receiver = self.peers.of(row)
-            told = {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
+        for told in objects(batch, self.peers):
             self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
 
 
@@ -129,6 +128,13 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     names = [name for name in batch.schema.names if name != "ts"]
     there = [name for name in names if batch.column(name).null_count < batch.num_rows]
     return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
+
+
+def objects(batch: pa.RecordBatch, peers: Peers) -> Iterator[dict[str, Any]]:
+    """Frames as dicts for programs: their rows, with the time as text, and who sent them to whom."""
+    for row in rows(batch):
+        sender, receiver = peers.of(row)
+        yield {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
 
 
 @cache

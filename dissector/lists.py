@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dissector.arrays import Ints, Octets
-from dissector.fieldtable import ESCAPES, QUOTE, unsigned, write_escaped, write_integer, write_string
-from dissector.kernel import call, kernel
-from dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
-from dissector.text import copy
-from spec.model import Struct
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.fieldtable import ESCAPES, QUOTE, unsigned, write_escaped, write_integer, write_string
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
+from amqpscope.dissector.text import copy
+from amqpscope.spec.model import Struct
 
 NUMBER, SIGNED_NUMBER, STRING, NUMBERS = range(4)
 MEMBERS = {

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector import limits
-from dissector.arrays import Ints, Octets
-from dissector.packets import SegmentBatch
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.packets import SegmentBatch
 
 SLACK_NS = 10_000_000
 """Files overlap so far at most when one was written behind the other: packets are not quite in order of time."""

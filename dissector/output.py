@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.errors import Error
+
 if TYPE_CHECKING:  # readers of tables need the names here, not what makes rows
-    from dissector.dissector import Row, Work
+    from amqpscope.dissector.dissector import Row, Work
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ SIZES = frozenset(("size", "body_size", "record_size"))
 """Numbers that differ little: as differences they take half the room and two thirds of the time, too."""
 
 
-class OutputError(Exception):
+class OutputError(Error):
     """The output cannot be written; one line."""
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from dissector import kernel as kernels
-from dissector import limits
-from dissector.arrays import Array, Ints
-from dissector.capture import MAX_PROBLEMS, PacketBatch, Problem
-from dissector.carry import Buffer
-from dissector.fragments import Fragment, Fragments
-from dissector.kernel import kernel
+from amqpscope.dissector import kernel as kernels
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.capture import MAX_PROBLEMS, PacketBatch, Problem
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.fragments import Fragment, Fragments
+from amqpscope.dissector.kernel import kernel
 
 # What becomes of a packet: a segment; intact, but not TCP; to be looked at by `layers`; cut before its headers were
 # complete; headers that contradict each other; a part of an IP packet that cannot be put in its place; a link layer
@@ -459,7 +459,7 @@ class PacketDecoder:
         self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints, wrong: list[Problem], point: int
     ) -> Ints:
         """Look at the marked packets one by one; their segments are put where they belong."""
-        from dissector.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
+        from amqpscope.dissector.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
 
         buffer = Buffer(batch.data, batch.used)
         more: list[Ints] = []

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dissector.arrays import Array, Ints, Octets
-from dissector.input import CaptureError
-from dissector.kernel import kernel
-from dissector.records import (
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.records import (
     CAPLEN,
     CORRUPT,
     FULL,
@@ -34,7 +34,7 @@ from dissector.records import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from dissector.capture import CaptureInfo
+    from amqpscope.dissector.capture import CaptureInfo
 
 HEADER = 24
 """Octets of the file header."""

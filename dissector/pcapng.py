@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dissector import kernel as kernels
-from dissector.arrays import Array, Ints, Octets
-from dissector.input import CaptureError
-from dissector.kernel import kernel
-from dissector.records import (
+from amqpscope.dissector import kernel as kernels
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.records import (
     CAPLEN,
     COLUMNS,
     CORRUPT,
@@ -38,7 +38,7 @@ from dissector.records import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from dissector.capture import CaptureInfo
+    from amqpscope.dissector.capture import CaptureInfo
 
 SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Type of the block that begins a section, the same in both byte orders."""

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissector.arrays import Array, Ints
-from dissector.kernel import kernel
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.kernel import kernel
 
 APART = 8
 """Items that a long row has more than a power of two. Rows a power of two apart fall on the same few lines of every

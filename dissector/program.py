@@ -13,6 +13,8 @@ from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Protocol
 
+from amqpscope.errors import Error
+
 GROUP = "amqpscope.commands"
 COLLECT_AT = 100_000
 """Objects made before those are looked for that only hold each other: hardly any do, and each search takes 40 ms."""
@@ -101,9 +103,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _is_ours(error: Exception) -> bool:
     """Whether the error is one that a user can act upon; others are bugs and keep their trace."""
-    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {
-        "dissector", "spec", "pipelines", "dashboards",
-    }  # fmt: skip
+    return isinstance(error, OSError | Error)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import spec
-from dissector import kernel
-from dissector.arrow import array, of_rows
-from dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
-from dissector.columns import TYPES
-from dissector.dissector import Dissector, Options, Row, Work
-from dissector.live import Watch
-from dissector.merging import Capture, Decoded, merge
-from dissector.sources import Source, find, octets
-from dissector.tables import NAMES, record_batch, schema
-from spec.model import Protocol
+from amqpscope import spec
+from amqpscope.dissector import kernel
+from amqpscope.dissector.arrow import array, of_rows
+from amqpscope.dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
+from amqpscope.dissector.columns import TYPES
+from amqpscope.dissector.dissector import Dissector, Options, Row, Work
+from amqpscope.dissector.live import Watch
+from amqpscope.dissector.merging import Capture, Decoded, merge
+from amqpscope.dissector.sources import Source, find, octets
+from amqpscope.dissector.tables import NAMES, record_batch, schema
+from amqpscope.spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -246,7 +246,8 @@ def read(
         captures when its first batch is asked for, in bounded memory, and gives the rows of its table.
 
     Raises:
-        CaptureError: there is nothing of that name, or a file is no capture, or TLS cannot be decrypted.
+        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
+            cannot be decrypted.
     """
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     sources = find(named)

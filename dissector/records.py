@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dissector import kernel as kernels
-from dissector.arrays import Array, Ints, Octets
-from dissector.kernel import kernel
+from amqpscope.dissector import kernel as kernels
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernel import kernel
 
 if TYPE_CHECKING:
-    from dissector.capture import CaptureInfo
+    from amqpscope.dissector.capture import CaptureInfo
 
 MAX_RECORD = 16 << 20
 """Octets of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before

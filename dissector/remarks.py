@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterator
 
-from dissector.connections import sides
-from dissector.lines import counted, instant
-from dissector.reading import LINK_NAMES, Reading, Seen
-from dissector.tcp.layout import C_FIRST_TS
+from amqpscope.dissector.connections import sides
+from amqpscope.dissector.lines import counted, instant
+from amqpscope.dissector.reading import LINK_NAMES, Reading, Seen
+from amqpscope.dissector.tcp.layout import C_FIRST_TS
 
 MOST = 10
 """Lines told at most; the table `anomalies` holds all."""

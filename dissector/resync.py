@@ -33,9 +33,9 @@ The kernels here are templates: each protocol lays its own `walk_piece`, `next_f
 names.
 """
 
-from dissector import limits
-from dissector.arrays import Array
-from dissector.framing import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import (
     M_ARENA,
     M_AT,
     M_COUNT,
@@ -62,9 +62,9 @@ from dissector.framing import (
     W_TRIED,
     W_UNTIL,
 )
-from dissector.kernel import kernel
-from dissector.pool import give_row, take_row
-from dissector.tcp.layout import (
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.pool import give_row, take_row
+from amqpscope.dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
     C_A_PORT,

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dissector.arrow import array, picked
-from dissector.fields import REDACTED, Decoded
-from spec.model import Protocol
+from amqpscope.dissector.arrow import array, picked
+from amqpscope.dissector.fields import REDACTED, Decoded
+from amqpscope.spec.model import Protocol
 
 NAME = re.compile(r"[\w.@-]{0,64}", re.ASCII)
 """What the names of SASL mechanisms and locales look like."""

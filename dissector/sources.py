@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dissector.capture import CaptureFile
-from dissector.input import STANDARD_INPUT, CaptureError, Pipe
+from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.input import STANDARD_INPUT, CaptureError, MissingCaptureError, Pipe
 
 CAPTURE_NAME = re.compile(r"\.(pcapng|ntar|pcap|cap|dmp)\d*(\.(gz|zst|lz4|bz2|xz))?$", re.IGNORECASE)
 """Which files of a directory are captures; a rotating capture may number them behind the ending."""
@@ -100,7 +100,7 @@ def _expand(path: str) -> list[str]:
     if glob.has_magic(path) and not Path(path).exists():
         found = sorted(p for p in glob.glob(path, recursive=True) if not Path(p).is_dir())
         if not found:
-            raise CaptureError(f"{path}: no file matches")
+            raise MissingCaptureError(f"{path}: no file matches")
         return found
     return [path]
 

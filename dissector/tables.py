@@ -8,19 +8,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import spec
-from dissector import framing
-from dissector.amqp091 import layout as ly
-from dissector.amqp091.protocol import Faults, Frames, Messages
-from dissector.arrays import Ints
-from dissector.arrow import array, numbers, of_rows, valid
-from dissector.columns import TYPES, Names, nulls, spread
-from dissector.fields import PROBLEM_CODES, Decoded
-from dissector.stream import layout as sl
-from dissector.stream.messages import StreamMessages
-from dissector.stream.protocol import PROTOCOL as STREAM
-from dissector.stream.protocol import StreamFaults, StreamFrames
-from dissector.tcp.layout import (
+from amqpscope import spec
+from amqpscope.dissector import framing
+from amqpscope.dissector.amqp091 import layout as ly
+from amqpscope.dissector.amqp091.protocol import Faults, Frames, Messages
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.arrow import array, numbers, of_rows, valid
+from amqpscope.dissector.columns import TYPES, Names, nulls, spread
+from amqpscope.dissector.fields import PROBLEM_CODES, Decoded
+from amqpscope.dissector.stream import layout as sl
+from amqpscope.dissector.stream.messages import StreamMessages
+from amqpscope.dissector.stream.protocol import PROTOCOL as STREAM
+from amqpscope.dissector.stream.protocol import StreamFaults, StreamFrames
+from amqpscope.dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
     C_CLIENT,
@@ -41,9 +41,9 @@ from dissector.tcp.layout import (
     V_TS,
     ZERO,
 )
-from dissector.tcp.layout import FAULTS as TCP_FAULTS
-from dissector.tls.shown import Fault
-from spec.model import Protocol
+from amqpscope.dissector.tcp.layout import FAULTS as TCP_FAULTS
+from amqpscope.dissector.tls.shown import Fault
+from amqpscope.spec.model import Protocol
 
 NAMES = (
     "captures", "connections", "amqp091_frames", "stream_frames", "amqp010_frames", "messages", "tcp_windows",

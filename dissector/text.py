@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dissector.kernel import call, kernel, proven, u64
-from dissector.words import HIGH_BITS, WORD, part, put_word, word
+from amqpscope.dissector.kernel import call, kernel, proven, u64
+from amqpscope.dissector.words import HIGH_BITS, WORD, part, put_word, word
 
 Octets = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]

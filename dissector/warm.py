@@ -7,8 +7,8 @@ read, so that just what they need is compiled.
 import subprocess
 import sys
 
-from dissector import kernel
-from dissector.sources import Source, octets
+from amqpscope.dissector import kernel
+from amqpscope.dissector.sources import Source, octets
 
 ENOUGH_OCTETS = 4 << 20
 """Octets of each capture that are run over."""
@@ -29,7 +29,7 @@ def warm_up(sources: list[Source]) -> None:
 
 def main(paths: list[str]) -> None:
     """Run over the beginnings of these captures."""
-    from dissector.reading import Reading  # noqa: PLC0415
+    from amqpscope.dissector.reading import Reading  # noqa: PLC0415
 
     for path in paths:
         taken: list[int] = []

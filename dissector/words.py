@@ -1,7 +1,7 @@
 """Octets eight at a time: little-endian words out of arrays of octets and into them, wherever they lie."""
 
-from dissector.arrays import Array
-from dissector.kernel import i64, proven, u64
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import i64, proven, u64
 
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8

@@ -10,24 +10,24 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import kept, once, small
-from pipelines.confirms import confirms
-from pipelines.failures import failures
-from pipelines.flow_control import flow_control, zero_windows
-from pipelines.heartbeats import heartbeats
-from pipelines.holes import holes, mute
-from pipelines.latency import latency_buckets, latency_summary
-from pipelines.numbers import numbered
-from pipelines.output import Output
-from pipelines.reader import read_note, read_table
-from pipelines.rpcs import rpcs
-from pipelines.schemas import nothing
-from pipelines.settlements import settlements
-from pipelines.stream_confirms import stream_confirms
-from pipelines.stream_credit import credit_waits, stream_credit
-from pipelines.stream_deliveries import stream_deliveries
-from pipelines.stream_rpcs import stream_rpcs
-from pipelines.transits import transits
+from amqpscope.pipelines.buckets import kept, once, small
+from amqpscope.pipelines.confirms import confirms
+from amqpscope.pipelines.failures import failures
+from amqpscope.pipelines.flow_control import flow_control, zero_windows
+from amqpscope.pipelines.heartbeats import heartbeats
+from amqpscope.pipelines.holes import holes, mute
+from amqpscope.pipelines.latency import latency_buckets, latency_summary
+from amqpscope.pipelines.numbers import numbered
+from amqpscope.pipelines.output import Output
+from amqpscope.pipelines.reader import read_note, read_table
+from amqpscope.pipelines.rpcs import rpcs
+from amqpscope.pipelines.schemas import nothing
+from amqpscope.pipelines.settlements import settlements
+from amqpscope.pipelines.stream_confirms import stream_confirms
+from amqpscope.pipelines.stream_credit import credit_waits, stream_credit
+from amqpscope.pipelines.stream_deliveries import stream_deliveries
+from amqpscope.pipelines.stream_rpcs import stream_rpcs
+from amqpscope.pipelines.transits import transits
 
 Read = Callable[..., DataFrame]
 """Gives a table by its name; `connections` as far as the time range goes unless with `whole=True`."""

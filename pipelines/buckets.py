@@ -50,9 +50,9 @@ def small(spark: SparkSession) -> bool:
 def once(rows: DataFrame) -> DataFrame:
     """Rows that are used in several places, computed once where there are few of them.
 
-    In a session for little data (`pipelines.session`) the plan ends here: what follows reads the rows from memory, and
-    is planned without what led to them, which nearly all of the time would go into. Elsewhere the rows as they are, for
-    Spark shares what it exchanges.
+    In a session for little data (`amqpscope.pipelines.session`) the plan ends here: what follows reads the rows from
+    memory, and is planned without what led to them, which nearly all of the time would go into. Elsewhere the rows as
+    they are, for Spark shares what it exchanges.
     """
     return rows.localCheckpoint(eager=False) if small(rows.sparkSession) else rows
 

@@ -32,15 +32,15 @@ class Analyze:
         """Analyze.
 
         Raises:
-            pipelines.reader.ReadError: the folder has no tables.
-            pipelines.output.OutputError: the output cannot be written.
-            pipelines.session.SessionError: Spark does not start.
+            amqpscope.pipelines.reader.ReadError: the folder has no tables.
+            amqpscope.pipelines.output.OutputError: the output cannot be written.
+            amqpscope.pipelines.session.SessionError: Spark does not start.
         """
-        from dissector.output import digest  # noqa: PLC0415
-        from pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
-        from pipelines.output import Output  # noqa: PLC0415
-        from pipelines.reader import dissected, read_note  # noqa: PLC0415
-        from pipelines.session import session  # noqa: PLC0415
+        from amqpscope.dissector.output import digest  # noqa: PLC0415
+        from amqpscope.pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
+        from amqpscope.pipelines.output import Output  # noqa: PLC0415
+        from amqpscope.pipelines.reader import dissected, read_note  # noqa: PLC0415
+        from amqpscope.pipelines.session import session  # noqa: PLC0415
 
         folder = dissected(arguments.tables)
         complete = read_note(folder)["complete"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines import endings
-from pipelines.buckets import CHANNEL, running
-from pipelines.holes import earliest, reaching, swallowed, union
-from pipelines.returns import returns
-from pipelines.schemas import conform
+from amqpscope.pipelines import endings
+from amqpscope.pipelines.buckets import CHANNEL, running
+from amqpscope.pipelines.holes import earliest, reaching, swallowed, union
+from amqpscope.pipelines.returns import returns
+from amqpscope.pipelines.schemas import conform
 
 
 def confirms(
@@ -26,7 +26,7 @@ def confirms(
         frames: `amqp091_frames`.
         messages: `messages`.
         connections: `connections`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `confirms`.

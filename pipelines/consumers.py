@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import CHANNEL, bucket, spread
-from pipelines.pairs import pairs
+from amqpscope.pipelines.buckets import CHANNEL, bucket, spread
+from amqpscope.pipelines.pairs import pairs
 
 
 def consumers(frames: DataFrame, places: DataFrame | None = None) -> DataFrame:
@@ -14,7 +14,7 @@ def consumers(frames: DataFrame, places: DataFrame | None = None) -> DataFrame:
 
     Args:
         frames: `amqp091_frames`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `CHANNEL`; `consumer_tag` (where the client left it open, what the broker chose), `queue`,
@@ -48,7 +48,7 @@ def spread_consumers(pushed: DataFrame, frames: DataFrame, places: DataFrame | N
     Args:
         pushed: rows of `messages` of kind `deliver`.
         frames: `amqp091_frames`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `consumers`, and `bucket`.
@@ -66,7 +66,7 @@ def with_queue(delivered: DataFrame, frames: DataFrame, places: DataFrame | None
     Args:
         delivered: rows of `messages` of kind `deliver` and `get`.
         frames: `amqp091_frames`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
     """
     pushed = delivered.where(sf.col("kind") == "deliver")
     known = spread_consumers(pushed, frames, places)

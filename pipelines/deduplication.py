@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.streams import OK, asked, union
+from amqpscope.pipelines.streams import OK, asked, union
 
 _NAME = ("stream", "publisher_reference")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import CHANNEL
+from amqpscope.pipelines.buckets import CHANNEL
 
 _FIELDS = {"frame_no": "bigint", "ts_ns": "bigint", "capture": "string", "packet": "bigint", "reply_code": "int"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines.schemas import conform
+from amqpscope.pipelines.schemas import conform
 
 _GROUP = ("code", "severity", "came_up", "client_ip", "server_ip", "server_port", "vhost", "user")
 

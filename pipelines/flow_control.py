@@ -13,11 +13,11 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines import endings
-from pipelines.buckets import CHANNEL, POINT, bucket, kept, running
-from pipelines.holes import first_behind
-from pipelines.prefetch import windows
-from pipelines.schemas import conform
+from amqpscope.pipelines import endings
+from amqpscope.pipelines.buckets import CHANNEL, POINT, bucket, kept, running
+from amqpscope.pipelines.holes import first_behind
+from amqpscope.pipelines.prefetch import windows
+from amqpscope.pipelines.schemas import conform
 
 _SCOPE = (*CHANNEL, "cause", "side", "consumer")
 
@@ -36,7 +36,7 @@ def flow_control(
         frames: `amqp091_frames`.
         settlements: the table `settlements`.
         connections: `connections`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `flow_control`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import running
-from pipelines.schemas import conform
+from amqpscope.pipelines.buckets import running
+from amqpscope.pipelines.schemas import conform
 
 _DIRECTION = ("connection_id", "from_client")
 _LOST = ("tcp-hole", "octets-skipped")
@@ -26,7 +26,7 @@ def heartbeats(
         frames: `amqp091_frames`.
         anomalies: the table `anomalies`.
         connections: `connections`.
-        places: what `pipelines.holes.mute` found, and perhaps more; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.mute` found, and perhaps more; None when nothing was lost.
 
     Returns:
         The table `heartbeats`.

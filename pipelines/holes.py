@@ -7,7 +7,7 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import CHANNEL, once, running
+from amqpscope.pipelines.buckets import CHANNEL, once, running
 
 CODES = (
     "tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",

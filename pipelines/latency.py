@@ -15,8 +15,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import once
-from pipelines.schemas import conform
+from amqpscope.pipelines.buckets import once
+from amqpscope.pipelines.schemas import conform
 
 BITS = 7
 """A power of two is cut into 2**7 buckets."""

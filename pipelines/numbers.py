@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines import endings
-from pipelines.buckets import BITS, CHANNEL, bucket, kept, once, running, spread
-from pipelines.holes import union
+from amqpscope.pipelines import endings
+from amqpscope.pipelines.buckets import BITS, CHANNEL, bucket, kept, once, running, spread
+from amqpscope.pipelines.holes import union
 
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
@@ -46,7 +46,7 @@ def numbered(
         messages: `messages`.
         frames: `amqp091_frames`.
         connections: `connections`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The messages, `publish_seq` filled in where it can be told, and `numbered_by`: `counted`, `proven`, `inferred`,

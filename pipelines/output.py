@@ -12,11 +12,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-import spec
-from dissector.output import NOTE
+from amqpscope import spec
+from amqpscope.dissector.output import NOTE
+from amqpscope.errors import Error
 
 
-class OutputError(Exception):
+class OutputError(Error):
     """The output cannot be written; the message is one line that says what and where."""
 
 

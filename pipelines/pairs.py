@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-import spec
-from pipelines.buckets import CHANNEL, bucket, kept, once, running
-from pipelines.holes import HOLE, union
+from amqpscope import spec
+from amqpscope.pipelines.buckets import CHANNEL, bucket, kept, once, running
+from amqpscope.pipelines.holes import HOLE, union
 
 QUEUE = (*CHANNEL, "request", "asked_by_client")
 """Requests of one kind by one side on one channel: their answers come in their order."""
@@ -37,7 +37,7 @@ def pairs(frames: DataFrame, only: Collection[str] | None = None, places: DataFr
     Args:
         frames: `amqp091_frames`.
         only: requests to look for; all by default.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `QUEUE`, and `asked` and `answer` (null when there is none), structs of frame_no, ts_ns, capture,

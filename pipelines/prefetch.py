@@ -11,8 +11,8 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import CHANNEL, POINT, running
-from pipelines.consumers import consumers
+from amqpscope.pipelines.buckets import CHANNEL, POINT, running
+from amqpscope.pipelines.consumers import consumers
 
 _EVENT = (*CHANNEL, "consumer", *POINT)
 _union = partial(DataFrame.unionByName, allowMissingColumns=True)
@@ -24,7 +24,7 @@ def windows(frames: DataFrame, settlements: DataFrame, places: DataFrame | None 
     Args:
         frames: `amqp091_frames`.
         settlements: the table `settlements`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The columns of `CHANNEL`; `consumer` (consumer tag; empty for the window of the whole channel); frame_no, ts_ns,

@@ -12,14 +12,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-import dissector
-import spec
-from dissector.output import NOTE
-from pipelines.schemas import schema
+from amqpscope import dissector, spec
+from amqpscope.dissector.output import NOTE
+from amqpscope.errors import Error, MissingError
+from amqpscope.pipelines.schemas import schema
 
 
-class ReadError(Exception):
+class ReadError(Error):
     """There is nothing to read; the message is one line that says what and where."""
+
+
+class MissingTablesError(ReadError, MissingError):
+    """A file or folder to read is not there."""
 
 
 def dissected(folder: Path) -> Path:
@@ -29,7 +33,9 @@ def dissected(folder: Path) -> Path:
         ReadError: it does not.
     """
     if not folder.is_dir():
-        raise ReadError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
+        if not folder.exists():
+            raise MissingTablesError(f"{folder}: no such folder")
+        raise ReadError(f"{folder}: not a folder")
     wanted = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
     missing = [name for name in wanted if not (folder / name).is_dir()]
     if missing:
@@ -72,7 +78,7 @@ def _captures(spark: SparkSession, paths: Sequence[str], table: str) -> DataFram
         raise ReadError(f"{paths[0]}: no table {table} here")
     missing = [path for path in paths if not Path(path).exists() and not glob.glob(path)]  # noqa: PTH207 - as the dissector
     if missing:
-        raise ReadError(f"{missing[0]}: no such file or folder")
+        raise MissingTablesError(f"{missing[0]}: no such file or folder")
     absolute = [str(Path(path).absolute()) for path in paths]
     names = schema(table).names
 

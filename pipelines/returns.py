@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-import spec
-from pipelines.buckets import CHANNEL, running
+from amqpscope import spec
+from amqpscope.pipelines.buckets import CHANNEL, running
 
 _CLASS = (*CHANNEL, "equal")
 _REWRITTEN = ("cluster_id",)  # RabbitMQ puts an empty one into what it passes on

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines import endings
-from pipelines.buckets import CHANNEL, bucket, running
-from pipelines.holes import first_behind
-from pipelines.pairs import pairs, requests
-from pipelines.schemas import conform
+from amqpscope.pipelines import endings
+from amqpscope.pipelines.buckets import CHANNEL, bucket, running
+from amqpscope.pipelines.holes import first_behind
+from amqpscope.pipelines.pairs import pairs, requests
+from amqpscope.pipelines.schemas import conform
 
 
 def rpcs(frames: DataFrame, connections: DataFrame, places: DataFrame | None = None) -> DataFrame:
@@ -22,7 +22,7 @@ def rpcs(frames: DataFrame, connections: DataFrame, places: DataFrame | None = N
     Args:
         frames: `amqp091_frames`.
         connections: `connections`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `rpcs`.

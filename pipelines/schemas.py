@@ -7,8 +7,8 @@ from functools import cache
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as sf
 
-import spec
-from spec.model import Table
+from amqpscope import spec
+from amqpscope.spec.model import Table
 
 _TYPES: dict[str, types.DataType] = {
     "bool": types.BooleanType(),

@@ -14,7 +14,8 @@ from pathlib import Path
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipelines.buckets import SMALL
+from amqpscope.errors import Error
+from amqpscope.pipelines.buckets import SMALL
 
 _SMALL = {
     SMALL: "true",
@@ -32,7 +33,7 @@ THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
 """What the JVM threw, by its class: behind it stands what was wrong."""
 
 
-class SessionError(Exception):
+class SessionError(Error):
     """Spark cannot be started; the message is one line that says why."""
 
 

@@ -7,12 +7,12 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines import endings
-from pipelines.buckets import CHANNEL, kept, once, running
-from pipelines.consumers import with_queue
-from pipelines.holes import earliest, first_behind, reaching, swallowed
-from pipelines.pairs import pairs
-from pipelines.schemas import conform
+from amqpscope.pipelines import endings
+from amqpscope.pipelines.buckets import CHANNEL, kept, once, running
+from amqpscope.pipelines.consumers import with_queue
+from amqpscope.pipelines.holes import earliest, first_behind, reaching, swallowed
+from amqpscope.pipelines.pairs import pairs
+from amqpscope.pipelines.schemas import conform
 
 _union = partial(DataFrame.unionByName, allowMissingColumns=True)
 
@@ -38,7 +38,7 @@ def settlements(
         frames: `amqp091_frames`.
         messages: `messages`.
         connections: `connections`.
-        places: what `pipelines.holes.holes` found; None when nothing was lost.
+        places: what `amqpscope.pipelines.holes.holes` found; None when nothing was lost.
 
     Returns:
         The table `settlements`.

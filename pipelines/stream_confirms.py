@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines import streams
-from pipelines.buckets import once, running
-from pipelines.deduplication import stored
-from pipelines.schemas import conform
-from pipelines.streams import PROTOCOL, union
+from amqpscope.pipelines import streams
+from amqpscope.pipelines.buckets import once, running
+from amqpscope.pipelines.deduplication import stored
+from amqpscope.pipelines.schemas import conform
+from amqpscope.pipelines.streams import PROTOCOL, union
 
 PUBLISHER = ("connection_id", "publisher_id", "epoch")
 """A publisher: an id may be declared anew. The epoch is 0 where the declaration was not seen."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines import streams
-from pipelines.buckets import POINT, running
-from pipelines.flow_control import intervals
-from pipelines.schemas import conform
-from pipelines.streams import SUBSCRIPTION
+from amqpscope.pipelines import streams
+from amqpscope.pipelines.buckets import POINT, running
+from amqpscope.pipelines.flow_control import intervals
+from amqpscope.pipelines.schemas import conform
+from amqpscope.pipelines.streams import SUBSCRIPTION
 
 _ACCOUNT = (*SUBSCRIPTION, "subscription_epoch")
 _EVENTS = ("credit", "deliver", "unsubscribe")

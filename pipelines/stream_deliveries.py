@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines import streams
-from pipelines.buckets import POINT, running
-from pipelines.schemas import conform
-from pipelines.streams import SUBSCRIPTION, union
+from amqpscope.pipelines import streams
+from amqpscope.pipelines.buckets import POINT, running
+from amqpscope.pipelines.schemas import conform
+from amqpscope.pipelines.streams import SUBSCRIPTION, union
 
 _STREAM = ("server_ip", "stream")
 SECOND_BITS = 30

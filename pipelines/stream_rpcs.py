@@ -7,11 +7,11 @@ from functools import cache
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-import spec
-from pipelines import streams
-from pipelines.buckets import POINT, running
-from pipelines.schemas import conform
-from pipelines.streams import CHALLENGE, OK, PROTOCOL
+from amqpscope import spec
+from amqpscope.pipelines import streams
+from amqpscope.pipelines.buckets import POINT, running
+from amqpscope.pipelines.schemas import conform
+from amqpscope.pipelines.streams import CHALLENGE, OK, PROTOCOL
 
 
 @cache

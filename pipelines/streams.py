@@ -7,8 +7,8 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from pipelines.buckets import POINT, running
-from pipelines.holes import one_way
+from amqpscope.pipelines.buckets import POINT, running
+from amqpscope.pipelines.holes import one_way
 
 PROTOCOL = "rabbitmq-stream"
 SUBSCRIPTION = ("connection_id", "subscription_id")
@@ -91,7 +91,7 @@ def holes(frames: DataFrame, anomalies: DataFrame) -> DataFrame:
 
 
 def mute(frames: DataFrame) -> DataFrame:
-    """What `pipelines.holes.one_way` finds: the server speaks when it is asked, the client goes on when it is answered.
+    """What `holes.one_way` finds: the server speaks when it is asked, the client goes on when it is answered.
 
     Args:
         frames: `stream_frames`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from pipelines.returns import equal
-from pipelines.schemas import conform
+from amqpscope.pipelines.returns import equal
+from amqpscope.pipelines.schemas import conform
 
 _END = ("connection_id", "frame_no", "capture", "packet", "ts_ns")
 AMBIGUOUS = "ambiguous"

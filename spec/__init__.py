@@ -1,6 +1,6 @@
 """The protocols as data: classes, methods, fields, codes, tables and their columns.
 
-    import spec
+    from amqpscope import spec
 
     protocol = spec.load("amqp-0-9-1")
     protocol.method("basic.publish").fields
@@ -12,8 +12,8 @@ A user's own document in the AMQP XML format is read by `load_xml` and laid over
 before it is asked for.
 """
 
-from spec.data import anomalies, load, names, tables
-from spec.model import (
+from amqpscope.spec.data import anomalies, load, names, tables
+from amqpscope.spec.model import (
     Anomaly,
     Class,
     Column,
@@ -30,7 +30,7 @@ from spec.model import (
     Table,
     WireType,
 )
-from spec.user import left_out, load_xml, overlay
+from amqpscope.spec.user import left_out, load_xml, overlay
 
 __all__ = [
     "Anomaly",

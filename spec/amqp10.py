@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
-from spec.data import read_document
+from amqpscope.spec.data import read_document
 
 NAME = "amqp-1.0"
 ValueKind = Literal[

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from spec.columns import BASE_TYPES, field_name
-from spec.model import Class, Constant, Domain, Field, Method, Protocol, SpecError, Struct, WireType
-from spec.xmltree import Node, error, parse
+from amqpscope.spec.columns import BASE_TYPES, field_name
+from amqpscope.spec.model import Class, Constant, Domain, Field, Method, Protocol, SpecError, Struct, WireType
+from amqpscope.spec.xmltree import Node, error, parse
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_ ]+[a-z0-9]+)*", re.IGNORECASE | re.ASCII)
 _TYPE = re.compile(rf"({_NAME.pattern}\.)?{_NAME.pattern}", re.IGNORECASE | re.ASCII)

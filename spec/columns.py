@@ -8,7 +8,7 @@ wire type.
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-from spec.model import Class, ColumnType, Field, Method, Protocol
+from amqpscope.spec.model import Class, ColumnType, Field, Method, Protocol
 
 BASE_TYPES = frozenset(["bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table"])
 """Wire types of AMQP 0-8 to 0-9-1."""

@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-import spec
-from spec import describe, differences
+from amqpscope import spec
+from amqpscope.spec import describe, differences
 
 
 class Spec:

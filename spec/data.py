@@ -5,8 +5,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from spec import columns
-from spec.model import (
+from amqpscope.spec import columns
+from amqpscope.spec.model import (
     Anomaly,
     Class,
     Column,

@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Iterator
 
-from spec import amqp10, data, handshakes, tls
-from spec.layout import aligned, paragraph, title
-from spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
+from amqpscope.spec import amqp10, data, handshakes, tls
+from amqpscope.spec.layout import aligned, paragraph, title
+from amqpscope.spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
 
 _OWNERS = {"rabbitmq": "RabbitMQ"}
 

@@ -2,10 +2,10 @@
 
 import difflib
 
-from spec import describe
-from spec.layout import aligned
-from spec.model import Field, Method, Protocol
-from spec.user import left_out
+from amqpscope.spec import describe
+from amqpscope.spec.layout import aligned
+from amqpscope.spec.model import Field, Method, Protocol
+from amqpscope.spec.user import left_out
 
 
 def lines(ours: Protocol, user: Protocol, merged: Protocol) -> list[str]:

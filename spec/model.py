@@ -8,14 +8,20 @@ each layout of a command is a method: class 0 has the requests, class 1 the resp
 from dataclasses import dataclass, field
 from typing import Literal
 
+from amqpscope.errors import Error, MissingError
+
 ColumnType = Literal["bool", "int32", "int64", "string", "binary", "timestamp"]
 """Types of table columns; `timestamp` is microseconds since the epoch, UTC."""
 
 Severity = Literal["note", "warning", "error"]
 
 
-class SpecError(Exception):
+class SpecError(Error):
     """A specification cannot be read or used; the message is one line that says where, what, and what to do."""
+
+
+class MissingDocumentError(SpecError, MissingError):
+    """A user's document is not there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
-"""The reference page: `python -m spec.reference` writes it from the data, `--check` says whether it is stale."""
+"""The reference page: `python -m amqpscope.spec.reference` writes it from the data.
+
+`--check` says whether it is stale. The page is in the repository, so this is for an editable install.
+"""
 
 import argparse
 import difflib
 import sys
 from pathlib import Path
 
-from spec import data, describe, handshakes, tls
-from spec.model import Class, Field, Protocol, Table
+from amqpscope.spec import data, describe, handshakes, tls
+from amqpscope.spec.model import Class, Field, Protocol, Table
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 _DIFF_LINES = 40
 
 
@@ -18,8 +21,8 @@ def page() -> str:
     lines = [
         "# Reference",
         "",
-        "Written from the data in `spec/` by `python -m spec.reference`; change it there. `amqpscope spec NAME` shows",
-        "the same in a terminal.",
+        "Written from the data in `spec/` by `python -m amqpscope.spec.reference`; change it there.",
+        "`amqpscope spec NAME` shows the same in a terminal.",
         "",
     ]
     for protocol in protocols:
@@ -42,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0; 1 when the page is stale and `--check` was given.
     """
-    parser = argparse.ArgumentParser(prog="python -m spec.reference", description="Write docs/reference.md.")
+    parser = argparse.ArgumentParser(prog="python -m amqpscope.spec.reference", description="Write docs/reference.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page is stale")
     wanted = page()
     if not parser.parse_args(arguments).check:
@@ -54,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     diff = difflib.unified_diff(found.splitlines(), wanted.splitlines(), "docs/reference.md", "from spec/", lineterm="")
     shown = [line for line, _ in zip(diff, range(_DIFF_LINES), strict=False)]
-    sys.stderr.write("\n".join([*shown, "docs/reference.md is stale: run python -m spec.reference"]) + "\n")
+    sys.stderr.write("\n".join([*shown, "docs/reference.md is stale: run python -m amqpscope.spec.reference"]) + "\n")
     return 1
 
 

@@ -3,18 +3,18 @@
 import dataclasses
 import os
 
-from spec import columns, data
-from spec.model import Class, Field, Method, Protocol, SpecError
+from amqpscope.spec import columns, data
+from amqpscope.spec.model import Class, Field, Method, Protocol, SpecError
 
 
 def load_xml(path: str | os.PathLike[str]) -> Protocol:
     """A protocol from a document in the AMQP XML format: 0-8, 0-9, 0-9-1 and their variants, or 0-10.
 
     Raises:
-        SpecError: it is not such a document, or contradicts itself.
+        SpecError: it is not such a document, or contradicts itself; or is not there (a `FileNotFoundError` then).
         OSError: it cannot be read.
     """
-    from spec import amqpxml  # noqa: PLC0415 - most programs never read XML
+    from amqpscope.spec import amqpxml  # noqa: PLC0415 - most programs never read XML
 
     return columns.assign(amqpxml.read(path))
 

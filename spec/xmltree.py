@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from spec.model import SpecError
+from amqpscope.spec.model import MissingDocumentError, SpecError
 
 MAX_OCTETS = 4 << 20
 """Largest document that is read; the published ones stay below half a megabyte."""
@@ -41,10 +41,14 @@ def parse(path: str | os.PathLike[str]) -> Node:
 
     Raises:
         SpecError: the file is not well-formed XML, too large, or declares entities.
+        MissingDocumentError: there is no such file.
         OSError: it cannot be read.
     """
-    with Path(path).open("rb") as file:
-        octets = file.read(MAX_OCTETS + 1)
+    try:
+        with Path(path).open("rb") as file:
+            octets = file.read(MAX_OCTETS + 1)
+    except FileNotFoundError as missing:
+        raise MissingDocumentError(f"{path}: no such file") from missing
     if len(octets) > MAX_OCTETS:
         raise error(path, 1, f"more than {MAX_OCTETS >> 20} MB; give a protocol definition in the AMQP XML format")
     parser = expat.ParserCreate(namespace_separator=" ")

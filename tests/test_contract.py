@@ -10,10 +10,10 @@ import re
 
 import pytest
 
-import spec
-from dissector import program
-from dissector.arguments import PROTOCOLS
-from spec.model import Table
+from amqpscope import spec
+from amqpscope.dissector import program
+from amqpscope.dissector.arguments import PROTOCOLS
+from amqpscope.spec.model import Table
 
 CAPTURES = ("--port", "--spec", "--keylog", "--from", "--to", "--bodies")
 COMMANDS = {
@@ -201,7 +201,7 @@ def test_words_are_documented(table: str, column: str) -> None:
 
 def test_latencies() -> None:
     pytest.importorskip("pyspark")
-    from pipelines.latency import BITS, GROUPINGS, PERCENTILES  # noqa: PLC0415
+    from amqpscope.pipelines.latency import BITS, GROUPINGS, PERCENTILES  # noqa: PLC0415
 
     assert {*PERCENTILES} == {"p50_ns", "p90_ns", "p99_ns", "p999_ns", "p9999_ns"}
     assert PERCENTILES["p9999_ns"] == 9999

@@ -7,8 +7,8 @@ nobody saw has a number, too: behind a hole that may hold one, or a confirm.sele
 before, numbers are not known until channel.open is seen.
 """
 
-from dissector import limits
-from dissector.amqp091.channels import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091.channels import (
     add_consumer,
     answered,
     channel_row,
@@ -16,7 +16,7 @@ from dissector.amqp091.channels import (
     consumer,
     push,
 )
-from dissector.amqp091.content import (
+from amqpscope.dissector.amqp091.content import (
     HUGE,
     begin_content,
     body_octets,
@@ -26,7 +26,7 @@ from dissector.amqp091.content import (
     touch,
     unfinished_fault,
 )
-from dissector.amqp091.layout import (
+from amqpscope.dissector.amqp091.layout import (
     ABANDONED,
     B_FIRST_NO,
     B_GOT,
@@ -99,16 +99,16 @@ from dissector.amqp091.layout import (
     Z_KEY,
     Z_VALUE,
 )
-from dissector.arrays import Array
-from dissector.framing import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import (
     LIMIT,
     TOO_LARGE,
     u32,
 )
-from dissector.hashing import mix
-from dissector.kernel import i64, kernel
-from dissector.pool import give_row
-from dissector.tcp.layout import (
+from amqpscope.dissector.hashing import mix
+from amqpscope.dissector.kernel import i64, kernel
+from amqpscope.dissector.pool import give_row
+from amqpscope.dissector.tcp.layout import (
     C_CLIENT,
     C_GAPPED,
 )

@@ -1,7 +1,7 @@
 """AMQP 0-9-1: what can be a frame, for searches (specification §2.3.5, §4.2.3, §4.2.6)."""
 
-from dissector import limits
-from dissector.amqp091.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091.layout import (
     BODY,
     BY_CLIENT,
     BY_SERVER,
@@ -14,10 +14,10 @@ from dissector.amqp091.layout import (
     OVERHEAD,
     method_index,
 )
-from dissector.arrays import Array
-from dissector.framing import W_BODY, W_LARGEST, W_LOST, W_PASSED, W_REST, W_REST_CHANNEL, u16, u32
-from dissector.kernel import i64, kernel
-from dissector.resync import T_CHANNEL, T_EXPECT, T_REST, T_SENDER, Own
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import W_BODY, W_LARGEST, W_LOST, W_PASSED, W_REST, W_REST_CHANNEL, u16, u32
+from amqpscope.dissector.kernel import i64, kernel
+from amqpscope.dissector.resync import T_CHANNEL, T_EXPECT, T_REST, T_SENDER, Own
 
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""

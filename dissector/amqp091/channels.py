@@ -4,8 +4,8 @@ A row a channel, found by (connection, number); lists of consumers, and of consu
 answer, share one pool of nodes.
 """
 
-from dissector import limits
-from dissector.amqp091.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091.layout import (
     B_WIDTH,
     BEGUN,
     N_CHANNEL,
@@ -27,10 +27,10 @@ from dissector.amqp091.layout import (
     Z_NEXT,
     Z_VALUE,
 )
-from dissector.arrays import Array
-from dissector.hashing import mix
-from dissector.kernel import i64, kernel
-from dissector.pool import give_row, take_row
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.hashing import mix
+from amqpscope.dissector.kernel import i64, kernel
+from amqpscope.dissector.pool import give_row, take_row
 
 
 @kernel

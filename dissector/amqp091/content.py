@@ -4,8 +4,8 @@ Two rows of `contents` a channel: what the client, and what the server, is sendi
 passes.
 """
 
-from dissector import limits
-from dissector.amqp091.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091.layout import (
     B_BODY,
     B_CAPTURE,
     B_FIRST_CAPTURE,
@@ -100,8 +100,8 @@ from dissector.amqp091.layout import (
     UNFINISHED,
     UNKNOWN,
 )
-from dissector.arrays import Array
-from dissector.framing import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import (
     LIMIT,
     Y_CAPTURE,
     Y_CHANNEL,
@@ -117,9 +117,9 @@ from dissector.framing import (
     Y_TS,
     Y_VALUE,
 )
-from dissector.hashing import hash_begin, hash_end, hash_feed
-from dissector.kernel import kernel
-from dissector.tcp.layout import C_GAPPED
+from amqpscope.dissector.hashing import hash_begin, hash_end, hash_feed
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.tcp.layout import C_GAPPED
 
 HUGE = 1 << 62
 """Announced body sizes from here on are no sizes; they are not computed with, and not shown."""

@@ -3,10 +3,10 @@
 Bodies are never put together: octets of those that do not lie whole in one piece leave as spans, in order.
 """
 
-from dissector import limits
-from dissector.amqp091 import boundary
-from dissector.amqp091.boundary import foretold, may_begin, next_frame, sender
-from dissector.amqp091.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091 import boundary
+from amqpscope.dissector.amqp091.boundary import foretold, may_begin, next_frame, sender
+from amqpscope.dissector.amqp091.layout import (
     BODY,
     END_WRONG,
     FOUND,
@@ -47,8 +47,8 @@ from dissector.amqp091.layout import (
     X_SLOT,
     method_index,
 )
-from dissector.arrays import Array
-from dissector.framing import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import (
     END,
     HEAD,
     LIMIT,
@@ -91,10 +91,10 @@ from dissector.framing import (
     u16,
     u32,
 )
-from dissector.kernel import i64, kernel, specialize
-from dissector.resync import Own, choose, follow, replay, search, whole
-from dissector.resync import walk_pieces as any_walk_pieces
-from dissector.tcp.layout import (
+from amqpscope.dissector.kernel import i64, kernel, specialize
+from amqpscope.dissector.resync import Own, choose, follow, replay, search, whole
+from amqpscope.dissector.resync import walk_pieces as any_walk_pieces
+from amqpscope.dissector.tcp.layout import (
     C_FRAMES,
     S_CAPTURE,
     S_FIRST_CAPTURE,

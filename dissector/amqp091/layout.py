@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from dissector import framing
-from dissector.arrays import Array, Ints
-from dissector.kernel import i64, kernel
-from spec.model import Protocol
+from amqpscope.dissector import framing
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.kernel import i64, kernel
+from amqpscope.spec.model import Protocol
 
 # Rows of `frames`, one column a frame.
 (

@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dissector import limits
-from dissector.amqp091 import assembly, channels, content, frames
-from dissector.amqp091 import layout as ly
-from dissector.arrays import Ints, Octets
-from dissector.carry import Buffer, Ranges
-from dissector.fields import Decoded, Plan, decode
-from dissector.framing import Y_HEIGHT, Framing
-from dissector.kernel import call
-from dissector.pool import APART, Pool, grown
-from dissector.secrets import hide, with_secrets
-from spec.model import Protocol
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091 import assembly, channels, content, frames
+from amqpscope.dissector.amqp091 import layout as ly
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.carry import Buffer, Ranges
+from amqpscope.dissector.fields import Decoded, Plan, decode
+from amqpscope.dissector.framing import Y_HEIGHT, Framing
+from amqpscope.dissector.kernel import call
+from amqpscope.dissector.pool import APART, Pool, grown
+from amqpscope.dissector.secrets import hide, with_secrets
+from amqpscope.spec.model import Protocol
 
 IDS_OCTETS = 4
 """Class and method id, in front of the arguments."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dissector import framing, limits
-from dissector.arrays import Array, Ints
-from dissector.carry import Buffer, Ranges
-from dissector.handshakes.layers import Layers
-from dissector.kernel import call, i64, kernel
-from dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
-from spec import amqp10
+from amqpscope.dissector import framing, limits
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.carry import Buffer, Ranges
+from amqpscope.dissector.handshakes.layers import Layers
+from amqpscope.dissector.kernel import call, i64, kernel
+from amqpscope.dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
+from amqpscope.spec import amqp10
 
 HEAD = 8
 FIRST = 11

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dissector import columns, text
-from dissector.amqp10 import values
-from dissector.amqp10.values import (
+from amqpscope.dissector import columns, text
+from amqpscope.dissector.amqp10 import values
+from amqpscope.dissector.amqp10.values import (
     BINARY,
     BOOLEAN,
     FALSE,
@@ -29,15 +29,15 @@ from dissector.amqp10.values import (
     value_end,
     write_uuid,
 )
-from dissector.amqp10.values import TEXT as TEXTUAL
-from dissector.arrays import Array, Ints, Octets
-from dissector.fields import TRACE_COLUMNS, TRACE_TABLE, trace_columns
-from dissector.fieldtable import unsigned, write_integer
-from dissector.hashing import L_WIDTH, hash_begin, hash_end, hash_feed, hash_octets
-from dissector.kernel import call, i64, kernel, proven
-from dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
-from dissector.text import copy
-from spec import amqp10
+from amqpscope.dissector.amqp10.values import TEXT as TEXTUAL
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.fields import TRACE_COLUMNS, TRACE_TABLE, trace_columns
+from amqpscope.dissector.fieldtable import unsigned, write_integer
+from amqpscope.dissector.hashing import L_WIDTH, hash_begin, hash_end, hash_feed, hash_octets
+from amqpscope.dissector.kernel import call, i64, kernel, proven
+from amqpscope.dissector.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
+from amqpscope.dissector.text import copy
+from amqpscope.spec import amqp10
 
 KINDS = ("raw", "data", "amqp-sequence", "amqp-value", "none")
 RAW, DATA, SEQUENCE, VALUE, NOTHING = range(len(KINDS))

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dissector.arrays import Array, Ints, Octets
-from dissector.fieldtable import (
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.fieldtable import (
     ESCAPES,
     LITERALS,
     insert_floats,
@@ -32,10 +32,10 @@ from dissector.fieldtable import (
     write_integer,
     write_string,
 )
-from dissector.kernel import call, i64, kernel, proven
-from dissector.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from dissector.text import copy, write_hex
-from spec import amqp10
+from amqpscope.dissector.kernel import call, i64, kernel, proven
+from amqpscope.dissector.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
+from amqpscope.dissector.text import copy, write_hex
+from amqpscope.spec import amqp10
 
 DEPTH = 64
 """Levels of maps, lists, arrays and described values, the outermost map included."""

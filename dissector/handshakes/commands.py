@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-import spec
-from dissector.arrays import Ints, Octets
-from dissector.arrow import picked
-from dissector.burden import Burden
-from dissector.handshakes.logins import Logins
-from dissector.handshakes.sayings import Sayings
-from dissector.handshakes.story import Story, Where
-from dissector.handshakes.use import Used
-from dissector.stream import layout as sl
-from dissector.stream.protocol import PROTOCOL, StreamFrames
+from amqpscope import spec
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.arrow import picked
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.sayings import Sayings
+from amqpscope.dissector.handshakes.story import Story, Where
+from amqpscope.dissector.handshakes.use import Used
+from amqpscope.dissector.stream import layout as sl
+from amqpscope.dissector.stream.protocol import PROTOCOL, StreamFrames
 
 OK, CHALLENGE = 1, 10
 """Response codes that are no errors."""

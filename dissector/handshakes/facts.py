@@ -32,14 +32,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dissector.fields import REDACTED
-from dissector.handshakes import secured
-from dissector.handshakes.machine import Run, run
-from dissector.handshakes.memory import Memory
-from dissector.handshakes.sayings import NOTHING
-from dissector.handshakes.story import First, Step, Story, Where
-from spec.handshakes import Handshakes, opening
-from spec.model import Protocol
+from amqpscope.dissector.fields import REDACTED
+from amqpscope.dissector.handshakes import secured
+from amqpscope.dissector.handshakes.machine import Run, run
+from amqpscope.dissector.handshakes.memory import Memory
+from amqpscope.dissector.handshakes.sayings import NOTHING
+from amqpscope.dissector.handshakes.story import First, Step, Story, Where
+from amqpscope.spec.handshakes import Handshakes, opening
+from amqpscope.spec.model import Protocol
 
 STREAM_PORTS = frozenset({5552, 5551})
 SERVER_PORTS = STREAM_PORTS | {5672, 5671}

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dissector.handshakes.facts import duration
-from dissector.handshakes.listing import cause_of, ends_of, explain, sentence
-from dissector.handshakes.story import product
-from dissector.lines import clean, counted, instant
-from spec.handshakes import Handshakes
-from spec.layout import paragraph, width
+from amqpscope.dissector.handshakes.facts import duration
+from amqpscope.dissector.handshakes.listing import cause_of, ends_of, explain, sentence
+from amqpscope.dissector.handshakes.story import product
+from amqpscope.dissector.lines import clean, counted, instant
+from amqpscope.spec.handshakes import Handshakes
+from amqpscope.spec.layout import paragraph, width
 
 SPAN = 34
 """Characters between the two sides."""

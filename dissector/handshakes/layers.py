@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from dissector.arrays import Ints
-from dissector.burden import Burden
-from dissector.carry import Buffer
-from dissector.handshakes.logins import user_name
-from dissector.handshakes.sayings import Sayings
-from dissector.handshakes.story import Story, Where
-from dissector.handshakes.values import MalformedError, value
-from dissector.tcp.layout import S_CAPTURE, S_LENGTH, S_OFFSET, S_PACKET, S_SIDE, S_SLOT, S_TS
-from spec import amqp10, handshakes
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.handshakes.logins import user_name
+from amqpscope.dissector.handshakes.sayings import Sayings
+from amqpscope.dissector.handshakes.story import Story, Where
+from amqpscope.dissector.handshakes.values import MalformedError, value
+from amqpscope.dissector.tcp.layout import S_CAPTURE, S_LENGTH, S_OFFSET, S_PACKET, S_SIDE, S_SLOT, S_TS
+from amqpscope.spec import amqp10, handshakes
 
 KEPT = 1 << 14
 """Octets of each side that are read; a frame may not be larger either."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dissector.handshakes.facts import duration
-from dissector.handshakes.verdict import SLOW_NS, say
-from dissector.lines import clean, counted, instant
-from spec.handshakes import SEVERITIES, Cause, Handshakes
-from spec.layout import paragraph, width
+from amqpscope.dissector.handshakes.facts import duration
+from amqpscope.dissector.handshakes.verdict import SLOW_NS, say
+from amqpscope.dissector.lines import clean, counted, instant
+from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes
+from amqpscope.spec.layout import paragraph, width
 
 COLUMNS = (
     "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "first_capture",
@@ -180,32 +180,7 @@ class Listing:
             for g in self.worst_first
         ]
         ordered = sorted(rows, key=lambda r: (-SEVERITIES.index(r["severity"]), r["first_ts_ns"], r["connection_id"]))
-        return {"groups": groups, "connections": [self._object(row) for row in ordered]}
-
-    def _object(self, row: Row) -> dict[str, Any]:
-        plain = {name: _read(item) if name in TEXTS else item for name, item in row.items()}
-        cause = cause_of(row, self.handshakes)
-        facts = plain.pop("handshake_facts") or {}
-        client, server = ends_of(row)
-        told = {
-            "client": client,
-            "server": server,
-            "first": instant(row["first_ts_ns"]),
-            "last": instant(row["last_ts_ns"]),
-            "slow_side": slow_side(row),
-        }
-        for step in plain["handshake_steps"] or []:
-            step["ts"] = instant(step["ts_ns"])
-        return (
-            plain
-            | told
-            | {
-                "code": cause.code,
-                "summary": sentence(row),
-                "meaning": say(cause.meaning, facts),
-                "remedy": say(cause.remedy, facts),
-            }
-        )
+        return {"groups": groups, "connections": [as_dict(row, self.handshakes) for row in ordered]}
 
     def _text(self, group: Group) -> str:
         """A group in one sentence."""
@@ -267,6 +242,27 @@ class Listing:
         names = ", ".join(port if alone else client for client, port in group.members)
         rest = group.count - len(group.members)
         return f" ({'client ports ' if alone else ''}{names}{f' and {rest:,} more' if rest else ''})"
+
+
+def as_dict(row: Row, handshakes: Handshakes) -> dict[str, Any]:
+    """A connection as a dict for programs: its row with texts of JSON read, and what its verdict means."""
+    plain = {name: _read(item) if name in TEXTS else item for name, item in row.items()}
+    cause = cause_of(row, handshakes)
+    facts = plain.pop("handshake_facts") or {}
+    client, server = ends_of(row)
+    for step in plain["handshake_steps"] or []:
+        step["ts"] = instant(step["ts_ns"])
+    return plain | {
+        "client": client,
+        "server": server,
+        "first": instant(row["first_ts_ns"]),
+        "last": instant(row["last_ts_ns"]),
+        "slow_side": slow_side(row),
+        "code": cause.code,
+        "summary": sentence(row),
+        "meaning": say(cause.meaning, facts),
+        "remedy": say(cause.remedy, facts),
+    }
 
 
 def cause_of(row: Row, handshakes: Handshakes) -> Cause:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dissector import limits
-from dissector.arrays import Ints, Octets
-from dissector.arrow import picked
-from dissector.fields import Plan, decode
-from spec.model import Protocol
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.arrow import picked
+from amqpscope.dissector.fields import Plan, decode
+from amqpscope.spec.model import Protocol
 
 
 class Logins:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spec.handshakes import Machine
+from amqpscope.spec.handshakes import Machine
 
 
 class Run(NamedTuple):

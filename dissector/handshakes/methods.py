@@ -5,18 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dissector.amqp091 import layout as ly
-from dissector.amqp091.protocol import IDS_OCTETS, Frames
-from dissector.arrays import Ints, Octets
-from dissector.arrow import picked
-from dissector.burden import Burden
-from dissector.handshakes.logins import Logins
-from dissector.handshakes.memory import Memory
-from dissector.handshakes.sayings import Said, Sayings
-from dissector.handshakes.story import Story, Where
-from dissector.handshakes.use import Used
-from dissector.secrets import with_secrets
-from spec.model import Protocol
+from amqpscope.dissector.amqp091 import layout as ly
+from amqpscope.dissector.amqp091.protocol import IDS_OCTETS, Frames
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.arrow import picked
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.memory import Memory
+from amqpscope.dissector.handshakes.sayings import Said, Sayings
+from amqpscope.dissector.handshakes.story import Story, Where
+from amqpscope.dissector.handshakes.use import Used
+from amqpscope.dissector.secrets import with_secrets
+from amqpscope.spec.model import Protocol
 
 CHANNEL_FAILED = 300
 """Reply codes from here on are errors."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dissector import limits
-from dissector.handshakes.memory import Memory
+from amqpscope.dissector import limits
+from amqpscope.dissector.handshakes.memory import Memory
 
 
 class Said(dict[str, Any]):

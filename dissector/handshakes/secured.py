@@ -15,10 +15,10 @@ tls_words, tls_meaning   the alert in words, and what it means
 
 from typing import Any
 
-from dissector.handshakes.story import Step, Where
-from dissector.tls.messages import suite_name, version_name
-from dissector.tls.shown import Shown, choice, offers, owner
-from spec import tls
+from amqpscope.dissector.handshakes.story import Step, Where
+from amqpscope.dissector.tls.messages import suite_name, version_name
+from amqpscope.dissector.tls.shown import Shown, choice, offers, owner
+from amqpscope.spec import tls
 
 LATEST_S = (1 << 63) // 1_000_000_000
 """Times from here on do not fit in nanoseconds. A certificate without an end has the year 9999 (RFC 5280, 4.1.2.5)."""

@@ -7,13 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dissector.dissector import Options
-from dissector.handshakes.listing import COLUMNS
-from dissector.input import CaptureError
-from dissector.reading import Reading
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.handshakes.listing import COLUMNS
+from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.reading import Reading
+from amqpscope.errors import Error
 
 
-class VerdictError(Exception):
+class VerdictError(Error):
     """There are no verdicts in what was named; one line."""
 
 

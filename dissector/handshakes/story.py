@@ -5,10 +5,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dissector import limits
-from dissector.handshakes.sayings import Said
-from dissector.tls.shown import Shown
-from spec.handshakes import opening
+from amqpscope.dissector import limits
+from amqpscope.dissector.handshakes.sayings import Said
+from amqpscope.dissector.tls.shown import Shown
+from amqpscope.spec.handshakes import opening
 
 STEPS = 64
 """Steps kept of one connection; those of its end are kept beyond."""

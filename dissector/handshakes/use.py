@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dissector.arrays import Array, Ints
-from dissector.kernel import call, kernel
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.kernel import call, kernel
 
 
 class Used:

@@ -1,11 +1,11 @@
 """Values of AMQP 1.0 (part 1, section 1.6) as Python objects, for the few that handshakes hold.
 
-What `dissector.amqp10.values` does for the many is to columns; here every value is an object of its own.
+What `amqpscope.dissector.amqp10.values` does for the many is to columns; here every value is an object of its own.
 """
 
 from typing import Any
 
-from spec import amqp10
+from amqpscope.spec import amqp10
 
 DEEPEST = 8
 """Values within values that are read."""

@@ -8,12 +8,24 @@ from functools import partial
 from itertools import chain, count, pairwise
 from typing import Any, NamedTuple
 
-from dissector.handshakes.facts import ENDS, TIMED, Case, Facts, Tcp, Told, duration, gather, likeness, places, timeline
-from dissector.handshakes.memory import Memory
-from dissector.handshakes.sayings import NOTHING
-from dissector.handshakes.story import Step, Story
-from spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
-from spec.model import Protocol
+from amqpscope.dissector.handshakes.facts import (
+    ENDS,
+    TIMED,
+    Case,
+    Facts,
+    Tcp,
+    Told,
+    duration,
+    gather,
+    likeness,
+    places,
+    timeline,
+)
+from amqpscope.dissector.handshakes.memory import Memory
+from amqpscope.dissector.handshakes.sayings import NOTHING
+from amqpscope.dissector.handshakes.story import Step, Story
+from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
+from amqpscope.spec.model import Protocol
 
 SLOW_NS = 1_000_000_000
 """A step that takes so long is noted."""

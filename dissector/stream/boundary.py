@@ -1,11 +1,11 @@
 """RabbitMQ streams: what can be a frame, and how its body is laid out."""
 
-from dissector import limits
-from dissector.arrays import Array
-from dissector.framing import u16, u32
-from dissector.kernel import kernel
-from dissector.resync import T_COUNT, T_SENDER, Own
-from dissector.stream.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import u16, u32
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.resync import T_COUNT, T_SENDER, Own
+from amqpscope.dissector.stream.layout import (
     CHUNK_DATA_LENGTH,
     CHUNK_HEADER,
     CHUNK_HEADER_2021,

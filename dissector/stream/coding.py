@@ -4,7 +4,7 @@ import zlib
 
 import pyarrow as pa
 
-from dissector import limits
+from amqpscope.dissector import limits
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 STREAMED = {LZ4: "lz4", ZSTD: "zstd"}

@@ -1,9 +1,9 @@
 """Entries of publishes and chunks: messages, and sub-batches of them."""
 
-from dissector.arrays import Array
-from dissector.framing import u16, u32
-from dissector.kernel import i64, kernel, proven
-from dissector.stream.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.framing import u16, u32
+from amqpscope.dissector.kernel import i64, kernel, proven
+from amqpscope.dissector.stream.layout import (
     CUT,
     DELIVERED,
     E_CODING,
@@ -22,7 +22,7 @@ from dissector.stream.layout import (
     E_SIZE,
     FILTERED,
 )
-from dissector.words import big
+from amqpscope.dissector.words import big
 
 NULL = 0xFFFF
 NEW_HEAD, OLD_HEAD = 11, 7

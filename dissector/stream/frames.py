@@ -3,10 +3,10 @@
 A frame is a 32-bit length, a key, a version, and a body. Long publishes and deliveries leave in parts.
 """
 
-from dissector import limits
-from dissector.arrays import Array
-from dissector.fields import fits
-from dissector.framing import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.fields import fits
+from amqpscope.dissector.framing import (
     HEAD,
     LIMIT,
     M_ARENA,
@@ -43,8 +43,8 @@ from dissector.framing import (
     pass_over,
     put_together,
 )
-from dissector.kernel import i64, kernel, specialize
-from dissector.resync import (
+from amqpscope.dissector.kernel import i64, kernel, specialize
+from amqpscope.dissector.resync import (
     Own,
     choose,
     follow,
@@ -52,9 +52,9 @@ from dissector.resync import (
     search,
     whole,
 )
-from dissector.resync import walk_pieces as any_walk_pieces
-from dissector.stream import boundary
-from dissector.stream.boundary import (
+from amqpscope.dissector.resync import walk_pieces as any_walk_pieces
+from amqpscope.dissector.stream import boundary
+from amqpscope.dissector.stream.boundary import (
     foretold,
     layout_row,
     may_begin,
@@ -62,7 +62,7 @@ from dissector.stream.boundary import (
     old_chunk,
     sender,
 )
-from dissector.stream.layout import (
+from amqpscope.dissector.stream.layout import (
     CHUNK_HEADER_2021,
     COMMAND_UNKNOWN,
     DELIVER,
@@ -101,7 +101,7 @@ from dissector.stream.layout import (
     R_VERSION,
     UNKNOWN_FRAME,
 )
-from dissector.tcp.layout import (
+from amqpscope.dissector.tcp.layout import (
     C_CLIENT,
     C_FRAMES,
     S_CAPTURE,

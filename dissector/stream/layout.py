@@ -1,17 +1,17 @@
 """RabbitMQ streams: the rows and columns of the matrices that the kernels share.
 
-Of the walk's columns (`dissector.framing`), `W_TYPE` holds the key here, `W_CHANNEL` the version, `W_SIZE` the octets
-behind the version.
+Of the walk's columns (`amqpscope.dissector.framing`), `W_TYPE` holds the key here, `W_CHANNEL` the version, `W_SIZE`
+the octets behind the version.
 """
 
 import numpy as np
 
-from dissector import framing
-from dissector.arrays import Ints
-from dissector.fields import Plan
-from dissector.fieldwalk import O_WIDTH
-from dissector.problems import PROBLEM_CODES
-from spec.model import Protocol
+from amqpscope.dissector import framing
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.fields import Plan
+from amqpscope.dissector.fieldwalk import O_WIDTH
+from amqpscope.dissector.problems import PROBLEM_CODES
+from amqpscope.spec.model import Protocol
 
 # Rows of `frames`, one column a frame.
 (

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dissector import framing, limits
-from dissector.arrays import Ints, Octets
-from dissector.arrow import array, numbers, valid
-from dissector.carry import Buffer
-from dissector.fields import Decoded, Plan
-from dissector.fieldwalk import O_WIDTH
-from dissector.stream import layout as sl
-from dissector.stream import names, tracking
-from dissector.stream.records import Long, Reader, Regions
-from spec.model import Protocol
+from amqpscope.dissector import framing, limits
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.arrow import array, numbers, valid
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.fields import Decoded, Plan
+from amqpscope.dissector.fieldwalk import O_WIDTH
+from amqpscope.dissector.stream import layout as sl
+from amqpscope.dissector.stream import names, tracking
+from amqpscope.dissector.stream.records import Long, Reader, Regions
+from amqpscope.spec.model import Protocol
 
 PUBLISH = 2
 USER_CHUNK = 0

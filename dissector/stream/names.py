@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dissector.arrays import Array, Ints
-from dissector.arrow import array, picked
-from dissector.burden import Burden
-from dissector.fields import Decoded
-from dissector.stream import layout as sl
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.arrow import array, picked
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.fields import Decoded
+from amqpscope.dissector.stream import layout as sl
 
 SUBSCRIPTIONS = 256
 """Added to subscription ids, so that they are not publisher ids."""

@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-import spec
-from dissector.arrays import Ints
-from dissector.burden import Burden
-from dissector.carry import Buffer, Ranges
-from dissector.fields import Decoded, Plan, decode
-from dissector.framing import Framing
-from dissector.kernel import call
-from dissector.pool import APART
-from dissector.secrets import hide, with_secrets
-from dissector.stream import frames
-from dissector.stream import layout as sl
-from dissector.stream.messages import Records, StreamMessages
-from dissector.stream.names import Names
+from amqpscope import spec
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.carry import Buffer, Ranges
+from amqpscope.dissector.fields import Decoded, Plan, decode
+from amqpscope.dissector.framing import Framing
+from amqpscope.dissector.kernel import call
+from amqpscope.dissector.pool import APART
+from amqpscope.dissector.secrets import hide, with_secrets
+from amqpscope.dissector.stream import frames
+from amqpscope.dissector.stream import layout as sl
+from amqpscope.dissector.stream.messages import Records, StreamMessages
+from amqpscope.dissector.stream.names import Names
 
 PROTOCOL = "rabbitmq-stream"
 

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissector import columns, framing, limits, text
-from dissector.amqp10 import sections
-from dissector.arrays import Array, Ints, Octets
-from dissector.arrow import array
-from dissector.carry import Buffer
-from dissector.hashing import hash_begin, hash_end, hash_feed
-from dissector.kernel import call
-from dissector.stream import coding, entries
-from dissector.stream import layout as sl
+from amqpscope.dissector import columns, framing, limits, text
+from amqpscope.dissector.amqp10 import sections
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.arrow import array
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.hashing import hash_begin, hash_end, hash_feed
+from amqpscope.dissector.kernel import call
+from amqpscope.dissector.stream import coding, entries
+from amqpscope.dissector.stream import layout as sl
 
 ID_OCTETS = 8
 ENTRY_OCTETS = 12

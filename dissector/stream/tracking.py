@@ -9,13 +9,13 @@ had no kind. Such data come only where all kinds of chunks are asked for.
 import numpy as np
 import pyarrow as pa
 
-from dissector import columns
-from dissector.arrays import Array, Ints, Octets
-from dissector.fieldtable import ESCAPES, QUOTE, write_escaped, write_integer
-from dissector.framing import u32
-from dissector.kernel import call, i64, kernel
-from dissector.text import copy
-from spec.model import Protocol
+from amqpscope.dissector import columns
+from amqpscope.dissector.arrays import Array, Ints, Octets
+from amqpscope.dissector.fieldtable import ESCAPES, QUOTE, write_escaped, write_integer
+from amqpscope.dissector.framing import u32
+from amqpscope.dissector.kernel import call, i64, kernel
+from amqpscope.dissector.text import copy
+from amqpscope.spec.model import Protocol
 
 COMMA, OPEN, CLOSE = (ord(c) for c in ",[]")
 SNAPSHOT = 2

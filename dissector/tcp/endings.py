@@ -1,9 +1,9 @@
 """Connections that are over: closed long ago, followed by another, given up for others, or at the end of it all."""
 
-from dissector.arrays import Array
-from dissector.kernel import kernel
-from dissector.tcp.identities import identify
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.layout import (
     ANYWHERE,
     C_A_HI,
     C_A_LO,
@@ -41,10 +41,10 @@ from dissector.tcp.layout import (
     P_TS,
     READ,
 )
-from dissector.tcp.order import flush
-from dissector.tcp.parts import displace
-from dissector.tcp.slots import find, unlink
-from dissector.tcp.windows import change
+from amqpscope.dissector.tcp.order import flush
+from amqpscope.dissector.tcp.parts import displace
+from amqpscope.dissector.tcp.slots import find, unlink
+from amqpscope.dissector.tcp.windows import change
 
 
 @kernel

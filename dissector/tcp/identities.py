@@ -5,10 +5,10 @@ in captures out of order, by intent. The later one gets a hash that its time is 
 remembered, in two tables of which the older is forgotten when the younger is full.
 """
 
-from dissector.arrays import Array
-from dissector.hashing import mix
-from dissector.kernel import kernel
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.hashing import mix
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
     C_A_PORT,

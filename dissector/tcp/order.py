@@ -7,9 +7,9 @@ were not acknowledged have no answer, so nobody waits for those.
 Source: RFC 9293 §3.4 (acknowledgement covers all octets before it).
 """
 
-from dissector.arrays import Array
-from dissector.kernel import kernel
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.tcp.layout import (
     ANYWHERE,
     H_ACK_TS,
     H_ACKED,
@@ -39,7 +39,7 @@ from dissector.tcp.layout import (
     P_SEEN,
     P_TS,
 )
-from dissector.tcp.parts import drop, emit
+from amqpscope.dissector.tcp.parts import drop, emit
 
 NEAR = 16
 """Parts seen at another capture point that are passed over in search of one that was seen here."""

@@ -1,9 +1,9 @@
 """Octets that wait for what comes before them: a list for each direction; and the pieces that are handed on."""
 
-from dissector.arrays import Array
-from dissector.kernel import kernel
-from dissector.pool import give_row, take_row
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.pool import give_row, take_row
+from amqpscope.dissector.tcp.layout import (
     H_COUNT,
     H_ELSEWHERE,
     H_HEAD,

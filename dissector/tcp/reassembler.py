@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dissector import limits
-from dissector.arrays import Ints
-from dissector.carry import Buffer, Ranges
-from dissector.kernel import call
-from dissector.packets import SegmentBatch
-from dissector.pool import APART, Pool, grown
-from dissector.tcp.endings import ease, end_all, give_up
-from dissector.tcp.identities import remember_all
-from dissector.tcp.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.carry import Buffer, Ranges
+from amqpscope.dissector.kernel import call
+from amqpscope.dissector.packets import SegmentBatch
+from amqpscope.dissector.pool import APART, Pool, grown
+from amqpscope.dissector.tcp.endings import ease, end_all, give_up
+from amqpscope.dissector.tcp.identities import remember_all
+from amqpscope.dissector.tcp.layout import (
     C_FIRST_CAPTURE,
     C_FIRST_PACKET,
     C_FIRST_TS,
@@ -51,8 +51,8 @@ from dissector.tcp.layout import (
     T_HEIGHT,
     V_HEIGHT,
 )
-from dissector.tcp.segments import reassemble
-from dissector.tcp.slots import free, rebuild
+from amqpscope.dissector.tcp.segments import reassemble
+from amqpscope.dissector.tcp.slots import free, rebuild
 
 
 class Output(NamedTuple):

@@ -3,13 +3,13 @@
 Sources: RFC 9293 §3.4 (sequence numbers), §3.10.7.4 (segment arrival); RFC 7323 §2.2 (window scale).
 """
 
-from dissector import limits
-from dissector.arrays import Array
-from dissector.hashing import mix
-from dissector.kernel import kernel
-from dissector.tcp.endings import due, end, expire
-from dissector.tcp.identities import identify
-from dissector.tcp.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.hashing import mix
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.tcp.endings import due, end, expire
+from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.layout import (
     ACK,
     ANYWHERE,
     C_BYTES,
@@ -95,10 +95,10 @@ from dissector.tcp.layout import (
     T_TS,
     T_VALUE,
 )
-from dissector.tcp.order import flush, given_up, release, settled
-from dissector.tcp.parts import displace, emit, store
-from dissector.tcp.slots import closed, find, open_slot, over, touch
-from dissector.tcp.windows import stall, watch
+from amqpscope.dissector.tcp.order import flush, given_up, release, settled
+from amqpscope.dissector.tcp.parts import displace, emit, store
+from amqpscope.dissector.tcp.slots import closed, find, open_slot, over, touch
+from amqpscope.dissector.tcp.windows import stall, watch
 
 
 @kernel

@@ -1,10 +1,10 @@
 """Slots of connections: found by their endpoints, taken, kept in order of their last segment, given back."""
 
-from dissector.arrays import Array
-from dissector.hashing import mix
-from dissector.kernel import kernel
-from dissector.pool import give_row, take_row
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.hashing import mix
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.pool import give_row, take_row
+from amqpscope.dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,
     C_A_PORT,

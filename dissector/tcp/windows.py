@@ -3,10 +3,10 @@
 Sources: RFC 9293 §3.8.6 (managing the window); RFC 7323 §2 (window scale).
 """
 
-from dissector.arrays import Array
-from dissector.kernel import kernel
-from dissector.tcp.identities import identify
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.layout import (
     C_FIRST_TS,
     C_ID,
     C_ISN,

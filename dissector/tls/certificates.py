@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dissector.tls.messages import NAMES, MalformedError, printable
+from amqpscope.dissector.tls.messages import NAMES, MalformedError, printable
 
 SEQUENCE, SET, INTEGER, OBJECT, OCTETS, BOOLEAN, TIME, LONG_TIME = 0x30, 0x31, 0x02, 0x06, 0x04, 0x01, 0x17, 0x18
 VERSION, EXTENSIONS = 0xA0, 0xA3

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dissector.arrays import Ints, Octets
-from dissector.input import CaptureError
-from dissector.tls.records import HEAD
-from spec.tls import Suite
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.tls.records import HEAD
+from amqpscope.spec.tls import Suite
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM, ChaCha20Poly1305

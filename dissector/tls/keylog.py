@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dissector import limits
-from dissector.input import CaptureError
+from amqpscope.dissector import limits
+from amqpscope.dissector.input import CaptureError, MissingCaptureError
 
 LINE = 1024
 """Octets of a line, at most; a longer one is none of a key log."""
@@ -72,7 +72,8 @@ class KeyLog:
                 file.seek(self._read_to)
                 self._read(file)
         except OSError as error:
-            raise CaptureError(f"{self._path}: cannot read the key log: {error.strerror}") from error
+            kind = MissingCaptureError if isinstance(error, FileNotFoundError) else CaptureError
+            raise kind(f"{self._path}: cannot read the key log: {error.strerror}") from error
 
     def add(self, octets: bytes) -> None:
         """Take in a key log that came with a capture."""

@@ -6,9 +6,9 @@ sections 7.1 to 7.3, RFC 5869 (HKDF).
 
 import hmac
 
-from dissector.tls import ciphers
-from dissector.tls.ciphers import Cipher
-from spec.tls import Suite
+from amqpscope.dissector.tls import ciphers
+from amqpscope.dissector.tls.ciphers import Cipher
+from amqpscope.spec.tls import Suite
 
 TLS_1_3, TLS_1_2, TLS_1_1 = 0x0304, 0x0303, 0x0302
 FIXED = {"gcm": 4, "ccm": 4, "chacha": 12, "cbc": 0}

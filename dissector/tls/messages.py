@@ -6,7 +6,7 @@ Sources: RFC 5246 section 7.4, RFC 8446 section 4; extensions: RFC 6066 (server_
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spec import tls
+from amqpscope.spec import tls
 
 KNOWN = tls.load()
 RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")

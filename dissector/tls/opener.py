@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from dissector import limits
-from dissector.tls import keys
-from dissector.tls.ciphers import Cipher, Opened
-from dissector.tls.records import HEAD, LONGEST, Record
-from spec.tls import Suite
+from amqpscope.dissector import limits
+from amqpscope.dissector.tls import keys
+from amqpscope.dissector.tls.ciphers import Cipher, Opened
+from amqpscope.dissector.tls.records import HEAD, LONGEST, Record
+from amqpscope.spec.tls import Suite
 
 SHORTEST = 17
 """Octets of the shortest encrypted record behind its head: a tag and one more."""

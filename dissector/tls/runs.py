@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dissector.arrays import Array, Ints
-from dissector.carry import Buffer
-from dissector.kernel import call, i64, kernel
-from dissector.tcp.layout import (
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.kernel import call, i64, kernel
+from amqpscope.dissector.tcp.layout import (
     S_CAPTURE,
     S_FIRST_CAPTURE,
     S_FIRST_PACKET,
@@ -25,9 +25,9 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from dissector.tls.opener import AHEAD
-from dissector.tls.records import DATA, HEAD, LONGEST
-from dissector.tls.session import Half, Session
+from amqpscope.dissector.tls.opener import AHEAD
+from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
+from amqpscope.dissector.tls.session import Half, Session
 
 FIRST, LAST = (S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE), (S_PACKET, S_TS, S_CAPTURE)
 

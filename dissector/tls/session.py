@@ -4,14 +4,27 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from dissector import limits
-from dissector.tls import certificates, keys, messages
-from dissector.tls.keylog import MASTER, KeyLog
-from dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
-from dissector.tls.opener import AHEAD, REFUSED, Epoch, Found, Opener, of_secret
-from dissector.tls.records import ALERT, CHANGE, DATA, HANDSHAKE, HEAD, At, Event, Gap, Lost, Record, Walk, is_followed
-from dissector.tls.shown import Alert, Fault, Sent, Shown, owner
-from spec.tls import Suite
+from amqpscope.dissector import limits
+from amqpscope.dissector.tls import certificates, keys, messages
+from amqpscope.dissector.tls.keylog import MASTER, KeyLog
+from amqpscope.dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
+from amqpscope.dissector.tls.opener import AHEAD, REFUSED, Epoch, Found, Opener, of_secret
+from amqpscope.dissector.tls.records import (
+    ALERT,
+    CHANGE,
+    DATA,
+    HANDSHAKE,
+    HEAD,
+    At,
+    Event,
+    Gap,
+    Lost,
+    Record,
+    Walk,
+    is_followed,
+)
+from amqpscope.dissector.tls.shown import Alert, Fault, Sent, Shown, owner
+from amqpscope.spec.tls import Suite
 
 CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
     KNOWN.number("messages", name)

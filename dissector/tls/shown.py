@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from dissector.tls.certificates import Certificate
-from dissector.tls.messages import ClientHello, ServerHello, suite_name, version_name
-from dissector.tls.records import At
+from amqpscope.dissector.tls.certificates import Certificate
+from amqpscope.dissector.tls.messages import ClientHello, ServerHello, suite_name, version_name
+from amqpscope.dissector.tls.records import At
 
 ALERTS = 8
 """Alerts kept of a connection."""

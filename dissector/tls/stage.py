@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dissector import limits
-from dissector.arrays import Ints
-from dissector.burden import Burden
-from dissector.capture import Problem
-from dissector.carry import Buffer
-from dissector.tcp.layout import (
+from amqpscope.dissector import limits
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.capture import Problem
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.tcp.layout import (
     S_CAPTURE,
     S_FIRST_CAPTURE,
     S_FIRST_PACKET,
@@ -23,11 +23,11 @@ from dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from dissector.tls import ciphers, runs
-from dissector.tls.keylog import KeyLog
-from dissector.tls.records import At
-from dissector.tls.session import Half, Plain, Session
-from dissector.tls.shown import Fault, Shown
+from amqpscope.dissector.tls import ciphers, runs
+from amqpscope.dissector.tls.keylog import KeyLog
+from amqpscope.dissector.tls.records import At
+from amqpscope.dissector.tls.session import Half, Plain, Session
+from amqpscope.dissector.tls.shown import Fault, Shown
 
 ROWS = (
     S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,

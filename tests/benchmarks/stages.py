@@ -16,13 +16,13 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from dissector import capture, connections, detect, kernel, output, packets, program, reading, tables
-from dissector import dissector as whole
-from dissector.amqp091 import protocol
-from dissector.handshakes import methods
-from dissector.stream import protocol as stream
-from dissector.stream import records
-from dissector.tcp import reassembler
+from amqpscope.dissector import capture, connections, detect, kernel, output, packets, program, reading, tables
+from amqpscope.dissector import dissector as whole
+from amqpscope.dissector.amqp091 import protocol
+from amqpscope.dissector.handshakes import methods
+from amqpscope.dissector.stream import protocol as stream
+from amqpscope.dissector.stream import records
+from amqpscope.dissector.tcp import reassembler
 
 STAGES = (
     ("clock", reading.Reading, "_clock_steps"),
@@ -125,7 +125,7 @@ class Timer:
         try:
             return kernel_call(function, compiled, *arguments)
         finally:
-            self.kernels[f"{function.__module__.removeprefix('dissector.')}.{function.__name__}"] += (
+            self.kernels[f"{function.__module__.removeprefix('amqpscope.dissector.')}.{function.__name__}"] += (
                 time.thread_time() - begin
             )
 
@@ -141,7 +141,7 @@ def profile(path: Path) -> dict[str, Any]:
     """
     timer = Timer()
     kept = [(owner, name, inspect.getattr_static(owner, name)) for _, owner, name in STAGES]
-    modules = [m for n, m in sys.modules.items() if n.startswith("dissector.") and hasattr(m, "call")]
+    modules = [m for n, m in sys.modules.items() if n.startswith("amqpscope.dissector.") and hasattr(m, "call")]
     try:
         for stage, owner, name in STAGES:
             setattr(owner, name, timer.wrap(stage, getattr(owner, name)))

@@ -87,16 +87,16 @@ def write(folder: Path, kind: str, count: int) -> None:
 
 def jobs() -> dict[str, tuple[str, Callable[..., Any]]]:
     """Jobs that are measured, each with the kind of message that it is about."""
-    from pipelines.confirms import confirms  # noqa: PLC0415 - Spark is slow to import
-    from pipelines.settlements import settlements  # noqa: PLC0415
+    from amqpscope.pipelines.confirms import confirms  # noqa: PLC0415 - Spark is slow to import
+    from amqpscope.pipelines.settlements import settlements  # noqa: PLC0415
 
     return {"confirms": ("publish", confirms), "settlements": ("deliver", settlements)}
 
 
 def measure(name: str, count: int, scratch: Path) -> dict[str, Any]:
     """One job over one channel of so many messages; the result is counted by outcome, not written."""
-    from pipelines.reader import read_table  # noqa: PLC0415
-    from pipelines.session import session  # noqa: PLC0415
+    from amqpscope.pipelines.reader import read_table  # noqa: PLC0415
+    from amqpscope.pipelines.session import session  # noqa: PLC0415
 
     kind, job = jobs()[name]
     tables, log = scratch / f"{name}-tables", scratch / f"{name}-log"

@@ -1,6 +1,6 @@
 import pytest
 
-from dashboards.tables import Tables
+from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 
 

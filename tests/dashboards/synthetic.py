@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import spec
+from amqpscope import spec
 
 START = 1_792_000_000_000_000_000
 SECOND = 1_000_000_000

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dashboards import blocked, errors, findings, page, refusals, verdicts
-from dashboards.section import Finding
-from dashboards.tables import Tables
+from amqpscope.dashboards import blocked, errors, findings, page, refusals, verdicts
+from amqpscope.dashboards.section import Finding
+from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.refusing import refusing
 

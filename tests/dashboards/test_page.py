@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import spec
-from dashboards import page, svg, theme
-from dashboards.command import Report
-from dashboards.tables import NOTE, Tables
+from amqpscope import spec
+from amqpscope.dashboards import page, svg, theme
+from amqpscope.dashboards.command import Report
+from amqpscope.dashboards.tables import NOTE, Tables
 from tests.dashboards import synthetic
 
 HOSTILE = [
@@ -218,7 +218,7 @@ def test_the_command_says_what_is_wrong_in_one_line(shop: Tables, tmp_path: Path
 
 def test_the_command_loads_nothing_heavy() -> None:
     program = (
-        "import sys, dashboards.command; dashboards.command.Report();"
+        "import sys; from amqpscope.dashboards import command; command.Report();"
         "print([m for m in ('matplotlib', 'jinja2', 'pyarrow', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

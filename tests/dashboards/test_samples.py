@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards import heatmap, layout, outcomes, percentiles, slowest, staircase, summary, theme, waits
-from dashboards.section import Figure, Grid, Single
-from dashboards.tables import Tables
+from amqpscope.dashboards import heatmap, layout, outcomes, percentiles, slowest, staircase, summary, theme, waits
+from amqpscope.dashboards.section import Figure, Grid, Single
+from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.refusing import refusing
 from tests.dashboards.test_tables import rows

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards import page, staircase, streams
-from dashboards.tables import Tables
+from amqpscope.dashboards import page, staircase, streams
+from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 
 SECOND = synthetic.SECOND

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dashboards import tables
-from dashboards.tables import NotTablesError, Tables
+from amqpscope.dashboards import tables
+from amqpscope.dashboards.tables import NotTablesError, Tables
 from tests.dashboards import synthetic
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards import units
+from amqpscope.dashboards import units
 
 
 @pytest.mark.parametrize(

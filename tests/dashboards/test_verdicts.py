@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dashboards import failures, verdicts
-from dashboards.section import Figure, Grid
-from dashboards.tables import Tables
-from dissector import program
-from dissector.handshakes import ladder
+from amqpscope.dashboards import failures, verdicts
+from amqpscope.dashboards.section import Figure, Grid
+from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector import program
+from amqpscope.dissector.handshakes import ladder
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dashboards import (
+from amqpscope.dashboards import (
     captured,
     connections,
     filters,
@@ -20,8 +20,8 @@ from dashboards import (
     verdicts,
     waits,
 )
-from dashboards.section import of_all
-from dashboards.tables import Tables
+from amqpscope.dashboards.section import of_all
+from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.test_tables import rows
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dissector.capture import CaptureFile
-from dissector.dissector import Dissector, Options
-from dissector.reading import Reading, schema_of
-from dissector.sources import find
-from dissector.tables import NAMES
+from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.reading import Reading, schema_of
+from amqpscope.dissector.sources import find
+from amqpscope.dissector.tables import NAMES
 from tests.dissector.builders import Packet, pcap
 from tests.reference.packets import read_packets
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import spec
-from dissector.dissector import Options
+from amqpscope import spec
+from amqpscope.dissector.dissector import Options
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, dissect, rows
 
 PROGRAMS = ("tshark", "mergecap")

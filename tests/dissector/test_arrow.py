@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dissector.arrow import array, numbers, of_rows, picked, valid
+from amqpscope.dissector.arrow import array, numbers, of_rows, picked, valid
 from tests.dissector.runs import FOLDER
 
 MASK = np.array([True, False, True])
@@ -90,8 +90,8 @@ def test_dissection_imports_no_pandas(name: str) -> None:
     """A process of its own, for tests import it."""
     program = f"""
 import sys
-from dissector.reading import Reading
-from dissector.sources import find
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.sources import find
 
 assert sum(batch.num_rows for _, batch in Reading(find([{str(FOLDER / f"{name}.pcap")!r}]), compiled=False))
 assert "pandas" not in sys.modules

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from dissector import limits
-from dissector.amqp091.layout import Q_HELD, Q_KEEPING
-from dissector.dissector import Options
-from dissector.framing import M_CHAINED
-from dissector.reading import Reading
-from dissector.sources import find
-from dissector.tables import NAMES
-from dissector.tcp.layout import K_WAITING
+from amqpscope.dissector import limits
+from amqpscope.dissector.amqp091.layout import Q_HELD, Q_KEEPING
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.framing import M_CHAINED
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.sources import find
+from amqpscope.dissector.tables import NAMES
+from amqpscope.dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
 from tests.dissector.stream import wire as sw

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissector import limits
-from dissector.capture import CaptureError, CaptureFile, PacketBatch
-from dissector.records import MAX_RECORD
+from amqpscope.dissector import limits
+from amqpscope.dissector.capture import CaptureError, CaptureFile, PacketBatch
+from amqpscope.dissector.records import MAX_RECORD
 from tests.dissector.builders import Packet, block, enhanced, interface, pcap, pcapng, section
 
 BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-import spec.handshakes
-from dissector.dissector import Options
-from dissector.handshakes.logins import user_name
-from dissector.tables import MISMATCHES
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.handshakes.logins import user_name
+from amqpscope.dissector.tables import MISMATCHES
+from amqpscope.spec import handshakes
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import CLIENT, HEADER, SERVER, SYN, Tape, Turn, handshake, opening, publish
@@ -153,7 +153,7 @@ def test_anomalies_of_connections_say_what_was_there() -> None:
 
 
 def test_outcomes_that_are_mismatches_are_known() -> None:
-    assert set(MISMATCHES) <= {rule.cause.code for rule in spec.handshakes.load().outcomes}
+    assert set(MISMATCHES) <= {rule.cause.code for rule in handshakes.load().outcomes}
 
 
 # logins

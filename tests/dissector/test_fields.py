@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import spec
-from dissector.fields import PROBLEM_CODES, REDACTED, Decoded, Plan, decode
-from spec.model import Class, Field
+from amqpscope import spec
+from amqpscope.dissector.fields import PROBLEM_CODES, REDACTED, Decoded, Plan, decode
+from amqpscope.spec.model import Class, Field
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 Record = tuple[int, bytes, int]

@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from dissector.dissector import Options
-from dissector.handshakes import facts, ladder, listing, story
-from dissector.handshakes.machine import run
-from dissector.handshakes.memory import Memory
-from dissector.handshakes.source import rows
-from dissector.handshakes.verdict import Judge
-from dissector.program import main
-from dissector.reading import Reading
-from dissector.sources import Source, find
-from spec import handshakes, load
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.handshakes import facts, ladder, listing, story
+from amqpscope.dissector.handshakes.machine import run
+from amqpscope.dissector.handshakes.memory import Memory
+from amqpscope.dissector.handshakes.source import rows
+from amqpscope.dissector.handshakes.verdict import Judge
+from amqpscope.dissector.program import main
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.sources import Source, find
+from amqpscope.spec import handshakes, load
 from tests.dissector import builders
 from tests.dissector.builders import Packet, ethernet, ipv4, tcp
 from tests.dissector.runs import dissect_packets, recorded

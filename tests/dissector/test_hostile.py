@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-import spec
-from dissector import limits
-from dissector.capture import CaptureFile
-from dissector.dissector import Dissector, Options
-from dissector.tcp.reassembler import Reassembler
+from amqpscope import spec
+from amqpscope.dissector import limits
+from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import dissect, dissect_packets, recorded, rows
 from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw

@@ -15,12 +15,12 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from dissector import kernel as kernels
-from dissector import native
-from dissector.arrays import Array
-from dissector.kernel import call, is_cached, kernel, note_run, worthwhile
-from dissector.reading import Reading
-from dissector.sources import find
+from amqpscope.dissector import kernel as kernels
+from amqpscope.dissector import native
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, is_cached, kernel, note_run, worthwhile
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.sources import find
 from tests.dissector.runs import FOLDER
 
 
@@ -52,7 +52,7 @@ def test_arguments_of_other_types_have_code_of_their_own() -> None:
 PROGRAM = """
 import json, sys
 import numpy as np
-from dissector.kernel import call
+from amqpscope.dissector.kernel import call
 from tests.dissector.test_kernel import pick
 
 data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)

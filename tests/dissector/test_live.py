@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from dissector.capture import CaptureFile
-from dissector.dissector import Dissector
+from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.dissector import Dissector
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
 from tests.dissector.stream import wire as stream
@@ -147,7 +147,7 @@ class Program:
     """`amqpscope`, whose standard input is written piece by piece."""
 
     def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "dissector.program", *words]
+        command = [sys.executable, "-m", "amqpscope.dissector.program", *words]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 

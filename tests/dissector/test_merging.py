@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from dissector import limits
-from dissector.reading import Reading
-from dissector.sources import find
+from amqpscope.dissector import limits
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.sources import find
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.runs import Row, dissect, rows, tables
 from tests.dissector.test_properties import COUNTED, TIMED

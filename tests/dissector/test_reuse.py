@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dissector.reuse import KEPT, Reuse
+from amqpscope.dissector.reuse import KEPT, Reuse
 
 
 def address(array: np.ndarray) -> int:

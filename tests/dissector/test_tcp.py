@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dissector import limits
-from dissector.tcp import endings, layout
-from dissector.tcp.reassembler import Reassembler
+from amqpscope.dissector import limits
+from amqpscope.dissector.tcp import endings, layout
+from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import (

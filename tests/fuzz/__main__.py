@@ -36,7 +36,7 @@ def inside(target: str, flags: list[str]) -> None:
     """Run libFuzzer; does not return."""
     import atheris  # noqa: PLC0415 - only here
 
-    with atheris.instrument_imports(include=["dissector"]):
+    with atheris.instrument_imports(include=["amqpscope.dissector"]):
         from tests.fuzz import targets  # noqa: PLC0415
 
     function = targets.TARGETS[target]
@@ -61,7 +61,7 @@ def replay(target: str, corpus: Path) -> int:
 
     Kernels that do without bounds checks because they are proven are compiled with them.
     """
-    from dissector import kernel  # noqa: PLC0415
+    from amqpscope.dissector import kernel  # noqa: PLC0415
     from tests.fuzz.targets import TARGETS as FUNCTIONS  # noqa: PLC0415
 
     kernel._proven.clear()

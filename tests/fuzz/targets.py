@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-import spec
-from dissector import carry, fieldtable, kernel
-from dissector.amqp10 import sections, values
-from dissector.arrays import Ints, Octets
-from dissector.capture import CaptureError, CaptureFile, PacketBatch
-from dissector.dissector import Dissector
-from dissector.fragments import Fragment, Fragments
-from dissector.packets import PacketDecoder
-from dissector.tls import certificates, keylog, messages
+from amqpscope import spec
+from amqpscope.dissector import carry, fieldtable, kernel
+from amqpscope.dissector.amqp10 import sections, values
+from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.capture import CaptureError, CaptureFile, PacketBatch
+from amqpscope.dissector.dissector import Dissector
+from amqpscope.dissector.fragments import Fragment, Fragments
+from amqpscope.dissector.packets import PacketDecoder
+from amqpscope.dissector.tls import certificates, keylog, messages
 from tests.dissector.builders import Packet, ethernet, ipv4, ipv6, pcap, tcp
 from tests.dissector.wire import ACK, CLIENT, PSH, T0, handshake, opening
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dissector
+from amqpscope import dissector
 from tests.dissector.runs import CAPTURES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
-    from pipelines.session import session  # noqa: PLC0415
+    from amqpscope.pipelines.session import session  # noqa: PLC0415
 
     started = session("local[2]", small=True, spark_driver_memory="1g")
     yield started
@@ -50,8 +50,8 @@ class Recorded(NamedTuple):
 
 @pytest.fixture(scope="session")
 def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    from pipelines.analysis import analyze  # noqa: PLC0415
-    from pipelines.output import Output  # noqa: PLC0415
+    from amqpscope.pipelines.analysis import analyze  # noqa: PLC0415
+    from amqpscope.pipelines.output import Output  # noqa: PLC0415
 
     folder = tmp_path_factory.mktemp("recorded")
     parts: dict[str, list[pa.Table]] = {}

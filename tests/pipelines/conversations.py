@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from pipelines.numbers import QUIET_NS
+from amqpscope.pipelines.numbers import QUIET_NS
 from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9
 HOLE_NS = S
-"""So long the dissector waits for octets that are missing (`dissector.tcp.layout`)."""
+"""So long the dissector waits for octets that are missing (`amqpscope.dissector.tcp.layout`)."""
 
 
 @dataclass

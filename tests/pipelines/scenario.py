@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.holes import holes
-from pipelines.schemas import schema
+from amqpscope.pipelines.holes import holes
+from amqpscope.pipelines.schemas import schema
+from amqpscope.pipelines.walks import walk
 
 TICK = 1000
 """Frame n is complete at n * TICK ns, in packet n + 1 of `a.pcap`, unless a test says otherwise."""
@@ -109,6 +111,35 @@ def tables(spark: SparkSession, connections: Iterable[Connection]) -> tuple[Data
         table(spark, "messages", [row for each in connections for row in each.messages]),
         table(spark, "connections", [each.row() for each in connections]),
     )
+
+
+def arrow(connections: Iterable[Connection]) -> dict[str, pa.Table]:
+    """All tables for these connections, as `dissect` would write them."""
+    connections = list(connections)
+    rows = {
+        "connections": [each.row() for each in connections],
+        "anomalies": [row for each in connections for row in each.anomalies],
+        "amqp091_frames": [row for each in connections for row in each.frames],
+        "messages": [row for each in connections for row in each.messages],
+    }
+    return {name: arrow_table(name, found) for name, found in rows.items()}
+
+
+def arrow_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
+    """Rows of a declared table; columns that a row lacks are null."""
+    declared = walk.schema(name)
+    rows = list(rows)
+    unknown = {key for row in rows for key in row} - set(declared.names)
+    assert not unknown, unknown
+    return pa.Table.from_pylist(rows, declared)
+
+
+def by_connection(result: pa.Table, *order: str) -> dict[int, list[dict[str, Any]]]:
+    """Rows by connection, ordered by the given columns."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(result.to_pylist(), key=lambda row: [row[name] for name in order]):
+        found.setdefault(row["connection_id"], []).append(row)
+    return found
 
 
 def lost(spark: SparkSession, connections: Iterable[Connection]) -> DataFrame:

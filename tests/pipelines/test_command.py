@@ -10,20 +10,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
 
-import dissector
-import pipelines
-from dissector.program import main
-from pipelines.analysis import analyze
-from pipelines.output import NOTE, Output, OutputError
-from pipelines.reader import ReadError, dissected
-from pipelines.schemas import schema
+from amqpscope import dissector, pipelines
+from amqpscope.dissector.program import main
+from amqpscope.pipelines.analysis import analyze
+from amqpscope.pipelines.output import NOTE, Output, OutputError
+from amqpscope.pipelines.reader import ReadError, dissected
+from amqpscope.pipelines.schemas import schema
 from tests.pipelines.scenario import TICK, Connection, table, tables
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
 
 
 def test_the_package_does_not_import_spark():
-    code = "import pipelines, pipelines.command, sys; sys.exit('pyspark' in sys.modules)"
+    code = "import sys; from amqpscope.pipelines import command; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -41,7 +40,7 @@ def test_folder_without_tables(tmp_path):
 )
 def test_a_master_that_is_none(master: str, why: str) -> None:
     """In a process of its own: Spark runs in this one."""
-    begin = "from pipelines.session import SessionError, session\n"
+    begin = "from amqpscope.pipelines.session import SessionError, session\n"
     code = f"{begin}try: session({master!r})\nexcept SessionError as error: print(error)"
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert said.stdout.startswith(f"Spark cannot be started: {why}")
@@ -130,8 +129,10 @@ def test_tables_of_a_dissection_that_was_killed(spark, tmp_path):
 
 def test_says_that_dissection_was_killed(spark, tmp_path, capsys, monkeypatch):
     folder = written(spark, tmp_path / "tables", [Connection()], complete=False)
-    monkeypatch.setattr("pipelines.analysis.jobs", dict)
-    monkeypatch.setattr("pipelines.session.session", lambda *_, **__: Mock(conf=Mock(get=Mock(return_value="false"))))
+    monkeypatch.setattr("amqpscope.pipelines.analysis.jobs", dict)
+    monkeypatch.setattr(
+        "amqpscope.pipelines.session.session", lambda *_, **__: Mock(conf=Mock(get=Mock(return_value="false")))
+    )
     assert main(["analyze", str(folder), "-o", str(tmp_path / "statistics")]) == 0
     assert "tables: dissect did not finish; this is what it wrote until then" in capsys.readouterr().err
     assert json.loads((tmp_path / "statistics" / NOTE).read_text())["tables_complete"] is False

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.confirms import confirms
-from pipelines.schemas import schema
+from amqpscope.pipelines.confirms import confirms
+from amqpscope.pipelines.schemas import schema
 from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
 
 # Each scenario gives a connection and, for each publish number in order, the columns that must be.

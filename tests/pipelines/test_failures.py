@@ -21,8 +21,8 @@ SECOND = 1_000_000_000
 
 
 def grouped(spark: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from pipelines.failures import failures  # noqa: PLC0415
-    from pipelines.schemas import schema  # noqa: PLC0415
+    from amqpscope.pipelines.failures import failures  # noqa: PLC0415
+    from amqpscope.pipelines.schemas import schema  # noqa: PLC0415
 
     names = schema("connections").names
     data = [tuple(row.get(name) for name in names) for row in rows]
@@ -58,7 +58,7 @@ def test_one_alone_has_no_pause_and_an_ending_tells_more(found: list[dict[str, A
 
 
 def test_recorded_failures_are_all_there(recorded: Recorded, spark: Any) -> None:
-    from pipelines import read  # noqa: PLC0415
+    from amqpscope.pipelines import read  # noqa: PLC0415
 
     connections = read(spark, str(recorded.tables), "connections")
     bad = connections.where("severity in ('error', 'warning')").count()

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.flow_control import flow_control, zero_windows
-from pipelines.schemas import schema
-from pipelines.settlements import settlements
+from amqpscope.pipelines.flow_control import flow_control, zero_windows
+from amqpscope.pipelines.schemas import schema
+from amqpscope.pipelines.settlements import settlements
 from tests.pipelines.scenario import TICK, Connection, check, collect, lost, table, tables
 
 # Each scenario gives a connection and, for each interval in the order of beginnings, the columns that must be.

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.heartbeats import heartbeats
-from pipelines.holes import mute
-from pipelines.schemas import schema
+from amqpscope.pipelines.heartbeats import heartbeats
+from amqpscope.pipelines.holes import mute
+from amqpscope.pipelines.schemas import schema
 from tests.pipelines.scenario import Connection, check, collect, table, tables
 
 S = 1_000_000_000

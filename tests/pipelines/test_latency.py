@@ -7,8 +7,16 @@ import random
 import pytest
 from pyspark.sql import functions as sf
 
-from pipelines.latency import COUNTS, PERCENTILES, bucket_of, high_of, latency_buckets, latency_summary, low_of
-from pipelines.schemas import schema
+from amqpscope.pipelines.latency import (
+    COUNTS,
+    PERCENTILES,
+    bucket_of,
+    high_of,
+    latency_buckets,
+    latency_summary,
+    low_of,
+)
+from amqpscope.pipelines.schemas import schema
 from tests.pipelines.scenario import table
 
 

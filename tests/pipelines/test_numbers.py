@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
-from pipelines import numbers
-from pipelines.buckets import CHANNEL, SMALL
-from pipelines.confirms import confirms
-from pipelines.holes import holes
-from pipelines.numbers import QUIET_NS, numbered
-from pipelines.schemas import schema
+from amqpscope.pipelines import numbers
+from amqpscope.pipelines.buckets import CHANNEL, SMALL
+from amqpscope.pipelines.confirms import confirms
+from amqpscope.pipelines.holes import holes
+from amqpscope.pipelines.numbers import QUIET_NS, numbered
+from amqpscope.pipelines.schemas import schema
 from tests.captures.damage.ways import Capture, late, lossy
 from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet

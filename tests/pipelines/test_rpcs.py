@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.holes import mute
-from pipelines.rpcs import rpcs
-from pipelines.schemas import schema
+from amqpscope.pipelines.holes import mute
+from amqpscope.pipelines.rpcs import rpcs
+from amqpscope.pipelines.schemas import schema
 from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
 
 # Each scenario gives a connection and, for each request in the order of frames, the columns that must be.

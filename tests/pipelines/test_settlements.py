@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.schemas import schema
-from pipelines.settlements import settlements
+from amqpscope.pipelines.schemas import schema
+from amqpscope.pipelines.settlements import settlements
 from tests.pipelines.scenario import TICK, Connection, check, collect, lost, tables
 
 # Each scenario gives a connection and, for each delivery in the order of tags, the columns that must be.
@@ -470,7 +470,7 @@ def test_one_channel_is_many_tasks(spark):
 
 def test_a_tag_used_again_and_again_meets_only_what_it_may_be_of(spark):
     """Clients that consume anew for each answer do so with one tag, or with a new one each time, on one channel."""
-    from pipelines.consumers import spread_consumers  # noqa: PLC0415
+    from amqpscope.pipelines.consumers import spread_consumers  # noqa: PLC0415
 
     c = Connection()
     times = 12

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dissector
-from pipelines.schemas import schema
+from amqpscope import dissector
+from amqpscope.pipelines.schemas import schema
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 NAMES = ("stream_calls", "stream_chunks", "stream_errors", "stream_js", "stream_rstream", "stream_super")
@@ -64,7 +64,7 @@ def by_scenario(rows: list[Any], recorded: dict[str, dict[str, list[Row]]], *ord
 
 @pytest.fixture(scope="module")
 def confirmed(tables, recorded):
-    from pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
+    from amqpscope.pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
 
     rows = stream_confirms(*(tables[name] for name in CONFIRMS)).collect()
     return by_scenario(rows, recorded, "connection_id", "publish_frame_no", "publish_seq")
@@ -139,7 +139,7 @@ def test_every_confirm_is_somebodys(confirmed, recorded):
 
 
 def test_requests_and_answers(tables, recorded):
-    from pipelines.stream_rpcs import stream_rpcs  # noqa: PLC0415
+    from amqpscope.pipelines.stream_rpcs import stream_rpcs  # noqa: PLC0415
 
     rows = stream_rpcs(*(tables[name] for name in ("stream_frames", "connections", "anomalies"))).collect()
     found = by_scenario(rows, recorded, "connection_id", "request_frame_no")
@@ -171,7 +171,7 @@ def test_requests_and_answers(tables, recorded):
 
 
 def test_credit_is_counted(tables, recorded):
-    from pipelines.stream_credit import stream_credit  # noqa: PLC0415
+    from amqpscope.pipelines.stream_credit import stream_credit  # noqa: PLC0415
 
     found = by_scenario(stream_credit(tables["stream_frames"]).collect(), recorded, "connection_id", "frame_no")
     for name in NAMES:
@@ -215,7 +215,7 @@ def plain_accounts(frames: list[Row]) -> dict[tuple[int, int], list[tuple[Any, .
 
 
 def test_ages_and_lags(tables, recorded):
-    from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
+    from amqpscope.pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
 
     rows = stream_deliveries(tables["stream_frames"], tables["connections"]).collect()
     found = by_scenario(rows, recorded, "connection_id", "frame_no")
@@ -312,7 +312,7 @@ def frames_of(spark, name: str, talks: list[Talk]):
 
 
 def test_confirms_by_hand(spark):
-    from pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
+    from amqpscope.pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
 
     anonymous = Talk(1)  # ids declared anew, errors, sub-batches, numbers beyond 63 bits
     anonymous.confirm(7)  # of a publish before the capture
@@ -353,7 +353,7 @@ def test_confirms_by_hand(spark):
 
 
 def test_deduplication_by_hand(spark):
-    from pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
+    from amqpscope.pipelines.stream_confirms import stream_confirms  # noqa: PLC0415
 
     def sent(talk: Talk, name: str, *numbers: int, epoch: int = 1) -> None:
         for number in numbers:
@@ -377,7 +377,7 @@ def test_deduplication_by_hand(spark):
 
 
 def test_waits_for_credit_by_hand(spark):
-    from pipelines.stream_credit import credit_waits, stream_credit  # noqa: PLC0415
+    from amqpscope.pipelines.stream_credit import credit_waits, stream_credit  # noqa: PLC0415
 
     talk = Talk(1)
     talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=2, properties='{"name":"app"}')  # 0, 1
@@ -417,7 +417,7 @@ def test_waits_for_credit_by_hand(spark):
 
 
 def test_behind_a_hole_there_is_no_balance(spark):
-    from pipelines.stream_credit import stream_credit  # noqa: PLC0415
+    from amqpscope.pipelines.stream_credit import stream_credit  # noqa: PLC0415
 
     talk, alone = Talk(1), Talk(2)
     talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=2)
@@ -435,7 +435,7 @@ def test_behind_a_hole_there_is_no_balance(spark):
 
 
 def test_lag_against_other_connections(spark):
-    from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
+    from amqpscope.pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
 
     def deliver(talk: Talk, chunk: int, ts_ns: int, **columns: Any) -> None:
         talk.frame(
@@ -461,8 +461,8 @@ def test_lag_against_other_connections(spark):
 
 
 def test_numbers_that_cannot_be(spark):
-    from pipelines.stream_credit import credit_waits, stream_credit  # noqa: PLC0415
-    from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
+    from amqpscope.pipelines.stream_credit import credit_waits, stream_credit  # noqa: PLC0415
+    from amqpscope.pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
 
     talk = Talk(1, rtt_ns=2**63 - 1)
     talk.ask("subscribe", 1, subscription_id=1, stream="s", credit=1)
@@ -477,7 +477,7 @@ def test_numbers_that_cannot_be(spark):
 
 
 def test_chunks_of_connections_without_a_row(spark):
-    from pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
+    from amqpscope.pipelines.stream_deliveries import stream_deliveries  # noqa: PLC0415
 
     talk = Talk(1)
     talk.ask("subscribe", 1, subscription_id=1, stream="s", credit=1)
@@ -489,8 +489,8 @@ def test_chunks_of_connections_without_a_row(spark):
 
 def test_one_connection_is_many_tasks(spark):
     """Neither windows over all requests of a connection, nor over all deliveries of a consumer whose credit is lost."""
-    from pipelines.stream_credit import stream_credit  # noqa: PLC0415
-    from pipelines.stream_rpcs import stream_rpcs  # noqa: PLC0415
+    from amqpscope.pipelines.stream_credit import stream_credit  # noqa: PLC0415
+    from amqpscope.pipelines.stream_rpcs import stream_rpcs  # noqa: PLC0415
 
     talk = Talk(1)
     frames, connections, anomalies = (

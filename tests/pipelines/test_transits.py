@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.schemas import schema
-from pipelines.transits import transits
+from amqpscope.pipelines.schemas import schema
+from amqpscope.pipelines.transits import transits
 from tests.pipelines.scenario import TICK, Connection, tables
 
 Expected = list[tuple[str, int | None]]

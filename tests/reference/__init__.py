@@ -43,7 +43,8 @@ Where the tables' definitions leave a choice, this is what was chosen:
   `rtt_ns` is the time from the SYN to the client's ACK; without it nothing is `proven`.
 - Silence is counted from connection.tune-ok to the first connection.close, else from the first packet to the last. A
   frame is a sign of life from its first octet to its last; a connection without frames has no row.
-- A delivery belongs to a publish by message id, else by trace and span, else by content; message ids are not empty.
+- A delivery belongs to a publish of the hour before it, by the first that it has of message id (not empty), trace and
+  span, and content; where several publishes share that, by the others in turn, among these publishes.
 - Percentiles are nearest rank: a value that was measured.
 """
 

@@ -10,7 +10,10 @@ from tests.reference.amqp import ENDS, Row, messages
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32}-[0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
-def transits(rows: list[Row]) -> list[Row]:
+HOUR_NS = 3600 * 10**9
+
+
+def transits(rows: list[Row], window_ns: int = HOUR_NS) -> list[Row]:
     """One row per delivery, as `messages()` has them; `publish` is its publish, None when that is ambiguous."""
     contents = messages(rows)
     publishes = [message for message in contents if message["kind"] == "publish"]
@@ -20,13 +23,17 @@ def transits(rows: list[Row]) -> list[Row]:
             continue
         row = {f"deliver_{name}": delivery[name] for name in ("connection", *ENDS)}
         row |= {"matched_by": "ambiguous", "publish": None, "latency_ns": None}
-        for how, key in KEYS.items():
-            likes = [publish for publish in publishes if key(publish) == key(delivery)] if key(delivery) else []
+        group = [publish for publish in publishes if 0 <= delivery["ts_ns"] - publish["ts_ns"] <= window_ns]
+        kinds = [(how, key) for how, key in KEYS.items() if key(delivery)]
+        for number, (how, key) in enumerate(kinds):
+            likes = [publish for publish in group if key(publish) == key(delivery)]
             if len(likes) == 1:
                 publish = likes[0]
                 latency_ns = delivery["ts_ns"] - publish["ts_ns"]
                 row |= {"matched_by": how, "publish": publish, "latency_ns": latency_ns}
                 break
+            if number == 0:
+                group = likes
         found.append(row)
     return found
 

@@ -1,7 +1,7 @@
 """AMQP 1.0 as data: what the standard has, and that there is a column for all of it."""
 
-import spec
-from spec import amqp10, describe
+from amqpscope import spec
+from amqpscope.spec import amqp10, describe
 
 
 def test_every_constructor_of_the_standard_once() -> None:

@@ -4,9 +4,9 @@ import argparse
 
 import pytest
 
-import spec
-from spec import describe, reference
-from spec.command import Spec
+from amqpscope import spec
+from amqpscope.spec import describe, reference
+from amqpscope.spec.command import Spec
 
 VENDOR = """<amqp major="0" minor="9" revision="1"><constant name="too-late" value="499" class="soft-error"/>
 <class name="basic" index="60">
@@ -157,7 +157,7 @@ def test_a_bad_document(tmp_path):
 
 
 def test_reference_page_is_fresh():
-    assert reference.main(["--check"]) == 0, "run python -m spec.reference"
+    assert reference.main(["--check"]) == 0, "run python -m amqpscope.spec.reference"
 
 
 def test_reference_page_has_everything():
@@ -184,4 +184,4 @@ def test_a_stale_page_is_told(tmp_path, monkeypatch, capsys):
     assert reference.main(["--check"]) == 1
     told = capsys.readouterr().err
     assert "+#### basic.publish" in told
-    assert told.endswith("is stale: run python -m spec.reference\n")
+    assert told.endswith("is stale: run python -m amqpscope.spec.reference\n")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import spec
+from amqpscope import spec
 
 DEBIAN = Path("/usr/share/amqp/specs")
 SHARED = Path(__file__).parents[3] / "shared" / "specs"

@@ -2,7 +2,7 @@
 
 import pytest
 
-import spec
+from amqpscope import spec
 
 KEYS = """
     declare-publisher publish publish-confirm publish-error query-publisher-sequence delete-publisher subscribe deliver

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec import tls
+from amqpscope.spec import tls
 
 KNOWN = tls.load()
 

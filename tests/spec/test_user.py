@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import spec
-from spec import columns
+from amqpscope import spec
+from amqpscope.spec import columns
 
 HEAD = '<amqp major="0" minor="9" revision="1">'
 

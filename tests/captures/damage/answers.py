@@ -178,8 +178,8 @@ def analyzed(spark: SparkSession, runs: Iterable[Run], folder: Path) -> dict[str
         runs: any.
         folder: empty; for tables and statistics.
     """
-    from pipelines.analysis import analyze  # noqa: PLC0415
-    from pipelines.output import Output  # noqa: PLC0415
+    from amqpscope.pipelines.analysis import analyze  # noqa: PLC0415
+    from amqpscope.pipelines.output import Output  # noqa: PLC0415
 
     parts: dict[str, list[pa.Table]] = defaultdict(list)
     owners: dict[int, tuple[Run, int]] = {}
@@ -302,7 +302,7 @@ def judge(statistics: dict[str, list[tuple[Run, Row]]]) -> Judgement:
 
 def main(arguments: list[str]) -> int:
     """Print what was found; 1 when a row is wrong."""
-    from pipelines.session import session  # noqa: PLC0415
+    from amqpscope.pipelines.session import session  # noqa: PLC0415
 
     assert __doc__
     parser = argparse.ArgumentParser(

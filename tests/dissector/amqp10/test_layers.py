@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dissector.burden import Burden
-from dissector.carry import Buffer
-from dissector.handshakes.facts import Side, Tcp
-from dissector.handshakes.layers import KEPT, Layers
-from dissector.handshakes.story import Story
-from dissector.handshakes.values import MalformedError, value
-from dissector.handshakes.verdict import Judge
-from dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
-from spec import handshakes as spec_handshakes
-from spec import load
+from amqpscope.dissector.burden import Burden
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.handshakes.facts import Side, Tcp
+from amqpscope.dissector.handshakes.layers import KEPT, Layers
+from amqpscope.dissector.handshakes.story import Story
+from amqpscope.dissector.handshakes.values import MalformedError, value
+from amqpscope.dissector.handshakes.verdict import Judge
+from amqpscope.dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
+from amqpscope.spec import handshakes as spec_handshakes
+from amqpscope.spec import load
 
 VALUES = [
     (b"\x40", None), (b"\x41", True), (b"\x56\x00", False), (b"\x43", 0), (b"\x44", 0), (b"\x52\xff", 255),

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import xxhash
 
-from dissector.amqp10 import sections
-from dissector.amqp10.sections import BROKEN, DATA, NOTHING, RAW, SEQUENCE, VALUE
-from dissector.problems import PROBLEM_CODES
-from spec import amqp10
+from amqpscope.dissector.amqp10 import sections
+from amqpscope.dissector.amqp10.sections import BROKEN, DATA, NOTHING, RAW, SEQUENCE, VALUE
+from amqpscope.dissector.problems import PROBLEM_CODES
+from amqpscope.spec import amqp10
 from tests.dissector.amqp10 import wire as w
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import dissector
+from amqpscope import dissector
 from tests.benchmarks import streams
 from tests.dissector.builders import Packet, pcap
 from tests.reference import stream as plain

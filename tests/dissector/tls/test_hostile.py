@@ -14,14 +14,14 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dissector import limits
-from dissector.dissector import Options
-from dissector.program import main
-from dissector.tls import certificates, messages, opener
-from dissector.tls.keylog import KeyLog
-from dissector.tls.messages import MalformedError
-from dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
-from dissector.tls.session import Session
+from amqpscope.dissector import limits
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.program import main
+from amqpscope.dissector.tls import certificates, messages, opener
+from amqpscope.dissector.tls.keylog import KeyLog
+from amqpscope.dissector.tls.messages import MalformedError
+from amqpscope.dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
+from amqpscope.dissector.tls.session import Session
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows
 from tests.dissector.test_properties import exact

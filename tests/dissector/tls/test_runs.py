@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dissector.arrays import Ints
-from dissector.carry import Buffer
-from dissector.dissector import Options
-from dissector.tls import keys, stage
-from dissector.tls.keylog import KeyLog
-from dissector.tls.records import HEAD
-from dissector.tls.session import Session
+from amqpscope.dissector.arrays import Ints
+from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.tls import keys, stage
+from amqpscope.dissector.tls.keylog import KeyLog
+from amqpscope.dissector.tls.records import HEAD
+from amqpscope.dissector.tls.session import Session
 from tests.dissector.builders import Packet
 from tests.dissector.runs import dissect_packets
 from tests.dissector.test_properties import exact

@@ -1,0 +1,470 @@
+"""Publisher confirms of AMQP 0-9-1: each publish in confirm mode, and the broker's answer to it.
+
+A publish waits from its last frame on. What ends that:
+
+| event | what it does |
+|---|---|
+| basic.ack, basic.nack of its number | answers it |
+| the same with `multiple` | answers all that wait up to that number, but those that a gap may have answered |
+| a gap in what the server sends | what waits may have been answered in it: `multiple` says nothing of it any more |
+| the server's close | what is published behind it is discarded |
+| either side's close, the channel opened anew, the end of the connection | nobody answered: `ended_by` |
+| basic.return | the oldest equal mandatory publish that waits was returned |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.pipelines.walks import channels as ch
+from amqpscope.pipelines.walks import connection as cn
+from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.pipelines.walks import returns as rt
+from amqpscope.pipelines.walks.channels import ACC, EVICTED
+from amqpscope.pipelines.walks.connection import CONN, SERVER
+from amqpscope.pipelines.walks.digests import content, content_columns
+from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
+from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, Events, what
+from amqpscope.pipelines.walks.ledger import SL
+from amqpscope.pipelines.walks.rows import Waiting
+from amqpscope.pipelines.walks.store import declare, group, grown, named, pack, unpack
+from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
+
+LIMIT = 1 << 26
+"""Publishes of one connection that may wait; what comes behind them is evicted at once."""
+PROTOCOL = "amqp-0-9-1"
+NONE, ACK, NACK = range(3)
+OUTCOMES = ("none", "ack", "nack")
+NOT_MANDATORY, MANDATORY, ENTRIES = range(3)
+"""What a slot's EXTRA says of returns; from ENTRIES on, the entry (`returns`)."""
+
+_PUBLISH, _RETURN = what(MESSAGES, "publish"), what(MESSAGES, "return")
+_ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
+_OPEN, _CLOSE = ch.OPEN, ch.CLOSE
+
+
+class Output(NamedTuple):
+    """Columns of `out`: a publish that waits no more."""
+
+    ROW: int  # its id
+    OUTCOME: int
+    ANSWER: int  # id of the event that answers it; -1: none
+    BY: int  # of `channels.ENDED_BY`
+    END_TS: int  # -1: not known
+    RETURNED: int  # -1: not known
+    CODE: int  # reply code of the return; -1: none
+
+
+class More(NamedTuple):
+    """Columns of `more`: what this walk wants of an event besides EV."""
+
+    MANDATORY: int  # of publishes: 0 or 1; -1 for null
+    CODE: int  # of returns: reply_code
+    DIGEST: int  # of mandatory publishes, and returns
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int  # the next event of the batch
+    BASE: int  # id of the first event of the batch
+    OUT: int  # rows of `out`
+    LIMIT: int  # publishes that may wait
+
+
+OUT, MORE, ST = declare(Output), declare(More), declare(State)
+ROOM = 1 << 16
+"""Rows of `out`."""
+SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, DONE = range(4)
+"""Why the kernel returned."""
+
+
+@kernel
+def walk(
+    events: Array, more: Array, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger,
+    returns: rt.Returns, out: Array, state: Array,
+) -> int:  # fmt: skip
+    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch)."""
+    accounts, _, _, counts = channels
+    base = state[ST.BASE]
+    for i in range(state[ST.AT], len(events)):
+        state[ST.AT] = i
+        if state[ST.OUT] + 2 > len(out):
+            return SPENT_OUT
+        if counts[0] >= len(accounts):
+            return SPENT_ACCOUNTS
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            if not close(conn, gaps, channels, ledger, returns, out, state):
+                return SPENT_OUT
+            cn.open_connection(conn, events[i, EV.CONNECTION])
+        word = events[i, EV.WHAT]
+        channel, epoch = events[i, EV.CHANNEL], events[i, EV.EPOCH]
+        if word == _PUBLISH and channel >= 0:
+            account = ch.account_of(channels, channel, epoch)
+            if account < 0:
+                account = opened(conn, gaps, channels, ledger, returns, out, state, channel, epoch)
+                if account < 0:
+                    return SPENT_OUT
+            if not publish(events, more, i, account, conn, channels, ledger, returns, out, state):
+                return SPENT_PAGES
+        elif (word == _ACK or word == _NACK) and events[i, EV.FROM_CLIENT] == SERVER:
+            account = ch.account_of(channels, channel, epoch)
+            if account >= 0 and events[i, EV.NUMBER] >= 0:
+                if not confirm(events, i, account, conn, gaps, channels, ledger, returns, out, state):
+                    return SPENT_OUT
+        elif word == _RETURN and events[i, EV.PARTIAL] != 1:
+            account = ch.account_of(channels, channel, epoch)
+            if account >= 0:
+                entry = rt.answer(returns, account, epoch, more[i, MORE.DIGEST], more[i, MORE.CODE])
+                if entry >= 0 and returns[0][entry, rt.ENTRY.NUMBERED] == 0:
+                    rt.release(returns, entry)
+        elif word == _OPEN or word == _CLOSE:
+            account = ch.account_of(channels, channel, epoch - 1 if word == _OPEN else epoch)
+            if account < 0 and word == _CLOSE and channel >= 0:
+                account = opened(conn, gaps, channels, ledger, returns, out, state, channel, epoch)
+                if account < 0:
+                    return SPENT_OUT
+            if account >= 0:
+                ch.note_close(channels, account, events, i)
+        if events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] == SERVER:
+            account = ch.account_of(channels, channel, epoch)
+            if account >= 0:
+                since = conn[CONN.LAST_SERVER]
+                ch.note_cut(channels, account, conn, SERVER, events[i, EV.ORDER], events[i, EV.TS], since)
+        cn.attend(conn, gaps, events, i, base + i)
+    state[ST.AT] = len(events)
+    return DONE
+
+
+@kernel
+def opened(
+    conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
+    channel: int, epoch: int,
+) -> int:  # fmt: skip
+    """An account for a channel epoch, in place of the one before the last; -1: `out` is full."""
+    account = channels[1][ch.place_of(channel, epoch)]
+    if account < 0:
+        account = channels[3][0]
+        channels[3][0] = account + 1
+    elif not drain(account, conn, gaps, channels, ledger, returns, out, state):
+        return -1
+    ch.begin(channels, account, channel, epoch)
+    return account
+
+
+@kernel
+def publish(
+    events: Array, more: Array, i: int, account: int, conn: Array, channels: ch.Channels, ledger: lg.Ledger,
+    returns: rt.Returns, out: Array, state: Array,
+) -> bool:  # fmt: skip
+    """A publish begins to wait, where it has a number; False: there is no free page."""
+    accounts = channels[0]
+    number = events[i, EV.NUMBER]
+    mandatory = more[i, MORE.MANDATORY] != 0
+    matched = more[i, MORE.MANDATORY] == 1 and events[i, EV.PARTIAL] != 1
+    extra = MANDATORY if mandatory else NOT_MANDATORY
+    if number < 0:
+        if matched and returns[2][rt.UNNUMBERED] < rt.UNANSWERED:
+            returns[2][rt.UNNUMBERED] += 1
+            rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 0)
+        return True
+    ch.note_floor(channels, account, conn, SERVER)
+    slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
+    if slot == -1:
+        return False
+    row = state[ST.BASE] + i
+    if slot < 0:
+        finish(out, state, row, NONE, -1, EVICTED, events[i, EV.TS], -1 if mandatory else 0, -1)
+        return True
+    slots = ledger[1]
+    if slots[slot, SL.ROW] >= 0:  # the number stands twice: the first one's answer is not known
+        old = slots[slot, SL.EXTRA]
+        code = rt.release(returns, old - ENTRIES) if old >= ENTRIES else -1
+        finish(out, state, slots[slot, SL.ROW], NONE, -1, EVICTED, events[i, EV.TS], 1 if code >= 0 else -1, code)
+    if matched:
+        extra = ENTRIES + rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 1)
+    slots[slot, SL.ROW] = row
+    slots[slot, SL.FRAME] = events[i, EV.ORDER]
+    slots[slot, SL.EXTRA] = extra
+    return True
+
+
+@kernel
+def confirm(
+    events: Array, i: int, account: int, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger,
+    returns: rt.Returns, out: Array, state: Array,
+) -> bool:  # fmt: skip
+    """An answer to one publish or to many; False: `out` is full, and the answer is to be taken again."""
+    accounts = channels[0]
+    number = events[i, EV.NUMBER]
+    outcome = ACK if events[i, EV.WHAT] == _ACK else NACK
+    if events[i, EV.MULTIPLE] != 1:
+        slot = lg.slot_of(ledger, account, number)
+        if slot >= 0:
+            settle(slot, outcome, state[ST.BASE] + i, events[i, EV.ORDER], account, conn, gaps, channels, ledger,
+                   returns, out, state)  # fmt: skip
+        return True
+    ch.note_floor(channels, account, conn, SERVER)
+    floor = accounts[account, ACC.FLOOR]
+    slot = lg.first_above(ledger, accounts, account, floor)
+    if slot >= 0:
+        accounts[account, ACC.FLOOR] = lg.below(ledger, slot, floor)
+    while slot >= 0 and lg.number_of(ledger, slot) <= number:
+        if state[ST.OUT] >= len(out):
+            return False
+        following = lg.following(ledger, slot)
+        settle(slot, outcome, state[ST.BASE] + i, events[i, EV.ORDER], account, conn, gaps, channels, ledger, returns,
+               out, state)  # fmt: skip
+        slot = following
+    return True
+
+
+@kernel
+def settle(
+    slot: int, outcome: int, answer: int, frame: int, account: int, conn: Array, gaps: Array, channels: ch.Channels,
+    ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
+) -> None:  # fmt: skip
+    """What waits in a slot is answered."""
+    slots = ledger[1]
+    extra = slots[slot, SL.EXTRA]
+    returned, code = 0, -1
+    if extra >= ENTRIES:
+        code = rt.release(returns, extra - ENTRIES)
+    if code >= 0:
+        returned = 1
+    elif extra != NOT_MANDATORY:  # its return may be lost
+        lost, _, _ = ch.lost_at(channels, account, conn, gaps, SERVER, slots[slot, SL.FRAME])
+        returned = -1 if lost <= frame else 0
+    finish(out, state, slots[slot, SL.ROW], outcome, answer, ch.ANSWERED, -1, returned, code)
+    lg.remove(ledger, channels[0], slot)
+
+
+@kernel
+def drain(
+    account: int, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array,
+    state: Array,
+) -> bool:  # fmt: skip
+    """Nobody answers any more what waits on a channel epoch; False: `out` is full, and it is to be drained on."""
+    accounts = channels[0]
+    slots = ledger[1]
+    slot = lg.first_above(ledger, accounts, account, -1)
+    while slot >= 0:
+        if state[ST.OUT] >= len(out):
+            return False
+        frame = slots[slot, SL.FRAME]
+        ch.pass_own_gaps(channels, account, frame)
+        by, ts = ch.ending(channels, account, conn, gaps, SERVER, frame)
+        extra = slots[slot, SL.EXTRA]
+        returned, code = 0, -1
+        if extra >= ENTRIES:
+            code = rt.release(returns, extra - ENTRIES)
+        if code >= 0:
+            returned = 1
+        elif extra != NOT_MANDATORY:
+            lost, _, _ = ch.lost_at(channels, account, conn, gaps, SERVER, frame)
+            returned = -1 if lost != ch.NEVER else 0
+        finish(out, state, slots[slot, SL.ROW], NONE, -1, by, ts, returned, code)
+        following = lg.following(ledger, slot)
+        lg.remove(ledger, accounts, slot)
+        slot = following
+    return True
+
+
+@kernel
+def close(
+    conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array
+) -> bool:
+    """The connection is over; False: `out` is full, and it is to be closed on."""
+    for account in range(channels[3][0]):
+        if not drain(account, conn, gaps, channels, ledger, returns, out, state):
+            return False
+    ch.forget(channels)
+    rt.forget(returns)
+    return True
+
+
+@kernel
+def mark(events: Array, conn: Array, channels: ch.Channels, ledger: lg.Ledger, still: Array, state: Array) -> None:
+    """Set `still` (uint8 per event) for publishes of this batch that wait on."""
+    for i in range(len(events)):
+        if events[i, EV.WHAT] == _PUBLISH and events[i, EV.CONNECTION] == conn[CONN.ID]:
+            account = ch.account_of(channels, events[i, EV.CHANNEL], events[i, EV.EPOCH])
+            slot = lg.slot_of(ledger, account, events[i, EV.NUMBER])
+            if slot >= 0 and ledger[1][slot, SL.ROW] == state[ST.BASE] + i:
+                still[i] = 1
+
+
+@kernel
+def finish(
+    out: Array, state: Array, row: int, outcome: int, answer: int, by: int, end_ts: int, returned: int, code: int
+) -> None:
+    """A row of `out`."""
+    at = state[ST.OUT]
+    out[at, OUT.ROW] = row
+    out[at, OUT.OUTCOME] = outcome
+    out[at, OUT.ANSWER] = answer
+    out[at, OUT.BY] = by
+    out[at, OUT.END_TS] = end_ts
+    out[at, OUT.RETURNED] = returned
+    out[at, OUT.CODE] = code
+    state[ST.OUT] = at + 1
+
+
+class Confirms:
+    """Writes `confirms`: a row for each publish that has a number.
+
+    Its events are those that `numbers.Numbering` passes on, where publishes are to have the numbers that confirms tell.
+
+    Args:
+        compiled: whether kernels run compiled.
+        limit: publishes of one connection that may wait.
+    """
+
+    tables = ("confirms",)
+    needs: Mapping[int, Needs] = {
+        FRAMES: Needs((), ("basic.ack", "basic.nack", "channel.open", "channel.close", "connection.close")),
+        MESSAGES: Needs(
+            ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", *content_columns()),
+            ("publish", "return"),
+        ),
+    }
+    _COLUMNS = (
+        "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
+        "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
+    )  # fmt: skip
+    VERSION = 1
+
+    def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
+        self.compiled = compiled
+        self.limit = limit
+        self.waiting = Waiting(MESSAGES, self._COLUMNS)
+        self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.conn, self.gaps = cn.fresh()
+        self.channels = ch.fresh()
+        self.ledger = lg.fresh()
+        self.returns = rt.fresh()
+        self.state = np.zeros(len(ST), np.int64)
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        matrix = events.matrix
+        more = self._more(events)
+        self.waiting.begin(events)
+        self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, self.waiting.base, self.limit
+        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        accounts, table, own, counts = self.channels
+        own = grown(own, int(counts[1]) + int(np.count_nonzero(matrix[:, EV.CUT] > 0)))
+        self.channels = accounts, table, own, counts
+        self.returns = rt.roomy(self.returns, int(np.count_nonzero(more[:, MORE.MANDATORY] == 1)), self.compiled)
+        why = SPENT_OUT
+        while why != DONE:
+            why = call(walk, self.compiled, matrix, more, self.conn, self.gaps, self.channels, self.ledger,
+                       self.returns, self.out, self.state)  # fmt: skip
+            if why == SPENT_PAGES:
+                self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
+            elif why == SPENT_ACCOUNTS:
+                accounts, table, own, counts = self.channels
+                self.channels = grown(accounts, 2 * len(accounts), -1), table, own, counts
+            else:
+                yield from self._rows(events)
+        still = np.zeros(len(events), np.uint8)
+        call(mark, self.compiled, matrix, self.conn, self.channels, self.ledger, still, self.state)
+        self.waiting.end(np.flatnonzero(still))
+
+    def finish(self) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        while not call(close, self.compiled, self.conn, self.gaps, self.channels, self.ledger, self.returns, self.out,
+                       self.state):  # fmt: skip
+            yield from self._rows(None)
+        yield from self._rows(None)
+        self.waiting.drop()
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """See `walk.Walk`."""
+        parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "base": self.waiting.base}
+        parts |= (
+            named("channels", ch.cut(self.channels)) | named("ledger", self.ledger) | named("returns", self.returns)
+        )
+        rows = self.waiting.table()
+        state = pack("confirms", self.VERSION, parts if rows is None else parts | {"rows": rows})
+        self.waiting.drop()
+        self._reset()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """See `walk.Walk`."""
+        parts = unpack("confirms", self.VERSION, state)
+        self.conn, self.gaps = parts["conn"], parts["gaps"]
+        self.channels = ch.whole(group(parts, "channels"))
+        self.ledger, self.returns = group(parts, "ledger"), group(parts, "returns")
+        self.waiting.put_back(parts.get("rows"), parts["base"])
+
+    def _more(self, events: Events) -> Any:
+        more = np.full((len(events), len(MORE)), -1, np.int64)
+        if MESSAGES not in events.tables:
+            return more
+        matrix = events.matrix
+        more[:, MORE.MANDATORY] = events.ints({MESSAGES: "mandatory"})
+        equal = np.flatnonzero(
+            ((matrix[:, EV.WHAT] == _PUBLISH) & (more[:, MORE.MANDATORY] == 1)) | (matrix[:, EV.WHAT] == _RETURN)
+        )
+        if len(equal):
+            more[:, MORE.CODE] = events.ints({MESSAGES: "reply_code"})
+            more[equal, MORE.DIGEST] = content(events.take(MESSAGES, equal, content_columns()))
+        return more
+
+    def _rows(self, events: Events | None) -> Iterator[Rows]:
+        count = int(self.state[ST.OUT])
+        self.state[ST.OUT] = 0
+        if not count:
+            return
+        out = self.out[:count].copy()
+        yield "confirms", confirmed(self.waiting.take(out[:, OUT.ROW]), out, events, self.waiting.base)
+
+
+def confirmed(publishes: pa.Table, out: Any, events: Events | None, base: int) -> pa.Table:
+    """Rows of `confirms`.
+
+    Args:
+        publishes: rows of `messages`, one for each row of `out`.
+        out: OUT.
+        events: the batch that holds the answers; None where there are none.
+        base: id of its first event.
+    """
+    count = len(out)
+    answers = answers_of(events, out[:, OUT.ANSWER], base, (*COLUMNS, "multiple"))
+    answered = out[:, OUT.OUTCOME] != NONE
+    sent, heard = publishes["ts_ns"].to_numpy(), answers["ts_ns"]
+    timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
+    timed &= ~pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
+    returned = out[:, OUT.RETURNED]
+    return conform(
+        "confirms",
+        {name: publishes[name] for name in ("connection_id", "channel", "channel_epoch")}
+        | {name: publishes[name] for name in ("numbered_by", "exchange", "routing_key", "message_id", "body_size")}
+        | {f"publish_{name}": publishes[name] for name in ("ts_ns", "frame_no", "capture", "packet")}
+        | {f"confirm_{name}": answers[name] for name in COLUMNS}
+        | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent)
+        | {
+            "publish_seq": publishes["number"],
+            "protocol": PROTOCOL,
+            "outcome": pa.array(OUTCOMES).take(pa.array(out[:, OUT.OUTCOME])),
+            "multiple": answers["multiple"],
+            "returned": pa.array(returned == 1, mask=returned < 0),
+            "reply_code": known(out[:, OUT.CODE]),
+            "latency_ns": latency(sent, heard, timed),
+            "records": 1,
+        },
+        count,
+    )

@@ -1,0 +1,248 @@
+"""Events: rows of several tables, in the order in which they happened on their connection.
+
+The order is (connection_id, order, rank): the connection's own row first, then at each frame number what is missing
+before that frame (`anomalies` name the next frame), the frame, the message that it completes. A delivery stands at its
+first frame, for a client may settle it before its last frame was captured; every other message at its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope import spec
+from amqpscope.pipelines.walks.store import declare
+
+CONNECTIONS, ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES = range(5)
+SOURCES = ("connections", "anomalies", "amqp091_frames", "stream_frames", "messages")
+"""Tables in the order of their ranks."""
+EVENT_OF = ("protocol", "code", "method", "command", "kind")
+"""The column of each table that says what happened."""
+
+
+def _vocabulary() -> dict[tuple[int, str], int]:
+    words = [(CONNECTIONS, "")]
+    words += [(ANOMALIES, code) for code in spec.anomalies()]
+    words += [(FRAMES, method.full_name) for method in spec.load("amqp-0-9-1").methods]
+    words += [(STREAM_FRAMES, method.name) for method in spec.load("rabbitmq-stream").methods]
+    words += [(MESSAGES, kind) for kind in ("publish", "deliver", "get", "return")]
+    return {word: number for number, word in enumerate(words, 1)}
+
+
+_WORDS = _vocabulary()
+
+
+def what(source: int, name: str = "") -> int:
+    """The number (EV.WHAT) of an event: a method, a command, an anomaly code, a kind of message; CONNECTIONS has one.
+
+    Raises:
+        KeyError: the specification has none of that name.
+    """
+    return _WORDS[source, name]
+
+
+class Event(NamedTuple):
+    """Columns of `Events.matrix` (int64); -1 for null unless said otherwise."""
+
+    CONNECTION: int  # connection_id
+    ORDER: int  # frame number at which it stands
+    SOURCE: int  # one of SOURCES
+    WHAT: int  # see `what`; 0: something else
+    TS: int  # ts_ns; of a connection last_ts_ns
+    FIRST_TS: int  # first_ts_ns
+    FROM_CLIENT: int
+    CHANNEL: int  # of AMQP 0-9-1
+    EPOCH: int  # channel_epoch
+    NUMBER: int  # delivery_tag of frames and deliveries, publish_seq of publishes; of a connection closed_ts_ns
+    MULTIPLE: int  # of a connection: whether closed_by is there
+    PARTIAL: int  # is_partial; of a connection, whether only a part of it was to be captured
+    CUT: int  # of a frame: 1 for one of which it is not known what it says, 2 for an answer without its number
+    RESPONSE: int  # is_response of stream frames
+    LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
+
+
+EV = declare(Event)
+
+
+class Events:
+    """A batch of events in their order.
+
+    Attributes:
+        tables: rows of each source, with the columns that walks asked for.
+        source: int8 per event.
+        row: int64 per event, the row in its source's table.
+    """
+
+    def __init__(self, tables: Mapping[int, pa.Table], source: Any, row: Any) -> None:
+        self.tables = tables
+        self.source = source
+        self.row = row
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def slice(self, first: int, count: int) -> Events:
+        """Some of the events; tables are not copied."""
+        return Events(self.tables, self.source[first : first + count], self.row[first : first + count])
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[Any, Any]]:
+        """Of each source that is there: positions of its events, and their rows."""
+        found = {}
+        for source in self.tables:
+            at = np.flatnonzero(self.source == source)
+            if len(at):
+                found[source] = at, self.row[at]
+        return found
+
+    def _values(self, source: int, column: str, rows: Any, missing: int) -> Any:
+        """Values of a numeric or boolean column as int64 with `missing` for null."""
+        values = self.tables[source].column(column)
+        if not len(rows) or values.null_count == len(values):
+            return missing
+        first, last = int(rows.min()), int(rows.max()) + 1
+        values = values.slice(first, last - first)
+        if values.type != pa.int64():
+            values = values.cast(pa.int64())
+        if values.null_count:
+            values = values.fill_null(missing)
+        return values.to_numpy()[rows - first]
+
+    def ints(self, columns: str | Mapping[int, str], missing: int = -1) -> Any:
+        """Values per event (int64) of a numeric or boolean column, `missing` for null and where there is none.
+
+        Args:
+            columns: a name for all sources that have it, or a name for some sources.
+            missing: stands for null.
+        """
+        result = np.full(len(self), missing, np.int64)
+        for source, (at, rows) in self._places.items():
+            name = columns if isinstance(columns, str) else columns.get(source)
+            if name is not None and name in self.tables[source].column_names:
+                result[at] = self._values(source, name, rows, missing)
+        return result
+
+    @cached_property
+    def what(self) -> Any:
+        """EV.WHAT per event (int64)."""
+        result = np.zeros(len(self), np.int64)
+        for source, (at, rows) in self._places.items():
+            if source == CONNECTIONS:
+                result[at] = what(CONNECTIONS)
+                continue
+            names = [name for of, name in _WORDS if of == source]
+            column = self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))
+            places = pc.index_in(column, value_set=pa.array(names, pa.string()))
+            numbers = np.array([0, *(_WORDS[source, name] for name in names)], np.int64)
+            result[at] = numbers[places.fill_null(-1).to_numpy(zero_copy_only=False) + 1]
+        return result
+
+    @cached_property
+    def matrix(self) -> Any:
+        """int64 of len(self) rows, columns as EV; shared by all walks, so nobody writes to it."""
+        made = np.empty((len(self), len(EV)), np.int64)
+        made[:, EV.SOURCE] = self.source
+        made[:, EV.WHAT] = self.what
+        for column, of in _COLUMNS.items():
+            made[:, column] = self.ints(of)
+        return made
+
+    def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
+        """Rows of a source's table behind events (positions in this batch, all of that source)."""
+        return self.tables[source].select(list(columns)).take(pa.array(self.row[positions]))
+
+
+_COLUMNS: dict[int, str | dict[int, str]] = {
+    EV.CONNECTION: "connection_id",
+    EV.ORDER: "order",
+    EV.TS: {**dict.fromkeys((ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES), "ts_ns"), CONNECTIONS: "last_ts_ns"},
+    EV.FIRST_TS: "first_ts_ns",
+    EV.FROM_CLIENT: "from_client",
+    EV.CHANNEL: {FRAMES: "channel", MESSAGES: "channel"},
+    EV.EPOCH: {FRAMES: "channel_epoch", MESSAGES: "channel_epoch"},
+    EV.MULTIPLE: {FRAMES: "multiple", CONNECTIONS: "closed"},
+    EV.PARTIAL: "is_partial",
+    EV.CUT: {FRAMES: "cut", STREAM_FRAMES: "is_partial"},
+    EV.RESPONSE: "is_response",
+    EV.LAST_FRAME: {MESSAGES: "frame_no"},
+    EV.NUMBER: {FRAMES: "delivery_tag", MESSAGES: "number", CONNECTIONS: "closed_ts_ns"},
+}
+LEADING: dict[int, tuple[str, ...]] = {
+    CONNECTIONS: ("connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by"),
+    ANOMALIES: ("connection_id", "frame_no", "code", "from_client", "ts_ns", "first_ts_ns"),
+    FRAMES: (
+        "connection_id", "frame_no", "method", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch",
+        "delivery_tag", "multiple", "is_partial", "frame_type", "capture", "packet",
+    ),
+    STREAM_FRAMES: (
+        "connection_id", "frame_no", "command", "from_client", "ts_ns", "first_ts_ns", "is_partial", "is_response",
+        "capture", "packet",
+    ),
+    MESSAGES: (
+        "connection_id", "frame_no", "first_frame_no", "kind", "protocol", "from_client", "ts_ns", "first_ts_ns",
+        "channel", "channel_epoch", "delivery_tag", "publish_seq", "is_partial", "unfinished", "capture", "packet",
+    ),
+}  # fmt: skip
+"""Columns that all events have; `order`, and `number` of messages, are made of them (`prepared`)."""
+
+
+NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
+"""Answers that mean nothing without the number that they carry."""
+
+
+def prepared(source: int, rows: pa.Table) -> pa.Table:
+    """Rows of a table with the columns that events are made of besides their own.
+
+    Those are `order`; `closed` of connections; `cut` of frames; `number` and `numbered_by` of messages.
+    """
+    if source == CONNECTIONS:
+        return rows.append_column("order", pa.repeat(pa.scalar(-1, pa.int64()), len(rows))).append_column(
+            "closed", pc.is_valid(rows["closed_by"])
+        )
+    if source == FRAMES:
+        return rows.append_column("order", rows["frame_no"]).append_column("cut", _cut(rows))
+    if source != MESSAGES:
+        return rows.append_column("order", rows["frame_no"])
+    delivered = pc.is_in(rows["kind"], value_set=pa.array(["deliver", "get"]))
+    order = pc.if_else(
+        pc.and_(delivered, pc.is_valid(rows["first_frame_no"])), rows["first_frame_no"], rows["frame_no"]
+    )
+    if "numbered_by" not in rows.column_names:
+        by = pc.if_else(pc.is_valid(rows["publish_seq"]), pa.scalar("counted"), pa.scalar(None, pa.string()))
+        rows = rows.append_column("numbered_by", by)
+    return rows.append_column("order", order).append_column(
+        "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
+    )
+
+
+def _cut(frames: pa.Table) -> Any:
+    if not pc.any(frames["is_partial"]).as_py():
+        return pa.repeat(pa.scalar(0, pa.int8()), len(frames))
+    method = pc.and_(frames["is_partial"], pc.equal(frames["frame_type"], "method"))
+    number = pc.or_(pc.is_null(frames["delivery_tag"]), pc.is_null(frames["multiple"]))
+    answers = pc.and_(pc.is_in(frames["method"], value_set=pa.array(NUMBERED)), number)
+    cut = pc.if_else(pc.is_null(frames["method"]), 1, pc.if_else(answers, 2, 0))
+    return pc.fill_null(pc.if_else(method, cut, 0), 0).cast(pa.int8())
+
+
+def ordered(tables: Mapping[int, pa.Table]) -> Events:
+    """All rows of these tables (each `prepared`) as events in their order.
+
+    Rows without a connection or a frame number belong to none, and are left out.
+    """
+    columns = []
+    for source, rows in tables.items():
+        identity, order = (
+            rows[name].combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
+            for name in ("connection_id", "order")
+        )
+        row = np.flatnonzero((identity >= 0) & ((order >= 0) | (source == CONNECTIONS)))
+        columns.append((identity[row], order[row], np.full(len(row), source, np.int8), row))
+    identity, order, sources, row = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    by = np.lexsort((sources, order, identity))
+    return Events(tables, sources[by], row[by])

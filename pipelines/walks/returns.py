@@ -1,0 +1,161 @@
+"""Publishes that may be returned: a return belongs to the oldest one of its channel epoch that equals it.
+
+Equal are exchange, routing key, properties and body, by a digest. An entry (`entries`, ENTRY) is made for each
+mandatory publish; entries of equal digests are chained, oldest first, in `buckets` (head, tail). It goes when the
+publish is answered, for a broker returns first. Publishes before confirm mode, which nothing answers, count as well, the
+first so many of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import call, kernel
+from amqpscope.pipelines.walks.store import declare, grown
+
+UNANSWERED = 1 << 16
+"""Mandatory publishes of one connection before confirm mode that are remembered."""
+
+
+class Entry(NamedTuple):
+    """Columns of `entries`."""
+
+    ACCOUNT: int  # -1: free
+    EPOCH: int
+    DIGEST: int
+    NUMBERED: int  # 1: it waits for a confirm, 0: it was published before confirm mode
+    CODE: int  # reply code of its return; -1: none came
+    BEFORE: int  # the entry before it in its bucket; -1: none
+    BEHIND: int  # the one behind it; of free entries the next free one
+
+
+ENTRY = declare(Entry)
+FREE, USED, UNNUMBERED = range(3)
+"""Places in `counts`: the first free entry (-1: none), entries ever used, entries of publishes without a number."""
+Returns = tuple[Array, Array, Array]
+"""`entries`, `buckets`, `counts`."""
+
+
+def fresh() -> Returns:
+    """Nothing that may be returned."""
+    return np.zeros((16, len(ENTRY)), np.int64), np.full((32, 2), -1, np.int64), np.array([-1, 0, 0], np.int64)
+
+
+def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
+    """Room for so many further entries."""
+    entries, buckets, counts = returns
+    entries = grown(entries, int(counts[USED]) + more)
+    if len(buckets) < len(entries):
+        old, buckets = buckets, np.full((1 << (2 * len(entries) - 1).bit_length(), 2), -1, np.int64)
+        call(_move, compiled, entries, old, buckets)
+    return entries, buckets, counts
+
+
+@kernel
+def _move(entries: Array, old: Array, buckets: Array) -> None:
+    """Chain all entries in other buckets; those of one digest keep their order."""
+    for bucket in range(len(old)):
+        entry = old[bucket, 0]
+        while entry >= 0:
+            behind = entries[entry, ENTRY.BEHIND]
+            _append(entries, buckets, entry)
+            entry = behind
+
+
+@kernel
+def _append(entries: Array, buckets: Array, entry: int) -> None:
+    bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
+    tail = buckets[bucket, 1]
+    entries[entry, ENTRY.BEFORE] = tail
+    entries[entry, ENTRY.BEHIND] = -1
+    if tail >= 0:
+        entries[tail, ENTRY.BEHIND] = entry
+    else:
+        buckets[bucket, 0] = entry
+    buckets[bucket, 1] = entry
+
+
+@kernel
+def _unchain(entries: Array, buckets: Array, entry: int) -> None:
+    bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
+    before = entries[entry, ENTRY.BEFORE]
+    behind = entries[entry, ENTRY.BEHIND]
+    if before >= 0:
+        entries[before, ENTRY.BEHIND] = behind
+    else:
+        buckets[bucket, 0] = behind
+    if behind >= 0:
+        entries[behind, ENTRY.BEFORE] = before
+    else:
+        buckets[bucket, 1] = before
+
+
+@kernel
+def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: int) -> int:
+    """An entry for a mandatory publish; the caller has made room."""
+    entries, buckets, counts = returns
+    entry = counts[FREE]
+    if entry >= 0:
+        counts[FREE] = entries[entry, ENTRY.BEHIND]
+    else:
+        entry = counts[USED]
+        counts[USED] = entry + 1
+    entries[entry, ENTRY.ACCOUNT] = account
+    entries[entry, ENTRY.EPOCH] = epoch
+    entries[entry, ENTRY.DIGEST] = digest
+    entries[entry, ENTRY.NUMBERED] = numbered
+    entries[entry, ENTRY.CODE] = -1
+    _append(entries, buckets, entry)
+    return entry
+
+
+@kernel
+def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -> int:
+    """A return: note its code with the oldest equal publish, which can be returned no more.
+
+    Returns:
+        Its entry; -1: there is none.
+    """
+    entries, buckets, _ = returns
+    entry = buckets[digest & (len(buckets) - 1), 0]
+    while entry >= 0:
+        if (
+            entries[entry, ENTRY.DIGEST] == digest
+            and entries[entry, ENTRY.ACCOUNT] == account
+            and entries[entry, ENTRY.EPOCH] == epoch
+        ):
+            _unchain(entries, buckets, entry)
+            entries[entry, ENTRY.CODE] = code
+            return entry
+        entry = entries[entry, ENTRY.BEHIND]
+    return -1
+
+
+@kernel
+def release(returns: Returns, entry: int) -> int:
+    """Give an entry back: the reply code of its return, -1 for none."""
+    entries, buckets, counts = returns
+    code = entries[entry, ENTRY.CODE]
+    if code < 0:
+        _unchain(entries, buckets, entry)
+    entries[entry, ENTRY.ACCOUNT] = -1
+    entries[entry, ENTRY.BEHIND] = counts[FREE]
+    counts[FREE] = entry
+    return code
+
+
+@kernel
+def forget(returns: Returns) -> None:
+    """Forget everything: the connection is over."""
+    entries, buckets, counts = returns
+    for entry in range(counts[USED]):
+        if entries[entry, ENTRY.ACCOUNT] >= 0:
+            bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
+            buckets[bucket, 0] = -1
+            buckets[bucket, 1] = -1
+    counts[FREE] = -1
+    counts[USED] = 0
+    counts[UNNUMBERED] = 0

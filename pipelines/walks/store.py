@@ -1,0 +1,118 @@
+"""Where walks keep what they must remember: arrays that grow and spill to disk, and state as versioned bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+T = TypeVar("T")
+
+SPILL = 128 << 20
+"""Bytes of one array, or of rows that wait, beyond which they lie in a file that is mapped."""
+MAGIC = b"amqpscope state 1\n"
+
+
+def declare(columns: type[T]) -> T:
+    """A NamedTuple of ints whose fields are the numbers of a matrix's columns: `EV.TS` in kernels and out of them.
+
+    Its length is the width of the matrix.
+    """
+    return columns(*range(len(columns._fields)))  # type: ignore[attr-defined]
+
+
+def grown(array: Any, rows: int, fill: int = 0) -> Any:
+    """The array with at least so many rows (at least doubled), in memory or, beyond SPILL, in a file.
+
+    Args:
+        array: int64 of one or two dimensions.
+        rows: of the result, at least.
+        fill: value of what is new.
+    """
+    have = len(array)
+    if rows <= have:
+        return array
+    shape = (max(rows, 2 * have), *array.shape[1:])
+    bytes_ = int(np.prod(shape)) * array.itemsize
+    made = np.empty(shape, array.dtype) if bytes_ <= SPILL else _mapped(shape, array.dtype)
+    made[:have] = array
+    made[have:] = fill
+    return made
+
+
+def _mapped(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array in an unlinked temporary file: it goes with the array."""
+    with tempfile.TemporaryFile(prefix="amqpscope-") as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
+
+
+def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:
+    """State as bytes: numpy arrays, Arrow tables, bytes, and what JSON can hold.
+
+    Args:
+        name: whose state it is.
+        version: counted up when its parts change.
+        parts: by name.
+    """
+    kinds: dict[str, Any] = {}
+    bodies = []
+    for key, value in parts.items():
+        if isinstance(value, np.ndarray):
+            body = np.ascontiguousarray(value).tobytes()
+            kinds[key] = {"array": str(value.dtype), "shape": value.shape, "size": len(body)}
+        elif isinstance(value, pa.Table):
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, value.schema) as writer:
+                writer.write_table(value)
+            body = sink.getvalue()
+            kinds[key] = {"table": 1, "size": len(body)}
+        elif isinstance(value, bytes):
+            body = value
+            kinds[key] = {"bytes": 1, "size": len(body)}
+        else:
+            kinds[key], body = {"value": value, "size": 0}, b""
+        bodies.append(body)
+    head = json.dumps({"name": name, "version": version, "parts": kinds}).encode()
+    return b"".join((MAGIC, len(head).to_bytes(8, "little"), head, *bodies))
+
+
+def unpack(name: str, version: int, state: bytes) -> dict[str, Any]:
+    """The parts of a state.
+
+    Raises:
+        ValueError: it is not the state of that, or of another version.
+    """
+    if not state.startswith(MAGIC):
+        raise ValueError(f"not a state of {name}")
+    at = len(MAGIC) + 8
+    size = int.from_bytes(state[len(MAGIC) : at], "little")
+    head = json.loads(state[at : at + size])
+    if (head["name"], head["version"]) != (name, version):
+        raise ValueError(f"state of {head['name']} version {head['version']}, not of {name} version {version}")
+    at += size
+    parts: dict[str, Any] = {}
+    for key, kind in head["parts"].items():
+        body = state[at : at + kind["size"]]
+        at += kind["size"]
+        if "array" in kind:
+            parts[key] = np.frombuffer(body, kind["array"]).reshape(kind["shape"]).copy()
+        elif "table" in kind:
+            parts[key] = pa.ipc.open_stream(body).read_all()
+        else:
+            parts[key] = body if "bytes" in kind else kind["value"]
+    return parts
+
+
+def named(name: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
+    """Arrays of a group as parts of a state."""
+    return {f"{name} {number}": array for number, array in enumerate(arrays)}
+
+
+def group(parts: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """The arrays that `named` named."""
+    return tuple(parts[key] for key in parts if key.rpartition(" ")[0] == name)

@@ -1,0 +1,152 @@
+"""What a walk is: events in, rows of its tables out, state that can be taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from amqpscope import spec
+from amqpscope.pipelines.walks.events import Events
+
+Rows = tuple[str, pa.Table]
+"""Rows of a table of statistics, in its declared columns."""
+
+_TYPES = {
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a walk wants of a table besides the leading columns (`events.LEADING`), which all events have.
+
+    Attributes:
+        columns: further ones.
+        names: the methods, commands, kinds or codes that it wants; None for all. Engines may read the others as well.
+    """
+
+    columns: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+
+
+class Walk(Protocol):
+    """A pass over the events of one connection after the other.
+
+    Events come in their order (`events`), in batches of any size; a connection may go on in the next batch, and is over
+    when another begins or `finish` is called.
+    """
+
+    tables: tuple[str, ...]
+    """Tables that it writes."""
+    needs: Mapping[int, Needs]
+    """What it wants, by source (`events.SOURCES`)."""
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; rows that are certain. To be exhausted before the next call."""
+        ...
+
+    def finish(self) -> Iterator[Rows]:
+        """The end of the last connection; rows of all that still waits. The walk is then as new."""
+        ...
+
+    def take_out(self) -> bytes:
+        """State of the connection that is open, versioned; the walk is then as new."""
+        ...
+
+    def put_back(self, state: bytes) -> None:
+        """Go on where `take_out` left.
+
+        Raises:
+            ValueError: that is the state of something else.
+        """
+        ...
+
+
+@cache
+def schema(table: str) -> pa.Schema:
+    """The declared columns of a table.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    found = spec.tables()[table]
+    declared = found.with_methods(spec.load(found.methods_of)) if found.methods_of else found
+    return pa.schema([(column.name, _TYPES[column.type]) for column in declared.columns])
+
+
+def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
+    """Columns as rows of a declared table: in order, cast, null where none is given.
+
+    Args:
+        table: its name.
+        columns: arrays of `count` values (numpy, Arrow), or single values for all rows.
+        count: number of rows.
+
+    Raises:
+        ValueError: a column is not declared.
+    """
+    fields = schema(table)
+    unknown = set(columns) - set(fields.names)
+    if unknown:
+        raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
+    made = []
+    for each in fields:
+        value = columns.get(each.name)
+        if value is None or isinstance(value, str | int | bool):
+            value = pa.repeat(pa.scalar(value, each.type), count)
+        elif not isinstance(value, pa.Array | pa.ChunkedArray):
+            value = pa.array(value)
+        made.append(value if value.type == each.type else value.cast(each.type))
+    return pa.table(made, schema=fields)
+
+
+def known(values: Any, missing: int = -1) -> pa.Array:
+    """int64 values as Arrow, null where they are `missing`."""
+    return pa.array(values, pa.int64(), mask=values == missing)
+
+
+def merged(walks: Iterable[Walk]) -> dict[int, Needs]:
+    """What several walks want together."""
+    columns: dict[int, dict[str, None]] = {}
+    names: dict[int, set[str] | None] = {}
+    for walk in walks:
+        for source, needs in walk.needs.items():
+            columns.setdefault(source, {}).update(dict.fromkeys(needs.columns))
+            wanted = names.setdefault(source, set())
+            names[source] = None if wanted is None or needs.names is None else wanted | set(needs.names)
+    return {
+        source: Needs(tuple(found), None if (some := names[source]) is None else tuple(sorted(some)))
+        for source, found in columns.items()
+    }
+
+
+def run(walk: Walk, batches: Iterable[Events]) -> Iterator[Rows]:
+    """All rows of a walk over these batches."""
+    for events in batches:
+        yield from walk.feed(events)
+    yield from walk.finish()
+
+
+@dataclass
+class Collected:
+    """Rows by table, as they come."""
+
+    parts: dict[str, list[pa.Table]] = field(default_factory=dict)
+
+    def add(self, rows: Iterable[Rows]) -> None:
+        """Take rows."""
+        for table, part in rows:
+            self.parts.setdefault(table, []).append(part)
+
+    def table(self, name: str) -> pa.Table:
+        """All rows of a table."""
+        return pa.concat_tables([schema(name).empty_table(), *self.parts.get(name, ())])
