@@ -1,4 +1,4 @@
-"""What was captured, and what was lost: stands first, because every other number depends on it."""
+"""What was captured, and what was lost: every other number depends on it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,12 +7,13 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dashboards import units
-from amqpscope.dashboards.section import Cell, Grid, Reading, Section, left_out, number
+from amqpscope.dashboards.section import Cell, Grid, Reading, Section, number, of_all
 from amqpscope.dashboards.tables import FRAMES, Tables
 
 FILES = 20
 """Capture files that are listed one by one."""
 
+_UNKNOWN = {"packets dropped by the capture": "not recorded in the file"}
 _SEVERITIES = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -21,11 +22,11 @@ class Captured:
     """Sums over the capture files, and counts of the tables.
 
     Attributes:
-        sums: Sum of each numeric column of `captures`, None where no file told.
+        sums: Sum of each numeric column of `captures`, None where no file has it.
         start_ns: First packet.
         end_ns: Last packet.
         rows: Table to number of rows.
-        lost: Sums over connections of octets lost, retransmitted, skipped, seen; `holed` counts those with losses.
+        lost: Sums over connections of bytes lost, retransmitted, skipped, seen; `gappy` counts those with losses.
         anomalies: Rows of code, severity, count, connections.
         files: First capture files.
     """
@@ -61,11 +62,11 @@ def query(tables: Tables) -> Captured:
             "retransmitted_bytes": ("retransmitted_bytes", "sum"),
             "skipped_bytes": ("skipped_bytes", "sum"),
             "bytes": ("bytes", "sum"),
-            "holed": ("holed", "sum"),
+            "gappy": ("gappy", "sum"),
             "first": ("first_ts_ns", "min"),
             "last": ("last_ts_ns", "max"),
         },
-        columns={"holed": (pc.field("lost_bytes") > 0).cast("int64")},
+        columns={"gappy": (pc.field("lost_bytes") > 0).cast("int64")},
     ).to_pylist()
     lost = connections[0] if connections else {}
     found = tables.group(
@@ -83,7 +84,7 @@ def query(tables: Tables) -> Captured:
         start_ns=_first(sums.get("first"), lost.get("first")),
         end_ns=_first(sums.get("last"), lost.get("last")),
         rows={n: tables.rows(n) for n in ("captures", "connections", *FRAMES, "messages", "anomalies")},
-        lost={c: lost.get(c) for c in ("lost_bytes", "retransmitted_bytes", "skipped_bytes", "bytes", "holed")},
+        lost={c: lost.get(c) for c in ("lost_bytes", "retransmitted_bytes", "skipped_bytes", "bytes", "gappy")},
         anomalies=sorted(
             (
                 {
@@ -123,8 +124,13 @@ def _files(tables: Tables) -> list[dict[str, Any]]:
     return rows
 
 
+def names(tables: Tables, most: int) -> list[str]:
+    """Return the names of the first capture files."""
+    return [row["capture"] for row in _files(tables)[:most] if row["capture"]]
+
+
 def section(tables: Tables) -> Section:
-    """The first section of the page."""
+    """Return the section of what was captured."""
     page = Section("captured", "What was captured")
     if not any(tables.has(n) for n in ("captures", "connections", *FRAMES)):
         page.empty = (
@@ -151,7 +157,7 @@ def _readings(data: Captured) -> list[Reading]:
         Reading("files", units.count(data.rows["captures"])),
         Reading("packets", units.count(data.sums["packets"])),
         Reading("of these TCP", units.count(data.sums["tcp_segments"])),
-        Reading("octets", units.size(_first(data.sums["bytes"], data.lost["bytes"]))),
+        Reading("bytes", units.size(_first(data.sums["bytes"], data.lost["bytes"]))),
         Reading("connections", units.count(data.rows["connections"])),
         Reading("frames", units.count(frames)),
         Reading("messages", units.count(data.rows["messages"])),
@@ -159,31 +165,31 @@ def _readings(data: Captured) -> list[Reading]:
 
 
 def _losses(data: Captured, tables: Tables) -> list[Reading]:
-    """What was lost; nothing known to be lost is said as plainly as a loss."""
-    holed = data.lost["holed"]
+    """What was lost; nothing known to be lost is shown as plainly as a loss."""
     cut = sum(r["count"] for r in data.anomalies if r["code"] == "packet-truncated")
     losses = [
-        ("octets missing in streams", data.lost["lost_bytes"], units.size),
-        ("connections with holes", holed, units.count),
-        ("octets skipped undecoded", data.lost["skipped_bytes"], units.size),
+        ("bytes missing (gaps)", data.lost["lost_bytes"], units.size),
+        ("connections with gaps", data.lost["gappy"], units.count),
+        ("bytes skipped undecoded", data.lost["skipped_bytes"], units.size),
         ("packets dropped by the capture", data.sums["dropped"], units.count),
-        ("packets cut short", cut, units.count),
-        ("files cut short", data.sums["truncated"], units.count),
+        ("packets truncated", cut, units.count),
+        ("files truncated", data.sums["truncated"], units.count),
         ("partial messages", _counted(tables, "messages", "is_partial"), units.count),
         ("publishes of uncertain number", _counted(tables, "messages", "publish_seq_unsure"), units.count),
         ("confirms by inferred number", _counted(tables, "confirms", "numbered_by", "inferred"), units.count),
         ("anomalies", data.rows["anomalies"], units.count),
     ]
     return [
-        Reading(name, "not told" if value is None else show(value), "muted" if not value else "bad")
+        Reading(
+            name, _UNKNOWN.get(name, "not known") if value is None else show(value), "muted" if not value else "bad"
+        )
         for name, value, show in losses
     ]
 
 
 def _counted(tables: Tables, table: str, column: str, value: Any = True) -> int | None:
     """The number of rows with this value; None where no such column was written."""
-    dataset = tables.dataset(table)
-    if dataset is None or column not in dataset.schema.names:
+    if column not in tables.columns(table):
         return None
     return tables.rows(table, pc.field(column) == value)
 
@@ -203,7 +209,7 @@ def _anomalies(data: Captured) -> Grid:
             ]
             for r in data.anomalies[:40]
         ],
-        left_out(min(len(data.anomalies), 40), len(data.anomalies), "codes"),
+        of_all(min(len(data.anomalies), 40), len(data.anomalies)),
     )
 
 
@@ -217,10 +223,10 @@ def _file_grid(data: Captured) -> Grid:
             "first packet (UTC)",
             "length",
             "packets",
-            "octets",
+            "bytes",
             "snap length",
             "dropped",
-            "whole",
+            "complete",
         ],
         [
             [
@@ -233,10 +239,10 @@ def _file_grid(data: Captured) -> Grid:
                 number(units.size(f["bytes"])),
                 number(units.size(f["snap_length"])),
                 number(units.count(f["dropped"]), bad=bool(f["dropped"])),
-                Cell("cut short", "bad") if f["truncated"] else Cell("yes"),
+                Cell("truncated", "bad") if f["truncated"] else Cell("yes"),
             ]
             for f in data.files
         ],
-        left_out(len(data.files), data.rows["captures"], "files"),
+        of_all(len(data.files), data.rows["captures"]),
         folded=len(data.files) > 3,
     )

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -9,14 +11,14 @@ class Report:
     """Makes one self-contained HTML page from the tables of `dissect` and `analyze`."""
 
     name = "report"
-    help = "one self-contained page of tables and plots"
+    help = "one self-contained page: findings, pictures, tables"
     requires = ("matplotlib", "jinja2")
     extra = "report"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.add_argument(
-            "tables",
+            "paths",
             metavar="DIR|STATS",
             nargs="+",
             type=Path,
@@ -33,7 +35,19 @@ class Report:
         """
         from amqpscope.dashboards import page, tables  # noqa: PLC0415 - loads pyarrow
 
-        found = tables.locate(arguments.tables)
-        page.write(found, arguments.output)
+        page.check(arguments.output)
+        with _statistics(arguments) as folders:
+            page.write(tables.locate(folders), arguments.output)
         sys.stderr.write(f"{arguments.output}\n")
         return 0
+
+
+@contextmanager
+def _statistics(arguments: argparse.Namespace) -> Iterator[list[Path]]:
+    """Yield the folders of tables that the page is made from; what is made for it alone is removed afterwards.
+
+    The one place that knows where statistics come from. Folders are taken as they are. Captures are to become a
+    temporary folder here, with the tables of `dissect` and of `analyze` in it, and nothing else has to change: the
+    page names the captures, not the folder.
+    """
+    yield arguments.paths

@@ -1,6 +1,6 @@
 """Connections: who spoke with whom, how it began and how it ended."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dashboards import units
-from amqpscope.dashboards.section import Cell, Grid, Section, left_out, number
+from amqpscope.dashboards.section import Cell, Grid, Section, number, of_all
 from amqpscope.dashboards.tables import Tables
 
 MOST = 30
@@ -51,6 +51,11 @@ class Endpoints:
         """Client and server, or the identifier where the connection is not known."""
         row = self.known.get(connection) if connection is not None else None
         return f"{address(row, 'client')} → {address(row, 'server')}" if row else f"connection {connection}"
+
+    def several(self, connections: Collection[int | None]) -> str:
+        """Name one connection, or say how many there are."""
+        one = next(iter(connections), None)
+        return self.name(one) if len(connections) == 1 else units.counted(len(connections), "connection")
 
     def port(self, connection: int | None) -> int | None:
         """The client's port, which tells connections of one capture apart."""
@@ -118,7 +123,7 @@ def section(tables: Tables) -> Section:
         page.empty = "No connections."
         return page
     rows = query(tables)
-    page.lead = "Those that failed or ended badly come first, then the ones with most octets."
+    page.lead = "Those that failed or ended badly come first, then the ones with most bytes."
     page.parts.append(_grid(rows, total))
     silent = _silent(tables)
     if silent:
@@ -138,7 +143,7 @@ def section(tables: Tables) -> Section:
                     ]
                     for k in kinds[:20]
                 ],
-                left_out(min(len(kinds), 20), len(kinds), "kinds"),
+                of_all(min(len(kinds), 20), len(kinds)),
                 folded=True,
             )
         )
@@ -166,7 +171,7 @@ def _silent(tables: Tables) -> Grid | None:
             ]
             for r in rows
         ],
-        left_out(len(rows), tables.rows("heartbeats", where), "sides"),
+        of_all(len(rows), tables.rows("heartbeats", where)),
     )
 
 
@@ -179,7 +184,7 @@ def _verdict(row: dict[str, Any]) -> Cell:
 def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
     points = len({r["vantage"] for r in rows}) > 1
     heads = ["client → server", "protocol", "user", "vhost", "verdict", "ended by"]
-    heads += ["length", "frames", "octets", "lost", "rtt", *(["timed at"] if points else [])]
+    heads += ["length", "frames", "bytes", "lost", "rtt", *(["timed at"] if points else [])]
     return Grid(
         "Connections",
         heads,
@@ -200,5 +205,5 @@ def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
             ]
             for r in rows
         ],
-        left_out(len(rows), total, "connections"),
+        of_all(len(rows), total),
     )

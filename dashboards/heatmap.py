@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dashboards import percentiles, theme, units
-from amqpscope.dashboards.section import Figure, Section, missing
+from amqpscope.dashboards.section import Figure, Section, Single, missing
 from amqpscope.dashboards.tables import Tables, plausible
 
 COLUMNS = 96
-"""Steps of time; narrow screens get half."""
+"""Steps of time."""
 
 _MOST_ROWS = 44
+_SHORT_S = 0.05
+"""Steps shorter than this show counts: few events in them would make a rate that nobody sent at."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Map:
         high_ns: End of the last step.
         first_log2: Lower edge of row 0, as log2 of nanoseconds.
         per_octave: Rows per doubling of latency.
+        longest_ns: Longest latency.
+        negative: Answers that stand before their question, as where a clock stepped; they are not in `counts`.
     """
 
     metric: Metric
@@ -61,6 +65,8 @@ class Map:
     high_ns: int
     first_log2: float
     per_octave: int
+    longest_ns: int = 0
+    negative: int = 0
 
 
 def query(tables: Tables, metric: Metric) -> Map | None:
@@ -82,6 +88,7 @@ def query(tables: Tables, metric: Metric) -> Map | None:
     if not whole.num_rows or whole["most"][0].as_py() is None:
         return None
     low, high = whole["first"][0].as_py(), whole["last"][0].as_py() + 1
+    longest = whole["most"][0].as_py()
     least, most = (np.log2(max(whole[c][0].as_py(), 1)) for c in ("least", "most"))
     per_octave = max((n for n in (1, 2, 4) if (most - least) * n <= _MOST_ROWS), default=1)
     first = np.floor(least * per_octave)
@@ -100,7 +107,8 @@ def query(tables: Tables, metric: Metric) -> Map | None:
         latency = batch["known"].drop_null().to_numpy()
         row = (np.floor(np.log2(np.maximum(latency, 1)) * per_octave) - first).astype(np.int64).clip(0, rows - 1)
         counts += np.bincount(row * COLUMNS + step[has], minlength=rows * COLUMNS).reshape(rows, COLUMNS)
-    return Map(metric, counts, started, failed, low, high, first / per_octave, per_octave)
+    negative = tables.rows(metric.table, pc.field("latency_ns") < 0)
+    return Map(metric, counts, started, failed, low, high, first / per_octave, per_octave, longest, negative)
 
 
 def levels(counts: np.ndarray) -> np.ndarray:
@@ -111,18 +119,12 @@ def levels(counts: np.ndarray) -> np.ndarray:
     return np.where(counts > 0, np.minimum(level, steps - 1), -1)
 
 
-def _coarse(values: np.ndarray) -> np.ndarray:
-    """Half as many time steps."""
-    halved: np.ndarray = values.reshape(*values.shape[:-1], -1, 2).sum(axis=-1)
-    return halved
-
-
 def draw(ax: Any, data: Map) -> None:
     """Draw the map: one path for each colour, neighbours of one colour joined."""
     from matplotlib.patches import PathPatch  # noqa: PLC0415
     from matplotlib.path import Path  # noqa: PLC0415
 
-    counts = _coarse(data.counts) if theme.is_narrow(ax) else data.counts
+    counts = data.counts
     level = levels(counts)
     width = (data.high_ns - data.low_ns) / 1e9 / counts.shape[1]
     height = 1 / data.per_octave
@@ -134,7 +136,8 @@ def draw(ax: Any, data: Map) -> None:
             corners += [(left, low), (right, low), (right, low + height), (left, low + height), (left, low)]
             codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
         if corners:
-            ax.add_patch(PathPatch(Path(corners, codes), facecolor=theme.INK[colour], linewidth=0, antialiased=False))
+            # Not as a patch: the limits are set below, and finding them takes as long as drawing.
+            ax.add_artist(PathPatch(Path(corners, codes), facecolor=theme.INK[colour], linewidth=0, antialiased=False))
     top = data.first_log2 + counts.shape[0] * height
     ax.set_ylim(data.first_log2, top)
     decades = range(int(np.ceil(data.first_log2 * np.log10(2))), int(top * np.log10(2)) + 1)
@@ -154,23 +157,39 @@ def _runs(level: np.ndarray, step: int) -> list[tuple[int, int, int]]:
 
 
 def draw_rate(ax: Any, data: Map) -> None:
-    """Draw how many operations began per second, and how many of them failed."""
-    started, failed = (
-        (_coarse(data.started), _coarse(data.failed)) if theme.is_narrow(ax) else (data.started, data.failed)
-    )
+    """Draw how many operations began per second, or per step where steps are short, and how many of them failed."""
+    started, failed = data.started, data.failed
     width = (data.high_ns - data.low_ns) / 1e9 / len(started)
     edges = np.arange(len(started) + 1) * width
-    ax.stairs(started / width, edges, fill=True, color=theme.INK["heat1"])
-    ax.stairs(failed / width, edges, fill=True, color=theme.INK["red"])
+    per = width if width >= _SHORT_S else 1
+    ax.stairs(started / per, edges, fill=True, color=theme.INK["heat1"])
+    ax.stairs(failed / per, edges, fill=True, color=theme.INK["red"])
     ax.set_ylim(0)
     ax.locator_params(axis="y", nbins=2)
     ax.yaxis.set_major_formatter(lambda value, _: units.count(round(value)) if value >= 10 else f"{value:g}")
-    ax.set_ylabel("per s")
+    ax.set_ylabel("count" if per == 1 else "per s")
     theme.time_axis(ax, data.low_ns, data.high_ns)
 
 
+def part(data: Map) -> Figure | Single:
+    """Return the drawing of one metric's map; of one latency, or of one moment, what it was."""
+    samples = int(data.counts.sum())
+    if samples > 1 and data.high_ns - data.low_ns > 1:
+        return figure(data)
+    longest, moment = units.duration(data.longest_ns), units.instant(data.low_ns)
+    if samples == 1:
+        return Single(title(data.metric), f"One latency: {longest}.")
+    text = f"{units.count(samples)} latencies, the longest {longest}, of messages {data.metric.verb} at {moment} UTC."
+    return Single(title(data.metric), text)
+
+
+def title(metric: Metric) -> str:
+    """Return the heading of a metric's map."""
+    return f"Latency over time: {percentiles.NAMES[metric.name]}"
+
+
 def figure(data: Map) -> Figure:
-    """The drawing of one metric's map."""
+    """Return the drawing of one metric's map."""
     samples, failed = int(data.counts.sum()), int(data.failed.sum())
     strongest = int(data.counts.max())
     return theme.render(
@@ -179,13 +198,17 @@ def figure(data: Map) -> Figure:
         data,
         height=340,
         ratios=(4, 1),
-        title=f"When it took how long: {percentiles.NAMES[data.metric.name]}",
+        title=title(data.metric),
         alt=f"Heat map of {data.metric.name} latency over time: {units.count(samples)} latencies from "
         f"{units.instant(data.low_ns)} to {units.instant(data.high_ns)} UTC.",
         caption=f"By the time it was {data.metric.verb}. Colour: operations per cell, from 1 (faint) to "
-        f"{units.count(strongest)} (strong), logarithmic. Below: how many were {data.metric.verb} per second; in red "
-        f"those with no good answer ({', '.join(data.metric.failed)}): {units.count(failed)}.",
+        f"{units.count(strongest)} (strong), logarithmic. Below: how many were {data.metric.verb}; in red "
+        f"those with no good answer ({', '.join(data.metric.failed)}): {units.count(failed)}.{_left_out(data)}",
     )
+
+
+def _left_out(data: Map) -> str:
+    return f" Left out: {units.count(data.negative)} with a negative latency." if data.negative else ""
 
 
 def section(tables: Tables) -> Section:
@@ -194,7 +217,7 @@ def section(tables: Tables) -> Section:
     for metric in METRICS:
         data = query(tables, metric)
         if data:
-            page.parts.append(figure(data))
+            page.parts.append(part(data))
     if not page.parts:
         page.empty = missing("confirms", there=tables.has("confirms"), nothing="No confirms and no acknowledgements.")
     return page

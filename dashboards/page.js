@@ -1,6 +1,6 @@
 "use strict";
 // A button beside each display filter; without a script the filter is there to select.
-for (const cell of document.querySelectorAll("td.filter code")) {
+for (const cell of document.querySelectorAll(".filter code")) {
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "copy";

@@ -17,6 +17,7 @@ from typing import Any
 from amqpscope.dashboards import (
     captured,
     connections,
+    findings,
     heatmap,
     rpcs,
     slowest,
@@ -28,16 +29,28 @@ from amqpscope.dashboards import (
     verdicts,
     waits,
 )
-from amqpscope.dashboards.section import Figure, Section
+from amqpscope.dashboards.section import Figure, Section, Single
 from amqpscope.dashboards.tables import Tables
 from amqpscope.errors import MissingError
 
-_DISSECTED = (captured, verdicts, connections)
+_DISSECTED = (findings, captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
 _WHOLE_TEXT = 2000
 """Nothing on the page is longer, whatever a capture holds; tables cut earlier."""
 
-_ORDER = ("captured", "verdicts", "latency", "heat", "staircase", "streams", "waits", "slowest", "rpcs", "connections")
+_ORDER = (
+    "findings",
+    "captured",
+    "verdicts",
+    "latency",
+    "heat",
+    "staircase",
+    "waits",
+    "streams",
+    "rpcs",
+    "slowest",
+    "connections",
+)
 
 
 def sections(tables: Tables) -> list[Section]:
@@ -49,20 +62,28 @@ def sections(tables: Tables) -> list[Section]:
 
 
 def notices(tables: Tables) -> list[str]:
-    """What to know before the rest: tables that are not complete, and what to do when there are no statistics."""
-    said = [f"The tables in `{f}` are not complete: writing them was broken off." for f in tables.unfinished()]
+    """Return what to know before the rest: tables that are incomplete, and what to do where there are no statistics."""
+    messages = [f"`{folder}` is incomplete: {command} was interrupted." for folder, command in tables.unfinished()]
     if tables.outdated():
-        said.append(
-            f"The tables in `{tables.dissected}` were written anew after the statistics in `{tables.analyzed}` were "
+        messages.append(
+            f"The tables in `{tables.dissected}` changed after the statistics in `{tables.analyzed}` were "
             "made: what follows is of both. Run `amqpscope analyze` again."
         )
     if tables.analyzed:
-        return said
+        return messages
     return [
-        *said,
-        f"This page shows what `amqpscope dissect` found. Latencies, confirms, waits and slowest messages come from "
-        f"`amqpscope analyze {tables.dissected or 'DIR'} -o STATS`, then `amqpscope report STATS -o FILE.html`.",
+        *messages,
+        "This page shows what `amqpscope dissect` found. Latencies, confirms, flow control and slowest messages come "
+        f"from `amqpscope analyze {tables.dissected or 'DIR'} -o STATS`, then `amqpscope report STATS -o FILE.html`.",
     ]
+
+
+def heading(tables: Tables) -> str:
+    """Return what the page is about: the capture files, or the folder where these are not known."""
+    files = captured.names(tables, 3)
+    total = tables.rows("captures")
+    more = f" and {units.counted(total - len(files), 'more file', 'more files')}" if total > len(files) else ""
+    return f"{', '.join(files)}{more}" if files else str(tables.dissected or tables.analyzed)
 
 
 def render(tables: Tables) -> str:
@@ -86,17 +107,30 @@ def render(tables: Tables) -> str:
     )
     environment.filters["cut"] = units.visible
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
+    environment.tests["single"] = lambda part: isinstance(part, Single)
     script = texts["page.js"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.from_string(texts["page.html"]).render(
         sections=sections(tables),
         notices=notices(tables),
-        source=str(tables.dissected or tables.analyzed),
+        source=heading(tables),
         style=Markup(_colours() + texts["page.css"]),  # noqa: S704 - our own files
         script=Markup(script),  # noqa: S704
         script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
         drawing=Markup,
     )
+
+
+def check(path: Path) -> None:
+    """See that a page can be written there, before anything is read for it.
+
+    Raises:
+        OSError: It cannot.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
+    if not path.absolute().parent.is_dir():
+        raise MissingError(f"no such folder: {path.parent}")
 
 
 def write(tables: Tables, path: Path) -> None:
@@ -106,10 +140,7 @@ def write(tables: Tables, path: Path) -> None:
         NotTablesError: A table cannot be read.
         OSError: The file cannot be written.
     """
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
-    if not path.absolute().parent.is_dir():
-        raise MissingError(f"no such folder: {path.parent}")
+    check(path)
     text = render(tables)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

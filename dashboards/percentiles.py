@@ -11,16 +11,23 @@ import numpy as np
 import pyarrow.compute as pc
 
 from amqpscope.dashboards import theme, units
-from amqpscope.dashboards.section import Figure, Key
+from amqpscope.dashboards.outcomes import Distribution, longest
+from amqpscope.dashboards.section import Figure, Key, Single
 from amqpscope.dashboards.tables import Tables
+
+TITLE = "Latency distribution"
 
 NAMES = {
     "confirm": "publish to confirm",
     "settlement": "deliver to acknowledgement",
     "rpc": "request to answer",
     "transit": "publish to deliver",
+    "ack": "publish to ack",
+    "nack": "publish to nack",
 }
-"""Metrics in words."""
+"""Metrics in words, and the outcomes of confirms."""
+
+METRICS = ("confirm", "settlement", "rpc", "transit")
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Curve:
     samples: int
 
 
-def query(tables: Tables, metrics: tuple[str, ...] = tuple(NAMES)) -> list[Curve]:
+def query(tables: Tables, metrics: tuple[str, ...] = METRICS) -> list[Curve]:
     """The curve of each metric that has samples, over everything captured."""
     curves = []
     for metric, colour in zip(metrics, theme.SERIES, strict=False):
@@ -54,6 +61,19 @@ def query(tables: Tables, metrics: tuple[str, ...] = tuple(NAMES)) -> list[Curve
             high = np.minimum(high, most[0]) if most and most[0] is not None else high
             curves.append(curve(metric, colour, high, buckets["count"].to_numpy()))
     return curves
+
+
+def apart(curves: list[Curve], outcomes: dict[str, Distribution]) -> list[Curve]:
+    """Return the curves with one for acks and one for nacks in the place of that for confirms, where there are both."""
+    split = []
+    for outcome, colour in (("ack", "blue"), ("nack", "red")):
+        found = outcomes.get(outcome)
+        if found is None or found.max_ns is None:
+            return curves
+        numbers = np.flatnonzero(found.counts)
+        high = np.minimum([longest(int(n)) for n in numbers], found.max_ns)
+        split.append(curve(outcome, colour, high, found.counts[numbers]))
+    return [*split, *(c for c in curves if c.metric != "confirm")]
 
 
 def curve(metric: str, colour: str, high_ns: np.ndarray, count: np.ndarray) -> Curve:
@@ -84,10 +104,9 @@ def draw(ax: Any, curves: list[Curve]) -> None:
     theme.latency_axis(ax.yaxis)
     ax.set_xlim(1, max(most * 1.15, 12))
     last = int(np.ceil(np.log10(max(most, 11)))) + 1
-    decades = range(0, last, -(-last // (5 if theme.is_narrow(ax) else 9)))
+    decades = range(0, last, -(-last // 9))
     marks = [(10.0**d, _percentile(d)) for d in decades if 10**d <= max(most, 10)]
-    if not theme.is_narrow(ax):
-        marks.append((2.0, "50 %"))
+    marks.append((2.0, "50 %"))
     ax.set_xticks([m for m, _ in marks], [label for _, label in marks])
     ax.set_xticks([], minor=True)
     ax.set_xlabel("share of operations that took no longer")
@@ -99,10 +118,21 @@ def _percentile(decade: int) -> str:
     return "90 %" if decade == 1 else "99 %" if decade == 2 else f"99.{'9' * (decade - 2)} %"
 
 
+def parts(curves: list[Curve]) -> list[Figure | Single]:
+    """Return the drawing of the curves, and in words those that are one latency only."""
+    drawn = [c for c in curves if c.samples > 1]
+    alone = [c for c in curves if c.samples == 1]
+    found: list[Figure | Single] = [figure(drawn)] if drawn else []
+    if alone:
+        text = "; ".join(f"{NAMES[c.metric]}: {units.duration(c.latency_ns[-1])}" for c in alone)
+        found.append(Single("Measured once" if drawn else TITLE, f"One latency, {text}."))
+    return found
+
+
 def figure(curves: list[Curve]) -> Figure:
-    """The drawing of all curves."""
-    told = "; ".join(
-        f"{NAMES[c.metric]}: n = {units.count(c.samples)}, median {units.duration(at(c, 0.5))}, "
+    """Return the drawing of all curves."""
+    text = "; ".join(
+        f"{NAMES[c.metric]}: {units.count(c.samples)} answered, median {units.duration(at(c, 0.5))}, "
         f"99 % {units.duration(at(c, 0.99))}, slowest {units.duration(c.latency_ns[-1])}"
         for c in curves
     )
@@ -110,10 +140,10 @@ def figure(curves: list[Curve]) -> Figure:
         "percentiles",
         [draw],
         curves,
-        title="How many took how long",
+        title=TITLE,
         height=330,
-        legend=[Key(c.colour, f"{NAMES[c.metric]}, n = {units.count(c.samples)}") for c in curves],
-        alt=f"Percentile curves of latency. {told}.",
+        legend=[Key(c.colour, f"{NAMES[c.metric]}, {units.count(c.samples)} answered") for c in curves],
+        alt=f"Percentile curves of latency. {text}.",
         caption="Each curve ends at its slowest operation (dot). Values are upper ends of logarithmic buckets, up to "
         "0.8 % above the true ones.",
     )

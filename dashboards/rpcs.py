@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from amqpscope.dashboards import summary, units
-from amqpscope.dashboards.section import Cell, Grid, Section, left_out, missing, number
+from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
 from amqpscope.dashboards.tables import Tables
 
 _MOST = 40
@@ -17,7 +17,7 @@ def query(tables: Tables) -> list[dict[str, Any]]:
     counted = tables.group(
         "rpcs",
         ["request"],
-        {"asked": ("request_ts_ns", "count"), "errors": ("error", "sum"), "open": ("open", "sum")},
+        {"count": ("request_ts_ns", "count"), "errors": ("error", "sum"), "open": ("open", "sum")},
         columns={
             "error": (pc.field("outcome") == "error").cast("int64"),
             "open": (pc.field("outcome") == "none").cast("int64"),
@@ -26,7 +26,7 @@ def query(tables: Tables) -> list[dict[str, Any]]:
     none = dict.fromkeys(("p50_ns", "p99_ns", "max_ns"))
     return sorted(
         ({**none, **percentiles.get(r["request"], {}), **r} for r in counted),
-        key=lambda r: (-(r["errors"] or 0), -r["asked"], str(r["request"])),
+        key=lambda r: (-(r["errors"] or 0), -r["count"], str(r["request"])),
     )
 
 
@@ -54,11 +54,11 @@ def section(tables: Tables) -> Section:
     page.parts.append(
         Grid(
             "Requests",
-            ["request", "asked", "50 %", "99 %", "slowest", "errors", "no answer", "reply codes"],
+            ["request", "count", "50 %", "99 %", "slowest", "errors", "not answered", "reply codes"],
             [
                 [
                     Cell(r["request"] or units.NONE, "mono"),
-                    number(units.count(r["asked"])),
+                    number(units.count(r["count"])),
                     *(number(units.duration(r[c])) for c in ("p50_ns", "p99_ns", "max_ns")),
                     number(units.count(r["errors"] or 0), bad=bool(r["errors"])),
                     number(units.count(r["open"] or 0)),
@@ -66,7 +66,7 @@ def section(tables: Tables) -> Section:
                 ]
                 for r in rows[:_MOST]
             ],
-            left_out(min(len(rows), _MOST), len(rows), "requests"),
+            of_all(min(len(rows), _MOST), len(rows)),
         )
     )
     return page

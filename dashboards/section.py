@@ -50,19 +50,56 @@ class Figure:
 
     Attributes:
         title: Heading.
-        wide: SVG for wide screens.
-        narrow: SVG for narrow screens.
+        drawing: SVG.
         alt: What it shows, in words.
         caption: Text below.
         legend: What the colours stand for.
     """
 
     title: str
-    wide: str
-    narrow: str
+    drawing: str
     alt: str
     caption: str
     legend: Sequence[Key] = ()
+
+
+@dataclass(frozen=True)
+class Single:
+    """What stands in the place of a chart where there are too few samples to draw: the numbers themselves."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that went wrong.
+
+    Attributes:
+        severity: error, warning or note.
+        text: What, and how often.
+        subject: Exchange, queue or stream, and the connections that it concerns.
+        packet: Packet that shows the first of it; None when that is not known.
+        capture: File that the packet is in.
+        ts_ns: When that was.
+        filter: Wireshark filter for all of it, or for that packet.
+    """
+
+    severity: str
+    text: str
+    subject: str
+    packet: int | None = None
+    capture: str | None = None
+    ts_ns: int | None = None
+    filter: str = ""
+
+    @property
+    def first(self) -> str:
+        """Where the first of it is."""
+        if self.packet is None:
+            return ""
+        where = f" of {self.capture}" if self.capture else ""
+        return f"first: packet {self.packet}{where}, {units.instant(self.ts_ns)} UTC"
 
 
 @dataclass(frozen=True)
@@ -85,7 +122,9 @@ class Section:
         empty: Why there is nothing to see; nothing else is shown then.
         readings: Values that stand before the rest.
         losses: Values of what was lost.
+        findings: What went wrong, worst first.
         parts: Figures and tables.
+        note: What stands below everything.
     """
 
     anchor: str
@@ -94,7 +133,9 @@ class Section:
     empty: str = ""
     readings: list[Reading] = field(default_factory=list)
     losses: list[Reading] = field(default_factory=list)
-    parts: list[Figure | Grid] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    parts: list[Figure | Grid | Single] = field(default_factory=list)
+    note: str = ""
 
 
 def number(text: str, *, bad: bool = False) -> Cell:
@@ -107,6 +148,6 @@ def missing(table: str, *, there: bool, nothing: str) -> str:
     return nothing if there else f"There is no table `{table}`."
 
 
-def left_out(shown: int, total: int, what: str) -> str:
+def of_all(shown: int, total: int) -> str:
     """The note below a table that shows only the first rows."""
-    return f"{units.count(total - shown)} more {what} left out." if total > shown else ""
+    return f"{units.count(shown)} of {units.count(total)} shown." if total > shown else ""

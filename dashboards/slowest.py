@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import units
+from amqpscope.dashboards import filters, units
 from amqpscope.dashboards.connections import Endpoints, endpoints
-from amqpscope.dashboards.section import Cell, Grid, Section, left_out, missing, number
+from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
 from amqpscope.dashboards.tables import Tables
 
 MOST = 15
@@ -40,14 +40,15 @@ KINDS = (
 
 
 def query(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, Any]]:
-    """The slowest of a kind; their ends are in `begin_*` and `end_*`."""
-    return [_row(kind, r) for r in tables.top(kind.table, _columns(kind), "latency_ns", most)]
+    """Return the slowest of a kind; their ends are in `begin_*` and `end_*`."""
+    known = pc.field("latency_ns") >= 0
+    return [_row(kind, r) for r in tables.top(kind.table, _columns(kind), "latency_ns", most, known)]
 
 
 def unanswered(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, Any]]:
-    """Those of a kind that nobody answered, longest waiting first; the end is where waiting ended."""
+    """Return those of a kind without an answer, longest waiting first; the end is where waiting ended."""
     columns = [*_columns(kind), "end_ts_ns"]
-    where = pc.field("outcome") == "none"
+    where = _unanswered(kind)
     rows: list[dict[str, Any]] = []
     for batch in tables.scan(kind.table, columns, where):
         waited = batch.append_column(
@@ -58,6 +59,12 @@ def unanswered(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, A
         rows.sort(key=lambda r: (-r["waited"], r["connection_id"], r[kind.number] or 0))
         del rows[most:]
     return [_row(kind, r) for r in rows]
+
+
+def _unanswered(kind: Kind) -> pc.Expression:
+    """Return what holds for those without an answer, but for waits that end before they begin."""
+    begin, end = pc.field(f"{kind.begin}_ts_ns"), pc.field("end_ts_ns")
+    return (pc.field("outcome") == "none") & (begin.is_null() | end.is_null() | (end >= begin))
 
 
 def _columns(kind: Kind) -> list[str]:
@@ -85,23 +92,6 @@ def _row(kind: Kind, row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **ends, "number": row[kind.number]}
 
 
-def display_filters(row: dict[str, Any], port: int | None) -> list[str]:
-    """Wireshark display filters for the packets at both ends: one, or one for each file when the ends are in two.
-
-    Packet numbers hold within one file; the client's port keeps the other packets of a merged file out.
-    """
-    packets: dict[str | None, set[int]] = {}
-    for end in ("begin", "end"):
-        if row[f"{end}_packet"] is not None:
-            packets.setdefault(row[f"{end}_capture"], set()).add(int(row[f"{end}_packet"]))
-    filters = []
-    for numbers in packets.values():
-        listed = ", ".join(str(n) for n in sorted(numbers))
-        frames = f"frame.number in {{{listed}}}" if len(numbers) > 1 else f"frame.number == {listed}"
-        filters.append(frames if port is None else f"tcp.port == {int(port)} && {frames}")
-    return filters
-
-
 def section(tables: Tables) -> Section:
     """The section of single messages."""
     page = Section("slowest", "Slowest messages")
@@ -114,13 +104,18 @@ def section(tables: Tables) -> Section:
         if rows:
             who = endpoints(tables, [r["connection_id"] for r in rows])
             total = tables.rows(kind.table, pc.field("latency_ns") >= 0)
-            page.parts.append(_grid(kind, kind.title, rows, who, left_out(len(rows), total, "with a latency")))
+            page.parts.append(_grid(kind, kind.title, rows, who, of_all(len(rows), total)))
         left = unanswered(tables, kind)
         if left:
             who = endpoints(tables, [r["connection_id"] for r in left])
-            total = tables.rows(kind.table, pc.field("outcome") == "none")
-            title = "Publishes without an answer" if kind.begin == "publish" else "Deliveries never settled"
-            page.parts.append(_grid(kind, title, left, who, left_out(len(left), total, "without an answer")))
+            total = tables.rows(kind.table, _unanswered(kind))
+            negative = tables.rows(kind.table, pc.field("outcome") == "none") - total
+            title = "Publishes not confirmed" if kind.begin == "publish" else "Deliveries not settled"
+            notes = [
+                of_all(len(left), total),
+                f"Left out: {units.count(negative)} with a negative wait." if negative else "",
+            ]
+            page.parts.append(_grid(kind, title, left, who, " ".join(filter(None, notes))))
     if not page.parts:
         page.empty = missing("confirms", there=tables.has("confirms"), nothing="No confirms and no acknowledgements.")
     return page
@@ -138,7 +133,7 @@ def _grid(kind: Kind, title: str, rows: list[dict[str, Any]], who: Endpoints, no
         [
             number(units.duration(r["waited"] if waited else r["latency_ns"])),
             number(units.count(r["number"])),
-            Cell("\n".join(display_filters(r, who.port(r["connection_id"]))), "filter"),
+            Cell("\n".join(filters.of_ends(r, who.port(r["connection_id"]))), "filter"),
             Cell(units.instant(r["begin_ts_ns"])),
             *(Cell(_text(r[n], n)) for n in names),
             number(units.count(r["channel"])),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dashboards import theme, units
 from amqpscope.dashboards.connections import endpoints
-from amqpscope.dashboards.section import Figure, Key, Section, missing
+from amqpscope.dashboards.section import Figure, Key, Section, Single, missing
 from amqpscope.dashboards.tables import Tables, plausible
 
 STEPS = 480
@@ -86,7 +86,7 @@ class Stairs:
     exact: bool = True
 
 
-def channels(tables: Tables, most: int = 3) -> list[Channel]:
+def channels(tables: Tables, most: int = 2) -> list[Channel]:
     """The channels most worth looking at: busiest, most failures, slowest confirm; each with several publishes."""
     outcome = pc.field("outcome")
     groups = tables.group(
@@ -228,7 +228,7 @@ def draw(ax: Any, data: Stairs) -> None:
     for kind, (times, numbers) in data.marks.items():
         ink = theme.INK[MARKS[kind].key.colour]
         x = (times - data.low_ns) / 1e9
-        ax.plot(x, numbers, MARKS[kind].marker, color=ink, markersize=4, markeredgewidth=1.2)
+        ax.plot(x, numbers, MARKS[kind].marker, color=ink, markersize=4, markeredgewidth=1.2, clip_on=False)
     ax.set_ylabel("publish number")
     theme.count_axis(ax.yaxis, 6)
     theme.time_axis(ax, data.low_ns, data.high_ns)
@@ -249,7 +249,7 @@ def figure(name: str, channel: Channel, data: Stairs, title: str) -> Figure:
     waiting = units.count(int((data.published - data.answered).max(initial=0)))
     waiting = waiting if data.exact else f"about {waiting}"
     whole = (data.low_ns, data.high_ns) == (channel.first_ns, channel.last_ns)
-    told = (
+    text = (
         f"{units.count(channel.publishes)} publishes, {units.count(channel.nacks)} nacks, "
         f"{units.count(channel.unanswered)} without an answer, {units.count(channel.returned)} returned; "
         f"at most {waiting} waiting at once"
@@ -266,8 +266,8 @@ def figure(name: str, channel: Channel, data: Stairs, title: str) -> Figure:
         height=360,
         ratios=(3, 1),
         legend=[*LINES, *(MARKS[kind].key for kind in data.marks)],
-        alt=f"Confirm staircase: {told}.",
-        caption=f"{told[0].upper()}{told[1:]}.{grain}",
+        alt=f"Confirm staircase: {text}.",
+        caption=f"{text[0].upper()}{text[1:]}.{grain}",
     )
 
 
@@ -288,8 +288,12 @@ def section(tables: Tables) -> Section:
     for place, channel in enumerate(found):
         sender = f"Channel {channel.channel}" if channel.publisher_id is None else f"Publisher {channel.publisher_id}"
         title = f"{sender} of {who.name(channel.connection_id)} ({channel.why})"
+        if channel.last_ns <= channel.first_ns:
+            page.parts.append(Single(title, f"{units.count(channel.publishes)} publishes, all at one moment."))
+            continue
         page.parts.append(figure(f"stairs{place}", channel, query(tables, channel), title))
         worst = worst_moment(tables, channel) if "slowest" in channel.why else None
-        if worst:
-            page.parts.append(figure(f"worst{place}", channel, query(tables, channel, *worst), "Its worst moment"))
+        moment = query(tables, channel, *worst) if worst else None
+        if moment and moment.published[-1] - moment.published[0] > 1:
+            page.parts.append(figure(f"worst{place}", channel, moment, "Its worst moment"))
     return page

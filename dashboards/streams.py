@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dashboards import theme, units
 from amqpscope.dashboards.connections import Endpoints, endpoints
-from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, left_out, number
+from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, number, of_all
 from amqpscope.dashboards.tables import Tables, plausible
 
 STEPS = 460
@@ -36,6 +36,7 @@ class Course:
         age_ns: float64, age of the oldest chunk delivered in each step; NaN where none was.
         lag: float64, records behind the last offset seen on the wire, at most; NaN where nothing tells.
         credit: float64, least credit left; NaN before the account is known.
+        negative: Chunks younger than nothing, by clocks that differ; their age is left out.
     """
 
     low_ns: int
@@ -43,6 +44,7 @@ class Course:
     age_ns: np.ndarray
     lag: np.ndarray
     credit: np.ndarray
+    negative: int = 0
 
 
 def subscriptions(tables: Tables) -> list[dict[str, Any]]:
@@ -64,7 +66,7 @@ def subscriptions(tables: Tables) -> list[dict[str, Any]]:
         "flow_control",
         ["connection_id", "subscription_id"],
         {"waits": ("start_ts_ns", "count"), "waited_ns": ("duration_ns", "sum"), "longest_ns": ("duration_ns", "max")},
-        where=pc.field("cause") == "stream-credit",
+        where=(pc.field("cause") == "stream-credit") & plausible("duration_ns"),
     ).to_pylist()
     waits = {(w["connection_id"], w["subscription_id"]): w for w in starved}
     none = {"waits": 0, "waited_ns": None, "longest_ns": None}
@@ -80,11 +82,13 @@ def course(tables: Tables, row: dict[str, Any]) -> Course:
         where &= pc.field(key).is_null() if row[key] is None else pc.field(key) == row[key]
     age, lag, credit = (np.full(STEPS, np.nan) for _ in range(3))
     for batch in tables.scan("stream_deliveries", ["ts_ns", "age_ns", "lag_records"], where):
-        _worst(age, np.fmax, batch["ts_ns"], batch["age_ns"], low, high)
+        old = batch.filter(pc.greater_equal(batch["age_ns"], 0))
+        _worst(age, np.fmax, old["ts_ns"], old["age_ns"], low, high)
         _worst(lag, np.fmax, batch["ts_ns"], batch["lag_records"], low, high)
     for batch in tables.scan("stream_credit", ["ts_ns", "balance"], where):
         _worst(credit, np.fmin, batch["ts_ns"], batch["balance"], low, high)
-    return Course(low, high, age, lag, credit)
+    negative = tables.rows("stream_deliveries", where & (pc.field("age_ns") < 0))
+    return Course(low, high, age, lag, credit, negative)
 
 
 def _worst(into: np.ndarray, worse: np.ufunc, times: pa.Array, values: pa.Array, low: int, high: int) -> None:
@@ -143,7 +147,7 @@ def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Fig
         if row["waits"]
         else "never without credit"
     )
-    told = (
+    text = (
         f"{units.count(row['chunks'])} chunks with {units.count(row['records'])} records; the oldest was "
         f"{units.duration(row['oldest_ns'])} old; {units.count(row['lag'])} records behind at most; {credit}"
     )
@@ -161,10 +165,14 @@ def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Fig
             Key("heat2", "credit left"),
             Key("red", "no credit"),
         ],
-        alt=f"Age of chunks, records behind and credit over time: {told}.",
-        caption=f"{told}. Behind: the last offset seen on the wire less the last one delivered. Each of {STEPS} steps "
-        "of time shows its worst.",
+        alt=f"Age of chunks, records behind and credit over time: {text}.",
+        caption=f"{text}. Behind: the last offset seen on the wire less the last one delivered. Each of {STEPS} steps "
+        f"of time shows its worst.{_left_out(data)}",
     )
+
+
+def _left_out(data: Course) -> str:
+    return f" Left out: the age of {units.counted(data.negative, 'chunk')}, negative." if data.negative else ""
 
 
 def section(tables: Tables) -> Section:
@@ -176,7 +184,7 @@ def section(tables: Tables) -> Section:
         return page
     page.lead = "What subscriptions to streams were sent: how old it was, and whether the consumer kept up."
     who = endpoints(tables, [r["connection_id"] for r in rows[: max(LISTED, DRAWN)]])
-    drawn = [row for row in rows[:DRAWN] if row["chunks"] > 1]
+    drawn = [row for row in rows[:DRAWN] if row["chunks"] > 1 and row["last_ns"] > row["first_ns"]]
     for place, row in enumerate(drawn):
         page.parts.append(figure(place, row, course(tables, row), who))
     page.parts.append(_grid(rows, who))
@@ -187,7 +195,7 @@ def _grid(rows: list[dict[str, Any]], who: Endpoints) -> Grid:
     heads = ["stream", "consumer", "connection", "subscription", "chunks", "records", "oldest", "behind"]
     return Grid(
         "Subscriptions",
-        [*heads, "without credit", "longest", "summed"],
+        [*heads, "without credit", "longest", "total"],
         [
             [
                 Cell(r["stream"] or units.NONE),
@@ -204,5 +212,5 @@ def _grid(rows: list[dict[str, Any]], who: Endpoints) -> Grid:
             ]
             for r in rows[:LISTED]
         ],
-        left_out(min(len(rows), LISTED), len(rows), "subscriptions"),
+        of_all(min(len(rows), LISTED), len(rows)),
     )

@@ -4,8 +4,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import connections, percentiles, units
-from amqpscope.dashboards.section import Cell, Grid, Section, left_out, missing, number
+from amqpscope.dashboards import connections, outcomes, percentiles, units
+from amqpscope.dashboards.outcomes import Distribution
+from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
 from amqpscope.dashboards.tables import Tables
 
 GROUPS = 12
@@ -36,7 +37,7 @@ _TITLES = {
     "consumer_tag": "consumer",
     "stream": "stream",
 }
-_HEADS = ["n", "failed", "censored", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "slowest"]
+_HEADS = ["answered", "failed", "still open", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "slowest"]
 _VALUES = ["count", "failed", "censored", *SHARES, "max_ns"]
 _ALL_KEYS = list(dict.fromkeys(k for keys in KEYS.values() for k in keys))
 
@@ -49,17 +50,38 @@ def query(tables: Tables, metric: str | None, grouping: str, most: int = GROUPS)
     return tables.top("latency_summary", ["metric", *_ALL_KEYS, *_VALUES], "count", most, where)
 
 
-def totals(rows: list[dict[str, Any]]) -> Grid:
-    """The table of whole metrics."""
-    order = list(percentiles.NAMES)
+def totals(rows: list[dict[str, Any]], apart: list[list[Cell]]) -> Grid:
+    """Return the table of whole metrics, with confirms also apart by their outcome."""
+    order = percentiles.METRICS
     rows = sorted(rows, key=lambda r: (order.index(r["metric"]) if r["metric"] in order else 9, str(r["metric"])))
     return Grid(
         "Latency of everything",
         ["from … to", *_HEADS],
-        [[Cell(percentiles.NAMES.get(r["metric"], str(r["metric"]))), *values(r)] for r in rows],
-        "n: answers, good and bad. failed: bad ones, and what never had one. censored: not answered as far as the "
-        "capture goes; their latency is not known and is in no percentile. Grey: too few samples for that percentile.",
+        [
+            line
+            for r in rows
+            for line in (
+                [Cell(percentiles.NAMES.get(r["metric"], str(r["metric"]))), *values(r)],
+                *(apart if r["metric"] == "confirm" else ()),
+            )
+        ],
+        "answered: good and bad answers. failed: bad answers, and what can no longer be answered. still open: not "
+        "answered at the end of the capture, or where it has a gap; their latency is not known and is in no "
+        "percentile. Grey: too few samples for that percentile.",
     )
+
+
+def by_outcome(apart: dict[str, Distribution]) -> list[list[Cell]]:
+    """Return a line for acks and one for nacks, to stand below that of all confirms; none where all are acks."""
+    lines: list[list[Cell]] = []
+    if "nack" not in apart:
+        return lines
+    for outcome, found in apart.items():
+        refused = found.answered if outcome == "nack" else 0
+        figures = {"count": found.samples, **{column: found.at(share) for column, share in SHARES.items()}}
+        cells = values({**figures, "failed": refused, "censored": None, "max_ns": found.max_ns})
+        lines.append([Cell(f"publish to {outcome}", "indented"), number(units.count(found.answered)), *cells[1:]])
+    return lines
 
 
 def values(row: dict[str, Any]) -> list[Cell]:
@@ -86,7 +108,7 @@ def grids(tables: Tables, metric: str) -> list[Grid]:
                 f"{percentiles.NAMES.get(metric, metric)}, by {title}".capitalize(),
                 [*_key_heads(grouping), *_HEADS],
                 [[*_key_cells(grouping, r, who), *values(r)] for r in rows],
-                left_out(len(rows), total, "groups with fewer samples"),
+                of_all(len(rows), total),
                 folded=True,
             )
         )
@@ -122,13 +144,12 @@ def section(tables: Tables) -> Section:
         return page
     vantage = connections.vantages(tables)
     page.lead = (
-        "From the last octet of a message or request to the last octet of the frame that answers it, timed where it "
+        "From the last byte of a message or request to the last byte of the frame that answers it, timed where it "
         f"was captured{f' ({vantage})' if vantage else ''}: what lies between that point and the peers is not in it."
     )
-    curves = percentiles.query(tables)
-    if curves:
-        page.parts.append(percentiles.figure(curves))
-    page.parts.append(totals(whole))
-    for metric in percentiles.NAMES:
+    apart = outcomes.query(tables)
+    page.parts += percentiles.parts(percentiles.apart(percentiles.query(tables), apart))
+    page.parts.append(totals(whole, by_outcome(apart)))
+    for metric in percentiles.METRICS:
         page.parts += grids(tables, metric)
     return page

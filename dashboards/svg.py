@@ -4,9 +4,9 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 
-_NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _LONG_FRACTION = re.compile(r"(-?\d+\.\d{2})\d+")
 _STRAIGHT = re.compile(r"[MLz\d\s.\-]+")
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
 _FONT_FAMILY = re.compile(r"font-family:[^;]*;?|font: ([\d.]+px)[^;]*")
 
 
@@ -24,6 +24,7 @@ def inline(document: bytes, name: str, alt: str, inks: Mapping[str, str]) -> str
         for child in [c for c in parent if _plain(c.tag) in {"metadata", "style"}]:
             parent.remove(child)
     used = {found for e in root.iter() for value in e.attrib.values() for found in re.findall(r"#([\w-]+)", value)}
+    variables = {colour: f"var(--{ink})" for ink, colour in inks.items()}
     for element in root.iter():
         element.tag = _plain(element.tag)
         attributes = {_plain(key): value for key, value in element.attrib.items()}
@@ -31,7 +32,7 @@ def inline(document: bytes, name: str, alt: str, inks: Mapping[str, str]) -> str
             attributes.pop("id", None)
         element.attrib.clear()
         for key, value in attributes.items():
-            element.set(key, _value(key, value, name, inks))
+            element.set(key, _value(key, value, name, variables))
         element.text = element.text if (element.text or "").strip() else None
         element.tail = None
     for size in ("width", "height", "version"):
@@ -45,7 +46,7 @@ def _plain(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _value(key: str, value: str, name: str, inks: Mapping[str, str]) -> str:
+def _value(key: str, value: str, name: str, variables: Mapping[str, str]) -> str:
     if key == "id":
         return f"{name}-{value}"
     if key == "href":
@@ -57,8 +58,7 @@ def _value(key: str, value: str, name: str, inks: Mapping[str, str]) -> str:
     if key in {"x", "y", "transform"}:
         return _LONG_FRACTION.sub(r"\1", value)
     if key in {"style", "fill", "stroke"}:
-        for ink, colour in inks.items():
-            value = value.replace(colour, f"var(--{ink})")
+        value = _COLOUR.sub(lambda m: variables.get(m[0], m[0]), value)
         return _FONT_FAMILY.sub(lambda m: f"font-size: {m[1]}" if m[1] else "", value)
     return value
 
@@ -72,14 +72,15 @@ def path(value: str) -> str:
         return " ".join(_LONG_FRACTION.sub(r"\1", value).split())
     written: list[str] = []
     here = start = (0, 0)
-    for step in re.findall(r"[MLz][^MLz]*", value):
-        if step[0] == "z":
+    words = iter(value.split())
+    for word in words:
+        if word == "z":
             written.append("z")
             here = start
             continue
-        x, y = (round(float(n) * 10) for n in _NUMBERS.findall(step)[:2])
+        x, y = round(float(next(words)) * 10), round(float(next(words)) * 10)
         across, down = x - here[0], y - here[1]
-        if step[0] == "M":
+        if word == "M":
             written.append(f"M{_tenths(x)} {_tenths(y)}")
             start = (x, y)
         elif across and down:

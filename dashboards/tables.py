@@ -34,6 +34,7 @@ ANALYZED = (
     "settlements",
     "rpcs",
     "transits",
+    "channel_errors",
     "flow_control",
     "heartbeats",
     "stream_credit",
@@ -73,17 +74,27 @@ class Tables:
         self.dissected = dissected
         self.analyzed = analyzed
         self._datasets: dict[str, ds.Dataset | None] = {}
+        self._columns: dict[str, frozenset[str]] = {}
 
     def dataset(self, name: str) -> ds.Dataset | None:
-        """The table as a dataset, or None when it is missing or has no parts.
+        """Return the table as a dataset, or None when it is missing or has no parts.
+
+        Columns that are declared and that its parts lack are there, with nulls.
 
         Raises:
             NotTablesError: A part cannot be read.
         """
         if name not in self._datasets:
             folder = self.analyzed if name in ANALYZED else self.dissected
-            self._datasets[name] = _open(folder / name) if folder else None
+            found = _open(folder / name) if folder else None
+            self._columns[name] = frozenset(found.schema.names if found is not None else ())
+            self._datasets[name] = _completed(found, name) if found is not None else None
         return self._datasets[name]
+
+    def columns(self, name: str) -> frozenset[str]:
+        """Return the columns that the parts of a table have; none when it is missing."""
+        self.dataset(name)
+        return self._columns[name]
 
     def has(self, name: str) -> bool:
         """Whether the table is there, with or without rows."""
@@ -97,10 +108,10 @@ class Tables:
         except (pa.ArrowException, KeyError) as error:
             raise NotTablesError(f"table {name} cannot be read: {_first_line(error)}") from error
 
-    def unfinished(self) -> list[Path]:
-        """The folders whose writing was broken off, or still goes on."""
-        folders = [f for f in (self.dissected, self.analyzed) if f]
-        return [f for f in folders if _note(f).get("complete") is False]
+    def unfinished(self) -> list[tuple[Path, str]]:
+        """Return the folders whose writing was interrupted, or still goes on, and the command that writes them."""
+        folders = ((self.dissected, "dissect"), (self.analyzed, "analyze"))
+        return [(folder, command) for folder, command in folders if folder and _note(folder).get("complete") is False]
 
     def outdated(self) -> bool:
         """Whether the statistics were made of other tables than those that are there now."""
@@ -118,11 +129,9 @@ class Tables:
             return
         if not isinstance(columns, Mapping):
             columns = {c: pc.field(c) for c in columns}
-        known = dataset.schema.names
-        wanted = {c: (e if c in known or str(e) != c else _nulls(name, c)) for c, e in columns.items()}
         try:
             for batch in dataset.to_batches(
-                columns=wanted, filter=where, batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1
+                columns=dict(columns), filter=where, batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1
             ):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
@@ -134,12 +143,13 @@ class Tables:
     ) -> list[dict[str, Any]]:
         """The rows with the largest values of a column, largest first, ties in the order of identity."""
         best: pa.Table | None = None
-        asked = [*columns, *(c for c in (by, *_TIE_BREAKERS) if c not in columns)]
-        ties = [(c, "ascending") for c in _TIE_BREAKERS]
-        valid = pc.field(by).is_valid()
         dataset = self.dataset(name)
-        if dataset is None or by not in dataset.schema.names:
+        if dataset is None:
             return []
+        told_apart = [c for c in _TIE_BREAKERS if c in dataset.schema.names]
+        asked = list(dict.fromkeys([*columns, by, *told_apart]))
+        ties = [(c, "ascending") for c in told_apart]
+        valid = pc.field(by).is_valid()
         for batch in self.scan(name, asked, valid if where is None else valid & where):
             if best is not None and best.num_rows == most:
                 batch = batch.filter(pc.greater_equal(batch[by], best[by][-1]))  # noqa: PLW2901 - few are left
@@ -282,10 +292,12 @@ def _open(folder: Path) -> ds.Dataset | None:
         raise NotTablesError(f"{folder} cannot be read: {_first_line(error)}") from error
 
 
-def _nulls(table: str, column: str) -> pc.Expression:
-    """A column of nulls, of the type that the column would have."""
-    known = {c.name: c.type for c in spec.tables()[table].columns} if table in spec.tables() else {}
-    return pc.scalar(pa.scalar(None, TYPES.get(known.get(column, "int64"), pa.string())))
+def _completed(dataset: ds.Dataset, name: str) -> ds.Dataset:
+    """Return the dataset with the columns that are declared and that it lacks."""
+    table = spec.tables()[name]
+    table = table.with_methods(spec.load(table.methods_of)) if table.methods_of else table
+    lacking = [pa.field(c.name, TYPES[c.type]) for c in table.columns if c.name not in dataset.schema.names]
+    return dataset.replace_schema(pa.schema([*dataset.schema, *lacking])) if lacking else dataset
 
 
 def _named(table: pa.Table, names: Sequence[str], keys: int) -> pa.Table:

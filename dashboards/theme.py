@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
-from amqpscope.dashboards import svg
+from amqpscope.dashboards import layout, svg
 from amqpscope.dashboards.section import Figure, Key
 
 INK = {
@@ -61,7 +61,7 @@ SERIES = ("blue", "orange", "green", "purple", "sky")
 """Names for lines that stand beside each other."""
 
 _POINTS_PER_PIXEL = 0.72
-_WIDE, _NARROW = 920, 343
+_WIDTH = 920
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -100,7 +100,7 @@ def render(
     legend: Sequence[Key] = (),
     ratios: Sequence[int] = (1,),
 ) -> Figure:
-    """Draw data, for wide and for narrow screens.
+    """Draw data; on narrow screens the drawing scrolls, as tables do.
 
     Args:
         name: Identifier, unique on the page.
@@ -113,20 +113,14 @@ def render(
         legend: What the colours stand for.
         ratios: Relative heights of the axes.
     """
-    wide, narrow = (_svg(f"{name}-{width}", draws, data, width, height, alt, ratios) for width in (_WIDE, _NARROW))
-    return Figure(title, wide, narrow, alt, caption, legend)
-
-
-def is_narrow(ax: Any) -> bool:
-    """Whether a drawing is for a narrow screen: fewer ticks, shorter words."""
-    return bool(ax.figure.get_figwidth() * 72 < 400)
+    return Figure(title, _svg(name, draws, data, height, alt, ratios), alt, caption, legend)
 
 
 def time_axis(ax: Any, low_ns: int, high_ns: int) -> None:
     """Label a horizontal axis whose data are seconds since `low_ns`."""
     from amqpscope.dashboards import units  # noqa: PLC0415
 
-    ticks, title = units.time_ticks(low_ns, high_ns, 4 if is_narrow(ax) else 8)
+    ticks, title = units.time_ticks(low_ns, high_ns, 8)
     ax.set_xticks([(t - low_ns) / 1e9 for t, _ in ticks], [text for _, text in ticks])
     ax.set_xlabel(title)
     ax.set_xlim(0, max(high_ns - low_ns, 1) / 1e9)
@@ -134,13 +128,13 @@ def time_axis(ax: Any, low_ns: int, high_ns: int) -> None:
 
 def latency_axis(axis: Any) -> None:
     """Label a logarithmic axis whose data are nanoseconds."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
 
     from amqpscope.dashboards import units  # noqa: PLC0415
 
     axis.set_major_locator(LogLocator(10, numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.duration(value)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())  # each tick is an artist, and takes as long as a line
 
 
 def count_axis(axis: Any, most: int) -> None:
@@ -153,13 +147,13 @@ def count_axis(axis: Any, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.count(round(value))))
 
 
-def _svg(name: str, draws: Sequence[Draw], data: Any, width: int, height: int, alt: str, ratios: Sequence[int]) -> str:
+def _svg(name: str, draws: Sequence[Draw], data: Any, height: int, alt: str, ratios: Sequence[int]) -> str:
     import matplotlib as mpl  # noqa: PLC0415 - a second that only this command pays
     from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
 
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         inch = 72 / _POINTS_PER_PIXEL
-        canvas = Canvas(figsize=(width / inch, height / inch), dpi=144, layout="constrained")
+        canvas = Canvas(figsize=(_WIDTH / inch, height / inch), dpi=72)
         canvas.patch.set_alpha(0)
         all_axes = canvas.subplots(len(draws), 1, sharex=True, squeeze=False, height_ratios=list(ratios))[:, 0]
         for ax, draw in zip(all_axes, draws, strict=True):
@@ -167,6 +161,7 @@ def _svg(name: str, draws: Sequence[Draw], data: Any, width: int, height: int, a
             ax.set_axisbelow(True)
             draw(ax, data)
             ax.label_outer()
-        octets = BytesIO()
-        canvas.savefig(octets, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return svg.inline(octets.getvalue(), name, alt, INK)
+        layout.place(canvas, list(all_axes), ratios, _SETTINGS["font.size"])
+        written = BytesIO()
+        canvas.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return svg.inline(written.getvalue(), name, alt, INK)

@@ -62,19 +62,24 @@ def between(first: int | None, last: int | None) -> int | None:
     return None if first is None or last is None else last - first
 
 
-def size(octets: float | None) -> str:
-    """A number of octets in decimal units: `812 B`, `4.1 kB`, `1.23 GB`."""
-    if octets is None:
+def size(number: float | None) -> str:
+    """Return a number of bytes in decimal units: `812 B`, `4.1 kB`, `1.23 GB`."""
+    if number is None:
         return NONE
     for unit, scale in (("B", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
-        if octets / scale < 999.5:
-            return f"{_three_figures(octets / scale)} {unit}"
-    return f"{_three_figures(octets / 10**12)} TB"
+        if number / scale < 999.5:
+            return f"{_three_figures(number / scale)} {unit}"
+    return f"{_three_figures(number / 10**12)} TB"
 
 
 def count(number: int | None) -> str:
-    """An integer with thin spaces between thousands."""
-    return NONE if number is None else f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    """Return an integer with commas between thousands."""
+    return NONE if number is None else f"{number:,}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, in the plural unless it is one: `1 queue`, `1,200 queues`."""
+    return f"{count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def share(part: float, whole: float) -> str:

@@ -1,7 +1,7 @@
-"""Waits: intervals in which somebody was not allowed to send, by cause.
+"""Flow control: intervals in which one side was not allowed to send, by cause.
 
-`proven` intervals are shown by the traffic itself; `possible` ones could have held somebody back, but nobody can
-be seen waiting.
+`proven` intervals are confirmed by the traffic; `possible` ones could have held the other side up, but nothing shows
+that it waited.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dashboards import captured, theme, units
 from amqpscope.dashboards.connections import endpoints
-from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, left_out, missing, number
+from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, Single, missing, number, of_all
 from amqpscope.dashboards.tables import Tables, plausible
 
 STEPS = 460
@@ -28,7 +28,11 @@ CAUSES = {
 }
 """Causes in words, in the order in which they are drawn."""
 
+EVIDENCE = {"proven": "confirmed by the traffic", "possible": "suspected"}
+"""Values of `evidence` in words."""
+
 LONGEST = 15
+TITLE = "Flow control over time"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Lanes:
 
 
 def totals(tables: Tables) -> list[dict[str, Any]]:
-    """Per cause and evidence: intervals, summed and longest duration, those still open at the end."""
+    """Return per cause and evidence: intervals, total and longest duration, those still open at the end."""
     grouped = tables.group(
         "flow_control",
         ["cause", "evidence"],
@@ -60,8 +64,19 @@ def totals(tables: Tables) -> list[dict[str, Any]]:
             "open": ("unended", "sum"),
         },
         columns={"unended": pc.field("end_ts_ns").is_null().cast("int64")},
+        where=_not_negative(),
     )
     return sorted(grouped.to_pylist(), key=lambda r: (_place(r["cause"]), r["evidence"] != "proven"))
+
+
+def negative(tables: Tables) -> int:
+    """Return the number of intervals that end before they begin, as where a clock stepped: they are left out."""
+    return tables.rows("flow_control") - tables.rows("flow_control", _not_negative())
+
+
+def _not_negative() -> pc.Expression:
+    duration, start, end = (pc.field(name) for name in ("duration_ns", "start_ts_ns", "end_ts_ns"))
+    return (duration.is_null() | (duration >= 0)) & (start.is_null() | end.is_null() | (end >= start))
 
 
 def _place(cause: str | None) -> tuple[int, str]:
@@ -104,7 +119,7 @@ def query(tables: Tables, end_ns: int | None = None) -> Lanes | None:
 
 
 def _timed() -> pc.Expression:
-    return plausible("start_ts_ns") & (pc.field("end_ts_ns").is_null() | plausible("end_ts_ns"))
+    return plausible("start_ts_ns") & (pc.field("end_ts_ns").is_null() | plausible("end_ts_ns")) & _not_negative()
 
 
 def draw(ax: Any, data: Lanes) -> None:
@@ -116,14 +131,8 @@ def draw(ax: Any, data: Lanes) -> None:
             begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
             spans = [(b * width, (e - b) * width) for b, e in zip(begins, ends, strict=True)]
             ax.broken_barh(spans, (row - height / 2, height), color=theme.INK[colour], linewidth=0)
-    if theme.is_narrow(ax):
-        ax.set_yticks([])
-        for row, cause in enumerate(data.causes):
-            ax.text(0, row - 0.4, CAUSES[cause], color=theme.INK["muted"], va="bottom", ha="left")
-        ax.set_ylim(len(data.causes) - 0.5, -0.95)
-    else:
-        ax.set_yticks(range(len(data.causes)), [CAUSES[c] for c in data.causes])
-        ax.set_ylim(len(data.causes) - 0.5, -0.5)
+    ax.set_yticks(range(len(data.causes)), [CAUSES[c] for c in data.causes])
+    ax.set_ylim(len(data.causes) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     theme.time_axis(ax, data.low_ns, data.high_ns)
 
@@ -135,24 +144,24 @@ def figure(data: Lanes) -> Figure:
         "waits",
         [draw],
         data,
-        title="When somebody had to wait",
-        legend=[Key("red", "proven"), Key("orange", "possible")],
+        title=TITLE,
+        legend=[Key("red", EVIDENCE["proven"]), Key("orange", EVIDENCE["possible"])],
         height=76 + 44 * len(data.causes),
-        alt=f"Timeline of waits by cause: {named}.",
-        caption="All connections together. Thick: proven by the traffic; thin: possible. An interval is drawn at least "
-        f"{units.duration((data.high_ns - data.low_ns) / STEPS)} wide.",
+        alt=f"Timeline of flow control by cause: {named}.",
+        caption="All connections together. Thick: confirmed by the traffic; thin: suspected. An interval is drawn at "
+        f"least {units.duration((data.high_ns - data.low_ns) / STEPS)} wide.",
     )
 
 
-def totals_grid(rows: list[dict[str, Any]]) -> Grid:
-    """The table of sums."""
+def totals_grid(rows: list[dict[str, Any]], left_out: int = 0) -> Grid:
+    """Return the table of totals."""
     return Grid(
-        "Waits by cause",
-        ["cause", "evidence", "intervals", "longest", "summed", "still open at the end"],
+        "Flow control by cause",
+        ["cause", "evidence", "intervals", "longest", "total", "still open at the end of the capture"],
         [
             [
                 Cell(CAUSES.get(r["cause"], str(r["cause"]))),
-                Cell(r["evidence"] or units.NONE),
+                Cell(EVIDENCE.get(r["evidence"], r["evidence"]) or units.NONE),
                 number(units.count(r["intervals"])),
                 number(units.duration(r["longest_ns"])),
                 number(units.duration(r["total_ns"])),
@@ -160,7 +169,7 @@ def totals_grid(rows: list[dict[str, Any]]) -> Grid:
             ]
             for r in rows
         ],
-        "Sums count intervals on several channels or consumers several times.",
+        f"The total counts what several channels or consumers have at once several times.{_left_out(left_out)}",
     )
 
 
@@ -183,6 +192,7 @@ def longest_grid(tables: Tables) -> Grid | None:
         ],
         "duration_ns",
         LONGEST,
+        _not_negative(),
     )
     if not rows:
         return None
@@ -210,13 +220,13 @@ def longest_grid(tables: Tables) -> Grid | None:
                 number(units.count(r["channel"])),
                 Cell(r["consumer_tag"] or units.NONE),
                 Cell(r["side"] or units.NONE),
-                Cell(r["evidence"] or units.NONE),
+                Cell(EVIDENCE.get(r["evidence"], r["evidence"]) or units.NONE),
                 number(f"{_packet(r['start_packet'])} … {_packet(r['end_packet'])}"),
                 Cell(r["start_capture"] or units.NONE),
             ]
             for r in rows
         ],
-        left_out(len(rows), tables.rows("flow_control", pc.field("duration_ns").is_valid()), "intervals"),
+        of_all(len(rows), tables.rows("flow_control", pc.field("duration_ns").is_valid() & _not_negative())),
     )
 
 
@@ -224,18 +234,32 @@ def _packet(packet: int | None) -> str:
     return "?" if packet is None else str(packet)
 
 
+def _left_out(count: int) -> str:
+    return f" Left out: {units.counted(count, 'interval')} of negative length." if count else ""
+
+
+def part(data: Lanes, rows: list[dict[str, Any]]) -> Figure | Single:
+    """Return the drawing of the lanes; of one interval, what it was."""
+    if sum(r["intervals"] for r in rows) > 1:
+        return figure(data)
+    (row,) = (r for r in rows if r["intervals"])
+    text = f"{CAUSES[row['cause']].capitalize()} once, for {units.duration(row['longest_ns'])}"
+    return Single(TITLE, f"{text}, from {units.instant(data.low_ns)} UTC on.")
+
+
 def section(tables: Tables) -> Section:
-    """The section of waits."""
-    page = Section("waits", "Waits")
-    rows = totals(tables)
+    """Return the section of flow control."""
+    page = Section("waits", "Flow control")
+    rows, left_out = totals(tables), negative(tables)
     if not rows:
-        page.empty = missing("flow_control", there=tables.has("flow_control"), nothing="Nobody was seen to wait.")
+        nothing = f"No flow control seen.{_left_out(left_out)}"
+        page.empty = missing("flow_control", there=tables.has("flow_control"), nothing=nothing)
         return page
-    page.lead = "Intervals in which the protocol did not let somebody send."
+    page.lead = "Intervals in which the protocol did not let one side send."
     lanes = query(tables, captured.end(tables))
     if lanes and lanes.causes:
-        page.parts.append(figure(lanes))
-    page.parts.append(totals_grid(rows))
+        page.parts.append(part(lanes, rows))
+    page.parts.append(totals_grid(rows, left_out))
     longest = longest_grid(tables)
     if longest:
         page.parts.append(longest)

@@ -5,13 +5,14 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
 from amqpscope import spec
-from amqpscope.dissector.connections import ends
-from amqpscope.dissector.dissector import Dissector
+
+if TYPE_CHECKING:  # verdicts and the report need the words here, not what dissects
+    from amqpscope.dissector.dissector import Dissector
 
 LEADING = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
@@ -31,7 +32,7 @@ MOST_MS = 1 << 46
 class Peers:
     """Addresses by connection."""
 
-    def __init__(self, dissector: Dissector) -> None:
+    def __init__(self, dissector: "Dissector") -> None:
         self.dissector = dissector
         self.known: dict[int, tuple[str, str]] = {}
 
@@ -39,6 +40,8 @@ class Peers:
         """Sender and receiver of a frame."""
         identity = row["connection_id"]
         if identity not in self.known:
+            from amqpscope.dissector.connections import ends  # noqa: PLC0415 - is there where there is a dissector
+
             if len(self.known) > 100_000:
                 self.known.clear()
             self.known[identity] = ends(identity, self.dissector.tcp.conn)
@@ -49,7 +52,7 @@ class Peers:
 class Json:
     """One JSON object a line; columns that are null are left out."""
 
-    def __init__(self, out: TextIO, dissector: Dissector) -> None:
+    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
         self.out = out
         self.peers = Peers(dissector)
 
@@ -66,7 +69,7 @@ SIZED = ("header", "body", "method", "?")
 class Csv:
     """All columns, with a line of their names in front, again where frames of another protocol follow."""
 
-    def __init__(self, out: TextIO, dissector: Dissector) -> None:
+    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
         self.writer = csv.writer(out, lineterminator="\n")
         self.names: list[str] = []
 
@@ -82,7 +85,7 @@ class Csv:
 class Text:
     """Packet, time, who to whom, channel, method and arguments; meant to be read."""
 
-    def __init__(self, out: TextIO, dissector: Dissector) -> None:
+    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
         self.out = out
         self.peers = Peers(dissector)
 

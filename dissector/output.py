@@ -14,13 +14,15 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, Semaphore, Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amqpscope.dissector.dissector import Row, Work
 from amqpscope.errors import Error
+
+if TYPE_CHECKING:  # readers of tables need the names here, not what makes rows
+    from amqpscope.dissector.dissector import Row, Work
 
 T = TypeVar("T")
 
@@ -190,7 +192,7 @@ class Output:
         self._error: Exception | None = None
         self._tables = {name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()}
 
-    def add(self, work: Work) -> None:
+    def add(self, work: "Work") -> None:
         """Have these rows made and written in the background; those of a table stay in order.
 
         Raises:
@@ -200,7 +202,7 @@ class Output:
         while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
             self._place(self._crew.result(self._work.popleft()))
 
-    def _place(self, rows: list[Row]) -> None:
+    def _place(self, rows: "list[Row]") -> None:
         for name, batch in rows:
             self.rows[name] += batch.num_rows
             table = self._tables[name]

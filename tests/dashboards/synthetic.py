@@ -30,7 +30,9 @@ TYPES = {
 
 def write(folder: Path, table: str, rows: Iterable[Mapping[str, Any]] = (), parts: int = 1) -> None:
     """Write a table with its schema, also without rows."""
-    schema = pa.schema([(c.name, TYPES[c.type]) for c in spec.tables()[table].columns])
+    declared = spec.tables()[table]
+    declared = declared.with_methods(spec.load(declared.methods_of)) if declared.methods_of else declared
+    schema = pa.schema([(c.name, TYPES[c.type]) for c in declared.columns])
     rows = list(rows)
     unknown = {key for row in rows for key in row} - set(schema.names)
     assert not unknown, unknown
@@ -258,7 +260,7 @@ def shop(folder: Path, publishes: int = 4000, seconds: float = 90.0, seed: int =
         "anomalies",
         [
             *(
-                {"connection_id": 101, "code": "tcp-hole", "severity": "warning", "detail": "1460 octets"}
+                {"connection_id": 101, "code": "tcp-gap", "severity": "warning", "detail": "1460 bytes"}
                 for _ in range(2)
             ),
             {"connection_id": 101, "code": "octets-skipped", "severity": "warning"},

@@ -96,11 +96,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 def test_the_page_is_whole(shop_page: str) -> None:
     reader = read(shop_page)
     headings = [s.title for s in page.sections(Tables())]
-    assert headings == ["What was captured", "What went wrong", "Connections"]
+    assert headings == ["Findings", "What was captured", "Verdicts on connections", "Connections"]
     ids = [a["id"] for _, a in reader.tags if "id" in a]
     assert len(ids) == len(set(ids))
     assert [i for i in ids if i in page._ORDER] == [name for name in page._ORDER if name != "streams"]
-    assert sum(tag == "svg" for tag, _ in reader.tags) == 2 * sum(tag == "figure" for tag, _ in reader.tags) >= 14
+    assert sum(tag == "svg" for tag, _ in reader.tags) == sum(tag == "figure" for tag, _ in reader.tags) >= 6
     assert all(a.get("role") == "img" and a.get("aria-label") for tag, a in reader.tags if tag == "svg")
     assert all(a.get("scope") == "col" for tag, a in reader.tags if tag == "th")
     assert "frame.number in {" in "".join(reader.text)
@@ -152,7 +152,7 @@ def test_tables_without_rows_are_normal(tmp_path: Path) -> None:
         synthetic.write(tmp_path, name)
     text = page.render(Tables(tmp_path, tmp_path))
     assert "No channel with several publishes in confirm mode." in text
-    assert "Nobody was seen to wait." in text
+    assert "No flow control seen." in text
     assert "<svg" not in text
     read(text)
 
@@ -175,7 +175,7 @@ def test_without_statistics_the_page_says_what_brings_them(shop: Tables) -> None
 def test_tables_that_are_not_complete_are_said(tmp_path: Path) -> None:
     dissected, analyzed = synthetic.shop(tmp_path, 50)
     (dissected / NOTE).write_text('{"complete": false}')
-    assert f"The tables in <code>{dissected}</code> are not complete" in page.render(Tables(dissected))
+    assert f"<code>{dissected}</code> is incomplete: dissect was interrupted." in page.render(Tables(dissected))
     assert Tables(None, analyzed).unfinished() == []
 
 
@@ -184,9 +184,9 @@ def test_statistics_of_other_tables_are_said(tmp_path: Path) -> None:
     (dissected / NOTE).write_text('{"complete": true, "rows": {}}')
     digest = hashlib.sha256((dissected / NOTE).read_bytes()).hexdigest()[:16]
     (analyzed / NOTE).write_text(json.dumps({"complete": True, "made_of": digest}))
-    assert "written anew" not in page.render(Tables(dissected, analyzed))
+    assert "changed after" not in page.render(Tables(dissected, analyzed))
     (dissected / NOTE).write_text('{"complete": true, "rows": {"messages": 1}}')
-    assert "written anew after the statistics" in page.render(Tables(dissected, analyzed))
+    assert "changed after the statistics" in page.render(Tables(dissected, analyzed))
 
 
 def run(*arguments: str) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpscope.dashboards import verdicts
+from amqpscope.dashboards import failures, verdicts
 from amqpscope.dashboards.section import Figure, Grid
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector import program
@@ -44,16 +44,17 @@ def test_errors_of_channels_have_their_text(failed: Tables) -> None:
 
 
 def test_a_ladder_has_every_step_of_its_connection(failed: Tables) -> None:
-    group = next(g for g in verdicts.query(failed).worst_first if g.first["handshake_outcome"] == "vhost-not-found")
+    group = next(g for g in failures.query(failed).worst_first if g.first["handshake_outcome"] == "vhost-not-found")
     steps = ladder.steps(group.first)
     assert [s.name for s in steps[:4]] == ["SYN", "SYN-ACK", "ACK", "header"]
     assert [s.packet for s in steps] == sorted(s.packet or 0 for s in steps)
     assert [s.name for s in steps if s.is_proof][-1] == "connection.close"
     drawn = [p for p in verdicts.section(failed).parts if isinstance(p, Figure)]
-    assert len(drawn) == verdicts.LADDERS
-    assert all(figure.wide.count("<g") and figure.narrow for figure in drawn)
+    assert len(drawn) == failures.LADDERS
+    assert all(figure.drawing.count("<g") for figure in drawn)
 
 
 def test_where_nothing_failed_the_section_says_so(tmp_path: Path) -> None:
-    assert verdicts.section(dissected(tmp_path / "tables", "pika_confirms")).empty
+    section = verdicts.section(dissected(tmp_path / "tables", "pika_confirms"))
+    assert "Connections: 1 of 1 came up, none ended badly." in section.empty or section.lead
     assert verdicts.section(Tables()).empty == "No connections."

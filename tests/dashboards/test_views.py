@@ -9,16 +9,18 @@ import pytest
 from amqpscope.dashboards import (
     captured,
     connections,
+    filters,
+    findings,
     heatmap,
     percentiles,
     rpcs,
     slowest,
     staircase,
     summary,
-    units,
+    verdicts,
     waits,
 )
-from amqpscope.dashboards.section import left_out
+from amqpscope.dashboards.section import of_all
 from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.test_tables import rows
@@ -75,7 +77,7 @@ def test_heat_levels() -> None:
 
 
 def test_staircase_is_exact_where_it_can_be(shop: Tables) -> None:
-    channel = next(c for c in staircase.channels(shop) if (c.connection_id, c.channel) == (100, 2))
+    channel = next(c for c in staircase.channels(shop, 3) if (c.connection_id, c.channel) == (100, 2))
     data = staircase.query(shop, channel)
     mine = [r for r in rows(shop, "confirms") if (r["connection_id"], r["channel"]) == (100, 2)]
     assert data.exact
@@ -145,13 +147,13 @@ def test_slowest_and_their_filters(shop: Tables) -> None:
         (r["latency_ns"] for r in rows(shop, "confirms") if r["latency_ns"]), reverse=True
     )[:3]
     row = {"begin_capture": "a", "begin_packet": 123, "end_capture": "a", "end_packet": 456}
-    assert slowest.display_filters(row, 40112) == ["tcp.port == 40112 && frame.number in {123, 456}"]
-    assert slowest.display_filters({**row, "end_packet": 123}, None) == ["frame.number == 123"]
-    assert slowest.display_filters({**row, "end_capture": "b"}, 1) == [
+    assert filters.of_ends(row, 40112) == ["tcp.port == 40112 && frame.number in {123, 456}"]
+    assert filters.of_ends({**row, "end_packet": 123}, None) == ["frame.number == 123"]
+    assert filters.of_ends({**row, "end_capture": "b"}, 1) == [
         "tcp.port == 1 && frame.number == 123",
         "tcp.port == 1 && frame.number == 456",
     ]
-    assert slowest.display_filters({**row, "begin_packet": None, "end_packet": None}, 1) == []
+    assert filters.of_ends({**row, "begin_packet": None, "end_packet": None}, 1) == []
 
 
 def test_unanswered_are_ranked_by_their_wait(shop: Tables) -> None:
@@ -164,7 +166,7 @@ def test_unanswered_are_ranked_by_their_wait(shop: Tables) -> None:
 
 def test_requests_with_errors_come_first(shop: Tables) -> None:
     first = rpcs.query(shop)[0]
-    assert (first["request"], first["errors"], first["asked"]) == ("queue.declare", 1, 17)
+    assert (first["request"], first["errors"], first["count"]) == ("queue.declare", 1, 17)
     assert rpcs.errors(shop) == [{"request": "queue.declare", "reply_code": 406, "count": 1}]
 
 
@@ -174,7 +176,7 @@ def test_failed_handshakes_come_first_and_the_rest_is_counted(shop: Tables) -> N
     assert len(listed) == connections.MOST
     assert len({r["connection_id"] for r in listed}) == connections.MOST
     section = connections.section(shop)
-    assert section.parts[0].note == "10 more connections left out."
+    assert section.parts[0].note == "30 of 40 shown."
 
 
 def test_capture_points_are_named_where_there_are_several(shop: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +186,9 @@ def test_capture_points_are_named_where_there_are_several(shop: Tables, monkeypa
     assert connections.vantages(shop) == "broker.pcap, client.pcap"
 
 
-def test_what_is_left_out_is_counted_as_all_numbers_of_the_page_are() -> None:
-    assert left_out(15, 1_066, "intervals") == f"{units.count(1_051)} more intervals left out."
+def test_what_is_shown_of_all_is_counted() -> None:
+    assert of_all(15, 1_500) == "15 of 1,500 shown."
+    assert of_all(15, 15) == ""
 
 
 def test_losses_stand_first_and_are_summed(shop: Tables) -> None:
@@ -196,20 +199,20 @@ def test_losses_stand_first_and_are_summed(shop: Tables) -> None:
     assert data.lost["lost_bytes"] == 2_920
     assert [(r["code"], r["count"], r["connections"]) for r in data.anomalies] == [
         ("capture-truncated", 1, 0),
-        ("tcp-hole", 2, 1),
+        ("tcp-gap", 2, 1),
         ("octets-skipped", 1, 1),
         ("content-abandoned", 3, 3),
     ]
 
 
-def test_numbers_that_are_not_certain_are_told_with_what_was_lost(tmp_path: Path) -> None:
+def test_numbers_that_are_not_certain_stand_with_what_was_lost(tmp_path: Path) -> None:
     unsure = [{"connection_id": 1, "publish_seq_unsure": value} for value in (True, True, False, None)]
     synthetic.write(tmp_path / "tables", "captures")
     synthetic.write(tmp_path / "tables", "messages", unsure)
     told = [{"connection_id": 1, "numbered_by": how} for how in ("inferred", "proven", "counted", None)]
     synthetic.write(tmp_path / "stats", "confirms", told)
     for tables, numbers in ((Tables(tmp_path / "tables", tmp_path / "stats"), ["2", "1"]),
-                            (Tables(tmp_path / "tables"), ["2", "not told"])):  # fmt: skip
+                            (Tables(tmp_path / "tables"), ["2", "not known"])):  # fmt: skip
         shown = {reading.name: reading.value for reading in captured.section(tables).losses}
         names = ("publishes of uncertain number", "confirms by inferred number")
         assert [shown[name] for name in names] == numbers
@@ -228,7 +231,7 @@ def test_one_operation_is_enough(tmp_path: Path) -> None:
     data = heatmap.query(at, heatmap.METRICS[0])
     assert data.counts.sum() == 1
     assert staircase.channels(at) == []
-    heatmap.figure(data)
+    assert "One latency: 0 ns." in heatmap.part(data).text
 
 
 def test_publishes_at_one_instant_have_a_staircase(tmp_path: Path) -> None:
@@ -266,5 +269,5 @@ def test_no_time_is_too_strange(tmp_path: Path, low: int | None, high: int | Non
         tmp_path, "connections", [{"connection_id": 1, "first_ts_ns": low, "last_ts_ns": high, "bytes": low}]
     )
     at = Tables(tmp_path, tmp_path)
-    for view in (captured, connections, summary, heatmap, staircase, waits, slowest, rpcs):
+    for view in (findings, captured, verdicts, connections, summary, heatmap, staircase, waits, slowest, rpcs):
         view.section(at)
