@@ -35,6 +35,8 @@ def _vocabulary() -> dict[tuple[int, str], int]:
 
 
 _WORDS = _vocabulary()
+WORDS = 1 + max(_WORDS.values())
+"""Numbers of events (`what`) are below this."""
 
 
 def what(source: int, name: str = "") -> int:
@@ -87,8 +89,39 @@ class Events:
         return len(self.source)
 
     def slice(self, first: int, count: int) -> Events:
-        """Some of the events; tables are not copied."""
-        return Events(self.tables, self.source[first : first + count], self.row[first : first + count])
+        """Some of the events; neither tables nor a matrix that is there are copied."""
+        some = slice(first, first + count)
+        return self._with(self.tables, self.source[some], self.row[some], some)
+
+    def with_rows(self, source: int, rows: pa.Table) -> Events:
+        """The same events with other rows of a source; no column that EV is made of may differ.
+
+        Args:
+            source: one of SOURCES.
+            rows: one for each of its events, in their order.
+        """
+        row = self.row.copy()
+        at = np.flatnonzero(self.source == source)
+        row[at] = np.arange(len(at))
+        return self._with({**self.tables, source: rows}, self.source, row, slice(None))
+
+    def rows_of(self, source: int) -> pa.Table:
+        """The rows of a source's events, in their order; not copied where they lie together."""
+        rows = self.row[self.source == source]
+        if source not in self.tables:
+            raise KeyError(source)
+        first = int(rows[0]) if len(rows) else 0
+        if np.array_equal(rows, np.arange(first, first + len(rows))):
+            return self.tables[source].slice(first, len(rows))
+        return self.tables[source].take(pa.array(rows))
+
+    def _with(self, tables: Mapping[int, pa.Table], source: Any, row: Any, some: slice) -> Events:
+        """Events of which what was computed already is not computed again."""
+        made = Events(tables, source, row)
+        for name in ("what", "matrix"):
+            if name in self.__dict__:
+                made.__dict__[name] = self.__dict__[name][some]
+        return made
 
     @cached_property
     def _places(self) -> dict[int, tuple[Any, Any]]:

@@ -59,7 +59,7 @@ class Waiting:
     def _add(self, rows: pa.Table) -> None:
         size = rows.nbytes
         if self._held + size > self.room:
-            rows = _spilled(rows)
+            rows = spilled(rows)
         else:
             self._held += size
         self._chunks.append(rows)
@@ -128,7 +128,7 @@ class Waiting:
         self._chunks, self._left, self._firsts = (
             [found[number] for number in kept] for found in (self._chunks, self._left, self._firsts)
         )
-        self._held = sum(rows.nbytes for rows in self._chunks if not _is_mapped(rows))
+        self._held = sum(rows.nbytes for rows in self._chunks if not is_mapped(rows))
 
     def forget(self, before: int) -> None:
         """Let chunks go of which all rows have ids below this."""
@@ -156,8 +156,8 @@ class Waiting:
 _MAPPED = b"amqpscope mapped"
 
 
-def _spilled(rows: pa.Table) -> pa.Table:
-    """The rows in a file that is mapped; it goes when they do."""
+def spilled(rows: pa.Table) -> pa.Table:
+    """Write rows to a file that is mapped; it goes when they do."""
     marked = rows.replace_schema_metadata({_MAPPED: b"1"})
     handle, path = tempfile.mkstemp(prefix="amqpscope-", suffix=".arrow")
     os.close(handle)
@@ -169,5 +169,6 @@ def _spilled(rows: pa.Table) -> pa.Table:
         os.unlink(path)  # noqa: PTH108 - the mapping keeps it
 
 
-def _is_mapped(rows: pa.Table) -> bool:
+def is_mapped(rows: pa.Table) -> bool:
+    """Whether `spilled` wrote these rows."""
     return _MAPPED in (rows.schema.metadata or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from amqpscope.pipelines.numbers import QUIET_NS
+from amqpscope.pipelines.walks.turns import QUIET_NS
 from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9
@@ -53,16 +53,30 @@ CLIENTS = {
 }
 
 
-def conversation(rnd: random.Random, client: str) -> Conversation:
-    """Publishes as this client sends them, and the answers of a broker that takes less than `QUIET_NS` for each."""
+BROKERS = [(100_000, MS), (MS, 20 * MS), (50 * MS, 200 * MS), (1600 * MS, 10 * MS), (2 * S, 6 * S)]
+"""The least time to a confirm, and how much more it may be."""
+
+
+def conversation(
+    rnd: random.Random, client: str, publishes: tuple[int, int] = (10, 60), changes: bool = False
+) -> Conversation:
+    """Publishes as this client sends them, and the answers of a broker that takes less than `QUIET_NS` for each.
+
+    `changes`: at one place the broker becomes slower or faster, and its answers may come in another order.
+    """
     window, batch, between = CLIENTS[client]
-    base, spread = rnd.choice([(100_000, MS), (MS, 20 * MS), (50 * MS, 200 * MS), (1600 * MS, 10 * MS), (2 * S, 6 * S)])
+    base, spread = rnd.choice(BROKERS)
     tick = rnd.choice([1, MS, 20 * MS])
     in_order = rnd.random() < 0.6
     sent: list[int] = []
     answered: list[int] = []
     now = rnd.randrange(S)
-    for number in range(1, rnd.randint(10, 60)):
+    total = rnd.randint(*publishes)
+    change = rnd.randrange(total) if changes else total
+    for number in range(1, total):
+        if number == change:
+            base, spread = rnd.choice(BROKERS)
+            in_order = rnd.random() < 0.6
         now += rnd.randint(*between)
         if len(sent) >= window:
             now = max(now, sorted(answered)[len(sent) - window] + rnd.randint(1, 50_000))
@@ -99,10 +113,10 @@ class Seen:
     all_answers: bool
 
 
-def damaged(rnd: random.Random, told: Conversation) -> Seen:
-    """A capture that begins in the middle, or misses packets, or both; it may end early."""
+def damaged(rnd: random.Random, told: Conversation, begins_late: float = 0.6) -> Seen:
+    """A capture that begins in the middle (with this chance), or misses packets, or both; it may end early."""
     events = told.events
-    late = rnd.random() < 0.6
+    late = rnd.random() < begins_late
     begin = rnd.randrange(len(events) // 2) if late else 0
     stop = len(events) if rnd.random() < 0.5 else rnd.randrange(begin + 1, len(events) + 1)
     last_ns = events[stop - 1].ts_ns + rnd.choice([0, rnd.randrange(2 * S), rnd.randrange(60 * S)])

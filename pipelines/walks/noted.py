@@ -1,0 +1,332 @@
+"""What is noted of connections so that the numbers of their publishes can be told: rows for `turns`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from mmap import MADV_DONTNEED, PAGESIZE, mmap
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from amqpscope import spec
+from amqpscope.pipelines.walks.connection import CLIENT, SERVER, is_gap
+from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, WORDS, what
+from amqpscope.pipelines.walks.store import SPILL, grown
+from amqpscope.pipelines.walks.telling import tell
+from amqpscope.pipelines.walks.turns import (
+    BASE,
+    CLIENT_CLOSE,
+    CLIENT_CLOSES_ALL,
+    CONFIRM,
+    NONE,
+    OTHER_CLOSE,
+    OTHER_CLOSES_ALL,
+    OVER,
+    TURN,
+    UNSURE,
+)
+
+KEEP = 1 << 16
+"""Rows of a connection before its first publish without a certain number that are looked at."""
+
+_PUBLISH = what(MESSAGES, "publish")
+_ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
+_OPEN, _CLOSE, _CLOSE_ALL = (what(FRAMES, name) for name in ("channel.open", "channel.close", "connection.close"))
+_IS_GAP = np.zeros(WORDS, bool)
+_IS_GAP[[word for word in (what(ANOMALIES, code) for code in spec.anomalies()) if is_gap(word)]] = True
+_NOTED = _IS_GAP.copy()
+_NOTED[[_PUBLISH, _ACK, _NACK, _OPEN, _CLOSE, _CLOSE_ALL]] = True
+_ALL = -1
+"""Key of what concerns a connection."""
+_CHANNELS = 1 << 16
+_BEFORE_ALL = -(1 << 62)
+
+
+class Entries(NamedTuple):
+    """Rows for events."""
+
+    rows: Any  # TURN: EPOCH is a key of the channel epoch; GAP and LOST count from the first event
+    at: Any  # positions of their events
+    gaps: Any  # positions of gaps in what the client sent
+    lost: Any  # of gaps in what the broker sent
+    gap_ts: Any  # time of each of the former
+
+
+def is_publish(matrix: Any) -> Any:
+    """Which events (EV) are publishes on channels."""
+    return (matrix[:, EV.WHAT] == _PUBLISH) & (matrix[:, EV.CHANNEL] >= 0) & (matrix[:, EV.EPOCH] >= 0)
+
+
+def entries(matrix: Any, unsure: Any, said: Any) -> Entries:
+    """Rows for events, and where frames may be missing.
+
+    Args:
+        matrix: the events (EV).
+        unsure: which of them are publishes without a certain number.
+        said: numbers that their headers give (int64), -1 for none; None for none at all.
+    """
+    at = np.flatnonzero(_NOTED[matrix[:, EV.WHAT]] | (matrix[:, EV.CUT] > 0))
+    some = matrix[at]
+    word, side, cut = some[:, EV.WHAT], some[:, EV.FROM_CLIENT], some[:, EV.CUT]
+    by_client = side == CLIENT
+    placed = (some[:, EV.CHANNEL] >= 0) & (some[:, EV.EPOCH] >= 0)
+    publish = is_publish(some)
+    answer = ((word == _ACK) | (word == _NACK)) & (side == SERVER) & (some[:, EV.NUMBER] > 0)
+    closes, opens = placed & (word == _CLOSE), placed & (word == _OPEN) & by_client & (some[:, EV.EPOCH] > 0)
+    kind = np.full(len(at), -1)
+    kind[publish] = unsure[at[publish]]
+    kind[answer & placed] = CONFIRM
+    kind[closes | opens] = OTHER_CLOSE
+    kind[closes & by_client] = CLIENT_CLOSE
+    kind[word == _CLOSE_ALL] = OTHER_CLOSES_ALL
+    kind[(word == _CLOSE_ALL) & by_client] = CLIENT_CLOSES_ALL
+
+    missing = _IS_GAP[word]
+    gap = by_client & (missing | ((some[:, EV.SOURCE] == FRAMES) & (cut == 1)))
+    lost = (side == SERVER) & (missing | ((some[:, EV.SOURCE] == FRAMES) & (cut > 0)))
+    noted = kind >= 0
+    rows = np.empty((np.count_nonzero(noted), len(TURN)), np.int64)
+    rows[:, TURN.KIND] = kind[noted]
+    key = (some[:, EV.CHANNEL] << 32 | some[:, EV.EPOCH]) - opens
+    rows[:, TURN.EPOCH] = np.where(kind >= CLIENT_CLOSES_ALL, _ALL, key)[noted]
+    begun = np.where(some[:, EV.FIRST_TS] >= 0, some[:, EV.FIRST_TS], some[:, EV.TS])
+    rows[:, TURN.TS] = some[noted, EV.TS]
+    rows[:, TURN.BEGUN] = begun[noted]
+    rows[:, TURN.NUMBER] = np.where(kind <= CONFIRM, some[:, EV.NUMBER], -1)[noted]
+    rows[:, TURN.SAID] = -1 if said is None else said[at[noted]]
+    rows[:, TURN.GAP] = np.cumsum(gap)[noted]
+    rows[:, TURN.LOST] = np.cumsum(lost)[noted]
+    return Entries(rows, at[noted], at[gap], at[lost], some[gap, EV.TS])
+
+
+def silences(matrix: Any) -> Any:
+    """Of events that are connections: when nothing came any more."""
+    mine = matrix[matrix[:, EV.SOURCE] == CONNECTIONS]
+    return np.where(mine[:, EV.NUMBER] >= 0, mine[:, EV.NUMBER], mine[:, EV.TS])
+
+
+def _bases(count: int) -> Any:
+    made = np.zeros((count, len(BASE)), np.int64)
+    made[:, BASE.AHEAD] = NONE
+    return made
+
+
+class Noted:
+    """Rows of the connection that is open; beyond SPILL bytes they lie in a file."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._parts: list[Any] = []
+        self._file: IO[bytes] | None = None
+        """What is before the parts."""
+        self._map: mmap | None = None
+        self._bytes = 0
+        """In memory."""
+        self._bases = _bases(16)
+        self._epochs: dict[int, int] = {}
+        """Number of each channel epoch by its key."""
+        self._gap_ts = np.full(16, _BEFORE_ALL)
+        self._gap = 0
+        self._lost = 0
+        self._silence = -1
+
+    def add(self, matrix: Any, unsure: Any, said: Any = None) -> None:
+        """Note events (see `entries`)."""
+        found = entries(matrix, unsure, said)
+        rows = found.rows
+        silent = silences(matrix)
+        if len(silent):
+            self._silence = int(silent[-1])
+        if len(rows):
+            rows[:, TURN.GAP] += self._gap
+            rows[:, TURN.LOST] += self._lost
+            self._set_epochs(rows)
+            self._append(rows)
+        self._gap_ts = grown(self._gap_ts, self._gap + 1 + len(found.gap_ts))
+        self._gap_ts[self._gap + 1 : self._gap + 1 + len(found.gap_ts)] = found.gap_ts
+        self._gap += len(found.gap_ts)
+        self._lost += len(found.lost)
+
+    def _set_epochs(self, rows: Any) -> None:
+        """Channel epochs by number instead of by key."""
+        keys = rows[:, TURN.EPOCH]
+        if (keys == keys[0]).all():
+            keys, which = keys[:1], np.zeros(len(keys), np.int64)
+        else:
+            keys, which = np.unique(keys, return_inverse=True)
+        numbers = [0 if key == _ALL else self._epochs.setdefault(key, len(self._epochs)) for key in keys.tolist()]
+        rows[:, TURN.EPOCH] = np.array(numbers, np.int64)[which]
+        have = len(self._bases)
+        self._bases = grown(self._bases, len(self._epochs))
+        self._bases[have:, BASE.AHEAD] = NONE
+
+    def _append(self, rows: Any) -> None:
+        self._parts.append(rows)
+        self.count += len(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > SPILL:
+            self._file = self._file or TemporaryFile(prefix="amqpscope-")  # noqa: SIM115 - it goes with this
+            self._write()
+
+    def _write(self) -> None:
+        assert self._file is not None
+        for part in self._parts:
+            self._file.write(part)
+        self._parts, self._bytes = [], 0
+
+    def rows(self) -> Any:
+        """All rows (TURN), which may be written to."""
+        if self._file is not None:
+            self._write()
+            self._file.flush()
+            self._map = mmap(self._file.fileno(), 0)
+            return np.frombuffer(self._map, np.int64).reshape(self.count, len(TURN))
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([np.zeros((0, len(TURN)), np.int64), *self._parts])]
+        return self._parts[0]
+
+    def release(self, first: int, end: int) -> None:
+        """Let rows of the file go from memory, until they are used again."""
+        if self._map is not None:
+            width = 8 * len(TURN)
+            begin = first * width // PAGESIZE * PAGESIZE
+            self._map.madvise(MADV_DONTNEED, begin, end * width - begin)
+
+    def first_unsure(self) -> int:
+        """Row of the first publish without a certain number; -1 for none."""
+        found = self.rows()[:, TURN.KIND] == UNSURE
+        return int(np.argmax(found)) if found.any() else -1
+
+    def fold(self, first: int) -> None:
+        """Forget the rows before one of them, but for counts."""
+        if first <= 0:
+            return
+        rows = self.rows()
+        old = rows[:first]
+        bases = self._bases
+        mine = old[old[:, TURN.KIND] <= CONFIRM]
+        np.maximum.at(bases[:, BASE.UNTIL], mine[:, TURN.EPOCH], mine[:, TURN.TS])
+        mine = mine[mine[:, TURN.KIND] < CONFIRM]
+        epoch = mine[:, TURN.EPOCH]
+        order = np.argsort(epoch, kind="stable")
+        in_order = epoch[order]
+        turn = np.empty(len(mine), np.int64)
+        turn[order] = np.arange(1, len(mine) + 1) - np.searchsorted(in_order, in_order)
+        turn += bases[epoch, BASE.COUNT]
+        numbered = mine[:, TURN.NUMBER] >= 0
+        np.maximum.at(bases[:, BASE.AHEAD], epoch[numbered], (mine[:, TURN.NUMBER] - turn)[numbered])
+        np.maximum.at(bases[:, BASE.GAP], epoch, mine[:, TURN.GAP])
+        np.add.at(bases[:, BASE.COUNT], epoch, 1)
+        rows = rows[first:].copy()
+        self._parts, self.count, self._bytes = [rows], len(rows), rows.nbytes
+        self._file = self._map = None
+        if len(self._epochs) > 2 * _CHANNELS:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Forget epochs that are over and of which there are no rows."""
+        last: dict[int, int] = {}
+        for key in self._epochs:
+            last[key >> 32] = max(key, last.get(key >> 32, key))
+        rows = self.rows()
+        used = np.zeros(len(self._epochs), bool)
+        used[rows[rows[:, TURN.KIND] < CLIENT_CLOSES_ALL, TURN.EPOCH]] = True
+        used[[self._epochs[key] for key in last.values()]] = True
+        place = np.cumsum(used) - 1
+        keys = np.array(list(self._epochs), np.int64)[used]
+        self._epochs = {key: number for number, key in enumerate(keys.tolist())}
+        bases = _bases(len(keys) + 16)
+        bases[: len(keys)] = self._bases[: len(used)][used]
+        self._bases = bases
+        rows[:, TURN.EPOCH] = np.where(rows[:, TURN.KIND] < CLIENT_CLOSES_ALL, place[rows[:, TURN.EPOCH]], 0)
+
+    def tell(self, compiled: bool) -> Any:
+        """The connection is over: tell the numbers. Returns the rows (see `telling.tell`)."""
+        over = np.full((1, len(TURN)), -1, np.int64)
+        over[0, [TURN.KIND, TURN.EPOCH]] = OVER, 0
+        over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
+        self._append(over)
+        rows = self.rows()
+        tell(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], compiled, self.release)
+        return rows
+
+    def parts(self) -> dict[str, Any]:
+        """Return the rows and what belongs to them, as parts of a state (`store.pack`)."""
+        return {
+            "rows": self.rows(),
+            "bases": self._bases[: len(self._epochs)],
+            "epochs": np.array(list(self._epochs), np.int64),
+            "gap_ts": self._gap_ts[: self._gap + 1],
+            "last": [self._lost, self._silence],
+        }
+
+    def put_back(self, parts: Mapping[str, Any]) -> None:
+        """Go on with what `parts` gave."""
+        self._bases, self._gap_ts = parts["bases"], parts["gap_ts"]
+        self._gap = len(self._gap_ts) - 1
+        self._append(parts["rows"])
+        self._epochs = {key: number for number, key in enumerate(parts["epochs"].tolist())}
+        self._lost, self._silence = parts["last"]
+
+
+def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any, Any, Any]:
+    """Tell the numbers of publishes of connections that are all there.
+
+    Args:
+        matrix: their events (EV), one connection after the other.
+        unsure: see `entries`.
+        said: see `entries`.
+        compiled: whether kernels are compiled.
+
+    Returns:
+        Positions of publishes, their numbers (-1 for none told here), how these are known (0 for none).
+    """
+    found = entries(matrix, unsure, said)
+    identity = matrix[:, EV.CONNECTION]
+    starts = np.flatnonzero(np.append(True, identity[1:] != identity[:-1]))
+    ends = np.append(starts[1:], len(matrix)) - 1
+    ordinal = np.repeat(np.arange(len(starts)), ends - starts + 1)
+    # A connection begins with a gap before all times: that of another does not count.
+    gap, lost = (np.searchsorted(places, ends, "right") for places in (found.gaps, found.lost))
+    times = np.insert(found.gap_ts, np.append(0, gap[:-1]), _BEFORE_ALL)
+
+    over = np.full((len(starts), len(TURN)), -1, np.int64)
+    over[:, TURN.KIND] = OVER
+    mine = matrix[:, EV.SOURCE] == CONNECTIONS
+    over[ordinal[mine], TURN.TS] = silences(matrix)
+    over[:, TURN.GAP] = gap
+    over[:, TURN.LOST] = lost
+    rows = np.insert(found.rows, np.searchsorted(found.at, ends, "right"), over, axis=0)
+    at = np.insert(found.at, np.searchsorted(found.at, ends, "right"), ends)
+    of = ordinal[at]
+    rows[:, TURN.GAP] += of
+
+    # Channel epochs by number, those of a connection together.
+    single = rows[:, TURN.KIND] < CLIENT_CLOSES_ALL
+    key = rows[:, TURN.EPOCH]
+    _, channel = np.unique(of[single] * _CHANNELS + (key[single] >> 32), return_inverse=True)
+    epochs, number = np.unique(channel << 32 | (key[single] & 0xFFFFFFFF), return_inverse=True)
+    owner = np.zeros(len(epochs), np.int64)
+    owner[number] = of[single]
+    rows[single, TURN.EPOCH] = number
+    rows[~single, TURN.EPOCH] = np.searchsorted(owner, of[~single])
+    rows[~single, TURN.NUMBER] = np.searchsorted(owner, of[~single], "right")
+    _leave_out(rows, of)
+
+    tell(rows, _bases(len(epochs)), times, compiled)
+    publishes = rows[:, TURN.KIND] <= UNSURE
+    return at[publishes], rows[publishes, TURN.NUMBER], rows[publishes, TURN.SAID]
+
+
+def _leave_out(rows: Any, of: Any) -> None:
+    """Leave the confirms out that `Noted` would have forgotten: more than KEEP rows before the first that is unsure."""
+    if len(rows) <= KEEP:
+        return
+    unsure = np.flatnonzero(rows[:, TURN.KIND] == UNSURE)
+    connections, first = np.unique(of[unsure], return_index=True)
+    place = np.searchsorted(connections, of)
+    known = place < len(connections)
+    since = np.zeros(len(rows), np.int64)
+    since[known] = unsure[first][place[known]] - KEEP
+    rows[(rows[:, TURN.KIND] == CONFIRM) & (np.arange(len(rows)) < since), TURN.NUMBER] = 0

@@ -1,0 +1,759 @@
+"""Numbers told from confirms: by hand, and for conversations and recordings of which a part was taken away."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from amqpscope.pipelines import here
+from amqpscope.pipelines.walks import held, noted, telling
+from amqpscope.pipelines.walks.events import ANOMALIES, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.walks.numbers import Numbering
+from amqpscope.pipelines.walks.turns import AGAIN, QUIET_NS, ROUNDS
+from tests.captures.damage.ways import Capture, late, lossy
+from tests.captures.damage.ways import numbered as with_numbers
+from tests.dissector.builders import Packet
+from tests.dissector.runs import dissect_packets, recorded, rows
+from tests.pipelines.conversations import CLIENTS, Conversation, Seen, conversation, damaged
+from tests.pipelines.scenario import TICK, Connection, arrow
+
+CASES = 140
+RECORDED = (
+    "pika_confirms", "many_confirms", "orders_pika", "orders_amqplib", "reject_publish", "mandatory_returns",
+    "equal_returns", "second_confirm_select", "publish_before_confirm", "channel_reopened",
+)  # fmt: skip
+SEEDS = 2
+SOURCES = ("connections", "anomalies", "amqp091_frames", "messages")
+CHANNEL = ("connection_id", "channel", "channel_epoch")
+GAPS = ("tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown")
+Row = dict[str, Any]
+
+
+def numbered(
+    tables: dict[str, pa.Table], size: int = here.BATCH, compiled: bool = False, again: bool = False, **how: Any
+) -> list[Events]:
+    """What comes out of the stage; with `again` the state is taken out after each batch, and put back into another."""
+    stage = Numbering(compiled, **how)
+    found = []
+    for batch in here.batches(tables, size):
+        found += stage.feed(batch)
+        if again:
+            state = stage.take_out()
+            stage = Numbering(compiled, **how)
+            stage.put_back(state)
+    return [*found, *stage.finish()]
+
+
+def rows_of(batches: Iterable[Events], source: int) -> list[Row]:
+    """Rows of a source, in the order of events."""
+    found: list[Row] = []
+    for each in batches:
+        if source in each.tables:
+            found += each.rows_of(source).to_pylist()
+    return found
+
+
+def confirms(batches: list[Events]) -> list[Row]:
+    """Publishes with numbers, and the first answer to each, where none that came before may be lost (plain loops)."""
+    answers: dict[Any, list[Row]] = {}
+    for row in rows_of(batches, FRAMES):
+        if row["method"] in ("basic.ack", "basic.nack") and not row["from_client"] and row["delivery_tag"] is not None:
+            answers.setdefault(tuple(row[name] for name in CHANNEL), []).append(row)
+    lost: dict[int, list[int]] = {}
+    for row in rows_of(batches, ANOMALIES):
+        if not row["from_client"] and row["code"] in GAPS:
+            lost.setdefault(row["connection_id"], []).append(row["frame_no"])
+    found = []
+    for row in rows_of(batches, MESSAGES):
+        if row["kind"] != "publish" or row["publish_seq"] is None:
+            continue
+        number, sent = row["publish_seq"], row["frame_no"]
+        gap = min((frame for frame in lost.get(row["connection_id"], ()) if frame > sent), default=1 << 62)
+        after = [each for each in answers.get(tuple(row[name] for name in CHANNEL), ()) if each["frame_no"] > sent]
+        after = [
+            each
+            for each in after
+            if (
+                each["delivery_tag"] >= number and each["frame_no"] < gap
+                if each["multiple"]
+                else each["delivery_tag"] == number
+            )
+        ]
+        answer = min(after, key=lambda each: each["frame_no"], default=None)
+        when = answer and answer["ts_ns"]
+        timed = answer is not None and row["numbered_by"] != "inferred" and not row["unfinished"]
+        latency = when - row["ts_ns"] if timed else None
+        found.append(row | {"confirm_ts_ns": when, "latency_ns": latency})
+    return found
+
+
+# By hand: a connection, and for each row of `confirms` the number, how it is known, and the latency in ticks.
+
+Wanted = list[tuple[int, str, int | None]]
+LONG = QUIET_NS // TICK
+
+
+class Begun(Connection):
+    """A connection whose beginning was not seen."""
+
+    def send(self, **columns: Any) -> int:
+        return self.publish(None, **({"publish_seq_unsure": True} | columns))
+
+    def rest(self) -> None:
+        """Nothing is said for long."""
+        self.waited = getattr(self, "waited", 0) + LONG
+
+    def frame(self, *args: Any, **columns: Any) -> int:
+        ts_ns = (len(self.frames) + getattr(self, "waited", 0)) * TICK
+        return super().frame(*args, **({"ts_ns": ts_ns, "first_ts_ns": ts_ns} | columns))
+
+    def rounds(self, numbers: Iterable[int], sure: bool = False, outstanding: int = 0, clock: bool = False) -> None:
+        """Each publish waits for the confirm of one: of itself, or of that which is the last but so many."""
+        for number in numbers:
+            if sure:
+                self.publish(number)
+            else:
+                self.send()
+            self.waited = getattr(self, "waited", 0) + (8 if clock else 4 + number % 3 * 6)
+            if number > outstanding:
+                self.ack(number - outstanding)
+
+    @property
+    def end(self) -> int:
+        return (len(self.frames) + getattr(self, "waited", 0)) * TICK
+
+
+def waits_for_each() -> tuple[Connection, Wanted]:
+    c = Begun()
+    for number in (71, 72, 73):
+        c.send()
+        c.ack(number)
+    return c, [(number, "inferred", None) for number in (71, 72, 73)]
+
+
+def pauses_once() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.send()
+    c.ack(71)
+    c.rest()
+    c.send()
+    c.send()
+    c.nack(73, True)
+    c.send()
+    return c, [(71, "proven", 1), (72, "proven", 4), (73, "proven", 1), (74, "proven", None)]
+
+
+def pauses_at_the_end() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.send()
+    c.ack(71)
+    c.send()
+    c.ack(72)
+    c.rest()
+    return c, [(71, "proven", 1), (72, "proven", 1)]
+
+
+def pauses_with_some_under_way() -> tuple[Connection, Wanted]:
+    """The pause is behind an answer that does not give the largest bound."""
+    c = Begun()
+    c.send()
+    c.send()
+    c.ack(71)
+    c.rest()
+    c.ack(72)
+    c.send()
+    c.ack(73)
+    return c, [(71, "inferred", None), (72, "inferred", None), (73, "inferred", None)]
+
+
+def stalls_while_one_is_under_way() -> tuple[Connection, Wanted]:
+    """The broker takes long for once, and no other confirm tells of it."""
+    c = Begun()
+    c.send()
+    c.send()
+    c.ack(71)  # the first of both
+    c.rest()
+    c.send()
+    c.send()
+    return c, [(70, "inferred", None), (71, "inferred", None), (72, "inferred", None), (73, "inferred", None)]
+
+
+def others_may_follow_the_last() -> tuple[Connection, Wanted]:
+    """The last answer may be for a publish that the capture missed, which no hole tells."""
+    c = Begun()
+    c.send()
+    c.send()
+    c.ack(71)
+    c.ack(72)
+    c.rest()
+    return c, [(71, "inferred", None), (72, "inferred", None)]
+
+
+def an_answer_may_be_lost() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.send()
+    c.ack(71)
+    c.rest()
+    c.lose(from_client=False)
+    c.send()
+    c.ack(72)
+    return c, [(71, "inferred", None), (72, "inferred", None)]
+
+
+def always_some_under_way() -> tuple[Connection, Wanted]:
+    """A window of two: the numbers are one too small, for all that can be known."""
+    c = Begun()
+    for number in (70, 71, 72):
+        c.send()
+        c.ack(number)
+    return c, [(number, "inferred", None) for number in (70, 71, 72)]
+
+
+def several_holes() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.publish(1)
+    c.publish(2)
+    c.ack(2, True)
+    c.lose(from_client=True)
+    c.send()
+    c.ack(5)
+    c.rest()
+    c.send()
+    c.ack(6)
+    c.send()
+    c.ack(7)
+    c.lose(from_client=True)
+    c.send()
+    c.ack(8)
+    c.send()
+    c.ack(9)
+    c.lose(from_client=True)
+    c.send()  # no answer tells of it
+    return c, [
+        (1, "counted", 4), (2, "counted", 1), (5, "proven", 1), (6, "proven", 1), (7, "proven", 1),
+        (8, "inferred", None), (9, "inferred", None),
+    ]  # fmt: skip
+
+
+def no_answers() -> tuple[Connection, Wanted]:
+    """It need not be in confirm mode at all."""
+    c = Begun()
+    c.send()
+    c.send()
+    c.send(channel=2)
+    c.ack(4, channel=2)
+    return c, [(4, "inferred", None)]
+
+
+def select_is_lost() -> tuple[Connection, Wanted]:
+    """Two publishes before it have no number, another was lost with it."""
+    c = Begun()
+    c.publish(None, publish_seq_unsure=False)
+    c.publish(None, publish_seq_unsure=False)
+    c.lose(from_client=True)
+    c.send()
+    c.ack(2)
+    c.send()
+    return c, [(2, "inferred", None), (3, "inferred", None)]
+
+
+def counted_from_the_first_select() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.send()
+    c.publish(1, publish_seq_unsure=True)
+    c.publish(2, publish_seq_unsure=True)
+    c.ack(2)
+    return c, [(1, "counted", None), (2, "counted", 1)]
+
+
+def counted_from_a_second_select() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.publish(1, publish_seq_unsure=True)
+    c.ack(4)
+    c.rest()
+    c.publish(2, publish_seq_unsure=True)
+    c.ack(5)
+    return c, [(4, "proven", 1), (5, "proven", 1)]
+
+
+def counted_by_the_client() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.send(headers='{"a":[1],"x-dotnet-pub-seq-no":70}')
+    c.send()
+    c.ack(70)
+    c.send(headers='{"x-dotnet-pub-seq-no":"72"}')
+    c.ack(71)
+    c.ack(72)
+    return c, [(70, "proven", 4), (71, "proven", 5), (72, "proven", 2)]
+
+
+def counted_by_another() -> tuple[Connection, Wanted]:
+    """Headers were passed on: the numbers are of another channel."""
+    c = Begun()
+    for number in (70, 71, 72):
+        c.send(headers=f'{{"x-dotnet-pub-seq-no":"{number - 60}"}}')
+        c.ack(number)
+    return c, [(70, "inferred", None), (71, "inferred", None), (72, "inferred", None)]
+
+
+def read_behind_their_answers() -> tuple[Connection, Wanted]:
+    """What follows a hole waits for it; meanwhile its answers are read."""
+    c = Begun()
+    c.publish(1)
+    c.ack(1)
+    begun = len(c.frames) * TICK
+    c.ack(2)
+    c.ack(3)
+    c.rest()
+    c.lose(from_client=True)
+    hole = c.anomalies[-1]["ts_ns"] = c.end
+    c.send(ts_ns=hole, first_ts_ns=begun)  # one before was lost
+    c.send()
+    c.ack(4)
+    return c, [(1, "counted", 1), (3, "inferred", None), (4, "inferred", None)]
+
+
+def numbers_that_cannot_be() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.send()
+    c.send()
+    c.ack(2**63 - 1)
+    c.ack(-(2**63))
+    c.ack(0, True)
+    c.send()
+    return c, [(2**63 - 2, "inferred", None), (2**63 - 1, "inferred", None)]
+
+
+def across_buckets() -> tuple[Connection, Wanted]:
+    """Times and frames far from each other."""
+    c = Begun()
+    for step in range(3):
+        c.frames.extend({} for _ in range(70_000))
+        c.send()
+        c.ack(9 + step)
+    c.frames = [frame for frame in c.frames if frame]
+    return c, [(9, "inferred", None), (10, "inferred", None), (11, "inferred", None)]
+
+
+BEFORE = 2 * ROUNDS + 1
+AFTER = range(BEFORE + 3, BEFORE + 4 + AGAIN)
+
+
+def _known(by: str) -> Wanted:
+    """What is told of the scenarios below, which wait for 5, 11 and 17 ticks in turn."""
+    waits = [(number, 5 + number % 3 * 6) for number in [*range(1, BEFORE + 1), *AFTER]]
+    return [(n, "counted" if n <= BEFORE else by, None if by == "inferred" and n > BEFORE else w) for n, w in waits]
+
+
+def still_waits_for_each() -> tuple[Connection, Wanted]:
+    """Two publishes are lost, but not their confirms."""
+    c = Begun()
+    c.rounds(range(1, BEFORE + 1), sure=True)
+    c.ack(BEFORE + 1)
+    c.ack(BEFORE + 2)
+    c.lose(from_client=True)
+    c.rounds(AFTER)
+    return c, _known("proven")
+
+
+def waits_for_each_after_several_gaps() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.rounds(range(1, BEFORE + 1), sure=True)
+    known = [(number, "counted", 5 + number % 3 * 6) for number in range(1, BEFORE + 1)]
+    number = BEFORE + 1
+    for _ in range(3):
+        c.ack(number)
+        c.lose(from_client=True)
+        c.rounds(range(number + 1, number + AGAIN + 3))
+        known += [(each, "proven", 5 + each % 3 * 6) for each in range(number + 1, number + AGAIN + 3)]
+        number += AGAIN + 3
+    return c, known
+
+
+def confirms_of_lost_publishes_are_not_all_there() -> tuple[Connection, Wanted]:
+    c = Begun()
+    c.rounds(range(1, BEFORE + 1), sure=True)
+    c.ack(BEFORE + 2, True)
+    c.lose(from_client=True)
+    c.rounds(AFTER)
+    return c, _known("inferred")
+
+
+def waits_for_each_no_longer() -> tuple[Connection, Wanted]:
+    """One round after the gap has two publishes: they may have been two from its beginning."""
+    c = Begun()
+    c.rounds(range(1, BEFORE + 1), sure=True)
+    c.ack(BEFORE + 1)
+    c.ack(BEFORE + 2)
+    c.lose(from_client=True)
+    c.rounds(AFTER)
+    c.send()
+    c.send()
+    c.ack(AFTER[-1] + 1)
+    c.send()
+    return c, [*_known("inferred"), *((AFTER[-1] + n, "inferred", None) for n in (1, 2, 3))]
+
+
+def goes_like_a_clock() -> tuple[Connection, Wanted]:
+    """It may not wait at all: from the gap on confirms may take one round longer."""
+    c = Begun()
+    c.rounds(range(1, BEFORE + 1), sure=True, clock=True)
+    c.ack(BEFORE + 1)
+    c.ack(BEFORE + 2)
+    c.lose(from_client=True)
+    c.rounds(AFTER, clock=True)
+    return c, [
+        (n, "counted" if n <= BEFORE else "inferred", 9 if n <= BEFORE else None)
+        for n in [*range(1, BEFORE + 1), *AFTER]
+    ]
+
+
+def steady_window_after_a_gap() -> tuple[Connection, Wanted]:
+    """Two are outstanding all the time, before the gap, too; the numbers after it are one too small."""
+    c = Begun()
+    c.rounds(range(1, BEFORE + 1), sure=True, outstanding=1)
+    c.ack(BEFORE)
+    c.ack(BEFORE + 1)
+    c.lose(from_client=True)
+    c.rounds([n + 1 for n in AFTER], outstanding=1)
+    told = {row["publish_seq"]: row for row in confirms(numbered(arrow([c])))}
+    return c, [
+        *((n, "counted", told[n]["latency_ns"] // TICK) for n in range(1, BEFORE + 1)),
+        *((n, "inferred", None) for n in AFTER),
+    ]
+
+
+BY_HAND = (
+    waits_for_each, pauses_once, pauses_at_the_end, pauses_with_some_under_way, stalls_while_one_is_under_way,
+    others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_holes, no_answers,
+    select_is_lost, counted_from_the_first_select, counted_from_a_second_select, counted_by_the_client,
+    counted_by_another, read_behind_their_answers, numbers_that_cannot_be, across_buckets, still_waits_for_each,
+    waits_for_each_after_several_gaps, confirms_of_lost_publishes_are_not_all_there, waits_for_each_no_longer,
+    goes_like_a_clock, steady_window_after_a_gap,
+)  # fmt: skip
+
+
+# Recordings
+
+
+class Part(NamedTuple):
+    """A recording, or what is left of it: its tables, which packets these are, and whether it has all answers."""
+
+    name: str
+    packets: list[Packet]
+    tables: dict[str, pa.Table]
+    all_answers: bool
+
+
+def rested(packets: list[Packet], whole: dict[str, pa.Table]) -> list[Packet]:
+    """The same, with a long pause in front of the publishes before which all was confirmed."""
+    sent, confirmed = Counter[Any](), Counter[Any]()
+    events = [(row["first_packet"], 1, row) for row in rows(whole["messages"]) if row["publish_seq"]]
+    answers = [row for row in rows(whole["amqp091_frames"]) if row["method"] in ("basic.ack", "basic.nack")]
+    events += [(row["packet"], 0, row) for row in answers if not row["from_client"]]
+    quiet, last = set(), -1
+    for packet, is_publish, row in sorted(events, key=lambda event: event[:2]):
+        channel = tuple(row[name] for name in CHANNEL)
+        if is_publish:
+            if sent == confirmed and packet > last and sent:
+                quiet.add(packet)
+            last = packet
+            sent[channel] += 1
+        else:
+            confirmed[channel] += row["delivery_tag"] - confirmed[channel] if row["multiple"] else 1
+    found, shift = [], 0
+    for number, packet in enumerate(packets, 1):
+        shift += 2 * QUIET_NS * (number in quiet)
+        found.append(replace(packet, ts_ns=packet.ts_ns + shift))
+    return found
+
+
+def parts() -> Iterator[Part]:
+    """Recordings, each followed by what is left of it when it begins later, or packets are lost."""
+    for name in RECORDED:
+        packets, link = recorded(f"{name}.pcap")
+        packets = rested(with_numbers(packets), dissect_packets(packets, link))
+        yield Part(name, packets, dissect_packets(packets, link), True)
+        capture = Capture(packets, link)
+        for seed in range(SEEDS):
+            rnd = random.Random(f"{name} {seed}")
+            for left, all_answers in (
+                (late(capture, rnd, rnd.uniform(0.2, 0.9)), True), (lossy(capture, rnd, 0.02), False)
+            ):  # fmt: skip
+                yield Part(name, left, dissect_packets(left, link), all_answers)
+
+
+class Publishes:
+    """The publishes of recordings, by what identifies them in whatever is left: where they begin and what they say."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[int, int], Any] = {}
+        self.part: dict[int, Part] = {}
+
+    def add(self, number: int, part: Part) -> dict[str, pa.Table]:
+        """Take a part; returns its tables, with its own identities of connections."""
+        ids = sorted(set(part.tables["connections"]["connection_id"].to_pylist()))
+        names = {identity: 10**9 + 1000 * number + k for k, identity in enumerate(ids, 1)}
+        for row in part.tables["messages"].to_pylist():
+            says = tuple(row[name] for name in ("channel", "exchange", "routing_key", "message_id", "body_hash"))
+            begins = part.packets[row["first_packet"] - 1].interface
+            self.keys[names[row["connection_id"]], row["frame_no"]] = (part.name, begins, *says)
+        self.part |= dict.fromkeys(names.values(), part)
+        found = {}
+        for table in SOURCES:
+            column = [names.get(identity) for identity in part.tables[table]["connection_id"].to_pylist()]
+            found[table] = part.tables[table].set_column(0, "connection_id", pa.array(column, pa.int64()))
+        return found
+
+
+# All cases in one run
+
+
+class Told(NamedTuple):
+    """A publish with its number, and what that may be: numbers, and times of the answer (None: not told)."""
+
+    name: str
+    row: Row
+    numbers: set[int]
+    answered_ns: set[int | None] | None
+
+
+def conversations(seeds: Iterable[int], begins_late: float = 0.6, **how: Any) -> dict[int, tuple[Conversation, Seen]]:
+    made = {}
+    for seed in seeds:
+        rnd = random.Random(seed)
+        whole = conversation(rnd, list(CLIENTS)[seed % len(CLIENTS)], **how)
+        seen = damaged(rnd, whole, begins_late)
+        made[seen.connection.id] = whole, seen
+    return made
+
+
+class Cases(NamedTuple):
+    """Tables of all cases, and what they are made of."""
+
+    tables: dict[str, pa.Table]
+    by_hand: dict[str, Connection]
+    made: dict[int, tuple[Conversation, Seen]]
+    publishes: Publishes
+
+
+@pytest.fixture(scope="module")
+def cases() -> Cases:
+    by_hand = {scenario.__name__: scenario()[0] for scenario in BY_HAND}
+    made = conversations(range(CASES))
+    publishes = Publishes()
+    stored = [publishes.add(number, part) for number, part in enumerate(parts())]
+    synthetic = arrow([*by_hand.values(), *(seen.connection for _, seen in made.values())])
+    tables = {name: pa.concat_tables([synthetic[name], *(each[name] for each in stored)]) for name in SOURCES}
+    return Cases(tables, by_hand, made, publishes)
+
+
+@pytest.fixture(scope="module")
+def told(cases) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in confirms(numbered(cases.tables)):
+        found.setdefault(row["connection_id"], []).append(row)
+    return found
+
+
+def _of_made(found: dict[int, list[Row]], made: dict[int, tuple[Conversation, Seen]]) -> Iterator[Told]:
+    for identity, (whole, seen) in made.items():
+        for row in found.get(identity, []):
+            number = seen.publishes[row["frame_no"]].number
+            answer = whole.answer(number)
+            yield Told(whole.client, row, {number}, {answer and answer.ts_ns} if seen.all_answers else None)
+
+
+def _of_recorded(found: dict[int, list[Row]], publishes: Publishes) -> Iterator[Told]:
+    sent: dict[Any, list[Row]] = {}
+    last = None
+    for identity, part in publishes.part.items():
+        undamaged = part.name != last
+        last = part.name
+        for row in found.get(identity, []):
+            key = publishes.keys[identity, row["frame_no"]]
+            if undamaged:
+                sent.setdefault(key, []).append(row)
+            elif key in sent:
+                times = {each["confirm_ts_ns"] for each in sent[key]}
+                numbers = {each["publish_seq"] for each in sent[key]}
+                yield Told(part.name, row, numbers, times if part.all_answers else None)
+
+
+@pytest.mark.parametrize("scenario", BY_HAND)
+def test_scenario(cases, told, scenario) -> None:
+    mine = sorted(told.get(cases.by_hand[scenario.__name__].id, []), key=lambda row: row["publish_seq"])
+    found = [(row["publish_seq"], row["numbered_by"], row["latency_ns"]) for row in mine]
+    assert found == [(number, by, ticks and ticks * TICK) for number, by, ticks in scenario()[1]]
+
+
+def test_what_is_proven_is_right(cases, told) -> None:
+    """And what is inferred mostly; it has no latency."""
+    score: Counter[Any] = Counter()
+    for name, row, sent, answered_ns in [*_of_made(told, cases.made), *_of_recorded(told, cases.publishes)]:
+        right = row["publish_seq"] in sent
+        score[row["numbered_by"], right] += 1
+        if row["numbered_by"] == "inferred":
+            assert row["latency_ns"] is None
+            continue
+        assert right, (name, row, sent)
+        if row["latency_ns"] is not None and answered_ns is not None:
+            assert row["confirm_ts_ns"] in answered_ns, (name, row, answered_ns)
+    assert score["proven", True] > 500
+    assert score["inferred", True] > 3 * score["inferred", False]
+
+
+def test_what_is_proven_of_clients_that_wait_is_right() -> None:
+    """Long conversations, and brokers that become faster or slower: a steady window looks like one that waits."""
+    made = conversations(range(350), 0.1, publishes=(30, 200), changes=True)
+    found: dict[int, list[Row]] = {}
+    for row in confirms(numbered(arrow(seen.connection for _, seen in made.values()))):
+        found.setdefault(row["connection_id"], []).append(row)
+    score: Counter[Any] = Counter()
+    for name, row, sent, _ in _of_made(found, made):
+        assert row["numbered_by"] == "inferred" or row["publish_seq"] in sent, (name, row, sent)
+        score[name, row["numbered_by"]] += 1
+    assert score["waits for each", "proven"] > 0.4 * score["waits for each", "inferred"]
+
+
+# Any batches, any state
+
+
+def publishes(batches: Iterable[Events]) -> list[tuple[Any, ...]]:
+    names = ("connection_id", "frame_no", "publish_seq", "number", "numbered_by", "exchange", "publish_seq_unsure")
+    return [tuple(row[name] for name in names) for row in rows_of(batches, MESSAGES) if row["kind"] == "publish"]
+
+
+@pytest.fixture(scope="module")
+def some() -> dict[str, pa.Table]:
+    """Cases of all kinds, with connections in between of which every number is certain."""
+    certain = [Connection() for _ in range(5)]
+    for c in certain:
+        for number in range(1, 4):
+            c.publish(number)
+            c.ack(number)
+    made = conversations(range(1000, 1021))
+    seen = [each.connection for _, each in made.values()]
+    left_out = (across_buckets, confirms_of_lost_publishes_are_not_all_there, waits_for_each_no_longer)
+    by_hand = [scenario()[0] for scenario in BY_HAND if scenario not in left_out]
+    return arrow([*by_hand[:9], *certain[:3], *seen, *certain[3:], *by_hand[9:]])
+
+
+@pytest.mark.parametrize(
+    ("size", "again", "keep"),
+    [(1, False, 6), (2, True, 6), (3, False, noted.KEEP), (7, True, noted.KEEP), (7, False, 6), (1000, True, 6)],
+)
+def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, keep: int) -> None:
+    monkeypatch.setattr(noted, "KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.walks.numbers.KEEP", keep)
+    monkeypatch.setattr(held, "BLOCK", 40)
+    if size < 3:
+        some = {
+            name: rows.filter([i % 4 == 1 for i in rows["connection_id"].to_pylist()]) for name, rows in some.items()
+        }
+    whole = publishes(numbered(some))
+    assert publishes(numbered(some, size, again=again, room=2000 if size == 3 else 1 << 27)) == whole
+    assert len(whole) > 100
+
+
+@pytest.mark.parametrize("keep", [noted.KEEP, 6])
+def test_what_lies_in_files_is_the_same(some, monkeypatch, keep: int) -> None:
+    whole = publishes(numbered(some))
+    monkeypatch.setattr(noted, "KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.walks.numbers.KEEP", keep)
+    expected = publishes(numbered(some))
+    monkeypatch.setattr(held, "BLOCK", 40)
+    monkeypatch.setattr(noted, "SPILL", 2000)
+    monkeypatch.setattr(telling, "STEP", 7)
+    assert publishes(numbered(some, 10, room=2000)) == expected
+    assert keep == 6 or expected == whole
+
+
+def test_each_connection_alone(some) -> None:
+    found = publishes(numbered(some))
+    alone = []
+    for identity in dict.fromkeys(row[0] for row in found):
+        mine = {name: rows.filter(pa.compute.equal(rows["connection_id"], identity)) for name, rows in some.items()}
+        alone += publishes(numbered(mine))
+    assert alone == found
+
+
+@pytest.mark.compiled
+def test_compiled(some) -> None:
+    assert publishes(numbered(some, compiled=True)) == publishes(numbered(some))
+    assert publishes(numbered(some, 50, compiled=True)) == publishes(numbered(some))
+
+
+def test_nothing_is_held_where_all_numbers_are_certain() -> None:
+    c = Connection()
+    for number in range(1, 50):
+        c.publish(number)
+        c.ack(number)
+    batches = list(here.batches(arrow([c]), 10))
+    stage = Numbering()
+    for batch in batches:
+        (passed,) = stage.feed(batch)
+        assert len(passed) == len(batch)
+        assert (passed.matrix == batch.matrix).all()
+    assert list(stage.finish()) == []
+
+
+@pytest.mark.parametrize("size", [7, 1000])
+def test_what_is_held_comes_again(size: int) -> None:
+    """Of frames that are not asked for those that tell how far each side was, and that it spoke."""
+    c = Begun()
+    c.server("connection.start")
+    c.client("connection.start-ok")
+    for number in range(1, 30):
+        c.send()
+        c.frame(False, frame_type="heartbeat")
+        c.ack(number + 4)
+    c.deliver(1)
+    c.ack(1, client=True)
+    c.lose(from_client=False)
+    c.client("channel.close")
+    tables = arrow([c, Connection()])
+    found = numbered(tables, size)
+    assert all((each.matrix == Events(each.tables, each.source, each.row).matrix).all() for each in found)
+    frames = [row for row in rows_of(found, FRAMES) if row["connection_id"] == c.id]
+    numbers = [row["frame_no"] for row in frames]
+    assert numbers == sorted(numbers)
+
+    def last(rows: list[Row], side: bool, before: int) -> int:
+        return max(
+            (row["frame_no"] for row in rows if row["from_client"] == side and row["frame_no"] < before), default=-1
+        )
+
+    for place in (row["frame_no"] for row in c.frames if row.get("method") == "basic.ack"):
+        assert [last(frames, side, place) for side in (False, True)] == [
+            last(c.frames, side, place) for side in (False, True)
+        ]
+    wanted = [row["frame_no"] for row in c.frames if row.get("method") not in (None, "basic.publish", "basic.deliver")]
+    assert set(wanted) <= set(numbers)
+    assert [row["frame_no"] for row in rows_of(found, ANOMALIES)] == [row["frame_no"] for row in c.anomalies]
+
+
+def test_headers() -> None:
+    c = Begun()
+    for headers in (
+        '{"x-dotnet-pub-seq-no":7}', '{"a":{"x-dotnet-pub-seq-no":7}}', '{"a":"{\\"x-dotnet-pub-seq-no\\":7}"}',
+        '{"a":{},"x-dotnet-pub-seq-no":"10"}', '{"x-dotnet-pub-seq-no":7.5}', '{"x-dotnet-pub-seq-no":true}', None,
+        '{"x-dotnet-pub-seq-no":14, "b":1}', '{"x-dotnet-pub-seq-no":-3}', '["x-dotnet-pub-seq-no"]',
+        '{"x-dotnet-pub-seq-no":18446744073709551615}', "{",
+    ):  # fmt: skip
+        c.send(headers=headers)
+    c.ack(7)
+    found = [row["publish_seq"] for row in rows_of(numbered(arrow([c])), MESSAGES)]
+    assert found == list(range(7, 19))
+    assert {row["numbered_by"] for row in rows_of(numbered(arrow([c])), MESSAGES)} == {"inferred"}
+
+
+def test_a_state_of_something_else() -> None:
+    with pytest.raises(ValueError, match="not a state"):
+        Numbering().put_back(b"nonsense")
