@@ -1,0 +1,280 @@
+"""What frames do to publishing ids that wait: the kernel of `stream_confirms`.
+
+A publishing id waits from the frame on that sent it. What ends that:
+
+| event | what it does |
+|---|---|
+| publish-confirm, publish-error that list the id | answers its oldest sending that waits, and no other |
+| the same, where several sendings wait, with a gap behind the first | nobody knows whose it is: all are censored |
+| the publisher's id declared anew, and the id sent again | answers are of the later sending from then on |
+| the server's close | what is sent behind it is discarded |
+| either side's close, the end of the connection, a gap behind it | nobody answered: `ended_by` |
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.kernel import kernel
+from amqpscope.pipelines.walks import publishers as pb
+from amqpscope.pipelines.walks import stored
+from amqpscope.pipelines.walks.connection import (
+    CLIENT,
+    CONN,
+    SERVER,
+    add_gap,
+    attend,
+    first_gap,
+    open_connection,
+)  # fmt: skip
+from amqpscope.pipelines.walks.events import EV, MESSAGES, STREAM_FRAMES, what
+from amqpscope.pipelines.walks.publications import MORE
+from amqpscope.pipelines.walks.publishers import PUB, QUERY
+from amqpscope.pipelines.walks.publishing_ids import (
+    CT,
+    UNCERTAIN,
+    WAIT,
+    censor,
+    clear,
+    enter,
+    found,
+    holds_many,
+    leave,
+    number_at,
+    oldest,
+)  # fmt: skip
+from amqpscope.pipelines.walks.store import declare
+from amqpscope.pipelines.walks.streams import ANSWERED, EVICTED, GAP, IDS, ending
+
+UNANSWERED, ACK, NACK = range(3)
+
+_PUBLISH = what(MESSAGES, "publish")
+_CONFIRM, _ERROR = what(STREAM_FRAMES, "publish-confirm"), what(STREAM_FRAMES, "publish-error")
+_DECLARE = what(STREAM_FRAMES, "declare-publisher")
+_CREATE, _DELETE = what(STREAM_FRAMES, "create"), what(STREAM_FRAMES, "delete")
+
+
+class Output(NamedTuple):
+    """Columns of `out`: a publishing id that waits no more."""
+
+    OPENER: int
+    OTHER: int
+    RECORDS: int
+    SIZE: int
+    OUTCOME: int
+    ANSWER: int  # position in the batch of the event that answers it; -1: none
+    CODE: int  # of the error; -1: none
+    MULTIPLE: int  # -1: null
+    BY: int  # of `streams.ENDED_BY`
+    END_TS: int
+    DEDUPLICATED: int
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int  # the next event of the batch
+    TEXT: int  # the next byte of its list; -1: not begun
+    DRAIN: int  # the next row at the end of the connection
+    OUT: int  # rows of `out`
+    LIMIT: int
+    BASE: int  # id of the first event of the batch
+
+
+OUT, ST = declare(Output), declare(State)
+FULL, FULL_WAITING, DONE = range(3)
+"""Why the kernel returned."""
+
+Ids = tuple[Any, Any, Any]
+"""Waiting (WAIT), index, counts (CT)."""
+
+
+@kernel
+def walk(
+    events: Array, more: Array, text: Array, conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers,
+    asked: Array, book: stored.Book, facts: pb.Facts, out: Array, state: Array,
+) -> int:  # fmt: skip
+    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch)."""
+    for i in range(state[ST.AT], len(events)):
+        state[ST.AT] = i
+        if not has_room(facts, out, state):
+            return FULL
+        if ids[2][CT.ROWS] >= len(ids[0]):
+            return FULL_WAITING
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            if not close(conn, gaps, ids, publishers, book, facts, out, state):
+                return FULL
+            open_connection(conn, events[i, EV.CONNECTION])
+        word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
+        answers = (word == _CONFIRM or word == _ERROR) and side == SERVER
+        if state[ST.TEXT] < 0:
+            if events[i, EV.CUT] > 0 and side >= 0 and (word == 0 or answers):
+                add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+            attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+        publisher = more[i, MORE.PUBLISHER]
+        if word == _PUBLISH:
+            publish(events, more, i, conn, ids, publishers, book, facts, out, state)
+        elif answers and publisher >= 0:
+            if not answer(events, more, i, text, conn, gaps, ids, publishers, facts, out, state):
+                return FULL
+        elif word == _DECLARE and side == CLIENT and publisher >= 0:
+            publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
+        elif word == QUERY or word == _CREATE or word == _DELETE:
+            if response == 1 and side == SERVER:
+                pb.learn(events, more, i, asked, book, facts)
+            elif response == 0 and side == CLIENT:
+                pb.ask(events, more, i, asked)
+    state[ST.AT] = len(events)
+    return DONE
+
+
+@kernel
+def has_room(facts: pb.Facts, out: Array, state: Array) -> bool:
+    """Whether what one event may bring has room."""
+    return state[ST.OUT] + 2 <= len(out) and facts[1][0] + 2 <= len(facts[0])
+
+
+# ------------------------------------------------------------------------------------------- sendings and answers
+
+
+@kernel
+def publish(
+    events: Array, more: Array, i: int, conn: Array, ids: Ids, publishers: pb.Publishers, book: stored.Book,
+    facts: pb.Facts, out: Array, state: Array,
+) -> None:  # fmt: skip
+    """Messages of one frame and publishing id: a sending, or more of the last one."""
+    waiting, index, counts = ids
+    publisher = pb.sender(events, more, i, conn, publishers, book, facts)
+    rows = publishers[0]
+    number, frame, opener = events[i, EV.NUMBER], events[i, EV.ORDER], more[i, MORE.IDENTITY]
+    first = found(waiting, index, rows[publisher, PUB.ID], number)
+    if first >= 0 and waiting[waiting[first, WAIT.LAST], WAIT.FRAME] == frame:
+        add(waiting, waiting[first, WAIT.LAST], more, i, opener, state[ST.BASE])
+        return
+    if counts[CT.LIVE] >= state[ST.LIMIT]:
+        row = oldest(waiting, counts)
+        if row >= 0 and waiting[row, WAIT.FRAME] < frame:
+            finish(ids, row, out, state, UNANSWERED, -1, -1, -1, EVICTED, events[i, EV.TS], pb.UNKNOWN)
+    row = counts[CT.ROWS]
+    if row == 0 or waiting[row - 1, WAIT.FRAME] != frame:
+        counts[CT.LAST_FRAME] = row
+    waiting[row, WAIT.OPENER] = opener
+    waiting[row, WAIT.OTHER] = -1
+    waiting[row, WAIT.RANK] = more[i, MORE.RANK]
+    waiting[row, WAIT.FRAME] = frame
+    waiting[row, WAIT.PUBLISHER] = rows[publisher, PUB.ID]
+    waiting[row, WAIT.EPOCH] = rows[publisher, PUB.EPOCH]
+    waiting[row, WAIT.NUMBER] = number
+    waiting[row, WAIT.RECORDS] = more[i, MORE.RECORDS]
+    waiting[row, WAIT.SIZE] = more[i, MORE.SIZE]
+    waiting[row, WAIT.FATE] = 0
+    waiting[row, WAIT.LOST_TS] = -1
+    waiting[row, WAIT.GUESS] = pb.guess(rows, publisher, number, more[i, MORE.EPOCH], conn)
+    enter(waiting, index, row)
+    counts[CT.ROWS] = row + 1
+    counts[CT.LIVE] += 1
+    pb.sent(rows, publisher, number, frame, events[i, EV.TS])
+
+
+@kernel
+def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -> None:
+    """More records of a sending; it is named after the message whose name is the least."""
+    waiting[row, WAIT.RECORDS] += more[i, MORE.RECORDS]
+    if more[i, MORE.SIZE] >= 0:
+        waiting[row, WAIT.SIZE] = max(waiting[row, WAIT.SIZE], 0) + more[i, MORE.SIZE]
+    column = WAIT.OPENER if waiting[row, WAIT.OPENER] >= base else WAIT.OTHER
+    if waiting[row, column] < 0 or more[i, MORE.RANK] < waiting[row, WAIT.RANK]:
+        waiting[row, column] = opener
+        waiting[row, WAIT.RANK] = more[i, MORE.RANK]
+
+
+@kernel
+def answer(
+    events: Array, more: Array, i: int, text: Array, conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers,
+    facts: pb.Facts, out: Array, state: Array,
+) -> bool:  # fmt: skip
+    """A list of ids that are confirmed or refused; False: `out` is full, and the list is to be read on."""
+    waiting, index, _ = ids
+    rows, row_of, _, _ = publishers
+    publisher = min(more[i, MORE.PUBLISHER], IDS - 1)
+    at, stop = more[i, MORE.TEXT], more[i, MORE.TEXT_END]
+    refused = events[i, EV.WHAT] == _ERROR
+    multiple = 1 if holds_many(text, at, stop, 2 if refused else 1) else 0
+    if state[ST.TEXT] >= 0:
+        at = state[ST.TEXT]
+    while True:
+        if not has_room(facts, out, state):
+            state[ST.TEXT] = at
+            return False
+        number, at = number_at(text, at, stop)
+        code = -1
+        if refused:
+            code, at = number_at(text, at, stop)
+        if number == -1 or (refused and code == -1):
+            break
+        code = code if code <= 0xFFFF else -1
+        row = found(waiting, index, publisher, number) if number >= 0 else -1
+        if row < 0:
+            continue
+        gap = first_gap(conn, gaps, SERVER, waiting[row, WAIT.FRAME]) if waiting[row, WAIT.NEXT] >= 0 else -1
+        if gap >= 0:
+            censor(waiting, gaps, row, gap)
+            continue
+        deduplicated = pb.UNKNOWN if refused else waiting[row, WAIT.GUESS]
+        sender = row_of[publisher]
+        if sender >= 0 and rows[sender, PUB.EPOCH] == waiting[row, WAIT.EPOCH]:
+            deduplicated = pb.answered(rows, sender, number, refused, events[i, EV.ORDER], events[i, EV.TS],
+                                       deduplicated)  # fmt: skip
+        outcome = NACK if refused else ACK
+        finish(ids, row, out, state, outcome, more[i, MORE.POSITION], code, multiple, ANSWERED, -1, deduplicated)
+    state[ST.TEXT] = -1
+    return True
+
+
+@kernel
+def finish(
+    ids: Ids, row: int, out: Array, state: Array, outcome: int, answered_by: int, code: int, multiple: int, by: int,
+    end_ts: int, deduplicated: int,
+) -> None:  # fmt: skip
+    """A row of `out`."""
+    waiting, index, counts = ids
+    at = state[ST.OUT]
+    out[at, OUT.OPENER] = waiting[row, WAIT.OPENER]
+    out[at, OUT.OTHER] = waiting[row, WAIT.OTHER]
+    out[at, OUT.RECORDS] = waiting[row, WAIT.RECORDS]
+    out[at, OUT.SIZE] = waiting[row, WAIT.SIZE]
+    out[at, OUT.OUTCOME] = outcome
+    out[at, OUT.ANSWER] = answered_by
+    out[at, OUT.CODE] = code
+    out[at, OUT.MULTIPLE] = multiple
+    out[at, OUT.BY] = by
+    out[at, OUT.END_TS] = end_ts
+    out[at, OUT.DEDUPLICATED] = deduplicated
+    state[ST.OUT] = at + 1
+    leave(waiting, index, counts, row)
+
+
+@kernel
+def close(
+    conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers, book: stored.Book, facts: pb.Facts, out: Array,
+    state: Array,
+) -> bool:  # fmt: skip
+    """The connection is over; False: there is no room, and it is to be closed on."""
+    waiting, index, counts = ids
+    if not pb.finish_all(publishers, conn, book, facts):
+        return False
+    while state[ST.DRAIN] < counts[CT.ROWS]:
+        row = state[ST.DRAIN]
+        if waiting[row, WAIT.OPENER] >= 0:
+            if not has_room(facts, out, state):
+                return False
+            by, ts = ending(conn, gaps, waiting[row, WAIT.FRAME])
+            if waiting[row, WAIT.FATE] == UNCERTAIN:
+                by, ts = GAP, waiting[row, WAIT.LOST_TS]
+            finish(ids, row, out, state, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
+        state[ST.DRAIN] = row + 1
+    if counts[CT.ROWS] > 0:
+        clear(waiting, index, counts)
+    state[ST.DRAIN] = 0
+    return True

@@ -1,0 +1,211 @@
+"""Publishing ids that wait for the broker's answer, found by publisher and id; and ids as answers list them.
+
+`waiting` (WAIT) has a row for each sending, in order. `index` finds the oldest sending of an id that an answer can be
+of. Rows stay where they are until there is no room for more: then `compact` drops what waits no longer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqpscope.dissector.arrays import Array
+from amqpscope.dissector.hashing import mix
+from amqpscope.dissector.kernel import i64, kernel
+from amqpscope.pipelines.walks.connection import GAP_TS
+from amqpscope.pipelines.walks.store import declare
+from amqpscope.pipelines.walks.streams import NEVER
+
+FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
+"""What may become of a sending: its answer is found by its id; the publisher's id was declared anew and the same
+publishing id sent again, so that answers are of the later one; a gap may have taken its answer or another's."""
+
+
+class Sending(NamedTuple):
+    """Columns of `waiting`: a publishing id that was sent."""
+
+    OPENER: int  # id of a message's event; -1: it waits no longer
+    OTHER: int  # id of a message of the same sending in this batch, where OPENER is of an earlier one; -1: none
+    RANK: int  # among names of messages in this batch, of the one of them that is in it
+    FRAME: int
+    PUBLISHER: int
+    EPOCH: int
+    NUMBER: int
+    RECORDS: int
+    SIZE: int  # of all bodies; -1: not known
+    NEXT: int  # row of the next sending of the same id; -1: none
+    LAST: int  # row of the last one, where this is the first
+    FATE: int  # FINDABLE, SUPERSEDED, UNCERTAIN
+    LOST_TS: int  # of UNCERTAIN: when the gap was
+    GUESS: int  # `deduplicated` if it is acknowledged: UNKNOWN, NO, YES, SENT_BEFORE
+
+
+class Count(NamedTuple):
+    """Columns of `counts`, which `waiting` and `index` come with."""
+
+    ROWS: int  # rows of `waiting`
+    LIVE: int  # of these still wait
+    OLDEST: int  # none before this row waits
+    LAST_FRAME: int  # first row of the last frame
+    FRESH: int  # first row of the frame that was the last when the batch began
+
+
+WAIT, CT = declare(Sending), declare(Count)
+
+
+@kernel
+def place_of(waiting: Array, index: Array, publisher: int, number: int) -> int:
+    """The place in `index` of an id, or the free place where it would stand."""
+    mask = len(index) - 1
+    at = mix(publisher + 1, number) & mask
+    while index[at] >= 0:
+        row = index[at]
+        if waiting[row, WAIT.NUMBER] == number and waiting[row, WAIT.PUBLISHER] == publisher:
+            return at
+        at = (at + 1) & mask
+    return at
+
+
+@kernel
+def found(waiting: Array, index: Array, publisher: int, number: int) -> int:
+    """The row of the oldest sending of an id that an answer can be of; -1: none."""
+    row = index[place_of(waiting, index, publisher, number)]
+    if row < 0 or waiting[row, WAIT.OPENER] < 0 or waiting[row, WAIT.FATE] != FINDABLE:
+        return -1
+    return row
+
+
+@kernel
+def enter(waiting: Array, index: Array, row: int) -> None:
+    """Make a row findable, behind other sendings of the same id; those of an earlier epoch are superseded."""
+    place = place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])
+    first = index[place]
+    waiting[row, WAIT.NEXT] = -1
+    waiting[row, WAIT.LAST] = row
+    if first >= 0 and waiting[first, WAIT.OPENER] >= 0:
+        if waiting[first, WAIT.EPOCH] == waiting[row, WAIT.EPOCH]:
+            if waiting[first, WAIT.FATE] == UNCERTAIN:  # an answer may still be of those before
+                settle_all(waiting, row, UNCERTAIN, waiting[first, WAIT.LOST_TS])
+            else:
+                waiting[waiting[first, WAIT.LAST], WAIT.NEXT] = row
+                waiting[first, WAIT.LAST] = row
+            return
+        if waiting[first, WAIT.FATE] == FINDABLE:
+            settle_all(waiting, first, SUPERSEDED, -1)
+    index[place] = row
+
+
+@kernel
+def settle_all(waiting: Array, first: int, fate: int, ts: int) -> None:
+    """No answer is of these sendings of an id any more."""
+    row = first
+    while row >= 0:
+        waiting[row, WAIT.FATE] = fate
+        waiting[row, WAIT.LOST_TS] = ts
+        row = waiting[row, WAIT.NEXT]
+
+
+@kernel
+def leave(waiting: Array, index: Array, counts: Array, row: int) -> None:
+    """A row waits no longer; it is the first sending of its id, or is not findable."""
+    if waiting[row, WAIT.FATE] == FINDABLE and waiting[row, WAIT.NEXT] >= 0:
+        following = waiting[row, WAIT.NEXT]
+        waiting[following, WAIT.LAST] = waiting[row, WAIT.LAST]
+        index[place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])] = following
+    waiting[row, WAIT.OPENER] = -1
+    counts[CT.LIVE] -= 1
+
+
+@kernel
+def oldest(waiting: Array, counts: Array) -> int:
+    """The first row that waits; -1: none."""
+    row = counts[CT.OLDEST]
+    while row < counts[CT.ROWS] and waiting[row, WAIT.OPENER] < 0:
+        row += 1
+    counts[CT.OLDEST] = row
+    return row if row < counts[CT.ROWS] else -1
+
+
+@kernel
+def censor(waiting: Array, gaps: Array, first: int, gap: int) -> None:
+    """An answer may be of any of these sendings of an id, for a gap may have taken another."""
+    settle_all(waiting, first, UNCERTAIN, gaps[gap, GAP_TS])
+
+
+@kernel
+def compact(waiting: Array, counts: Array) -> None:
+    """Drop rows that wait no longer; `index` is to be built anew."""
+    kept = 0
+    last_frame, fresh = 0, 0
+    for row in range(counts[CT.ROWS]):
+        if row == counts[CT.LAST_FRAME]:
+            last_frame = kept
+        if row == counts[CT.FRESH]:
+            fresh = kept
+        if waiting[row, WAIT.OPENER] >= 0:
+            if kept < row:
+                for column in range(len(WAIT)):
+                    waiting[kept, column] = waiting[row, column]
+            kept += 1
+    counts[CT.LAST_FRAME] = kept if counts[CT.LAST_FRAME] >= counts[CT.ROWS] else last_frame
+    counts[CT.FRESH] = kept if counts[CT.FRESH] >= counts[CT.ROWS] else fresh
+    counts[CT.ROWS] = kept
+    counts[CT.OLDEST] = 0
+
+
+@kernel
+def build(waiting: Array, index: Array, counts: Array) -> None:
+    """Make all rows findable that are to be; `index` is empty (-1)."""
+    for row in range(counts[CT.ROWS]):
+        if waiting[row, WAIT.OPENER] >= 0 and waiting[row, WAIT.FATE] != SUPERSEDED:
+            enter(waiting, index, row)
+
+
+@kernel
+def clear(waiting: Array, index: Array, counts: Array) -> None:
+    """Forget all rows.
+
+    From where a row would stand to the next free place all are taken; rows of others that stand there go as well.
+    """
+    mask = len(index) - 1
+    for row in range(counts[CT.ROWS]):
+        at = mix(waiting[row, WAIT.PUBLISHER] + 1, waiting[row, WAIT.NUMBER]) & mask
+        while index[at] >= 0:
+            index[at] = -1
+            at = (at + 1) & mask
+    for column in range(len(counts)):
+        counts[column] = 0
+
+
+# ---------------------------------------------------------------------------------------------------- ids in text
+
+
+@kernel
+def digit(text: Array, at: int) -> int:
+    """The digit there; -1: none."""
+    value = i64(text[at]) - 48
+    return value if 0 <= value <= 9 else -1
+
+
+@kernel
+def number_at(text: Array, at: int, end: int) -> tuple[int, int]:
+    """The first number from `at` on, and the place behind it; -1: there is none, -2: it has more than 63 bits."""
+    while at < end and digit(text, at) < 0:
+        at += 1
+    if at >= end:
+        return -1, end
+    value = 0
+    while at < end and digit(text, at) >= 0:
+        each = digit(text, at)
+        if value >= 0:
+            value = value * 10 + each if value <= (NEVER - each) // 10 else -2
+        at += 1
+    return value, at
+
+
+@kernel
+def holds_many(text: Array, at: int, end: int, width: int) -> bool:
+    """Whether a list has more than one item of `width` numbers."""
+    value = 0
+    for _ in range(width + 1):
+        value, at = number_at(text, at, end)
+    return value != -1

@@ -1,0 +1,177 @@
+"""What the walks over RabbitMQ streams share: which events are theirs, why nobody answered, rows to refer to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.arrays import Array, Ints
+from amqpscope.dissector.kernel import kernel
+from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_TS, SERVER, first_gap, is_missing
+from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, MESSAGES, STREAM_FRAMES, Events, what
+
+PROTOCOL = "rabbitmq-stream"
+OK = 1
+"""Response code of what went well."""
+IDS = 257
+"""Publisher ids or subscription ids of a connection: they have 8 bits, and what has more shares the last place."""
+ASKED = 256
+"""Requests of a connection that may wait for an answer and have correlation ids that differ in their last 8 bits."""
+NEVER = (1 << 63) - 1
+NONE = -(1 << 62)
+"""Stands for null where -1 may be a value."""
+
+ANSWERED, CAPTURE_END, GAP, CONNECTION_CLOSE, DISCARDED, EVICTED = range(6)
+ENDED_BY = (None, "capture-end", "gap", "connection-close", "discarded", "evicted")
+
+_PUBLISH = what(MESSAGES, "publish")
+
+
+def of_streams(events: Events, conn: Ints, *, publishes: bool = False) -> Ints:
+    """Return positions of the events that concern streams; none in a batch without any, at next to no cost.
+
+    Args:
+        events: the batch.
+        conn: the connection that the walk has open (`connection.CONN`).
+        publishes: whether messages that were published to streams are wanted.
+    """
+    source = events.source
+    wanted = np.zeros(len(events), np.bool_)
+    if len(events.tables.get(STREAM_FRAMES, ())):
+        wanted |= source == STREAM_FRAMES
+    if publishes and MESSAGES in events.tables and len(events.tables[MESSAGES]):
+        ids = events.tables[MESSAGES].column("publisher_id")
+        if ids.null_count < len(ids):
+            messages = (events.ints({MESSAGES: "publisher_id"}) >= 0) & (events.what == _PUBLISH)
+            wanted |= messages & (events.ints({MESSAGES: "publish_seq"}) >= 0)
+    wanted |= _connections(events)
+    if conn[CONN.ID] >= 0 or wanted.any():
+        wanted |= source == ANOMALIES
+    return np.flatnonzero(wanted)
+
+
+def _connections(events: Events) -> Any:
+    at = np.flatnonzero(events.source == CONNECTIONS)
+    wanted = np.zeros(len(events), np.bool_)
+    if len(at):
+        wanted[at] = pc.equal(events.take(CONNECTIONS, at, ["protocol"])["protocol"], PROTOCOL).fill_null(False)
+    return wanted
+
+
+def matrix_of(events: Events, at: Ints) -> Ints:
+    """Return the rows of `events.matrix` at these positions."""
+    matrix: Ints = events.matrix
+    return matrix if len(at) == len(events) else matrix[at]
+
+
+@kernel
+def ending(conn: Array, gaps: Array, frame: int) -> tuple[int, int]:
+    """Why the server never answered a frame of the client's (of ENDED_BY), and when that was certain; -1: not known."""
+    server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
+    if 0 <= server < frame:
+        return DISCARDED, conn[CONN.SERVER_CLOSE_TS]
+    gap = first_gap(conn, gaps, SERVER, frame)
+    if gap >= 0 and (server < 0 or gaps[gap, GAP_FRAME] <= server):
+        return GAP, gaps[gap, GAP_TS]
+    if is_missing(conn, SERVER):
+        return GAP, conn[CONN.LAST_TS]
+    if server >= 0 and (client < 0 or server < client):
+        return CONNECTION_CLOSE, conn[CONN.SERVER_CLOSE_TS]
+    if client >= 0:
+        return CONNECTION_CLOSE, conn[CONN.CLIENT_CLOSE_TS]
+    if conn[CONN.CLOSED] == 1:
+        return CONNECTION_CLOSE, conn[CONN.SILENCE_TS]
+    return CAPTURE_END, conn[CONN.SILENCE_TS]
+
+
+@kernel
+def lasted(start: int, end: int) -> int:
+    """Time from the one to the other; -1 where it is negative, or does not fit."""
+    if end < start or (start < 0 and end > NEVER + start):
+        return -1
+    return end - start
+
+
+def difference(minuend: Any, subtrahend: Any) -> pa.Array:
+    """Subtract int64 columns (Arrow); null where one is null, or the result does not fit."""
+    a, b = (
+        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in (minuend, subtrahend)
+    )
+    valid = pc.and_(a.is_valid(), b.is_valid()).to_numpy(zero_copy_only=False)
+    x, y = (column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) for column in (a, b))
+    with np.errstate(over="ignore"):
+        found = x - y
+    wraps = ((x ^ y) & (x ^ found)) < 0
+    return pa.array(found, mask=~valid | wraps)
+
+
+class Kept:
+    """Few rows of one source that accounts refer to for long, by the ids of their events.
+
+    An id is `base` and the event's position in its batch.
+
+    Attributes:
+        base: id of the first event of the batch.
+    """
+
+    def __init__(self, source: int, columns: tuple[str, ...]) -> None:
+        self.source = source
+        self.columns = columns
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all: ids begin anew."""
+        self.base = 0
+        self.ids: Ints = np.zeros(0, np.int64)
+        self.rows: pa.Table | None = None
+        self._batch: Events | None = None
+
+    def begin(self, events: Events) -> None:
+        """A batch begins."""
+        self._batch = events
+
+    def get(self, ids: Ints) -> pa.Table | None:
+        """Return rows by id, in this order, all null for -1; None when all are."""
+        here = (ids >= self.base) & (self._batch is not None)
+        earlier = (ids >= 0) & ~here
+        parts = [self.rows] if earlier.any() and self.rows is not None else []
+        place = np.full(len(ids), -1, np.int64)
+        if parts:
+            place[earlier] = np.searchsorted(self.ids, ids[earlier])
+        if here.any():
+            assert self._batch is not None
+            place[here] = np.arange(np.count_nonzero(here)) + sum(map(len, parts))
+            parts.append(self._batch.take(self.source, ids[here] - self.base, self.columns))
+        if not parts:
+            return None
+        rows = pa.concat_tables(parts)
+        if len(rows) == len(ids) and (place == np.arange(len(ids))).all():
+            return rows
+        return rows.take(pa.array(place, mask=place < 0))
+
+    def end(self, ids: Any) -> None:
+        """The batch ends; of all rows those of these ids are kept (-1: none)."""
+        assert self._batch is not None
+        kept = np.unique(np.asarray(ids, np.int64))
+        kept = kept[kept >= 0]
+        rows = self.get(kept)
+        self.ids, self.rows = kept, rows.combine_chunks() if rows is not None else None
+        self.base += len(self._batch)
+        self._batch = None
+
+    def close(self) -> None:
+        """No batch is open any more: all ids are those of kept rows."""
+        self._batch = None
+
+    def parts(self, name: str) -> dict[str, Any]:
+        """Parts of a state."""
+        found: dict[str, Any] = {f"{name} base": self.base, f"{name} ids": self.ids}
+        return found if self.rows is None else found | {f"{name} rows": self.rows}
+
+    def put_back(self, name: str, parts: dict[str, Any]) -> None:
+        """Go on with what `parts` gave."""
+        self.base, self.ids = parts[f"{name} base"], parts[f"{name} ids"]
+        self.rows = parts.get(f"{name} rows")
