@@ -280,7 +280,7 @@ def _digest(function: Callable[..., Any]) -> str:
             )
         ).encode()
     )
-    # Names of attributes are not looked up: a kernel may call `module.name` where its own module has another of that name.
+    # Not names of attributes: a kernel may call `module.name` where its own module has another kernel of that name.
     for name in dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"):
         value = function.__globals__.get(name)
         part = repr(value)
