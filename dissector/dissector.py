@@ -13,22 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector import detect, framing, limits
-from amqpscope.dissector.amqp091 import layout as ly
-from amqpscope.dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
-from amqpscope.dissector.amqp10.frames import Amqp10
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.burden import Burden, most
-from amqpscope.dissector.capture import PacketBatch
-from amqpscope.dissector.carry import Buffer, Carried, Ranges, gather, move
-from amqpscope.dissector.connections import Closed, Connections
-from amqpscope.dissector.handshakes.layers import Layers
-from amqpscope.dissector.holes import Holes
-from amqpscope.dissector.merging import Decoded
-from amqpscope.dissector.packets import PacketDecoder, PacketReport, SegmentBatch
-from amqpscope.dissector.stream.messages import StreamMessages, faults_of
-from amqpscope.dissector.stream.protocol import Stream, StreamFaults, StreamFrames
-from amqpscope.dissector.tables import Ends, Tables
+from amqpscope.dissector.capture.file import PacketBatch
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.accounting import Burden, most
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer, Carried, Ranges, gather, move
+from amqpscope.dissector.packets.decoder import PacketDecoder, PacketReport, SegmentBatch
+from amqpscope.dissector.packets.merging import Decoded
+from amqpscope.dissector.protocols import detection, framing
+from amqpscope.dissector.protocols.amqp091 import layout as ly
+from amqpscope.dissector.protocols.amqp091.protocol import Amqp091, Faults, Frames, Messages
+from amqpscope.dissector.protocols.amqp10.frames import Amqp10
+from amqpscope.dissector.protocols.amqp10.handshake import Layers
+from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
+from amqpscope.dissector.protocols.stream.protocol import Stream, StreamFaults, StreamFrames
+from amqpscope.dissector.tables.connections import Closed, Connections
+from amqpscope.dissector.tables.rows import Ends, Tables
+from amqpscope.dissector.tcp.gaps import Holes
 from amqpscope.dissector.tcp.layout import (
     C_PROTOCOL,
     C_SYN,
@@ -121,12 +122,14 @@ class Dissector:
         self.tcp = Reassembler(compiled)
         self.burden = Burden()
         self.stream = Stream(compiled, self.options.bodies == "full", self.burden)
-        self.detector = detect.Detector(self.protocol, self.options.ports, compiled, self.stream.layouts, self.burden)
+        self.detector = detection.Detector(
+            self.protocol, self.options.ports, compiled, self.stream.layouts, self.burden
+        )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
         self.connections = Connections(self.protocol, compiled, self.burden, self.options.ports)
         self.protocols: dict[int, Spoken] = {
-            detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream,
-            detect.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story, self.burden)),
+            detection.AMQP_0_9_1: self.amqp091, detection.STREAM: self.stream,
+            detection.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story, self.burden)),
         }  # fmt: skip
         """The protocols that are decoded, by their number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.burden, compiled)
@@ -214,7 +217,7 @@ class Dissector:
         conn = self.tcp.conn
         for slot, side in self.detector.holding(conn):
             yield slot, side, bool(conn[slot, C_SYN] == 0)
-        for number, framed in ((detect.AMQP_0_9_1, self.amqp091), (detect.STREAM, self.stream)):
+        for number, framed in ((detection.AMQP_0_9_1, self.amqp091), (detection.STREAM, self.stream)):
             mine = (conn[:, C_USED] == 1) & (conn[:, C_PROTOCOL] == number)
             yield from framed.framing.holding(np.flatnonzero(mine))
         for row in np.flatnonzero(self.tcp.half[:, H_COUNT]).tolist():
@@ -258,7 +261,7 @@ class Dissector:
         sealed = self.tls.mine(pieces[S_SLOT])
         rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, conn)
         for slot, skipped in self.detector.decided.items():
-            if conn[slot, C_PROTOCOL] == detect.TLS:
+            if conn[slot, C_PROTOCOL] == detection.TLS:
                 begun = bool(conn[slot, C_SYN] != 0 and skipped == 0)
                 self.connections.story(slot).tls = self.tls.begin(slot, begun, len(conn))
         new = self.tls.mine(rest[S_SLOT])
@@ -325,7 +328,7 @@ class Dissector:
         for slot, probe in self.detector.forget(ended).items():
             self.connections.story(slot).skipped += probe.skipped
             if slot in self.tls.sessions:
-                conn[slot, C_PROTOCOL] = detect.TLS
+                conn[slot, C_PROTOCOL] = detection.TLS
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
         self.tls.free(ended)

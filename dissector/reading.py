@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope import spec
-from amqpscope.dissector import kernel
-from amqpscope.dissector.arrow import array, of_rows
-from amqpscope.dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
-from amqpscope.dissector.columns import TYPES
+from amqpscope.dissector.capture.file import CaptureFile, CaptureInfo, PacketBatch, Problem
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.sources import Source, find, octets
 from amqpscope.dissector.dissector import Dissector, Options, Row, Work
-from amqpscope.dissector.live import Watch
-from amqpscope.dissector.merging import Capture, Decoded, merge
-from amqpscope.dissector.sources import Source, find, octets
-from amqpscope.dissector.tables import NAMES, record_batch, schema
+from amqpscope.dissector.fields.arrow import array, of_rows
+from amqpscope.dissector.fields.columns import TYPES
+from amqpscope.dissector.kernels import kernel
+from amqpscope.dissector.packets.merging import Capture, Decoded, merge
+from amqpscope.dissector.tables.rows import NAMES, record_batch, schema
 from amqpscope.spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from amqpscope.dissector.cli.program import main as program
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.program import main as program
 from tests.captures.damage.recordings import recordings
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.runs import FOLDER, SETS, dissect, dissect_packets, recorded

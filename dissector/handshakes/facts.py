@@ -22,7 +22,7 @@ Facts that rules ask for (None where it is not known):
     unread             bool: parts of the handshake were not understood
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
-    tls, tls_*         see dissector/handshakes/secured.py
+    tls, tls_*         see dissector/handshakes/tls_facts.py
 """
 
 import ipaddress
@@ -32,12 +32,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from amqpscope.dissector.fields import REDACTED
-from amqpscope.dissector.handshakes import secured
-from amqpscope.dissector.handshakes.machine import Run, run
-from amqpscope.dissector.handshakes.memory import Memory
-from amqpscope.dissector.handshakes.sayings import NOTHING
-from amqpscope.dissector.handshakes.story import First, Step, Story, Where
+from amqpscope.dissector.fields.decoding import REDACTED
+from amqpscope.dissector.handshakes import tls_facts
+from amqpscope.dissector.handshakes.arguments import NOTHING
+from amqpscope.dissector.handshakes.cache import Memory
+from amqpscope.dissector.handshakes.dialogue import Run, run
+from amqpscope.dissector.handshakes.record import First, Step, Story, Where
 from amqpscope.spec.handshakes import Handshakes, opening
 from amqpscope.spec.model import Protocol
 
@@ -161,7 +161,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     """The case of one connection; `steps` are those of its `timeline`."""
     first = story.firsts[tcp.client], story.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
-    begun = tcp.begun or kinds[0] in FIRST_KINDS or secured.is_begun(story.tls)
+    begun = tcp.begun or kinds[0] in FIRST_KINDS or tls_facts.is_begun(story.tls)
     told = [Told(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
     usual = "rabbitmq-stream" if tcp.protocol == "unknown" and tcp.server[1] in STREAM_PORTS else "amqp-0-9-1"
@@ -200,7 +200,7 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
     }
     known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
-    known |= {"unread": None} | story.facts | secured.facts(story.tls, tcp.client)
+    known |= {"unread": None} | story.facts | tls_facts.facts(story.tls, tcp.client)
     return Case(known, _times(story, told, ran, handshakes.words), told, ran)
 
 
@@ -218,7 +218,7 @@ def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
         story.user, story.cut_login, story.blocked, story.was_blocked, story.closer == client, story.closer is None,
         tcp.server, tcp.begun, tcp.lost, tcp.protocol, tcp.is_broker,
         tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
-        tuple(secured.facts(story.tls, client).values()) if story.tls else None,
+        tuple(tls_facts.facts(story.tls, client).values()) if story.tls else None,
     )  # fmt: skip
 
 
@@ -260,7 +260,7 @@ def _queue(story: Story, tcp: Tcp, side: int, index: int) -> list[Step]:
     spoken = [step for step in story.steps if step.side == side]
     if story.outer and (inner := _first_step(story, tcp, side, story.firsts[side])):
         spoken.insert(0, inner)
-    queue += _merged(secured.steps(story.tls, side), spoken) if story.tls else spoken
+    queue += _merged(tls_facts.steps(story.tls, side), spoken) if story.tls else spoken
     if shown.end and shown.end_at:
         queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
     return queue
@@ -284,8 +284,8 @@ def _first_step(story: Story, tcp: Tcp, side: int, first: First) -> Step | None:
         return None
     event, doc = _opening_event(first.octets)
     if story.tls and event in ("tls.hello", "tls.alert"):
-        event, doc = secured.opening(event, story.tls, side)
-    is_first = tcp.begun or event == "header" or (event == "tls.hello" and secured.is_begun(story.tls))
+        event, doc = tls_facts.opening(event, story.tls, side)
+    is_first = tcp.begun or event == "header" or (event == "tls.hello" and tls_facts.is_begun(story.tls))
     return Step(event, side, first.at, doc) if event and is_first else None
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Ints, Octets
-from amqpscope.dissector.arrow import picked
-from amqpscope.dissector.fields import Plan, decode
+from amqpscope.dissector.fields.arrow import picked
+from amqpscope.dissector.fields.decoding import Plan, decode
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.spec.model import Protocol
 
 

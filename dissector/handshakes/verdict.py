@@ -8,6 +8,8 @@ from functools import partial
 from itertools import chain, count, pairwise
 from typing import Any, NamedTuple
 
+from amqpscope.dissector.handshakes.arguments import NOTHING
+from amqpscope.dissector.handshakes.cache import Memory
 from amqpscope.dissector.handshakes.facts import (
     ENDS,
     TIMED,
@@ -21,9 +23,7 @@ from amqpscope.dissector.handshakes.facts import (
     places,
     timeline,
 )
-from amqpscope.dissector.handshakes.memory import Memory
-from amqpscope.dissector.handshakes.sayings import NOTHING
-from amqpscope.dissector.handshakes.story import Step, Story
+from amqpscope.dissector.handshakes.record import Step, Story
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
 from amqpscope.spec.model import Protocol
 

@@ -1,7 +1,8 @@
 """Connections that are over: closed long ago, followed by another, given up for others, or at the end of it all."""
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.buffered import displace
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.layout import (
     ANYWHERE,
@@ -42,7 +43,6 @@ from amqpscope.dissector.tcp.layout import (
     READ,
 )
 from amqpscope.dissector.tcp.order import flush
-from amqpscope.dissector.tcp.parts import displace
 from amqpscope.dissector.tcp.slots import find, unlink
 from amqpscope.dissector.tcp.windows import change
 

@@ -7,8 +7,9 @@ were not acknowledged have no answer, so nobody waits for those.
 Source: RFC 9293 §3.4 (acknowledgement covers all octets before it).
 """
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.buffered import drop, emit
 from amqpscope.dissector.tcp.layout import (
     ANYWHERE,
     H_ACK_TS,
@@ -39,7 +40,6 @@ from amqpscope.dissector.tcp.layout import (
     P_SEEN,
     P_TS,
 )
-from amqpscope.dissector.tcp.parts import drop, emit
 
 NEAR = 16
 """Parts seen at another capture point that are passed over in search of one that was seen here."""

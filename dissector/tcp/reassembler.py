@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.carry import Buffer, Ranges
-from amqpscope.dissector.kernel import call
-from amqpscope.dissector.packets import SegmentBatch
-from amqpscope.dissector.pool import APART, Pool, grown
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.dissector.kernels.pool import APART, Pool, grown
+from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.packets.decoder import SegmentBatch
 from amqpscope.dissector.tcp.endings import ease, end_all, give_up
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.layout import (

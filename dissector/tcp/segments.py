@@ -3,10 +3,11 @@
 Sources: RFC 9293 §3.4 (sequence numbers), §3.10.7.4 (segment arrival); RFC 7323 §2.2 (window scale).
 """
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import mix
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.buffered import displace, emit, store
 from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.layout import (
@@ -96,7 +97,6 @@ from amqpscope.dissector.tcp.layout import (
     T_VALUE,
 )
 from amqpscope.dissector.tcp.order import flush, given_up, release, settled
-from amqpscope.dissector.tcp.parts import displace, emit, store
 from amqpscope.dissector.tcp.slots import closed, find, open_slot, over, touch
 from amqpscope.dissector.tcp.windows import stall, watch
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Ints, Octets
-from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.tls.records import HEAD
 from amqpscope.spec.tls import Suite
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import keys
 from amqpscope.dissector.tls.ciphers import Cipher, Opened
 from amqpscope.dissector.tls.records import HEAD, LONGEST, Record

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.carry import Buffer
-from amqpscope.dissector.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.layout import (
     S_CAPTURE,
     S_FIRST_CAPTURE,

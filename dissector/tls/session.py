@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import certificates, keys, messages
 from amqpscope.dissector.tls.keylog import MASTER, KeyLog
 from amqpscope.dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.burden import Burden
-from amqpscope.dissector.capture import Problem
-from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.capture.file import Problem
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.layout import (
     S_CAPTURE,
     S_FIRST_CAPTURE,

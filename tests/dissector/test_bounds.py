@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.amqp091.layout import Q_HELD, Q_KEEPING
+from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.framing import M_CHAINED
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.protocols.amqp091.layout import Q_HELD, Q_KEEPING
+from amqpscope.dissector.protocols.framing import M_CHAINED
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import find
-from amqpscope.dissector.tables import NAMES
+from amqpscope.dissector.tables.rows import NAMES
 from amqpscope.dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows

@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
+from amqpscope.dissector.capture.sources import Source, find
+from amqpscope.dissector.cli.program import main
+from amqpscope.dissector.cli.verdict_rows import rows
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.handshakes import facts, ladder, listing, story
-from amqpscope.dissector.handshakes.machine import run
-from amqpscope.dissector.handshakes.memory import Memory
-from amqpscope.dissector.handshakes.source import rows
+from amqpscope.dissector.handshakes import facts, ladder, listing, record
+from amqpscope.dissector.handshakes.cache import Memory
+from amqpscope.dissector.handshakes.dialogue import run
 from amqpscope.dissector.handshakes.verdict import Judge
-from amqpscope.dissector.program import main
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import Source, find
 from amqpscope.spec import handshakes, load
 from tests.dissector import builders
 from tests.dissector.builders import Packet, ethernet, ipv4, tcp
@@ -635,7 +635,7 @@ def test_the_machine_is_sound() -> None:
 def test_every_code_is_written_out_and_names_known_facts() -> None:
     side = facts.Side(0, 0, None, "", None, 0)
     tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
-    known = facts.gather(story.Story(), tcp, [], KNOWN, load()).facts(tcp, [])
+    known = facts.gather(record.Story(), tcp, [], KNOWN, load()).facts(tcp, [])
     values = {**known, **known.timed(), "alert": None, "alert_meaning": None}
     assert set(known.timed()) == set(facts.TIMED)
     for rule in (*KNOWN.outcomes, *KNOWN.endings):
@@ -669,9 +669,9 @@ def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
 @settings(max_examples=100)
 @given(st.binary(max_size=40))
 def test_all_first_octets_are_something(octets: bytes) -> None:
-    first = story.First()
+    first = record.First()
     for n in range(0, len(octets), 7):
-        first.add(octets[n : n + 7], story.Where(n, 1, 0))
+        first.add(octets[n : n + 7], record.Where(n, 1, 0))
     assert (first.kind() == "none") == (not octets)
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.capture import MAX_PROBLEMS, CaptureFile, PacketBatch
-from amqpscope.dissector.packets import PacketDecoder, PacketReport, SegmentBatch
+from amqpscope.dissector.capture.file import MAX_PROBLEMS, CaptureFile, PacketBatch
+from amqpscope.dissector.packets.decoder import PacketDecoder, PacketReport, SegmentBatch
 from tests.dissector.builders import (
     Packet,
     enhanced,

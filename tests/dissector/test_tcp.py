@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp import endings, layout
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet

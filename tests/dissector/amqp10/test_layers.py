@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.burden import Burden
-from amqpscope.dissector.carry import Buffer
 from amqpscope.dissector.handshakes.facts import Side, Tcp
-from amqpscope.dissector.handshakes.layers import KEPT, Layers
-from amqpscope.dissector.handshakes.story import Story
-from amqpscope.dissector.handshakes.values import MalformedError, value
+from amqpscope.dissector.handshakes.record import Story
 from amqpscope.dissector.handshakes.verdict import Judge
+from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.protocols.amqp10.handshake import KEPT, Layers
+from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
 from amqpscope.dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
 from amqpscope.spec import handshakes as spec_handshakes
 from amqpscope.spec import load

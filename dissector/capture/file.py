@@ -1,0 +1,273 @@
+"""Capture files as batches of packets: octets and, for every packet, where it lies in them and when it was seen.
+
+Memory is a few batches, whatever the size of the file. A file that ends in the middle, or is damaged there, is
+delivered up to that place and the place is noted; only what is no capture at all is an error.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.capture.input import CaptureError, Input, Readable, describe
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
+from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
+from amqpscope.dissector.capture.scanner import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.kernel import COMPILE_ABOVE
+from amqpscope.dissector.kernels.reuse import Reuse
+
+__all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
+
+MAX_PACKETS = 1 << 17
+"""Packets of one batch at most: tiny ones would otherwise take more memory for their columns than for themselves."""
+
+MAX_PROBLEMS = 1000
+"""Problems of one kind that are listed; further ones are only counted."""
+
+_HEAD = 64  # octets that tell the format
+_SHORTEST = 28  # octets of the longest file header
+
+
+class Problem(NamedTuple):
+    """Something wrong in a capture.
+
+    Attributes:
+        code: from the closed list of anomalies.
+        packet: number of the packet in its file, 0 where there is none.
+        offset: octet of the (decompressed) file, or None where it belongs to the packet as such.
+        detail: for people.
+    """
+
+    code: str
+    packet: int
+    offset: int | None
+    detail: str
+
+
+class Interface(NamedTuple):
+    """An interface that was captured on: its name (empty where not told), link type, snap length."""
+
+    name: str
+    link: int
+    snap_length: int
+
+
+@dataclass(slots=True)
+class PacketBatch:
+    """Consecutive packets of a capture file, as columns over one block of octets.
+
+    Attributes:
+        data: uint8, writable, contiguous. Octets of the packets up to `used`, and untouched room behind.
+        used: octets of `data` that are taken.
+        offset: int64, position of each packet in `data`.
+        caplen: int64, octets captured.
+        length: int64, octets that the packet had on the wire, as the file says.
+        ts_ns: int64, nanoseconds since the epoch.
+        packet: int64, number in the file, from 1.
+        link: int64, link type (LINKTYPE of savefiles).
+        capture: index of the capture, as the caller gave it.
+        consumed: octets of the file consumed up to the end of this batch.
+        secrets: TLS key logs that the file holds before the first of these packets and behind the batch before.
+            Never to be shown.
+    """
+
+    data: Octets
+    used: int
+    offset: Ints
+    caplen: Ints
+    length: Ints
+    ts_ns: Ints
+    packet: Ints
+    link: Ints
+    capture: int
+    consumed: int
+    secrets: list[bytes] = field(default_factory=list, repr=False)
+
+
+@dataclass(slots=True)
+class CaptureInfo:
+    """What a capture file says of itself and what was found in it; filled while it is read.
+
+    Attributes:
+        format: `pcap` or `pcapng`; empty before reading has begun.
+        compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
+        link_types: link types of the interfaces, each once.
+        snap_length: octets kept of a packet, as announced (the largest of the interfaces; 0 is no limit).
+        interfaces: of pcapng, all sections (up to 1000).
+        packets: packets delivered.
+        octets: octets captured, of these.
+        first_ts_ns: time of the first packet in the file, None while there is none.
+        last_ts_ns: time of the last packet in the file.
+        dropped: packets dropped while capturing, as the capturing program counted; None where it did not tell.
+        truncated: the file ends in the middle of a record.
+        problems: what was wrong, up to 1000 of a kind.
+        counts: how often each kind of problem occurred.
+        size: octets of the file, unpacked, up to where reading ended.
+        secrets: TLS key logs that came in the file. Never to be shown.
+    """
+
+    format: str = ""
+    compression: str | None = None
+    link_types: list[int] = field(default_factory=list)
+    snap_length: int = 0
+    interfaces: list[Interface] = field(default_factory=list)
+    packets: int = 0
+    octets: int = 0
+    first_ts_ns: int | None = None
+    last_ts_ns: int | None = None
+    dropped: int | None = None
+    truncated: bool = False
+    size: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    secrets: list[bytes] = field(default_factory=list, repr=False)
+
+    def problem(self, code: str, packet: int, offset: int | None, detail: str, count: int = 1) -> None:
+        """Note a problem (that stands for `count` of its kind)."""
+        known = self.counts.get(code, 0)
+        self.counts[code] = known + count
+        if known < MAX_PROBLEMS:
+            self.problems.append(Problem(code, packet, offset, detail))
+
+    def interface(self, name: str, link: int, snap_length: int) -> None:
+        """Note an interface."""
+        if link not in self.link_types and len(self.link_types) < MAX_PROBLEMS:
+            self.link_types.append(link)
+        if len(self.interfaces) < MAX_PROBLEMS:
+            self.interfaces.append(Interface(name, link, snap_length))
+        self.snap_length = max(self.snap_length, snap_length)
+
+
+class CaptureFile:
+    """The packets of one capture file (pcap or pcapng, compressed or not), to be read once.
+
+    Args:
+        path: of the file, `-` for standard input, or a binary file object.
+        name: what to call it in messages.
+        index: of the capture, handed on with every batch.
+        batch_bytes: octets of a batch. A packet larger than that makes its batch larger.
+        spare: octets of untouched room behind the packets of a batch; twice as many as a batch has, if not given, for
+            nearly all may be put together of segments, and then unpacked.
+        compiled: whether kernels run compiled; if not given, when there is more than a little to read.
+        alone: whether there are no other captures. Beside others, one without an octet is a problem of that file only:
+            the newest of a rotating capture is empty until the first packets are written.
+        watch: waits for what is still being made, and may end it.
+
+    Attributes:
+        info: what is known of the capture; complete when the iteration has ended.
+        compiled: whether the kernels run compiled, as decided so far.
+
+    Raises:
+        CaptureError: while iterating: there is no such file, or it is no capture.
+    """
+
+    def __init__(
+        self,
+        path: Readable,
+        name: str,
+        index: int,
+        *,
+        batch_bytes: int = 16 << 20,
+        spare: int | None = None,
+        compiled: bool | None = None,
+        alone: bool = True,
+        watch: Watch | None = None,
+    ) -> None:
+        self.info = CaptureInfo()
+        self.compiled = bool(compiled)
+        self._path, self._name, self._index = path, name, index
+        self._batch_bytes = max(batch_bytes, _HEAD)
+        self._spare = 2 * batch_bytes if spare is None else spare
+        self._decide = compiled is None
+        self._alone = alone
+        self._watch = watch
+        self._told = 0  # secrets that were handed on
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        source = Input(self._path, self._name, self._watch)
+        try:
+            yield from self._batches(source)
+        finally:
+            source.close()
+
+    def _batches(self, source: Input) -> Iterator[PacketBatch]:
+        self.info.compression = source.compression
+        capacity, need = self._batch_bytes, _HEAD
+        buffers = Reuse(capacity + self._spare, np.uint8)
+        matrices = Reuse((COLUMNS, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
+        buffer = buffers.take()
+        position, filled, origin, ended = 0, 0, 0, False
+        scanner: Scanner | None = None
+        last = False
+        while not last:
+            while need and not ended and filled - position < need:
+                filled, ended = source.fill(buffer.data, filled, capacity)
+            if scanner is None and not filled and not source.damage and not self._alone:
+                self.info.truncated = True
+                self.info.problem("capture-truncated", 0, None, "the file is empty")
+                return
+            if scanner is None:
+                scanner, position = self._scanner(bytes(buffer[:filled][:_HEAD]), source)
+            if self._decide:
+                self.compiled = max(source.size or 0, origin + filled) >= COMPILE_ABOVE
+
+            columns = matrices.take()
+            position, rows, need, stop = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
+            last = stop or (ended and need > 0)
+            if last and not stop and position < filled:
+                rows += scanner.remainder(buffer, position, filled, columns, rows, origin)
+                position = filled
+            if rows == 0 and position + need <= capacity:
+                continue
+            # What is left moves to the front of the next buffer before the reader of this batch can overwrite it.
+            capacity = max(self._batch_bytes, need)
+            is_usual = capacity == self._batch_bytes
+            following = buffers.take() if is_usual else np.empty(capacity + self._spare, np.uint8)
+            following[: filled - position] = buffer[position:filled]
+            if rows:
+                consumed = source.taken if source.compression else origin + position
+                yield self._batch(buffer, position, columns[:, :rows], consumed)
+            buffer, position, filled, origin = following, 0, filled - position, origin + position
+        self.info.size = origin + position
+        if scanner:
+            scanner.finish()
+        if source.damage:
+            self.info.truncated = True
+            self.info.problem("capture-truncated", 0, None, source.damage)
+
+    def _scanner(self, head: bytes, source: Input) -> tuple[Scanner, int]:
+        """The scanner for a file that begins with `head`, and where it begins to scan."""
+        if source.damage and len(head) < _SHORTEST:
+            raise CaptureError(f"{self._name}: {source.damage}")
+        if is_pcap(head):
+            return PcapScanner(head, self._name, self.info), 24
+        if head.startswith(SECTION_MAGIC):
+            return PcapngScanner(head, self._name, self.info), 0
+        if not head:
+            raise CaptureError(f"{self._name}: is empty")
+        raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
+
+    def _batch(self, data: Octets, used: int, columns: Ints, consumed: int) -> PacketBatch:
+        info, ts_ns = self.info, columns[TS_NS]
+        if info.first_ts_ns is None:
+            info.first_ts_ns = int(ts_ns[0])
+        info.last_ts_ns = int(ts_ns[-1])
+        info.packets += len(ts_ns)
+        info.octets += int(columns[CAPLEN].sum())
+        secrets, self._told = info.secrets[self._told :], len(info.secrets)
+        return PacketBatch(
+            data=data,
+            used=used,
+            offset=columns[OFFSET],
+            caplen=columns[CAPLEN],
+            length=columns[LENGTH],
+            ts_ns=ts_ns,
+            packet=columns[PACKET],
+            link=columns[LINK],
+            capture=self._index,
+            consumed=consumed,
+            secrets=secrets,
+        )
