@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.capture.file import PacketBatch
+from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import Burden, most
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer, Carried, Ranges, gather, move
-from amqpscope.dissector.packets.decoder import PacketDecoder, PacketReport, SegmentBatch
+from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
+from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from amqpscope.dissector.protocols import detection, framing
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.protocol import Amqp091, Faults, Frames, Messages
@@ -28,7 +29,7 @@ from amqpscope.dissector.protocols.amqp10.handshake import Layers
 from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
 from amqpscope.dissector.protocols.stream.protocol import Stream, StreamFaults, StreamFrames
 from amqpscope.dissector.tables.connections import Closed, Connections
-from amqpscope.dissector.tables.rows import Ends, Tables
+from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
 from amqpscope.dissector.tcp.gaps import Holes
 from amqpscope.dissector.tcp.layout import (
     C_PROTOCOL,
@@ -52,10 +53,6 @@ SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts
 """Where rows begin and end, in tables whose rows are not of one moment."""
 STEPS = 64
 """How often it is seen that not too much is remembered, while as much may be."""
-Row = tuple[str, pa.RecordBatch]
-"""A table's name and some rows of it."""
-Work = Callable[[], list[Row]]
-"""Rows still to be made. It touches no state but its own."""
 
 
 Made = Frames | Messages | Faults | StreamFrames | StreamMessages | StreamFaults

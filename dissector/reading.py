@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope import spec
-from amqpscope.dissector.capture.file import CaptureFile, CaptureInfo, PacketBatch, Problem
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem
 from amqpscope.dissector.capture.sources import Source, find, octets
-from amqpscope.dissector.dissector import Dissector, Options, Row, Work
+from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.packets.merging import Capture, Decoded, merge
-from amqpscope.dissector.tables.rows import NAMES, record_batch, schema
+from amqpscope.dissector.tables.rows import NAMES, Row, Work, record_batch, schema
 from amqpscope.spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -6,11 +6,11 @@ the file header is not relied on: many programs write it wrong.
 """
 
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.capture.scanner import (
     CAPLEN,
     CORRUPT,
@@ -32,9 +32,6 @@ from amqpscope.dissector.capture.scanner import (
 )  # fmt: skip
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
-
-if TYPE_CHECKING:
-    from amqpscope.dissector.capture.file import CaptureInfo
 
 HEADER = 24
 """Octets of the file header."""
@@ -95,7 +92,7 @@ class PcapScanner(Scanner):
         CaptureError: the file ends in its header.
     """
 
-    def __init__(self, head: bytes, name: str, info: "CaptureInfo") -> None:
+    def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_records, np.zeros((0, 0), np.int64), K_WIDTH)
         if len(head) < HEADER:
             raise CaptureError(

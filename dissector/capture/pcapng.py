@@ -7,11 +7,11 @@ secrets) come back to plain Python.
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.capture.scanner import (
     CAPLEN,
     COLUMNS,
@@ -36,9 +36,6 @@ from amqpscope.dissector.capture.scanner import (
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
-
-if TYPE_CHECKING:
-    from amqpscope.dissector.capture.file import CaptureInfo
 
 SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Type of the block that begins a section, the same in both byte orders."""
@@ -190,7 +187,7 @@ class PcapngScanner(Scanner):
         CaptureError: the first block is no section header, or the file ends in it.
     """
 
-    def __init__(self, head: bytes, name: str, info: "CaptureInfo") -> None:
+    def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_blocks, np.zeros((8, I_WIDTH), np.int64), K_WIDTH)
         if len(head) < _SHORTEST_SECTION:
             raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")

@@ -5,16 +5,14 @@ more octets are wanted, the matrix of packets is full, or a record makes no sens
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
-
-if TYPE_CHECKING:
-    from amqpscope.dissector.capture.file import CaptureInfo
 
 MAX_RECORD = 16 << 20
 """Octets of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
@@ -69,7 +67,7 @@ class Scanner:
         width: items of the state.
     """
 
-    def __init__(self, info: "CaptureInfo", kernel: Callable[..., Any], table: Ints, width: int) -> None:
+    def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, width: int) -> None:
         self.info = info
         self.table = table
         self.state = np.zeros(width, np.int64)

@@ -38,7 +38,7 @@ class Dissect:
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import warm_up  # noqa: PLC0415
-        from amqpscope.dissector.cli.printers import counted  # noqa: PLC0415
+        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading, schema_of  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import NAMES  # noqa: PLC0415
@@ -153,7 +153,7 @@ class Handshakes:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import verdict_rows  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import warm_up  # noqa: PLC0415
-        from amqpscope.dissector.cli.printers import clean  # noqa: PLC0415
+        from amqpscope.dissector.formatting import clean  # noqa: PLC0415
         from amqpscope.dissector.handshakes import ladder, listing  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.spec import handshakes  # noqa: PLC0415

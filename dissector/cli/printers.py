@@ -3,7 +3,6 @@
 import csv
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TextIO
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.dissector.dissector import Dissector
+from amqpscope.dissector.formatting import clean, counted, instant, moment
 from amqpscope.dissector.tables.connections import ends
 
 LEADING = {
@@ -113,16 +113,6 @@ class Text:
 PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}
 
 
-def instant(ns: int) -> str:
-    """A time as ISO 8601 has it, UTC."""
-    return moment(*divmod(ns, 1_000_000_000), 9)
-
-
-def moment(seconds: int, rest: int, digits: int) -> str:
-    """Seconds since the epoch and so many digits of their fraction, as ISO 8601 has them, UTC."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:0{digits}d}Z"
-
-
 def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows without what is null in them; columns of nothing but null are never looked at, nor is `ts`."""
     names = [name for name in batch.schema.names if name != "ts"]
@@ -169,16 +159,6 @@ def _value(value: object) -> str:
             return clean(value if len(value) <= LONGEST else value[:LONGEST] + "…")
         return json.dumps(clean(value if len(value) <= LONGEST else value[:LONGEST] + "…"), ensure_ascii=False)
     return str(value)
-
-
-def counted(number: int, what: str, several: str = "") -> str:
-    """A number of things; `several` is their plural where it has no mere `s`."""
-    return f"{number:,} {what if number == 1 else several or what + 's'}"
-
-
-def clean(text: str) -> str:
-    """Text from a capture that cannot steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _plain(value: object) -> object:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from amqpscope.dissector.cli.printers import counted, instant
+from amqpscope.dissector.formatting import counted, instant
 from amqpscope.dissector.reading import LINK_NAMES, Reading, Seen
 from amqpscope.dissector.tables.connections import sides
 from amqpscope.dissector.tcp.layout import C_FIRST_TS

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from amqpscope.dissector.cli.printers import clean, counted, instant
+from amqpscope.dissector.formatting import clean, counted, instant
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.listing import cause_of, ends_of, explain, sentence
 from amqpscope.dissector.handshakes.record import product

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqpscope.dissector.cli.printers import clean, counted, instant
+from amqpscope.dissector.formatting import clean, counted, instant
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.verdict import SLOW_NS, say
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import dpkt
 
-from amqpscope.dissector.packets.decoder import (
+from amqpscope.dissector.packets.fragments import LONGEST, Fragment
+from amqpscope.dissector.packets.headers import (
     CUT,
     FRAGMENT,
     IP_GRE,
@@ -23,7 +24,6 @@ from amqpscope.dissector.packets.decoder import (
     UNKNOWN_LINK,
     tunnel_header,
 )  # fmt: skip
-from amqpscope.dissector.packets.fragments import LONGEST, Fragment
 
 
 class Located(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets
-from amqpscope.dissector.packets.decoder import SegmentBatch
+from amqpscope.dissector.packets.segments import SegmentBatch
 
 SLACK_NS = 10_000_000
 """Files overlap so far at most when one was written behind the other: packets are not quite in order of time."""

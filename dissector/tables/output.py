@@ -19,7 +19,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amqpscope.dissector.dissector import Row, Work
+from amqpscope.dissector.tables.rows import Row, Work
 from amqpscope.errors import Error
 
 T = TypeVar("T")

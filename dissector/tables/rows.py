@@ -1,6 +1,6 @@
 """Rows of the stages as Arrow record batches, with the columns and types that `spec` declares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -366,3 +366,9 @@ def _repeated(text: str, n: int) -> pa.Array:
     octets = text.encode()
     offsets = np.arange(n + 1, dtype=np.int32) * len(octets)
     return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(octets * n)])
+
+
+Row = tuple[str, pa.RecordBatch]
+"""A table's name and some rows of it."""
+Work = Callable[[], list[Row]]
+"""Rows still to be made. It touches no state but its own."""

@@ -13,7 +13,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.packets.decoder import SegmentBatch
+from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.endings import ease, end_all, give_up
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.layout import (

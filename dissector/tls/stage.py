@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from amqpscope.dissector.capture.file import Problem
+from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import Burden
 from amqpscope.dissector.kernels.arrays import Ints

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector.capture.file import CaptureError, CaptureFile, PacketBatch
+from amqpscope.dissector.capture.file import CaptureError, CaptureFile
+from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.dissector import Dissector
 from amqpscope.dissector.fields import tables as fieldtable
 from amqpscope.dissector.kernels import kernel, retained
