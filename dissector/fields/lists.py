@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.tables import ESCAPES, QUOTE, unsigned, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec.model import Struct
 
 NUMBER, SIGNED_NUMBER, STRING, NUMBERS = range(4)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from amqpscope.dissector.fields.arrow import picked
-from amqpscope.dissector.fields.decoding import Plan, decode
+from amqpscope.dissector.fields.decoding import decode
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.spec.model import Protocol

@@ -1,7 +1,7 @@
 """Octets eight at a time: little-endian words out of arrays of octets and into them, wherever they lie."""
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import i64, proven, u64
+from amqpscope.dissector.kernels.kernel import i64, kernel, proven, u64
 
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8
@@ -54,3 +54,12 @@ def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None
         target[j] = data[p]
         p += 1
         j += 1
+
+
+@kernel
+def unsigned(data: Array, at: int, width: int) -> int:
+    """An unsigned integer of at most 7 octets, big-endian."""
+    value = 0
+    for i in range(at, at + width):
+        value = value * 256 + data[i]
+    return value

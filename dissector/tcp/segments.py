@@ -5,14 +5,15 @@ Sources: RFC 9293 §3.4 (sequence numbers), §3.10.7.4 (segment arrival); RFC 73
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.buffered import displace, emit, store
+from amqpscope.dissector.tcp.buffered import displace, emit
+from amqpscope.dissector.tcp.buffering import fill, keep_waiting
+from amqpscope.dissector.tcp.copies import is_copy, repeat
 from amqpscope.dissector.tcp.endings import due, end, expire
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.layout import (
     ACK,
-    ANYWHERE,
     C_BYTES,
     C_CLIENT,
     C_CLOSED,
@@ -48,8 +49,6 @@ from amqpscope.dissector.tcp.layout import (
     H_NEXT,
     H_PACKETS,
     H_POS,
-    H_REPEAT,
-    H_REPEATS,
     H_SAID_TS,
     H_STALL,
     H_STARTED,
@@ -60,7 +59,6 @@ from amqpscope.dissector.tcp.layout import (
     H_SYNS,
     H_TOP,
     H_TWICE,
-    H_WAITING,
     H_WINDOW,
     H_WSCALE,
     HOLE_NS,
@@ -76,92 +74,18 @@ from amqpscope.dissector.tcp.layout import (
     K_WANT,
     K_WINDOWS,
     LINGER_NS,
-    MISMATCH,
     P_POS,
     PARTS,
     READ,
-    RECENT,
-    REPEAT_WIDTH,
-    REPEATS,
     REUSED,
     RST,
     SLOT,
     SYN,
-    T_CAPTURE,
-    T_CODE,
-    T_PACKET,
-    T_POS,
-    T_SIDE,
-    T_SLOT,
-    T_TS,
-    T_VALUE,
 )
-from amqpscope.dissector.tcp.order import flush, given_up, release, settled
+from amqpscope.dissector.tcp.numbers import difference, lower
+from amqpscope.dissector.tcp.order import given_up, release, settled
 from amqpscope.dissector.tcp.slots import closed, find, open_slot, over, touch
 from amqpscope.dissector.tcp.windows import stall, watch
-
-
-@kernel
-def difference(a: int, b: int) -> int:
-    """A - b of 32-bit sequence numbers, as a signed number."""
-    return ((a - b + 0x80000000) & 0xFFFFFFFF) - 0x80000000
-
-
-@kernel
-def lower(src_hi: int, src_lo: int, sport: int, dst_hi: int, dst_lo: int, dport: int) -> int:
-    """Side of the sender: 0 when its endpoint is the lower one."""
-    if src_hi != dst_hi:
-        return 1 if src_hi > dst_hi else 0
-    if src_lo != dst_lo:
-        return 1 if src_lo > dst_lo else 0
-    return 1 if sport > dport else 0
-
-
-@kernel
-def is_copy(
-    recent: Array, source: int, target: int, ports: int, seq: int, ack: int, mark: int, window: int, flags: int,
-    length: int, now: int,
-) -> int:  # fmt: skip
-    """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it."""
-    flow = mix(source ^ ports, target)
-    h = mix(mix(flow, seq << 31 ^ ack), mark << 40 ^ length << 24 ^ window << 8 ^ flags)
-    # Identifications count up: what came one behind the other is side by side here.
-    place = ((flow & 0xFFFF) + (mark if mark < 0x10000 else h & 0xFFFF)) & (RECENT - 1)
-    key = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (now // (COPY_NS // 3) & 0xFFFF)
-    last = recent[place]
-    recent[place] = key
-    return 1 if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6 else 0
-
-
-@kernel
-def note(
-    faults: Array, control: Array, slot: int, side: int, code: int, pos: int, value: int,
-    packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Append a fault."""
-    n = control[K_FAULTS]
-    faults[T_SLOT, n] = slot
-    faults[T_SIDE, n] = side
-    faults[T_CODE, n] = code
-    faults[T_POS, n] = pos
-    faults[T_VALUE, n] = value
-    faults[T_PACKET, n] = packet
-    faults[T_TS, n] = ts
-    faults[T_CAPTURE, n] = capture
-    control[K_FAULTS] = n + 1
-
-
-@kernel
-def repeat(half: Array, row: int, length: int, packet: int, ts: int, capture: int) -> None:
-    """Keep the place of something that was sent again."""
-    count = half[row, H_REPEATS]
-    if count < REPEATS:
-        place = H_REPEAT + count * REPEAT_WIDTH
-        half[row, place] = ts
-        half[row, place + 1] = packet
-        half[row, place + 2] = capture
-        half[row, place + 3] = length
-        half[row, H_REPEATS] = count + 1
 
 
 @kernel
@@ -207,81 +131,6 @@ def synchronize(
         half[row, H_STARTED] = 1
         half[row, H_NEXT] = (seq + 1) & 0xFFFFFFFF
         half[row, H_WSCALE] = wscale if wscale >= 0 else -2
-
-
-@kernel
-def crowded(half: Array, row: int) -> int:
-    """1 when no more may wait in a direction."""
-    if half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM:
-        return 1
-    return 1 if half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM else 0
-
-
-@kernel
-def keep_waiting(
-    data: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, faults: Array, control: Array,
-    slot: int, side: int, pos: int, skip: int, length: int, offset: int, caplen: int, needs: int, again: int,
-    packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Take octets at `pos` that must wait for others, or others before them: all but the first `skip`, had before."""
-    row = 2 * slot + side
-    if crowded(half, row):
-        displace(half, parts, control, free_parts, row, -1, ANYWHERE)
-        before = half[2 * slot + 1 - side, H_ACKED]  # this direction may wait for nothing but the other
-        through_0, through_1 = (0, before) if side == 0 else (before, 0)
-        release(half, parts, control, free_parts, pieces, slot, packet, ts, capture, through_0, through_1)
-        if crowded(half, row):
-            flush(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture)
-        skip = min(max(half[row, H_POS] - pos, 0), length)
-    different = 0
-    if caplen > skip:
-        different = store(
-            data, half, parts, control, free_parts, row, again,
-            pos + skip, caplen - skip, offset + skip, packet, ts, capture, needs, 0,
-        )  # fmt: skip
-    there = max(caplen, skip)
-    if length > there:
-        store(
-            data, half, parts, control, free_parts, row, again,
-            pos + there, length - there, -1, packet, ts, capture, needs, 0,
-        )  # fmt: skip
-    if different:
-        note(faults, control, slot, side, MISMATCH, pos, different, packet, ts, capture)
-
-
-@kernel
-def fill(
-    data: Array, conn: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, younger: Array,
-    older: Array, control: Array, slot: int, side: int, start: int, offset: int, caplen: int, needs: int,
-    packet: int, capture: int,
-) -> None:  # fmt: skip
-    """Take octets seen at another capture point than the connection's, for the case that this one missed them.
-
-    Their time is that of the connection's last packet: clocks differ.
-    """
-    row = 2 * slot + side
-    now = conn[slot, C_LAST_TS]
-    if half[row, H_STARTED] == 0:
-        half[row, H_STARTED] = 1
-        half[row, H_NEXT] = start
-    here = half[row, H_POS]
-    pos = here + difference(start, half[row, H_NEXT])
-    skip = min(max(here - pos, 0), caplen)
-    half[row, H_TWICE] += skip
-    if (
-        skip == caplen
-        or pos > max(half[row, H_TOP], half[row, H_ACKED]) + limits.WAITING_OCTETS_PER_STREAM
-        or free_parts[0] < half[row, H_COUNT] + 4
-        or control[K_WAITING] > limits.WAITING_OCTETS
-        or crowded(half, row)
-    ):
-        return
-    if conn[slot, C_ID] == 0:
-        identify(conn, slot, start, now, younger, older, control)
-    store(
-        data, half, parts, control, free_parts, row, H_TWICE,
-        pos + skip, caplen - skip, offset + skip, packet, now, capture, needs, 1,
-    )  # fmt: skip
 
 
 @kernel

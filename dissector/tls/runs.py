@@ -25,9 +25,10 @@ from amqpscope.dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
+from amqpscope.dissector.tls.direction import Half
 from amqpscope.dissector.tls.opener import AHEAD
 from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
-from amqpscope.dissector.tls.session import Half, Session
+from amqpscope.dissector.tls.session import Session
 
 FIRST, LAST = (S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE), (S_PACKET, S_TS, S_CAPTURE)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import certificates, keys, messages
+from amqpscope.dissector.tls.direction import Half, Plain
+from amqpscope.dissector.tls.epochs import epochs_of
 from amqpscope.dissector.tls.keylog import MASTER, KeyLog
 from amqpscope.dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
-from amqpscope.dissector.tls.opener import AHEAD, REFUSED, Epoch, Found, Opener, of_secret
+from amqpscope.dissector.tls.opener import AHEAD, REFUSED, Epoch, Opener
 from amqpscope.dissector.tls.records import (
     ALERT,
     CHANGE,
@@ -24,7 +25,6 @@ from amqpscope.dissector.tls.records import (
     is_followed,
 )
 from amqpscope.dissector.tls.shown import Alert, Fault, Sent, Shown, owner
-from amqpscope.spec.tls import Suite
 
 CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
     KNOWN.number("messages", name)
@@ -35,61 +35,6 @@ CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED
 CLOSE_NOTIFY = KNOWN.number("alerts", "close_notify")
 HIDDEN_ALERT, HIDDEN_BARE, HIDDEN_FINISHED = 2 + 17, 8 + 17, (4 + 32 + 17, 4 + 48 + 17)
 """Lengths in TLS 1.3 of an encrypted alert, of a Certificate message without any, and of Finished by its hash."""
-LABELS = {
-    True: (b"CLIENT_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0"),
-    False: (b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"SERVER_TRAFFIC_SECRET_0"),
-}
-"""Secrets of the client's and of the server's direction in TLS 1.3, in their order; early data are not read."""
-
-
-class Plain(NamedTuple):
-    """Octets of what is carried; None for a hole of `length`."""
-
-    slot: int
-    side: int
-    octets: bytes | None
-    length: int
-    first: At
-    last: At
-
-
-class Half:
-    """One direction."""
-
-    __slots__ = (
-        "changed", "counted", "finished", "found", "message", "missed", "opener", "passing", "read", "said", "sealed",
-        "walk",
-    )  # fmt: skip
-
-    def __init__(self, walk: Walk) -> None:
-        self.walk = walk
-        self.opener: Opener | None = None
-        self.changed = False
-        """Up to TLS 1.2: change_cipher_spec was sent."""
-        self.message = bytearray()
-        self.passing = 0
-        """Octets of a long message that are passed over."""
-        self.found: Found | None = None
-        """The record that a search has just confirmed."""
-        self.finished = False
-        self.missed: list[int] = []
-        """Lengths of the first records under these keys, as long as none was opened: 0 for what carries nothing."""
-        self.sealed = 0
-        """Encrypted records that were not opened."""
-        self.said = False
-        """Something came after the handshake."""
-        self.read = self.counted = 0
-        """Octets of messages that were read; octets kept when the caller counted them last."""
-
-    @property
-    def kept(self) -> int:
-        """Octets of unfinished records and messages, and of messages of which something is kept."""
-        return len(self.walk.octets) + len(self.message) + self.read
-
-    def tear(self) -> None:
-        """Something was lost: the next message begins with a record."""
-        self.message.clear()
-        self.passing = 0
 
 
 class Session:
@@ -301,24 +246,7 @@ class Session:
         return half.opener
 
     def _epochs(self, from_client: bool, known: dict[bytes, bytes]) -> list[Epoch]:
-        hello, chosen = self._hello, self._chosen
-        if hello is None or (chosen and chosen.retry):
-            return []
-        suite = KNOWN.suites.get(chosen.suite) if chosen else None
-        if chosen and chosen.version < keys.TLS_1_3:
-            master = known.get(MASTER)
-            if not master or suite is None or not suite.mode or chosen.version < keys.TLS_1_1:
-                return []
-            both = keys.of_master(master, hello.random, chosen.random, suite, chosen.version, chosen.then_mac)
-            return [Epoch(both[0 if from_client else 1], True, suite)]
-        # Where the server's choice was lost, the length of the secrets leaves few suites.
-        return [
-            of_secret(known[label], each, carries)
-            for label, carries in zip(LABELS[from_client], (False, True), strict=True)
-            if label in known
-            for each in ([suite] if suite else _suites(known[label]))
-            if each.mode and _digest(each) == len(known[label])
-        ]
+        return epochs_of(self._hello, self._chosen, from_client, known) if self._hello else []
 
     def _adds(self, side: int, opener: Opener) -> bool:
         """Whether secrets have come since this was made, and were added."""
@@ -498,11 +426,3 @@ class Session:
 
 def _size(event: Event) -> int:
     return 64 + len(event.body or b"") if isinstance(event, Record) else 64
-
-
-def _suites(secret: bytes) -> list[Suite]:
-    return [suite for suite in KNOWN.suites.values() if suite.number >> 8 == 0x13 and _digest(suite) == len(secret)]
-
-
-def _digest(suite: Suite) -> int:
-    return 48 if suite.hash == "sha384" else 32

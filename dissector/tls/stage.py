@@ -24,9 +24,10 @@ from amqpscope.dissector.tcp.layout import (
     S_TS,
 )
 from amqpscope.dissector.tls import ciphers, runs
+from amqpscope.dissector.tls.direction import Half, Plain
 from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.records import At
-from amqpscope.dissector.tls.session import Half, Plain, Session
+from amqpscope.dissector.tls.session import Session
 from amqpscope.dissector.tls.shown import Fault, Shown
 
 ROWS = (

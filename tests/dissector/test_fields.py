@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope import spec
-from amqpscope.dissector.fields.decoding import PROBLEM_CODES, REDACTED, Decoded, Plan, decode
+from amqpscope.dissector.fields.decoding import PROBLEM_CODES, REDACTED, Decoded, decode
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.spec.model import Class, Field
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]

@@ -92,8 +92,9 @@ from amqpscope.dissector.protocols.framing import (
     u16,
     u32,
 )
-from amqpscope.dissector.protocols.resync import Own, choose, follow, replay, search, whole
-from amqpscope.dissector.protocols.resync import walk_pieces as any_walk_pieces
+from amqpscope.dissector.protocols.resync import Own, choose, follow, search, whole
+from amqpscope.dissector.protocols.walking import replay
+from amqpscope.dissector.protocols.walking import walk_pieces as any_walk_pieces
 from amqpscope.dissector.tcp.layout import (
     C_FRAMES,
     S_CAPTURE,

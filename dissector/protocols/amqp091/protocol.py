@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amqpscope.dissector.fields.decoding import Decoded, Plan, decode
+from amqpscope.dissector.fields.decoding import Decoded, decode
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets

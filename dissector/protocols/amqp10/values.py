@@ -21,20 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from amqpscope.dissector.fields.json_text import ESCAPES, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.tables import (
-    ESCAPES,
-    LITERALS,
-    insert_floats,
-    is_traceparent,
-    unsigned,
-    write_escaped,
-    write_integer,
-    write_string,
-)
+from amqpscope.dissector.fields.tables import LITERALS, insert_floats, is_traceparent
 from amqpscope.dissector.fields.text import copy, write_hex
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
+from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec import amqp10
 
 DEPTH = 64

@@ -44,8 +44,7 @@ from amqpscope.dissector.protocols.framing import (
     pass_over,
     put_together,
 )
-from amqpscope.dissector.protocols.resync import Own, choose, follow, replay, search, whole
-from amqpscope.dissector.protocols.resync import walk_pieces as any_walk_pieces
+from amqpscope.dissector.protocols.resync import Own, choose, follow, search, whole
 from amqpscope.dissector.protocols.stream import boundary
 from amqpscope.dissector.protocols.stream.boundary import (
     foretold,
@@ -94,6 +93,8 @@ from amqpscope.dissector.protocols.stream.layout import (
     R_VERSION,
     UNKNOWN_FRAME,
 )
+from amqpscope.dissector.protocols.walking import replay
+from amqpscope.dissector.protocols.walking import walk_pieces as any_walk_pieces
 from amqpscope.dissector.tcp.layout import (
     C_CLIENT,
     C_FRAMES,

@@ -6,7 +6,7 @@ version, `W_SIZE` the bytes after the version.
 
 import numpy as np
 
-from amqpscope.dissector.fields.decoding import Plan
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
 from amqpscope.dissector.fields.walk import O_WIDTH
 from amqpscope.dissector.kernels.arrays import Ints

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, numbers, valid
-from amqpscope.dissector.fields.decoding import Decoded, Plan
+from amqpscope.dissector.fields.decoding import Decoded
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.walk import O_WIDTH
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector.fields.decoding import Decoded, Plan, decode
+from amqpscope.dissector.fields.decoding import Decoded, decode
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels.accounting import Burden
 from amqpscope.dissector.kernels.arrays import Ints

@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import framing
-from amqpscope.dissector.protocols.amqp10 import sections
+from amqpscope.dissector.protocols.amqp10 import section_walk, sections
 from amqpscope.dissector.protocols.stream import coding, entries
 from amqpscope.dissector.protocols.stream import layout as sl
 
@@ -97,7 +97,7 @@ class Large:
     @property
     def hashed(self) -> bool:
         """The body is in one piece up to the record's end, so that it can be hashed."""
-        return bool(self.held.kind[0] in (sections.RAW, sections.DATA))
+        return bool(self.held.kind[0] in (section_walk.RAW, section_walk.DATA))
 
 
 class Reader:
@@ -258,7 +258,7 @@ class Reader:
 
     @staticmethod
     def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
-        broken = np.flatnonzero((held.kind == sections.BROKEN) & readable)
+        broken = np.flatnonzero((held.kind == section_walk.BROKEN) & readable)
         codes = [np.full(len(broken), sl.MESSAGE_MALFORMED), sl.FIELD_FAULTS[held.problems[:, 1]]]
         records = np.concatenate([broken, held.problems[:, 0]])
         if not len(records):
@@ -336,7 +336,7 @@ class Reader:
             buffer.data, np.array([body]), np.array([there]), np.array([size - there]), self.compiled
         )  # fmt: skip
         begin = int(held.at[0])
-        if held.kind[0] == sections.DATA and begin + held.size[0] != body + size:
+        if held.kind[0] == section_walk.DATA and begin + held.size[0] != body + size:
             held.kind[0] = -1
         large = Large(
             number if published and number < 1 << 63 else None, size, size - (begin - body), held,

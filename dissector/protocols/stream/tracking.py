@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.fields import columns
-from amqpscope.dissector.fields.tables import ESCAPES, QUOTE, write_escaped, write_integer
+from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, write_integer
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
