@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.accounting import Burden, most
+from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
 from amqpscope.dissector.kernels.arrays import Ints
-from amqpscope.dissector.kernels.retained import Buffer, Carried, Ranges, gather, move
+from amqpscope.dissector.kernels.retained import Buffer, Ranges, Retained, gather, move
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
@@ -25,12 +25,12 @@ from amqpscope.dissector.protocols import detection, framing
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.protocol import Amqp091, Faults, Frames, Messages
 from amqpscope.dissector.protocols.amqp10.frames import Amqp10
-from amqpscope.dissector.protocols.amqp10.handshake import Layers
+from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
 from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
 from amqpscope.dissector.protocols.stream.protocol import Stream, StreamFaults, StreamFrames
 from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
-from amqpscope.dissector.tcp.gaps import Holes
+from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.layout import (
     C_PROTOCOL,
     C_SYN,
@@ -59,7 +59,7 @@ Made = Frames | Messages | Faults | StreamFrames | StreamMessages | StreamFaults
 """What protocols hand on: matrices of rows whose columns are still to be made."""
 
 
-class Spoken(Protocol):
+class ProtocolStage(Protocol):
     """What a protocol does with the pieces of its connections."""
 
     @property
@@ -117,19 +117,21 @@ class Dissector:
         self.reports: list[PacketReport] = []
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
-        self.burden = Burden()
-        self.stream = Stream(compiled, self.options.bodies == "full", self.burden)
+        self.accounting = MemoryAccounting()
+        self.stream = Stream(compiled, self.options.bodies == "full", self.accounting)
         self.detector = detection.Detector(
-            self.protocol, self.options.ports, compiled, self.stream.layouts, self.burden
+            self.protocol, self.options.ports, compiled, self.stream.layouts, self.accounting
         )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
-        self.connections = Connections(self.protocol, compiled, self.burden, self.options.ports)
-        self.protocols: dict[int, Spoken] = {
+        self.connections = Connections(self.protocol, compiled, self.accounting, self.options.ports)
+        self.protocols: dict[int, ProtocolStage] = {
             detection.AMQP_0_9_1: self.amqp091, detection.STREAM: self.stream,
-            detection.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story, self.burden)),
+            detection.AMQP_1_0: Amqp10(
+                compiled, self.connections.count, Amqp10Handshakes(self.connections.record, self.accounting)
+            ),
         }  # fmt: skip
         """The protocols that are decoded, by their number in a connection's state."""
-        self.tls = Tls(self.options.keylog, self.burden, compiled)
+        self.tls = Tls(self.options.keylog, self.accounting, compiled)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
             self.stream.select = self.connections.commands.telling
@@ -137,12 +139,12 @@ class Dissector:
             Frames: self._frames, Messages: self._messages,
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
         }  # fmt: skip
-        self.holes = Holes()
+        self.holes = Gaps()
         self.over = False
         self.read = 0
         """Octets that may have been remembered, of all that was read."""
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
-        self.carried = Carried.nothing(self._ranges)
+        self.carried = Retained.nothing(self._ranges)
 
     @property
     def _ranges(self) -> list[Ranges]:
@@ -178,7 +180,7 @@ class Dissector:
             for out in self.tcp.feed(segments, buffer):
                 yield from self._take(out, buffer)
             yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
-            if weigh and self.burden.total > limits.REMEMBERED:
+            if weigh and self.accounting.total > limits.REMEMBERED:
                 yield from self._lighten(segments, buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
@@ -188,7 +190,7 @@ class Dissector:
         self.over = True
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
-        self.carried = Carried.nothing(self._ranges)
+        self.carried = Retained.nothing(self._ranges)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
         """These segments, and whether it is to be seen behind them that not too much is remembered.
@@ -197,10 +199,10 @@ class Dissector:
         be too many it need not be seen.
         """
         step = limits.REMEMBERED // STEPS
-        read = self.read + np.cumsum(most(segments.caplen))
+        read = self.read + np.cumsum(most_retained(segments.caplen))
         before, self.read = self.read, int(read[-1]) if len(read) else self.read
         waiting = int(self.tcp.control[K_WAITING])
-        if self.burden.total + waiting + self.read - before <= limits.REMEMBERED:
+        if self.accounting.total + waiting + self.read - before <= limits.REMEMBERED:
             yield segments, False
             return
         begin = 0
@@ -223,7 +225,7 @@ class Dissector:
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """End the connections of which most is remembered, and tell it at the last of these segments."""
-        slots = self.burden.heaviest()
+        slots = self.accounting.heaviest()
         for out in self.tcp.end(slots):
             yield from self._take(out, buffer)
         told = f"more than {limits.REMEMBERED} octets of open connections were remembered: {len(slots)} ended here"
@@ -260,7 +262,7 @@ class Dissector:
         for slot, skipped in self.detector.decided.items():
             if conn[slot, C_PROTOCOL] == detection.TLS:
                 begun = bool(conn[slot, C_SYN] != 0 and skipped == 0)
-                self.connections.story(slot).tls = self.tls.begin(slot, begun, len(conn))
+                self.connections.record(slot).tls = self.tls.begin(slot, begun, len(conn))
         new = self.tls.mine(rest[S_SLOT])
         if sealed is None and new is None:
             return rest
@@ -279,7 +281,7 @@ class Dissector:
             if slot not in self.detector.opened:
                 self.detector.opened.add(slot)
                 self.tcp.conn[slot, C_PROTOCOL] = 0
-                self.connections.story(slot).open()
+                self.connections.record(slot).open()
         self.connections.begin(pieces, buffer.data, inside=True)
         return self.detector.sort(pieces, buffer, self.tcp.conn)
 
@@ -323,19 +325,19 @@ class Dissector:
                     yield self._work(made, buffer, conn)
                 self._skip(slots, protocol.skipped(slots))
         for slot, probe in self.detector.forget(ended).items():
-            self.connections.story(slot).skipped += probe.skipped
+            self.connections.record(slot).skipped += probe.skipped
             if slot in self.tls.sessions:
                 conn[slot, C_PROTOCOL] = detection.TLS
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
         self.tls.free(ended)
-        self.burden.forget(ended)
+        self.accounting.forget(ended)
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:
         """Count octets that were passed over."""
         for i in np.flatnonzero(octets).tolist():
-            self.connections.story(int(slots[i])).skipped += int(octets[i])
+            self.connections.record(int(slots[i])).skipped += int(octets[i])
 
     def _work(self, made: Made, buffer: Buffer, conn: Ints) -> Work:
         """Note what state must know of these rows now; what is left is to make them."""

@@ -38,7 +38,7 @@ MAX_CLOCK_STEPS = 1000
 
 
 @dataclass(slots=True)
-class Seen:
+class CaptureSummary:
     """What was seen of one capture.
 
     Attributes:
@@ -83,7 +83,7 @@ class Reading:
     ) -> None:
         self.sources = sources
         self.options = options or Options()
-        self.seen: list[Seen] = []
+        self.seen: list[CaptureSummary] = []
         self.pending: list[Work] = []
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
@@ -134,11 +134,11 @@ class Reading:
         file = CaptureFile(
             source.path, source.given, index, batch_bytes=size, compiled=self.compiled, alone=alone, watch=self.watch
         )  # fmt: skip
-        seen = Seen(source.name, file.info)
+        seen = CaptureSummary(source.name, file.info)
         self.seen.append(seen)
         return self._decoded(source, file, seen)
 
-    def _decoded(self, source: Source, file: CaptureFile, seen: Seen) -> Iterator[Decoded]:
+    def _decoded(self, source: Source, file: CaptureFile, seen: CaptureSummary) -> Iterator[Decoded]:
         taken, steps, last = 0, 0, None
         for batch in file:
             decoded = self.dissector.decode(batch)

@@ -115,19 +115,19 @@ def _time(text: str) -> int:
     return int(whole.timestamp()) * 1_000_000_000 + int((parts[2] or "").ljust(9, "0"))
 
 
-def tell(reading: Reading, frames: int | None = None) -> None:
+def print_warnings(reading: Reading, frames: int | None = None) -> None:
     """Say on standard error what a user should know of captures that were read; `frames` are those shown."""
-    from amqpscope.dissector.cli.warnings import remarks  # noqa: PLC0415
+    from amqpscope.dissector.cli.warnings import warning_lines  # noqa: PLC0415
 
-    for line in remarks(reading, frames):
+    for line in warning_lines(reading, frames):
         sys.stderr.write(f"amqpscope: {line}\n")
 
 
-def teller(reading: Reading) -> Callable[[], None]:
+def held_back_printer(reading: Reading) -> Callable[[], None]:
     """What says on standard error, each time it is called, what is held back and was not told before."""
-    from amqpscope.dissector.cli.warnings import Held  # noqa: PLC0415
+    from amqpscope.dissector.cli.warnings import HeldBack  # noqa: PLC0415
 
-    held = Held(reading)
+    held = HeldBack(reading)
 
     def tell_held() -> None:
         for line in held.lines():

@@ -37,7 +37,7 @@ class Dissect:
         import pyarrow as pa  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-        from amqpscope.dissector.cli.precompile import warm_up  # noqa: PLC0415
+        from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.formatting import counted  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading, schema_of  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
@@ -48,7 +48,7 @@ class Dissect:
         options = common.options(arguments)
         sources, status = common.sources(arguments)
         with common.progress(sources) as advance, common.watch(sources) as watch:
-            warm_up(sources)
+            compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch)
             schemas = {name: schema_of(name, options) for name in NAMES}
             output: Output | None = None
@@ -72,7 +72,7 @@ class Dissect:
             f"{counted(rows['messages'], 'message')}, {counted(rows['anomalies'], 'anomaly', 'anomalies')}",
             file=sys.stderr,
         )
-        common.tell(reading, frames)
+        common.print_warnings(reading, frames)
         return status
 
     def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
@@ -100,17 +100,17 @@ class Frames:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print."""
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-        from amqpscope.dissector.cli.precompile import warm_up  # noqa: PLC0415
+        from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.printers import PRINTERS  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
 
         options = common.options(arguments)
         sources, status = common.sources(arguments)
-        warm_up(sources)
+        compile_kernels(sources)
         with common.watch(sources) as watch:
             reading = Reading(sources, options, watch=watch)
             if watch:
-                watch.look = common.teller(reading)
+                watch.look = common.held_back_printer(reading)
             printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
             frames = 0
             for table, batch in reading:
@@ -118,7 +118,7 @@ class Frames:
                     frames += batch.num_rows
                     printer.frames(batch)
                     sys.stdout.flush()
-        common.tell(reading, frames)
+        common.print_warnings(reading, frames)
         return status
 
 
@@ -152,7 +152,7 @@ class Handshakes:
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import verdict_rows  # noqa: PLC0415
-        from amqpscope.dissector.cli.precompile import warm_up  # noqa: PLC0415
+        from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.formatting import clean  # noqa: PLC0415
         from amqpscope.dissector.handshakes import ladder, listing  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
@@ -168,7 +168,7 @@ class Handshakes:
         with common.watch(sources) as watch:
             found = tables or Reading(sources, options, watch=watch)
             if isinstance(found, Reading) and found.compiled:
-                warm_up(sources)
+                compile_kernels(sources)
             for row in verdict_rows.rows(found, options):
                 if wanted and wanted not in listing.names_of(row):
                     continue
@@ -184,5 +184,5 @@ class Handshakes:
         else:
             print("\n".join(made.lines()))
         if isinstance(found, Reading):
-            common.tell(found)
+            common.print_warnings(found)
         return status or (1 if arguments.fail_on and made.failed else 0)

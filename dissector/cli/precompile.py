@@ -16,7 +16,7 @@ CAPTURES = 8
 """Captures that are run over at most."""
 
 
-def warm_up(sources: list[Source]) -> None:
+def compile_kernels(sources: list[Source]) -> None:
     """Fill an empty cache, and say so, for it takes a while; without a file to run over there is nothing to do."""
     if kernel.is_cached() or not kernel.worthwhile(octets(sources)):
         return

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from amqpscope.dissector.formatting import counted, instant
-from amqpscope.dissector.reading import LINK_NAMES, Reading, Seen
+from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
 from amqpscope.dissector.tables.connections import sides
 from amqpscope.dissector.tcp.layout import C_FIRST_TS
 
@@ -18,7 +18,7 @@ _TOLD = ("capture-truncated", "header-unknown", "limit-reached")
 """Problems of a file of which the first of a kind is told."""
 
 
-class Held:
+class HeldBack:
     """What is held back while a capture is read that is still being made, each connection once.
 
     Args:
@@ -50,7 +50,7 @@ class Held:
             yield f"{ends[side]} -> {ends[1 - side]} {why}: its frames show when more has come"
 
 
-def remarks(reading: Reading, frames: int | None = None) -> list[str]:
+def warning_lines(reading: Reading, frames: int | None = None) -> list[str]:
     """Lines for people.
 
     Args:
@@ -84,7 +84,7 @@ def _sealed(reading: Reading) -> str:
     return f"{what} encrypted: {whose} {'has' if path else 'have'} no secrets for {'them' if tls.sealed > 1 else 'it'}"
 
 
-def _of(seen: Seen) -> Iterator[str]:
+def _of(seen: CaptureSummary) -> Iterator[str]:
     info = seen.info
     for code in _TOLD:
         for problem in [p for p in info.problems if p.code == code][:1]:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from amqpscope.dissector.handshakes.cache import Memory
+from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.kernels import limits
 
 
-class Said(dict[str, Any]):
+class PeerArguments(dict[str, Any]):
     """The arguments of a method. Equal ones are mostly one object; by that they are compared, for it is quick."""
 
     detail = ""
@@ -17,21 +17,21 @@ class Said(dict[str, Any]):
         return self is other
 
 
-NOTHING = Said()
+NOTHING = PeerArguments()
 """Arguments of a method that did not come."""
 
 
-class Sayings:
+class ArgumentsCache:
     """What was said before, by whom it does not matter."""
 
     def __init__(self) -> None:
-        self.known: Memory[tuple[Any, ...], Said] = Memory()
+        self.known: BoundedCache[tuple[Any, ...], PeerArguments] = BoundedCache()
 
-    def of(self, role: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Said:
+    def of(self, role: str, names: tuple[str, ...], values: tuple[Any, ...]) -> PeerArguments:
         """The arguments of a method by its role: see `Story.told`."""
         said = self.known.get((role, values))
         if said is None:
-            said = Said(zip(names, map(_shortened, values), strict=True))
+            said = PeerArguments(zip(names, map(_shortened, values), strict=True))
             said.detail = _detail(role, said)
             self.known.keep((role, values), said, sum(len(value) for value in values if isinstance(value, str)))
         return said
@@ -41,7 +41,7 @@ def _shortened(value: Any) -> Any:
     return value[: limits.TEXT] if isinstance(value, str) else value
 
 
-def _detail(role: str, said: Said) -> str:
+def _detail(role: str, said: PeerArguments) -> str:
     """A few words; what was not captured is a question mark."""
     told = {name: "?" if value is None else value for name, value in said.items()}
     if role == "start":

@@ -11,7 +11,7 @@ ENTRY = 256
 """What an entry takes besides its texts."""
 
 
-class Memory(Generic[Key, Item]):
+class BoundedCache(Generic[Key, Item]):
     """Items by key. All of it is forgotten when it has grown too large; any thread may use it."""
 
     def __init__(self, room: int = ROOM) -> None:

@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 
 
-class Used:
+class FirstUses:
     """Slots of connections whose first use was seen."""
 
     def __init__(self, compiled: bool) -> None:
@@ -34,7 +34,7 @@ class Used:
 
 @kernel
 def find(slot: Array, kind: Array, is_telling: Array, is_use: Array, used: Array, found: Array) -> int:
-    """Write what `Used.telling` returns to `found`, and return how many; kinds below 0 are neither."""
+    """Write what `FirstUses.telling` returns to `found`, and return how many; kinds below 0 are neither."""
     count = 0
     for i in range(len(slot)):
         what = kind[i]

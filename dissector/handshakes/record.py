@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpscope.dissector.handshakes.arguments import Said
+from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls.shown import Shown
 from amqpscope.spec.handshakes import opening
@@ -25,7 +25,7 @@ SHORTEST = 8
 """A side's first octets count as said once there are so many (a protocol header is as long)."""
 
 
-class Where(NamedTuple):
+class PacketRef(NamedTuple):
     """A packet: its time, its number and the index of its capture."""
 
     ts_ns: int
@@ -38,19 +38,19 @@ class Step(NamedTuple):
 
     event: str
     side: int
-    at: Where
+    at: PacketRef
     detail: str = ""
 
 
 @dataclass(slots=True)
-class First:
+class FirstBytes:
     """The first octets of a side, and the packet with which they were said; None before anything came."""
 
     octets: bytes = b""
-    at: Where | None = None
+    at: PacketRef | None = None
     lost: bool = False
 
-    def add(self, octets: bytes | None, at: Where) -> None:
+    def add(self, octets: bytes | None, at: PacketRef) -> None:
         """Octets that follow; None is a hole."""
         if octets is None:
             self.lost = self.lost or len(self.octets) < SHORTEST
@@ -67,12 +67,12 @@ class First:
 
 
 @dataclass(slots=True)
-class Story:
+class ConnectionRecord:
     """What is known of one connection; sides are 0 and 1, for which of them is the client may be found out late."""
 
     steps: list[Step] = field(default_factory=list)
-    firsts: tuple[First, First] = field(default_factory=lambda: (First(), First()))
-    told: dict[str, Said] = field(default_factory=dict)
+    firsts: tuple[FirstBytes, FirstBytes] = field(default_factory=lambda: (FirstBytes(), FirstBytes()))
+    told: dict[str, PeerArguments] = field(default_factory=dict)
     """What was said, by its role, which is the name of AMQP 0-9-1's method of class connection that says it:
     `start` (`mechanisms`), `start-ok` (`mechanism`), `tune` and `tune-ok` (`channel_max`, `frame_max`, `heartbeat`),
     `open` (`virtual_host`), `close` (`reply_code`, `reply_text`); and `refusal` (`code`, `words`, `of`) where a
@@ -88,7 +88,7 @@ class Story:
     blocked: str | None = None
     """Reason for which the broker takes no messages now."""
     was_blocked: bool = False
-    channel_errors: list[tuple[Where, str]] = field(default_factory=list)
+    channel_errors: list[tuple[PacketRef, str]] = field(default_factory=list)
     channels_failed: int = 0
     closer: int | None = None
     """Side that said close first."""
@@ -97,24 +97,26 @@ class Story:
     skipped: int = 0
     tls: Shown | None = None
     """What TLS shows, where there is TLS."""
-    outer: tuple[First, First] | None = None
+    outer: tuple[FirstBytes, FirstBytes] | None = None
     """Where TLS was opened: the first octets of TLS itself; `firsts` are those inside."""
 
     def open(self) -> None:
         """What TLS holds comes now."""
-        self.outer, self.firsts = self.firsts, (First(), First())
+        self.outer, self.firsts = self.firsts, (FirstBytes(), FirstBytes())
 
     def describe(self, side: str, properties: str | None) -> None:
         """What a side (`client`, `server`) tells of itself."""
         fits = properties is None or len(properties) <= limits.PROPERTIES
         self.properties[f"{side}_properties"] = properties if fits else None
 
-    def step(self, event: str, side: int, at: Where, detail: str = "", beyond: int = 0) -> None:
+    def step(self, event: str, side: int, at: PacketRef, detail: str = "", beyond: int = 0) -> None:
         """Something that a side did; of such steps STEPS are kept, and `beyond`."""
         if len(self.steps) < STEPS + beyond:
             self.steps.append(Step(event, side, at, detail))
 
-    def say(self, event: str, role: str, side: int, at: Where, said: Said, detail: str | None = None) -> None:
+    def say(
+        self, event: str, role: str, side: int, at: PacketRef, said: PeerArguments, detail: str | None = None
+    ) -> None:
         """A step that says something; see `told`."""
         self.step(event, side, at, said.detail if detail is None else detail, CLOSES if role in CLOSING else 0)
         if role in ONCE:
@@ -128,13 +130,13 @@ class Story:
             self.blocked = None
         self.told[role] = said
 
-    def channel_error(self, at: Where, text: str) -> None:
+    def channel_error(self, at: PacketRef, text: str) -> None:
         """The broker closed a channel."""
         self.channels_failed += 1
         if len(self.channel_errors) < CHANNEL_ERRORS:
             self.channel_errors.append((at, text))
 
-    def use(self, side: int, at: Where) -> None:
+    def use(self, side: int, at: PacketRef) -> None:
         """A frame of another class than connection: somebody uses the connection."""
         if not self.used:
             self.used = True

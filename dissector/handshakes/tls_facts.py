@@ -15,7 +15,7 @@ tls_words, tls_meaning   the alert in words, and what it means
 
 from typing import Any
 
-from amqpscope.dissector.handshakes.record import Step, Where
+from amqpscope.dissector.handshakes.record import PacketRef, Step
 from amqpscope.dissector.tls.messages import suite_name, version_name
 from amqpscope.dissector.tls.shown import Shown, choice, offers, owner
 from amqpscope.spec import tls
@@ -85,7 +85,7 @@ def steps(shown: Shown, side: int) -> list[Step]:
     found = []
     for event, by, (packet, ts_ns, capture), detail in shown.steps:
         if by == side:
-            found.append(Step(event, side, Where(ts_ns, packet, capture), detail))
+            found.append(Step(event, side, PacketRef(ts_ns, packet, capture), detail))
     return found
 
 

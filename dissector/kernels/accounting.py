@@ -8,12 +8,12 @@ PIECE_COST = 256
 """Octets that a piece takes that is held back, besides its own."""
 
 
-def most(octets: Ints) -> Ints:
+def most_retained(octets: Ints) -> Ints:
     """What may be remembered of pieces with so many octets: twice these where a record and a message in it are kept."""
     return 2 * octets + PIECE_COST
 
 
-class Burden:
+class MemoryAccounting:
     """Octets by slot; `total` is their sum."""
 
     def __init__(self) -> None:

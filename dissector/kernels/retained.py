@@ -46,14 +46,14 @@ class Buffer:
             self.data = data
 
 
-class Carried(NamedTuple):
+class Retained(NamedTuple):
     """Octets taken out of a buffer, and for each of the ranges the end of the rows that point at them."""
 
     octets: Octets
     ends: tuple[int, ...]
 
     @classmethod
-    def nothing(cls, ranges: Sequence[Ranges]) -> "Carried":
+    def nothing(cls, ranges: Sequence[Ranges]) -> "Retained":
         """No octets."""
         return cls(np.zeros(0, np.uint8), (0,) * len(ranges))
 
@@ -107,7 +107,7 @@ def move_ranges(matrix: Array, end: int, used: int, offset: int, by: int) -> Non
             matrix[row, offset] += by
 
 
-def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Carried:
+def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Retained:
     """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
     ends = tuple(int(call(live_end, compiled, r.matrix, r.used, r.most)) for r in ranges)
     both = list(zip(ranges, ends, strict=True))
@@ -116,10 +116,10 @@ def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Carried:
     at = 0
     for r, end in both:
         at = call(gather_ranges, compiled, r.matrix, end, r.used, r.offset, r.length, data, out, at)
-    return Carried(out, ends)
+    return Retained(out, ends)
 
 
-def move(ranges: Sequence[Ranges], carried: Carried, by: int, compiled: bool) -> None:
+def move(ranges: Sequence[Ranges], carried: Retained, by: int, compiled: bool) -> None:
     """Shift what these ranges point at, after the octets were placed in another buffer."""
     for r, end in zip(ranges, carried.ends, strict=True):
         call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)

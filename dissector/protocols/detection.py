@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.accounting import PIECE_COST, Burden
+from amqpscope.dissector.kernels.accounting import PIECE_COST, MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
@@ -86,13 +86,13 @@ class Probe:
 class Detector:
     """Sorts pieces by protocol; `ports` are forced ones, `layouts` is the table of the stream protocol's layouts.
 
-    What is held back counts in `burden`.
+    What is held back counts in `accounting`.
     """
 
     def __init__(
-        self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints, burden: Burden
+        self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints, accounting: MemoryAccounting
     ) -> None:  # fmt: skip
-        self.burden = burden
+        self.accounting = accounting
         self.layouts = layouts
         self.compiled = compiled
         self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
@@ -124,7 +124,7 @@ class Detector:
                 continue
             self.decided[slot] = probe.skipped
             self.held -= probe.octets_held
-            self.burden.change(slot, -probe.octets_held - PIECE_COST * len(probe.held))
+            self.accounting.change(slot, -probe.octets_held - PIECE_COST * len(probe.held))
             del self.probes[slot]
             for column, octets in probe.held:
                 if octets:
@@ -242,7 +242,7 @@ class Detector:
         probe.held.append((piece.copy(), octets))
         probe.octets_held += len(octets)
         self.held += len(octets)
-        self.burden.change(slot, len(octets) + PIECE_COST)
+        self.accounting.change(slot, len(octets) + PIECE_COST)
 
     def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
         """Keep the latest octets of a connection not seen from its start; its frames may be longer than pieces."""
@@ -256,7 +256,7 @@ class Detector:
             column, octets = probe.held[passed]
             probe.octets_held -= len(octets)
             self.held -= len(octets)
-            self.burden.change(slot, -len(octets) - PIECE_COST)
+            self.accounting.change(slot, -len(octets) - PIECE_COST)
             probe.skipped += int(column[S_LENGTH])
             passed += 1
         del probe.held[:passed]

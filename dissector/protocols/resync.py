@@ -143,7 +143,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def foretold(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
+def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
     """Where a boundary is known to be in these n octets, whose position is `pos`.
 
     -1: nothing is known; -2: it lies behind them; -3: and so surely that there is none in them.
@@ -225,7 +225,7 @@ def search(
     elif by_port != (conn[slot, C_B_PORT] in PORTS):
         trial[T_SENDER] = 2 if by_port == (row & 1 == 0) else 1
     walk[row, W_TRIED] = 4 * octets + (2 if said else 0) + (1 if slow else 0)
-    place = foretold(data, base, n, pos, walk, row, trial, own)
+    place = expected_boundary(data, base, n, pos, walk, row, trial, own)
     if place == -3 and (ended or full):
         walk[row, W_UNTIL] = pos + n
         walk[row, W_FOUND] = 0
@@ -311,14 +311,14 @@ def choose(
         if follow(data, base, n, p, edges, edge, count, marks, trial, own) == 0:
             continue
         trial[T_OPEN] = p
-        if trial[T_COUNT] > 0 and believed(n, p, ended, snapped, slow, reach, enough, trial) == 1:
+        if trial[T_COUNT] > 0 and confirmed(n, p, ended, snapped, slow, reach, enough, trial) == 1:
             return p
         break  # what begins behind it is in its last frame, which has not come to its end
     return -1
 
 
 @kernel
-def believed(n: int, p: int, ended: bool, snapped: bool, slow: bool, reach: int, enough: int, trial: Array) -> int:
+def confirmed(n: int, p: int, ended: bool, snapped: bool, slow: bool, reach: int, enough: int, trial: Array) -> int:
     """Whether frames that follow each other from p on to the end of these n octets are enough; 1 when they are."""
     if trial[T_END] >= reach:
         return 1

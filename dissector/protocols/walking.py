@@ -122,7 +122,7 @@ def hold(pieces: Array, i: int, at: int, walk: Array, held: Array, free: Array, 
 
 
 @kernel
-def let_go(queue: int, walk: Array, held: Array, free: Array, control: Array) -> None:
+def release_first(queue: int, walk: Array, held: Array, free: Array, control: Array) -> None:
     """Give back the first piece that is held back."""
     h = walk[queue, W_QUEUE]
     row = queue + held[h, S_SIDE]
@@ -164,6 +164,6 @@ def replay(
             return 0
         walk[queue, W_TAKEN] = at
         if at == held[h, S_LENGTH]:
-            let_go(queue, walk, held, free_held, control)
+            release_first(queue, walk, held, free_held, control)
     walk[queue, W_OVER] = 0
     return 1

@@ -12,14 +12,14 @@ import pyarrow as pa
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.facts import Side, Tcp
-from amqpscope.dissector.handshakes.first_use import Used
-from amqpscope.dissector.handshakes.record import FIRST, Story, Where
+from amqpscope.dissector.handshakes.first_use import FirstUses
+from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
-from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints, Octets
-from amqpscope.dissector.protocols.amqp091.handshake import Methods
+from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
 from amqpscope.dissector.protocols.detection import PROTOCOLS
-from amqpscope.dissector.protocols.stream.handshake import Commands
+from amqpscope.dissector.protocols.stream.handshake import StreamHandshakes
 from amqpscope.dissector.tables.rows import record_batch, schema
 from amqpscope.dissector.tcp.layout import (
     C_A_HI,
@@ -85,35 +85,37 @@ Endpoint = tuple[str, int]
 
 
 class Closed(NamedTuple):
-    """Connections that are over: their stories, copies of their rows of `conn` and `half`, and their messages."""
+    """Connections that are over: their records, copies of their rows of `conn` and `half`, and their messages."""
 
-    stories: list[Story]
+    records: list[ConnectionRecord]
     states: Ints
     sides: Ints
     messages: Ints
 
 
 class Connections:
-    """The stories of all open connections, by slot; `brokers` are ports that the user names.
+    """The records of all open connections, by slot; `brokers` are ports that the user names.
 
     `methods` and `commands` read frames of AMQP 0-9-1 and of streams into them.
     """
 
-    def __init__(self, protocol: Protocol, compiled: bool, burden: Burden, brokers: Iterable[int] = ()) -> None:
+    def __init__(
+        self, protocol: Protocol, compiled: bool, accounting: MemoryAccounting, brokers: Iterable[int] = ()
+    ) -> None:
         self.brokers = frozenset(brokers)
         self.judge = Judge(handshakes.load(), protocol)
-        self.stories: defaultdict[int, Story] = defaultdict(Story)
-        self.story = self.stories.__getitem__
-        """The story of a slot, begun when there is none."""
-        self.used = Used(compiled)
+        self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
+        self.record = self.records.__getitem__
+        """The record of a slot, begun when there is none."""
+        self.used = FirstUses(compiled)
         self.messages = np.zeros(0, np.int64)
         """How many were seen, by slot."""
-        self.methods = Methods(protocol, compiled, self.story, self.used, burden)
-        self.commands = Commands(compiled, self.story, self.used, burden)
+        self.methods = Amqp091Handshakes(protocol, compiled, self.record, self.used, accounting)
+        self.commands = StreamHandshakes(compiled, self.record, self.used, accounting)
 
     def count(self, slot: int, performatives: str) -> None:
         """Take the counts of a connection of AMQP 1.0, as JSON text."""
-        self.story(slot).performatives = performatives
+        self.record(slot).performatives = performatives
 
     def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
         """Keep the first octets of each side; `inside`: of what TLS holds."""
@@ -121,9 +123,9 @@ class Connections:
         rows = [S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE]
         for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):
             octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
-            story = self.story(slot)
-            firsts = story.firsts if inside else story.outer or story.firsts
-            firsts[side].add(octets, Where(*at))
+            record = self.record(slot)
+            firsts = record.firsts if inside else record.outer or record.firsts
+            firsts[side].add(octets, PacketRef(*at))
 
     def count_messages(self, slots: Ints, many: Ints | None = None) -> None:
         """Count messages, each (or so many of them) of the connection in this slot."""
@@ -133,37 +135,38 @@ class Connections:
 
     def close(self, slots: Ints, conn: Ints, half: Ints) -> Closed:
         """Take connections that are over out of the state; `rows` may judge them later."""
-        stories = [self.story(slot) for slot in slots.tolist()]
+        records = [self.record(slot) for slot in slots.tolist()]
         for slot in slots.tolist():
-            del self.stories[slot]
+            del self.records[slot]
         self.used.forget(slots)
         counted = slots < len(self.messages)
         messages = np.zeros(len(slots), np.int64)
         messages[counted] = self.messages[slots[counted]]
         self.messages[slots[counted]] = 0
-        return Closed(stories, conn[slots], half.reshape(len(conn), 2, -1)[slots], messages)
+        return Closed(records, conn[slots], half.reshape(len(conn), 2, -1)[slots], messages)
 
     def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
         """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
         client = _clients(closed.states)
         halves = zip(closed.sides[:, 0].tolist(), closed.sides[:, 1].tolist(), strict=True)
-        each = zip(closed.stories, closed.states.tolist(), client.tolist(), halves, strict=True)
+        each = zip(closed.records, closed.states.tolist(), client.tolist(), halves, strict=True)
         told = [
-            self._told(story, state, self._tcp(state, side, both, clock), captures) for story, state, side, both in each
+            self._told(record, state, self._tcp(state, side, both, clock), captures)
+            for record, state, side, both in each
         ]
         names = schema("connections")
         numbers = _numbers(closed, client)
         return record_batch(names, numbers | of_rows(told, [field for field in names if field.name not in numbers]))
 
-    def _told(self, story: Story, state: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
+    def _told(self, record: ConnectionRecord, state: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
         """The columns of one connection that are no numbers of TCP."""
         closed_by = None
-        if story.closer is not None:
-            closed_by = "client-close" if story.closer == tcp.client else "server-close"
+        if record.closer is not None:
+            closed_by = "client-close" if record.closer == tcp.client else "server-close"
         elif state[C_CLOSER] >= 0:
             who = "client" if state[C_CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if state[C_CLOSED] == 4 else 'fin'}"
-        told = self.judge(story, tcp, captures)
+        told = self.judge(record, tcp, captures)
         told |= {
             "protocol": tcp.protocol,
             "client_ip": tcp.address,
@@ -171,10 +174,10 @@ class Connections:
             "first_capture": captures[state[C_FIRST_CAPTURE]],
             "vantage": captures[state[C_VANTAGE]],
             "closed_by": closed_by,
-            "skipped_bytes": story.skipped,
-            "performatives": story.performatives,
+            "skipped_bytes": record.skipped,
+            "performatives": record.performatives,
         }
-        return told | story.properties | tls_facts.columns(story.tls, tcp.client)
+        return told | record.properties | tls_facts.columns(record.tls, tcp.client)
 
     def _tcp(self, state: list[int], client: int, sides: tuple[list[int], list[int]], clock: int | None) -> Tcp:
         both = endpoints(state)
@@ -245,7 +248,7 @@ def _side(half: list[int]) -> Side:
         end_at=_where(half, H_END_TS, H_END_PACKET, H_END_CAPTURE) if half[H_END] else None,
         said_ns=half[H_SAID_TS],
         again=[
-            (Where(*half[place : place + 3]), half[place + 3])
+            (PacketRef(*half[place : place + 3]), half[place + 3])
             for place in range(H_REPEAT, H_REPEAT + half[H_REPEATS] * REPEAT_WIDTH, REPEAT_WIDTH)
         ]
         if half[H_REPEATS]
@@ -253,8 +256,8 @@ def _side(half: list[int]) -> Side:
     )
 
 
-def _where(row: list[int], ts: int, packet: int, capture: int) -> Where | None:
-    return Where(row[ts], row[packet], row[capture]) if row[packet] else None
+def _where(row: list[int], ts: int, packet: int, capture: int) -> PacketRef | None:
+    return PacketRef(row[ts], row[packet], row[capture]) if row[packet] else None
 
 
 @lru_cache(4096)

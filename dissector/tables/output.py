@@ -81,7 +81,7 @@ class OutputError(Error):
     """The output cannot be written; one line."""
 
 
-class Crew:
+class WorkerPool:
     """Some threads that do jobs, long ones first. Who would wait for them does a job that waits, short ones first.
 
     So no thread waits while there is something to do, there are no more threads than processors, and the one that
@@ -184,7 +184,7 @@ class Output:
         parts = _claim(self.folder, schemas)
         self._write_note(complete=False)
         _empty(self.folder, parts, schemas)
-        self._crew = Crew()
+        self._workers = WorkerPool()
         self._work: deque[Future[list[Row]]] = deque()
         self._room = Semaphore(WAITING_GROUPS)
         self._error: Exception | None = None
@@ -196,9 +196,9 @@ class Output:
         Raises:
             OutputError: writing failed, now or before.
         """
-        self._work.append(self._crew.do(work))
+        self._work.append(self._workers.do(work))
         while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
-            self._place(self._crew.result(self._work.popleft()))
+            self._place(self._workers.result(self._work.popleft()))
 
     def _place(self, rows: list[Row]) -> None:
         for name, batch in rows:
@@ -215,11 +215,11 @@ class Output:
         """Have the rows that wait written. A table has one thread at a time, which goes on while there are any."""
         self._check()
         while not self._room.acquire(blocking=False):
-            if not self._crew.help():
+            if not self._workers.help():
                 self._room.acquire()
                 break
         if table.put():
-            self._crew.do(partial(self._write, table), long=True)
+            self._workers.do(partial(self._write, table), long=True)
 
     def _write(self, table: "_Table") -> None:
         while (group := table.next()) is not None:
@@ -244,10 +244,10 @@ class Output:
             OutputError: writing failed.
         """
         while self._work:
-            self._place(self._crew.result(self._work.popleft()))
+            self._place(self._workers.result(self._work.popleft()))
         for table in self._tables.values():
             self._submit(table)
-        self._crew.leave()
+        self._workers.leave()
         self._check()
         try:
             for table in self._tables.values():
@@ -258,7 +258,7 @@ class Output:
 
     def abort(self) -> None:
         """Stop; parts that are not complete go away, complete ones stay."""
-        self._crew.leave(at_once=True)
+        self._workers.leave(at_once=True)
         for table in self._tables.values():
             table.discard()
 

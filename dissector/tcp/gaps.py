@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.pool import grown
 from amqpscope.dissector.tcp.layout import S_LENGTH, S_OFFSET, S_SLOT
 
 
-class Holes:
+class Gaps:
     """Counts of what is missing.
 
     Attributes:

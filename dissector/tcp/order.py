@@ -48,7 +48,7 @@ WAITS, NEEDS, READY = range(3)
 
 
 @kernel
-def given_up(half: Array, parts: Array, row: int, clock: int) -> int:
+def overdue(half: Array, parts: Array, row: int, clock: int) -> int:
     """Position up to which octets missing from a direction are given up: acknowledged a while ago, and not there.
 
     Of several holes that is the first: each is missed for as long after what came behind it.
@@ -125,7 +125,7 @@ def witness(half: Array, parts: Array, slot: int, side: int) -> int:
 
 
 @kernel
-def hand_on(
+def emit_first(
     half: Array, parts: Array, control: Array, free: Array, pieces: Array,
     slot: int, side: int, packet: int, ts: int, capture: int,
 ) -> None:  # fmt: skip
@@ -203,7 +203,7 @@ def release(
             side = 0 if parts[half[row, H_HEAD], P_SEEN] <= parts[half[row + 1, H_HEAD], P_SEEN] else 1
         else:
             break
-        hand_on(half, parts, control, free, pieces, slot, side, packet, ts, capture)
+        emit_first(half, parts, control, free, pieces, slot, side, packet, ts, capture)
 
 
 @kernel
@@ -219,4 +219,4 @@ def flush(
     else:
         release(half, parts, control, free, pieces, slot, packet, ts, capture, other, ANYWHERE)
     while half[row, H_HEAD] >= 0 and passed(half, parts, row):
-        hand_on(half, parts, control, free, pieces, slot, side, packet, ts, capture)
+        emit_first(half, parts, control, free, pieces, slot, side, packet, ts, capture)

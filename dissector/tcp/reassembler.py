@@ -14,7 +14,7 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.endings import ease, end_all, give_up
+from amqpscope.dissector.tcp.endings import end_all, evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.layout import (
     C_FIRST_CAPTURE,
@@ -172,7 +172,7 @@ class Reassembler:
         elif want == IDENTITIES:
             self._remember()
         elif want == CROWDED:
-            call(ease, self.compiled, self.half, self.parts.rows, self.control, self.parts.free, self.pieces)
+            call(relieve, self.compiled, self.half, self.parts.rows, self.control, self.parts.free, self.pieces)
 
     def _grow(self, capacity: int) -> None:
         self.slots.grow(capacity)
@@ -198,7 +198,7 @@ class Reassembler:
         count = max(int(self.control[K_LIVE]) // 8, 1)
         self.control[K_GIVEN_UP] = 0
         while count:
-            count = call(give_up, self.compiled, count, *self._state)
+            count = call(evict, self.compiled, count, *self._state)
             yield from self._drain()
             if count and self.control[K_WANT] == IDENTITIES:
                 self._remember()

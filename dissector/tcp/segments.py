@@ -83,7 +83,7 @@ from amqpscope.dissector.tcp.layout import (
     SYN,
 )
 from amqpscope.dissector.tcp.numbers import difference, lower
-from amqpscope.dissector.tcp.order import given_up, release, settled
+from amqpscope.dissector.tcp.order import overdue, release, settled
 from amqpscope.dissector.tcp.slots import closed, find, open_slot, over, touch
 from amqpscope.dissector.tcp.windows import stall, watch
 
@@ -279,7 +279,7 @@ def reassemble(
                     )  # fmt: skip
                     release(
                         half, parts, control, free_parts, pieces, slot, packet[i], conn[slot, C_LAST_TS], capture,
-                        given_up(half, parts, 2 * slot, clock), given_up(half, parts, 2 * slot + 1, clock),
+                        overdue(half, parts, 2 * slot, clock), overdue(half, parts, 2 * slot + 1, clock),
                     )  # fmt: skip
                 touch(conn, control, slot)
                 control[K_SEGMENTS] += 1
@@ -347,7 +347,7 @@ def reassemble(
                 if (
                     pos > here
                     or half[row, H_HEAD] >= 0
-                    or needs > settled(half, parts, other, given_up(half, parts, other, clock))
+                    or needs > settled(half, parts, other, overdue(half, parts, other, clock))
                 ):
                     keep_waiting(
                         data, half, parts, free_parts, pieces, faults, control, slot, side, pos, skip, length[i],
@@ -371,7 +371,7 @@ def reassemble(
         if half[row, H_HEAD] >= 0 or half[other, H_HEAD] >= 0:
             release(
                 half, parts, control, free_parts, pieces, slot, packet[i], now, capture,
-                given_up(half, parts, 2 * slot, clock), given_up(half, parts, 2 * slot + 1, clock),
+                overdue(half, parts, 2 * slot, clock), overdue(half, parts, 2 * slot + 1, clock),
             )  # fmt: skip
         if stall(half, row, other) != half[row, H_STALL] or stall(half, other, row) != half[other, H_STALL]:
             watch(conn, half, windows, younger, older, control, slot, packet[i], now, capture)

@@ -6,7 +6,7 @@ from amqpscope.dissector.tls.opener import Found, Opener
 from amqpscope.dissector.tls.records import At, Walk
 
 
-class Plain(NamedTuple):
+class PlainChunk(NamedTuple):
     """Octets of what is carried; None for a hole of `length`."""
 
     slot: int
@@ -17,7 +17,7 @@ class Plain(NamedTuple):
     last: At
 
 
-class Half:
+class TlsDirection:
     """One direction."""
 
     __slots__ = (

@@ -25,7 +25,7 @@ from amqpscope.dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
-from amqpscope.dissector.tls.direction import Half
+from amqpscope.dissector.tls.direction import TlsDirection
 from amqpscope.dissector.tls.opener import AHEAD
 from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
 from amqpscope.dissector.tls.session import Session
@@ -60,7 +60,7 @@ def ends_of_records(octets: Array, at: int, ends: Array) -> int:
 class Direction:
     """The records of one direction in a window. `mine` are the indexes of its pieces, of which none is a hole."""
 
-    def __init__(self, half: Half, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
+    def __init__(self, half: TlsDirection, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
         walk = half.walk
         self.half, self.window, self.mine = half, window, mine
         lengths, view = window[S_LENGTH, mine], buffer.data.data

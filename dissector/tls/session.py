@@ -5,7 +5,7 @@ from itertools import islice
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import certificates, keys, messages
-from amqpscope.dissector.tls.direction import Half, Plain
+from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.epochs import epochs_of
 from amqpscope.dissector.tls.keylog import MASTER, KeyLog
 from amqpscope.dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
@@ -50,15 +50,15 @@ class Session:
     )  # fmt: skip
 
     def __init__(
-        self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[Plain] | None = None,
+        self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[PlainChunk] | None = None,
         faults: list[Fault] | None = None,
     ) -> None:  # fmt: skip
         self.keylog = keylog
         self.slot = slot
         self.shown = Shown()
-        self.plain: list[Plain] = [] if plain is None else plain
+        self.plain: list[PlainChunk] = [] if plain is None else plain
         self.faults: list[Fault] = [] if faults is None else faults
-        self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
+        self.halves = tuple(TlsDirection(Walk(begun, self._confirm(side))) for side in range(2))
         self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
         self.held = 0
@@ -144,12 +144,12 @@ class Session:
             self._gap(side, half, event)
         return True
 
-    def _is_encrypted(self, half: Half, kind: int) -> bool:
+    def _is_encrypted(self, half: TlsDirection, kind: int) -> bool:
         if self._chosen and self._chosen.version < keys.TLS_1_3:
             return half.changed
         return kind == DATA or (half.changed and kind == HANDSHAKE)
 
-    def _encrypted(self, side: int, half: Half, record: Record) -> bool:
+    def _encrypted(self, side: int, half: TlsDirection, record: Record) -> bool:
         found, half.found = half.found, None
         opened = found.opened if found else None
         if opened is None:
@@ -175,7 +175,7 @@ class Session:
             self._content(side, half, opened.kind, opened.content, record)
         return True
 
-    def _lost(self, side: int, half: Half, event: Lost) -> None:
+    def _lost(self, side: int, half: TlsDirection, event: Lost) -> None:
         half.tear()
         kind, length = event.head[0], event.head[3] << 8 | event.head[4]
         if self._is_encrypted(half, kind):
@@ -184,7 +184,7 @@ class Session:
         elif kind == CHANGE:
             self._change(half)
 
-    def _gap(self, side: int, half: Half, gap: Gap) -> None:
+    def _gap(self, side: int, half: TlsDirection, gap: Gap) -> None:
         half.tear()
         if half.found is None or half.opener is None:
             return
@@ -197,7 +197,7 @@ class Session:
             lost = found.lost - (epoch.ends_first and found.lost == found.number)
             self._hole(side, max(length, 1) if lost else 0, gap.last)
 
-    def _miss(self, side: int, half: Half, length: int, last: At) -> None:
+    def _miss(self, side: int, half: TlsDirection, length: int, last: At) -> None:
         """A record could not be read: its number counts, and its content is a hole."""
         if half.opener and half.opener.worked:
             epoch = half.opener.epoch
@@ -207,7 +207,7 @@ class Session:
         elif len(half.missed) < AHEAD:
             half.missed.append(length)
 
-    def _late(self, side: int, half: Half, epoch: Epoch, record: Record) -> None:
+    def _late(self, side: int, half: TlsDirection, epoch: Epoch, record: Record) -> None:
         """The first record that was opened is not the first under its keys."""
         lost = sum(max(length - epoch.cipher.overhead, 0) for length in half.missed)
         half.missed.clear()
@@ -216,7 +216,7 @@ class Session:
 
     def _hole(self, side: int, length: int, last: At) -> None:
         if length > 0:
-            self.plain.append(Plain(self.slot, side, None, length, last, last))
+            self.plain.append(PlainChunk(self.slot, side, None, length, last, last))
 
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
         """Says behind a gap of so many octets whether a record of this length begins here; see `Walk`."""
@@ -237,7 +237,7 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------------- keys
 
-    def _make_opener(self, side: int, half: Half) -> Opener | None:
+    def _make_opener(self, side: int, half: TlsDirection) -> Opener | None:
         """What opens this direction's records from now on; None without secrets, or before the handshake is known."""
         if half.opener is None and self._hello and self.shown.client is not None:
             known = self._secrets()
@@ -269,7 +269,7 @@ class Session:
         """What is known by now of this connection's secrets."""
         return (self.keylog.secrets(self._hello.random) if self._hello else {}) or self._earlier
 
-    def _resumed(self, side: int, half: Half, record: Record) -> Opener | None:
+    def _resumed(self, side: int, half: TlsDirection, record: Record) -> Opener | None:
         """What opens a session of TLS 1.2 that was resumed, where not each connection has its line in the key log.
 
         Its master secret is that of an earlier connection, which may be in another capture; the end of the handshake,
@@ -288,12 +288,12 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------ what they say
 
-    def _content(self, side: int, half: Half, kind: int, content: bytes, record: Record) -> None:
+    def _content(self, side: int, half: TlsDirection, kind: int, content: bytes, record: Record) -> None:
         """The content of a record in clear, or opened."""
         if kind == DATA:
             if content and half.opener is not None:
                 self.shown.decrypted = True
-                self.plain.append(Plain(self.slot, side, content, len(content), record.first, record.last))
+                self.plain.append(PlainChunk(self.slot, side, content, len(content), record.first, record.last))
         elif kind == HANDSHAKE:
             self._messages(side, half, content, record.last)
         elif kind == CHANGE:
@@ -301,7 +301,7 @@ class Session:
         elif kind == ALERT and len(content) == 2:
             self._alert(side, content[0], content[1], record.last)
 
-    def _change(self, half: Half) -> None:
+    def _change(self, half: TlsDirection) -> None:
         """Up to TLS 1.2: what follows in this direction has the keys of the last hellos."""
         if not self._retried if self._chosen is None else self._chosen.version < keys.TLS_1_3:
             half.changed, half.opener = True, None
@@ -314,7 +314,7 @@ class Session:
             known = KNOWN.alerts.get(number)
             self.shown.step("tls.alert", side, at, known.name if known else str(number))
 
-    def _messages(self, side: int, half: Half, content: bytes, at: At) -> None:
+    def _messages(self, side: int, half: TlsDirection, content: bytes, at: At) -> None:
         if half.passing:
             passed = min(half.passing, len(content))
             half.passing -= passed
@@ -340,7 +340,7 @@ class Session:
                     told = f"{KNOWN.messages[kind].name}, of {length} octets: its lengths contradict each other"
                     self._fault("tls-message-malformed", side, at, told)
 
-    def _message(self, side: int, half: Half, kind: int, body: bytes, at: At) -> None:
+    def _message(self, side: int, half: TlsDirection, kind: int, body: bytes, at: At) -> None:
         shown = self.shown
         if kind == CLIENT_HELLO:
             self._hello, self._chosen = messages.client_hello(body), None
@@ -384,12 +384,12 @@ class Session:
                 self._fault("tls-message-malformed", side, at, "a certificate that is none")
         self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))
 
-    def _finish(self, side: int, half: Half, at: At) -> None:
+    def _finish(self, side: int, half: TlsDirection, at: At) -> None:
         if not half.finished:
             half.finished = True
             self.shown.step("tls.finished", side, at)
 
-    def _seal(self, side: int, half: Half, record: Record) -> None:
+    def _seal(self, side: int, half: TlsDirection, record: Record) -> None:
         """What an encrypted record tells by its kind and length alone."""
         shown, length = self.shown, record.length
         half.sealed += 1

@@ -6,7 +6,7 @@ import numpy as np
 
 from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.layout import (
@@ -24,7 +24,7 @@ from amqpscope.dissector.tcp.layout import (
     S_TS,
 )
 from amqpscope.dissector.tls import ciphers, runs
-from amqpscope.dissector.tls.direction import Half, Plain
+from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.records import At
 from amqpscope.dissector.tls.session import Session
@@ -55,8 +55,8 @@ class Tls:
         CaptureError: the key log cannot be read, or the library that decrypts is not installed.
     """
 
-    def __init__(self, keylog: str | None, burden: Burden, compiled: bool = True) -> None:
-        self.burden = burden
+    def __init__(self, keylog: str | None, accounting: MemoryAccounting, compiled: bool = True) -> None:
+        self.accounting = accounting
         self.compiled = compiled
         self.keylog = KeyLog(keylog)
         if keylog is not None:
@@ -70,7 +70,7 @@ class Tls:
         """Slots that wait for secrets."""
         self.held = 0
         """Octets that wait."""
-        self.plain: list[Plain] = []
+        self.plain: list[PlainChunk] = []
         """What sessions hand on."""
         self.order: list[int] = []
         """With which of the pieces at hand."""
@@ -147,11 +147,11 @@ class Tls:
             left -= length
             at += 1
 
-    def _weigh(self, session: Session, half: Half) -> None:
+    def _weigh(self, session: Session, half: TlsDirection) -> None:
         """Count what a direction keeps."""
         kept = half.kept
         if kept != half.counted:
-            self.burden.change(session.slot, kept - half.counted)
+            self.accounting.change(session.slot, kept - half.counted)
             half.counted = kept
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:

@@ -48,7 +48,7 @@ STAGES = (
     ("unpack", records.Reader, "_unpacked"),
     ("decode messages", records.Reader, "columns"),
     ("connections", connections.Connections, "begin"),
-    ("connections", handshake.Methods, "take"),
+    ("connections", handshake.Amqp091Handshakes, "take"),
     ("connections", connections.Connections, "close"),
     ("connections", connections.Connections, "rows"),
     ("rows", rows.Tables, "frames"),

@@ -151,7 +151,7 @@ def read(reading: Reading, held: Callable[[Reading], int]) -> tuple[dict[str, li
 def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Connections with the most of it are given up; others go on."""
     monkeypatch.setattr(limits, "REMEMBERED", 100_000)
-    found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.burden.total)
+    found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.accounting.total)
     assert 80_000 < most < 140_000
     told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
     assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)

@@ -20,7 +20,7 @@ from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.cli.verdict_rows import rows
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes import facts, ladder, listing, record
-from amqpscope.dissector.handshakes.cache import Memory
+from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.handshakes.dialogue import run
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.reading import Reading
@@ -149,7 +149,7 @@ def test_a_verdict_known_from_another_connection_is_the_one_that_it_would_get(st
     options = Options(handshakes=True)
     remembered, forgetful = (Reading(find(paths), options, compiled=False) for _ in range(2))
     judge = forgetful.dissector.connections.judge
-    judge.alike, judge.verdicts = Memory(room=0), Memory(room=0)
+    judge.alike, judge.verdicts = BoundedCache(room=0), BoundedCache(room=0)
     wanted = list(rows(forgetful, options))
     assert not judge.alike.items
     assert list(rows(remembered, options)) == wanted
@@ -167,7 +167,7 @@ def test_verdicts_that_depend_on_times_are_remembered_as_the_rules_tell_times_ap
         again += [replace(packet, ts_ns=at + (packet.ts_ns - begin) * tenths // 10) for packet in packets]
         at = again[-1].ts_ns + 600_000_000_000
     found = dissect_packets(again, link)["connections"]
-    monkeypatch.setattr(Memory, "keep", lambda *_: None)
+    monkeypatch.setattr(BoundedCache, "keep", lambda *_: None)
     assert dissect_packets(again, link)["connections"].equals(found)
 
 
@@ -181,7 +181,7 @@ def test_half_open_connections_are_judged_once_though_their_times_differ(monkeyp
 
 
 def test_memory_is_bounded() -> None:
-    memory: Memory[int, str] = Memory(room=10_000)
+    memory: BoundedCache[int, str] = BoundedCache(room=10_000)
     for n in range(1000):
         memory.keep(n, "x", 100)
         assert memory.get(n) == "x"
@@ -510,7 +510,7 @@ def test_what_methods_say_is_remembered_by_their_octets_but_no_login(tmp_path: P
     methods = reading.dissector.connections.methods
     whole = (START, TUNE, TUNE_OK, OPEN, OPEN_OK, method(commands.Connection.Close(200, "bye", 0, 0)))
     assert set(methods.known.items) == {octets[7:-1] for octets in whole}
-    assert "secret" not in repr((methods.known.items, methods.sayings.known.items))
+    assert "secret" not in repr((methods.known.items, methods.arguments.known.items))
 
 
 def test_json_says_when_who_and_whose_time_it_was() -> None:
@@ -635,7 +635,7 @@ def test_the_machine_is_sound() -> None:
 def test_every_code_is_written_out_and_names_known_facts() -> None:
     side = facts.Side(0, 0, None, "", None, 0)
     tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
-    known = facts.gather(record.Story(), tcp, [], KNOWN, load()).facts(tcp, [])
+    known = facts.gather(record.ConnectionRecord(), tcp, [], KNOWN, load()).facts(tcp, [])
     values = {**known, **known.timed(), "alert": None, "alert_meaning": None}
     assert set(known.timed()) == set(facts.TIMED)
     for rule in (*KNOWN.outcomes, *KNOWN.endings):
@@ -669,9 +669,9 @@ def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
 @settings(max_examples=100)
 @given(st.binary(max_size=40))
 def test_all_first_octets_are_something(octets: bytes) -> None:
-    first = record.First()
+    first = record.FirstBytes()
     for n in range(0, len(octets), 7):
-        first.add(octets[n : n + 7], record.Where(n, 1, 0))
+        first.add(octets[n : n + 7], record.PacketRef(n, 1, 0))
     assert (first.kind() == "none") == (not octets)
 
 

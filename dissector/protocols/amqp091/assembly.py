@@ -18,8 +18,8 @@ from amqpscope.dissector.protocols.amqp091.content import (
     begin_content,
     body_octets,
     content_fault,
+    desynchronise,
     finish_message,
-    lose_way,
     touch,
     unfinished_fault,
 )
@@ -174,7 +174,7 @@ def assemble(
         if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
             if spans[X_OFFSET, s] == LOST_WAY:
                 server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
-                lose_way(spans[X_SLOT, s], server, spans[X_LENGTH, s], conn, channels, contents, first)
+                desynchronise(spans[X_SLOT, s], server, spans[X_LENGTH, s], conn, channels, contents, first)
                 s += 1
                 continue
             row = channel_row(

@@ -139,7 +139,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def foretold(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
+def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
     """Where the body frame ends whose head was lost, when its content's rest is known.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.

@@ -208,7 +208,7 @@ def body_octets(
 
 
 @kernel
-def give_up(contents: Array, frames: Array, faults: Array, control: Array) -> None:
+def evict_contents(contents: Array, frames: Array, faults: Array, control: Array) -> None:
     """Give up methods and headers of contents under way, where too much of them is kept: more than half of it.
 
     These are all that have half of their mean or more. The fault is noted at the frame that was one too many.
@@ -234,7 +234,9 @@ def give_up(contents: Array, frames: Array, faults: Array, control: Array) -> No
 
 
 @kernel
-def lose_way(slot: int, server: int, how: int, conn: Array, channels: Array, contents: Array, first: Array) -> None:
+def desynchronise(
+    slot: int, server: int, how: int, conn: Array, channels: Array, contents: Array, first: Array
+) -> None:
     """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but

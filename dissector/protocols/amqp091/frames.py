@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel, specialize
 from amqpscope.dissector.protocols.amqp091 import boundary
-from amqpscope.dissector.protocols.amqp091.boundary import foretold, may_begin, next_frame, sender
+from amqpscope.dissector.protocols.amqp091.boundary import expected_boundary, may_begin, next_frame, sender
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
     END_WRONG,
@@ -408,7 +408,7 @@ _search = specialize(
     search,
     USUAL=boundary.USUAL,
     HIDES_NONE=boundary.HIDES_NONE,
-    foretold=foretold,
+    expected_boundary=expected_boundary,
     sender=sender,
     whole=specialize(whole, BROKERS=boundary.BROKERS, sender=sender),
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),

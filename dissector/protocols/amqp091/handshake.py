@@ -1,4 +1,4 @@
-"""What AMQP 0-9-1's methods tell of their connection: frames to stories."""
+"""What AMQP 0-9-1's methods tell of their connection: frames to records."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ import numpy as np
 
 from amqpscope.dissector.fields.arrow import picked
 from amqpscope.dissector.fields.secrets import with_secrets
-from amqpscope.dissector.handshakes.arguments import Said, Sayings
-from amqpscope.dissector.handshakes.cache import Memory
-from amqpscope.dissector.handshakes.first_use import Used
+from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
+from amqpscope.dissector.handshakes.cache import BoundedCache
+from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.logins import Logins
-from amqpscope.dissector.handshakes.record import Story, Where
-from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.protocol import IDS_OCTETS, Frames
@@ -29,21 +29,26 @@ class _Arguments(NamedTuple):
 
     event: str
     role: str
-    said: Said
+    said: PeerArguments
     properties: dict[str, str | None]
 
 
-class Methods:
-    """Reads methods into the stories that `story` gives by slot."""
+class Amqp091Handshakes:
+    """Reads methods into the records that `record` gives by slot."""
 
     def __init__(
-        self, protocol: Protocol, compiled: bool, story: Callable[[int], Story], used: Used, burden: Burden
+        self,
+        protocol: Protocol,
+        compiled: bool,
+        record: Callable[[int], ConnectionRecord],
+        used: FirstUses,
+        accounting: MemoryAccounting,
     ) -> None:
-        self.story = story
-        self.burden = burden
+        self.record = record
+        self.accounting = accounting
         self.used = used
-        self.sayings = Sayings()
-        self.known: Memory[bytes, _Arguments] = Memory()
+        self.arguments = ArgumentsCache()
+        self.known: BoundedCache[bytes, _Arguments] = BoundedCache()
         """By octets, for most connections say the same; none that a secret is in."""
         self.has_secret = with_secrets(protocol)
         self.names = [m.full_name for m in protocol.methods]
@@ -65,30 +70,30 @@ class Methods:
         index = self.telling(frames.rows)
         rows = frames.rows[:, index]
         introduces = self.introduces[rows[ly.R_METHOD]]
-        self.burden.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
+        self.accounting.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
         self.used.note(rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]])
         said = self._said(rows, index, frames, data)
         users = self._users(rows, said, data)
-        wheres = map(Where, *rows[(ly.R_TS, ly.R_PACKET, ly.R_CAPTURE), :].tolist())
+        wheres = map(PacketRef, *rows[(ly.R_TS, ly.R_PACKET, ly.R_CAPTURE), :].tolist())
         senders = rows[(ly.R_SLOT, ly.R_SIDE, ly.R_CHANNEL), :].tolist()
         for n, (slot, side, channel, at, arguments) in enumerate(zip(*senders, wheres, said, strict=True)):
-            story = self.story(slot)
+            record = self.record(slot)
             if arguments is None:
-                story.use(side, at)
+                record.use(side, at)
                 continue
             event, role, values, properties = arguments
             detail = values.detail
             if event == "channel.close":
-                story.use(side, at)
+                record.use(side, at)
                 if (values["reply_code"] or 0) >= CHANNEL_FAILED:
-                    story.channel_error(at, self._failure(channel, values))
+                    record.channel_error(at, self._failure(channel, values))
                 continue
             if n in users:
-                story.user, story.cut_login = users[n]
-                detail += f" as {story.user}" if story.user else ""
+                record.user, record.cut_login = users[n]
+                detail += f" as {record.user}" if record.user else ""
             for side_told, text in properties.items():
-                story.describe(side_told, text)
-            story.say(event, role, side, at, values, detail)
+                record.describe(side_told, text)
+            record.say(event, role, side, at, values, detail)
 
     def _said(self, rows: Ints, index: Ints, frames: Frames, data: Octets) -> list[_Arguments | None]:
         """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
@@ -113,7 +118,7 @@ class Methods:
             event, role, names = self.names[method], self.roles[method], tuple(columns)
             for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):
                 properties = {whose: texts[place] for whose, texts in apart}
-                made = said[n] = _Arguments(event, role, self.sayings.of(role, names, tuple(values)), properties)
+                made = said[n] = _Arguments(event, role, self.arguments.of(role, names, tuple(values)), properties)
                 if n in keys:
                     self.known.keep(keys[n], made, len(keys[n]) + sum(len(text or "") for text in properties.values()))
         return said

@@ -159,7 +159,7 @@ class Amqp091:
                 self.hashes, self.content_faults, self.kept, q, self.keep,
             )  # fmt: skip
             if q[ly.Q_HELD] > limits.CONTENTS:
-                call(content.give_up, self.compiled, self.contents, self.frames, self.content_faults, q)
+                call(content.evict_contents, self.compiled, self.contents, self.frames, self.content_faults, q)
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:

@@ -16,7 +16,7 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols import framing
-from amqpscope.dissector.protocols.amqp10.handshake import Layers
+from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
 from amqpscope.dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
 from amqpscope.spec import amqp10
 
@@ -105,7 +105,7 @@ class Amqp10:
 
     ranges: tuple[Ranges, ...] = ()
 
-    def __init__(self, compiled: bool, tell: Callable[[int, str], None], handshakes: Layers) -> None:
+    def __init__(self, compiled: bool, tell: Callable[[int, str], None], handshakes: Amqp10Handshakes) -> None:
         self.compiled = compiled
         self.tell = tell
         self.handshakes = handshakes

@@ -1,4 +1,4 @@
-"""AMQP 1.0 as far as its handshake goes: headers, SASL, open and close, read into stories.
+"""AMQP 1.0 as far as its handshake goes: headers, SASL, open and close, read into records.
 
 A connection begins with a header for SASL or for AMQP itself, and after SASL comes a second header (AMQP 1.0, sections
 2.2 and 5.3.2). Frames are those of section 2.3; which of their performatives and fields are looked at, stands in
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from amqpscope.dissector.handshakes.arguments import Sayings
+from amqpscope.dissector.handshakes.arguments import ArgumentsCache
 from amqpscope.dissector.handshakes.logins import user_name
-from amqpscope.dissector.handshakes.record import Story, Where
-from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
@@ -38,13 +38,13 @@ class _Half:
     headers: int = 0
 
 
-class Layers:
-    """Reads the beginnings of connections into the stories that `story` gives by slot."""
+class Amqp10Handshakes:
+    """Reads the beginnings of connections into the records that `record` gives by slot."""
 
-    def __init__(self, story: Callable[[int], Story], burden: Burden) -> None:
-        self.story = story
-        self.burden = burden
-        self.sayings = Sayings()
+    def __init__(self, record: Callable[[int], ConnectionRecord], accounting: MemoryAccounting) -> None:
+        self.record = record
+        self.accounting = accounting
+        self.arguments = ArgumentsCache()
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
         self.fields = handshakes.load().performatives
         self.halves: dict[int, tuple[_Half, _Half]] = {}
@@ -68,38 +68,38 @@ class Layers:
             if slot in self.halves:
                 before = self._remembered(slot)
                 octets = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
-                self._take(slot, side, octets, Where(*at))
-                self.burden.change(slot, self._remembered(slot) - before)
+                self._take(slot, side, octets, PacketRef(*at))
+                self.accounting.change(slot, self._remembered(slot) - before)
 
     def _remembered(self, slot: int) -> int:
         """Octets not read yet, and characters of steps."""
         unread = sum(len(half.octets) for half in self.halves.get(slot, ()))
-        return unread + sum(len(step.detail) for step in self.story(slot).steps)
+        return unread + sum(len(step.detail) for step in self.record(slot).steps)
 
-    def _take(self, slot: int, side: int, octets: bytes | None, at: Where) -> None:
-        half, story = self.halves[slot][side], self.story(slot)
+    def _take(self, slot: int, side: int, octets: bytes | None, at: PacketRef) -> None:
+        half, record = self.halves[slot][side], self.record(slot)
         over = octets is None
         if octets is not None:
             half.octets += octets
             half.came += len(octets)
             try:
-                over = self._read(half, story, side, at)
+                over = self._read(half, record, side, at)
             except MalformedError:
                 over = True
             if half.came > KEPT:
                 over = True
         if over:
-            story.facts["unread"] = not story.used
+            record.facts["unread"] = not record.used
             del self.halves[slot]
 
-    def _read(self, half: _Half, story: Story, side: int, at: Where) -> bool:
+    def _read(self, half: _Half, record: ConnectionRecord, side: int, at: PacketRef) -> bool:
         """Read what is whole; whether the handshake is over."""
         octets = half.octets
         while len(octets) >= HEAD_OCTETS:
             if octets.startswith(b"AMQP"):
                 half.headers += 1
                 if half.headers > 1:  # the first is a step anyhow
-                    story.step("header", side, at, handshakes.opening(bytes(octets[:HEADER_OCTETS])).doc)
+                    record.step("header", side, at, handshakes.opening(bytes(octets[:HEADER_OCTETS])).doc)
                 del octets[:HEADER_OCTETS]
                 continue
             size, offset = int.from_bytes(octets[:4]), 4 * octets[4]
@@ -108,50 +108,50 @@ class Layers:
             if len(octets) < size:
                 return False
             if size > offset:
-                self._perform(bytes(octets[offset:size]), story, side, at)
+                self._perform(bytes(octets[offset:size]), record, side, at)
             del octets[:size]
-            if "close" in story.told:
+            if "close" in record.told:
                 return True
         return False
 
-    def _perform(self, octets: bytes, story: Story, side: int, at: Where) -> None:
+    def _perform(self, octets: bytes, record: ConnectionRecord, side: int, at: PacketRef) -> None:
         described, _ = value(octets, 0)
         code, fields = described if isinstance(described, tuple) else (None, None)
         name = self.names.get(code, "") if isinstance(code, int) else ""
         if name not in self.fields or not isinstance(fields, list):
-            story.use(side, at)
+            record.use(side, at)
             return
-        self._tell(name, dict(zip(self.fields[name], fields, strict=False)), story, side, at)
+        self._tell(name, dict(zip(self.fields[name], fields, strict=False)), record, side, at)
 
-    def _tell(self, name: str, values: dict[str, Any], story: Story, side: int, at: Where) -> None:
-        of = self.sayings.of
+    def _tell(self, name: str, values: dict[str, Any], record: ConnectionRecord, side: int, at: PacketRef) -> None:
+        of = self.arguments.of
         if name == "sasl-mechanisms":
             offered = values.get("mechanisms")
             names = " ".join(map(str, offered)) if isinstance(offered, list) else str(offered or "")
-            story.say(name, "start", side, at, of("start", ("mechanisms",), (names,)))
+            record.say(name, "start", side, at, of("start", ("mechanisms",), (names,)))
         elif name == "sasl-init":
             mechanism = str(values.get("mechanism"))
             response = values.get("response")
             text = response.decode("latin-1") if isinstance(response, bytes) else ""
-            story.user = user_name(mechanism, text) if text else None
+            record.user = user_name(mechanism, text) if text else None
             said = of("start-ok", ("mechanism",), (mechanism,))
-            story.say(name, "start-ok", side, at, said, said.detail + (f" as {story.user}" if story.user else ""))
+            record.say(name, "start-ok", side, at, said, said.detail + (f" as {record.user}" if record.user else ""))
         elif name == "sasl-outcome" and values.get("code") != SASL_OK:
             code = values["code"] if isinstance(values.get("code"), int) else -1
             words, doc = handshakes.load().sasl_codes.get(code, ("unknown", f"code {code}"))
             said = of("refusal", ("code", "words", "doc", "of"), (code, words, doc, "the login"))
-            story.say(f"{name} refused", "refusal", side, at, said)
+            record.say(f"{name} refused", "refusal", side, at, said)
         elif name == "open":
             host = values.get("hostname")
             if isinstance(host, str) and host.startswith(VHOST):
-                story.told["open"] = of("open", ("virtual_host",), (host[len(VHOST) :],))
+                record.told["open"] = of("open", ("virtual_host",), (host[len(VHOST) :],))
             limits = [f"{key} {values[key]}" for key in ("hostname", "max-frame-size") if values.get(key) is not None]
-            story.step(name, side, at, ", ".join(limits))
+            record.step(name, side, at, ", ".join(limits))
         elif name == "close":
             error = values.get("error")
             parts = error[1] if isinstance(error, tuple) and isinstance(error[1], list) else []
             told = ": ".join(part for part in parts[:2] if part and isinstance(part, str)) or None
-            story.say(
+            record.say(
                 name,
                 "close",
                 side,
@@ -160,4 +160,4 @@ class Layers:
                 told or "",
             )
         else:
-            story.step(name, side, at)
+            record.step(name, side, at)

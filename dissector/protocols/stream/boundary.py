@@ -156,7 +156,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def foretold(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
+def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
     """Nothing is known of a frame whose head was lost."""
     return -1
 

@@ -47,7 +47,7 @@ from amqpscope.dissector.protocols.framing import (
 from amqpscope.dissector.protocols.resync import Own, choose, follow, search, whole
 from amqpscope.dissector.protocols.stream import boundary
 from amqpscope.dissector.protocols.stream.boundary import (
-    foretold,
+    expected_boundary,
     layout_row,
     may_begin,
     next_frame,
@@ -322,7 +322,7 @@ _search = specialize(
     HIDES_NONE=boundary.HIDES_NONE,
     PORTS=boundary.PORTS,
     MARKED_ENDS=boundary.MARKED_ENDS,
-    foretold=foretold,
+    expected_boundary=expected_boundary,
     sender=sender,
     whole=specialize(whole, BROKERS=boundary.BROKERS, MARKED_ENDS=boundary.MARKED_ENDS, sender=sender),
     choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),

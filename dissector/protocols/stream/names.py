@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, picked
 from amqpscope.dissector.fields.decoding import Decoded
-from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.protocols.stream import layout as sl
 
@@ -78,8 +78,8 @@ class Book:
 class Names:
     """The books of all connections, by slot."""
 
-    def __init__(self, names: list[str], burden: Burden) -> None:
-        self.burden = burden
+    def __init__(self, names: list[str], accounting: MemoryAccounting) -> None:
+        self.accounting = accounting
         self.books: dict[int, Book] = {}
         wanted = {
             "declare-publisher", "declare-publisher-response", "delete-publisher", "subscribe", "subscribe-response",
@@ -121,7 +121,7 @@ class Names:
             book = self.books.setdefault(slot, Book())
             before = book.characters
             told = self._tell(book, name, values)
-            self.burden.change(slot, book.characters - before)
+            self.accounting.change(slot, book.characters - before)
             for number, meaning in told:
                 place = int(np.searchsorted(unique, slot * IDS + number))
                 if place < len(unique) and unique[place] == slot * IDS + number:

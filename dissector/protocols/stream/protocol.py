@@ -12,7 +12,7 @@ from amqpscope import spec
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
-from amqpscope.dissector.kernels.accounting import Burden
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART
@@ -45,7 +45,7 @@ Out = StreamFrames | StreamFaults | StreamMessages
 class Stream:
     """The walk and the records of all connections that speak the stream protocol."""
 
-    def __init__(self, compiled: bool, keep_bodies: bool, burden: Burden) -> None:
+    def __init__(self, compiled: bool, keep_bodies: bool, accounting: MemoryAccounting) -> None:
         self.compiled = compiled
         protocol = spec.load(PROTOCOL)
         self.plan = Plan.of_methods(protocol)
@@ -54,7 +54,7 @@ class Stream:
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
         names = [m.full_name for m in protocol.methods]
-        self.names = Names(names, burden)
+        self.names = Names(names, accounting)
         self.select: Callable[[Ints], Ints] | None = None
         """Where it is set, only the fields of frames that it chooses are decoded, and no records."""
         self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)
