@@ -38,7 +38,7 @@ RENAMED = (
     (r"\bhole(s?)\b", r"gap\1"),
 )
 """Words of older releases in messages, codes and printed texts, and what they are called now."""
-WORDED = {"code", "detail", "ended_by", "handshake", "handshake_detail"}
+WORDED = {"code", "detail", "ended_by", "handshake_outcome"}
 """Columns of tables that hold words of ours."""
 QUICK = {
     "rotated", "failed_handshakes.pcap", "lossy_link.pcap", "stream_chunks.pcap", "stream_errors.pcap",

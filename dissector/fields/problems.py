@@ -2,7 +2,7 @@
 
 PROBLEM_CODES = (
     "field-overrun",
-    "octets-left-over",
+    "bytes-left-over",
     "table-malformed",
     "table-type-unknown",
     "table-too-deep",
@@ -14,7 +14,7 @@ PROBLEM_CODES = (
 
 (
     FIELD_OVERRUN,
-    OCTETS_LEFT_OVER,
+    BYTES_LEFT_OVER,
     TABLE_MALFORMED,
     TABLE_TYPE_UNKNOWN,
     TABLE_TOO_DEEP,

@@ -10,7 +10,7 @@ there is room for.
 
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, INT32S
 from amqpscope.dissector.fields.lists import COUNT, list_end
-from amqpscope.dissector.fields.problems import FIELD_OVERRUN, INTEGER_TOO_LARGE, OCTETS_LEFT_OVER
+from amqpscope.dissector.fields.problems import BYTES_LEFT_OVER, FIELD_OVERRUN, INTEGER_TOO_LARGE
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
 
@@ -105,7 +105,7 @@ def walk(
         for k in range(first, last):
             r = order[k]
             if state[A_AT, r] < state[A_END, r]:
-                problem(r, OCTETS_LEFT_OVER, state[A_AT, r], problems, counts)
+                problem(r, BYTES_LEFT_OVER, state[A_AT, r], problems, counts)
 
 
 @proven

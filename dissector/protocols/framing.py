@@ -77,8 +77,8 @@ V_NEXT, V_USED, V_WIDTH = range(S_HEIGHT, S_HEIGHT + 3)
 ) = range(14)  # fmt: skip
 
 FAULTS = (
-    "tcp-hole",  # value: octets lost
-    "octets-skipped",  # value: octets
+    "tcp-gap",  # value: octets lost
+    "bytes-skipped",  # value: octets
     "frame-type-unknown",  # value: what is in its place
     "frame-too-large",  # value: announced size
     "frame-cut",  # value: octets still missing

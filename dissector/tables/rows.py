@@ -57,8 +57,8 @@ FRAME_TYPES = {
 MISMATCHES = ("version-refused", "amqp-1-0-refused", "amqp-0-10-refused")
 """Outcomes of handshakes that failed because the sides want different versions of AMQP."""
 DETAILS = {
-    "tcp-hole": "{octets} not captured, the next frame's head among them",
-    "octets-skipped": "{octets} passed over until the next frame",
+    "tcp-gap": "{octets} not captured, the next frame's head among them",
+    "bytes-skipped": "{octets} passed over until the next frame",
     "frame-type-unknown": "frame type {value}",
     "frame-end-wrong": "0x{value:02x} where 0xce must be",
     "frame-too-large": "a payload of {octets} is announced",

@@ -51,7 +51,7 @@ GAP_FRAME, GAP_TS, GAP_SINCE = range(3)
 _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
-        "tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
+        "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
     )
 )  # fmt: skip
 """Anomalies behind which frames of that direction may be missing."""

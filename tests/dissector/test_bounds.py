@@ -168,7 +168,7 @@ def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_
     turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
     found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.control[K_WAITING])
     assert 40_000 < most < 60_000
-    assert sum(row["code"] == "tcp-hole" for row in found["anomalies"]) == 40
+    assert sum(row["code"] == "tcp-gap" for row in found["anomalies"]) == 40
     assert {row["lost_bytes"] for row in found["connections"]} == {0, 7}
 
 

@@ -219,7 +219,7 @@ def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
         len(bodies) - 1
     )
     assert (message["is_partial"], message["body_size"]) == (True, len(body))
-    assert [row["code"] for row in anomalies] == ["tcp-hole", "octets-skipped"]
+    assert [row["code"] for row in anomalies] == ["tcp-gap", "bytes-skipped"]
 
 
 def test_contents_are_not_joined_over_a_hole() -> None:

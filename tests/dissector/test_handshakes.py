@@ -319,7 +319,7 @@ BUILT = {
     "open-refused": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
     .send(SERVER, 13, TUNE).send(CLIENT, 14, TUNE_OK + OPEN)
     .send(SERVER, 15, method(commands.Connection.Close(541, "out of order", 10, 40))),
-    "hole": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START, keep=False).send(CLIENT, 12, START_OK)
+    "gap": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START, keep=False).send(CLIENT, 12, START_OK)
     .send(SERVER, 1500, TUNE[:9]).send(CLIENT, 1600, flags=FIN_ACK).send(SERVER, 1700, flags=FIN_ACK),
     "refused-by-code": asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 15))
     .send(SERVER, 16, flags=FIN_ACK),
@@ -394,7 +394,7 @@ def test_tls_took_as_long_as_its_handshake_whatever_is_said_in_it(keep: bool, tm
 
 def test_a_hole_in_the_handshake_of_tls_leaves_it_unjudged(tmp_path: Path) -> None:
     built = Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO, keep=False)
-    assert talking(built).verdict(tmp_path)["handshake_outcome"] == "hole"
+    assert talking(built).verdict(tmp_path)["handshake_outcome"] == "gap"
 
 
 @pytest.mark.parametrize("side", [CLIENT, SERVER])

@@ -56,7 +56,7 @@ FAULTS = (
     "sub-batch-unreadable",  # value: its coding
     "integer-too-large",  # value: 0 for publishing ids beyond 63 bits, else as the following
     "message-malformed",  # value: records with that, as of the following
-    *(code for code in PROBLEM_CODES if code not in ("field-overrun", "octets-left-over", "integer-too-large")),
+    *(code for code in PROBLEM_CODES if code not in ("field-overrun", "bytes-left-over", "integer-too-large")),
 )
 COMMAND_UNKNOWN, CRC_WRONG, MALFORMED, COUNT_WRONG, UNREADABLE, ID_TOO_LARGE, MESSAGE_MALFORMED = range(
     len(framing.FAULTS), len(framing.FAULTS) + 7
