@@ -64,7 +64,7 @@ class ProtocolStage(Protocol):
 
     @property
     def ranges(self) -> Sequence[Ranges]:
-        """Octets that must outlive their batch."""
+        """Bytes that must outlive their batch."""
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
@@ -76,7 +76,7 @@ class ProtocolStage(Protocol):
         """Forget connections that are over, and hand on what was under way."""
 
     def skipped(self, slots: Ints) -> Ints:
-        """Octets passed over in the searches at hand."""
+        """Bytes passed over in the searches at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Dissector:
         self.holes = Gaps()
         self.over = False
         self.read = 0
-        """Octets that may have been remembered, of all that was read."""
+        """Bytes that may have been remembered, of all that was read."""
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
         self.carried = Retained.nothing(self._ranges)
 
@@ -195,7 +195,7 @@ class Dissector:
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
         """These segments, and whether it is to be seen behind them that not too much is remembered.
 
-        That is after every so many octets that may be remembered, however segments come in batches; where they cannot
+        That is after every so many bytes that may be remembered, however segments come in batches; where they cannot
         be too many it need not be seen.
         """
         step = limits.REMEMBERED // STEPS
@@ -212,7 +212,7 @@ class Dissector:
         yield segments.cut(slice(begin, None)), False
 
     def held(self) -> Iterator[tuple[int, int, bool]]:
-        """Connections of which octets wait for others: slot, side, and whether their beginning is what is missing."""
+        """Connections of which bytes wait for others: slot, side, and whether their beginning is what is missing."""
         conn = self.tcp.conn
         for slot, side in self.detector.holding(conn):
             yield slot, side, bool(conn[slot, C_SYN] == 0)
@@ -306,7 +306,7 @@ class Dissector:
             return
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
-        # Where octets were passed over, the first piece may begin anywhere, though the SYN was seen.
+        # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
         states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), framing.HEAD, framing.SEARCH)
         spoken = conn[slots, C_PROTOCOL]
         for number, protocol in self.protocols.items():
@@ -335,7 +335,7 @@ class Dissector:
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:
-        """Count octets that were passed over."""
+        """Count bytes that were passed over."""
         for i in np.flatnonzero(octets).tolist():
             self.connections.record(int(slots[i])).skipped += int(octets[i])
 

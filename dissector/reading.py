@@ -32,7 +32,7 @@ LINK_NAMES = {
 }  # fmt: skip
 """Link types by their number in capture files (https://www.tcpdump.org/linktypes.html)."""
 LEAST_BATCH = 1 << 18
-"""Octets of a capture taken at a time at least, however many are read side by side."""
+"""Bytes of a capture taken at a time at least, however many are read side by side."""
 MAX_CLOCK_STEPS = 1000
 """Anomalies `clock-step` listed per capture."""
 
@@ -62,9 +62,9 @@ class Reading:
     Args:
         sources: the captures, in the order in which they are read.
         options: what to dissect and how.
-        progress: called with the octets of input taken since the last call.
+        progress: called with the bytes of input taken since the last call.
         compiled: run kernels compiled; None decides by the size of the input.
-        batch_bytes: octets of capture taken at a time.
+        batch_bytes: bytes of capture taken at a time.
         watch: waits for what is still being made, and may end it.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Capture files as batches of packets: octets and, for every packet, where it lies in them and when it was seen.
+"""Capture files as batches of packets: bytes and, for every packet, where it lies in them and when it was seen.
 
 Memory is a few batches, whatever the size of the file. A file that ends in the middle, or is damaged there, is
 delivered up to that place and the place is noted; only what is no capture at all is an error.
@@ -24,8 +24,8 @@ MAX_PACKETS = 1 << 17
 """Packets of one batch at most: tiny ones would otherwise take more memory for their columns than for themselves."""
 
 
-_HEAD = 64  # octets that tell the format
-_SHORTEST = 28  # octets of the longest file header
+_HEAD = 64  # bytes that tell the format
+_SHORTEST = 28  # bytes of the longest file header
 
 
 class CaptureFile:
@@ -35,11 +35,11 @@ class CaptureFile:
         path: of the file, `-` for standard input, or a binary file object.
         name: what to call it in messages.
         index: of the capture, handed on with every batch.
-        batch_bytes: octets of a batch. A packet larger than that makes its batch larger.
-        spare: octets of untouched room behind the packets of a batch; twice as many as a batch has, if not given, for
+        batch_bytes: bytes of a batch. A packet larger than that makes its batch larger.
+        spare: bytes of untouched room behind the packets of a batch; twice as many as a batch has, if not given, for
             nearly all may be put together of segments, and then unpacked.
         compiled: whether kernels run compiled; if not given, when there is more than a little to read.
-        alone: whether there are no other captures. Beside others, one without an octet is a problem of that file only:
+        alone: whether there are no other captures. Beside others, one without a byte is a problem of that file only:
             the newest of a rotating capture is empty until the first packets are written.
         watch: waits for what is still being made, and may end it.
 

@@ -1,6 +1,6 @@
-"""The octets of a capture, whatever they come from: a file, standard input, a pipe, compressed or not.
+"""The bytes of a capture, whatever they come from: a file, standard input, a pipe, compressed or not.
 
-Nothing here knows the format of captures. What is compressed is recognised by its first octets, never by its name.
+Nothing here knows the format of captures. What is compressed is recognised by its first bytes, never by its name.
 """
 
 import gzip
@@ -23,10 +23,10 @@ Readable: TypeAlias = str | BinaryIO | io.RawIOBase
 """What can be read: a path, `-`, a binary file object."""
 
 LINGER_S = 0.05
-"""A pipe's octets are handed on at the latest so long after the first of them: few large batches when much comes in,
+"""A pipe's bytes are handed on at the latest so long after the first of them: few large batches when much comes in,
 and a live capture is seen at once."""
 
-_PIECE = 1 << 16  # octets asked of a decompressor at a time: what precedes damage is lost to this extent at most
+_PIECE = 1 << 16  # bytes asked of a decompressor at a time: what precedes damage is lost to this extent at most
 
 _COMPRESSIONS = (
     (b"\x1f\x8b", "gzip"),
@@ -46,12 +46,12 @@ class MissingCaptureError(CaptureError, MissingError):
 
 
 class Input:
-    """A source of octets that is read once, from the beginning to the end, or until `watch` ends it.
+    """A source of bytes that is read once, from the beginning to the end, or until `watch` ends it.
 
     Attributes:
         name: what to call it in messages.
-        size: octets of the file (compressed, where it is), or None where nobody knows.
-        taken: octets of it read so far.
+        size: bytes of the file (compressed, where it is), or None where nobody knows.
+        taken: bytes of it read so far.
         compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
         damage: what was wrong with the compressed data, when its end was not reached; else None.
 
@@ -72,14 +72,14 @@ class Input:
 
     @property
     def taken(self) -> int:
-        """Octets of the file read so far, before decompression."""
+        """Bytes of the file read so far, before decompression."""
         return self._file.taken
 
     def fill(self, buffer: memoryview, start: int, stop: int) -> tuple[int, bool]:
         """Read into `buffer[start:stop]` until it is full, the input ends, or a pipe has no more for the moment.
 
         Returns:
-            Where the octets in the buffer end now, and whether this was the end of the input.
+            Where the bytes in the buffer end now, and whether this was the end of the input.
         """
         first, deadline = start, 0.0
         while start < stop:
@@ -171,7 +171,7 @@ class _Counted(io.RawIOBase):
         self._name, self._closes, self._head = name, closes, b""
 
     def peek(self) -> bytes:
-        """The first octets (up to 6), which the next read delivers again."""
+        """The first bytes (up to 6), which the next read delivers again."""
         head = bytearray(6)
         count = 0
         while count < len(head) and (more := self._read(memoryview(head)[count:])):
@@ -292,7 +292,7 @@ class _Arrow:
 
 
 def describe(head: bytes) -> str:
-    """What the first octets of something that is not a capture look like, for an error message."""
+    """What the first bytes of something that is not a capture look like, for an error message."""
     for magic, kind in (
         (b"PK\x03\x04", "a zip archive"),
         (b"PAR1", "a Parquet file"),

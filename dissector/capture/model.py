@@ -15,7 +15,7 @@ class Problem(NamedTuple):
     Attributes:
         code: from the closed list of anomalies.
         packet: number of the packet in its file, 0 where there is none.
-        offset: octet of the (decompressed) file, or None where it belongs to the packet as such.
+        offset: byte of the (decompressed) file, or None where it belongs to the packet as such.
         detail: for people.
     """
 
@@ -35,19 +35,19 @@ class Interface(NamedTuple):
 
 @dataclass(slots=True)
 class PacketBatch:
-    """Consecutive packets of a capture file, as columns over one block of octets.
+    """Consecutive packets of a capture file, as columns over one block of bytes.
 
     Attributes:
-        data: uint8, writable, contiguous. Octets of the packets up to `used`, and untouched room behind.
-        used: octets of `data` that are taken.
+        data: uint8, writable, contiguous. Bytes of the packets up to `used`, and untouched room behind.
+        used: bytes of `data` that are taken.
         offset: int64, position of each packet in `data`.
-        caplen: int64, octets captured.
-        length: int64, octets that the packet had on the wire, as the file says.
+        caplen: int64, bytes captured.
+        length: int64, bytes that the packet had on the wire, as the file says.
         ts_ns: int64, nanoseconds since the epoch.
         packet: int64, number in the file, from 1.
         link: int64, link type (LINKTYPE of savefiles).
         capture: index of the capture, as the caller gave it.
-        consumed: octets of the file consumed up to the end of this batch.
+        consumed: bytes of the file consumed up to the end of this batch.
         secrets: TLS key logs that the file holds before the first of these packets and behind the batch before.
             Never to be shown.
     """
@@ -73,17 +73,17 @@ class CaptureInfo:
         format: `pcap` or `pcapng`; empty before reading has begun.
         compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
         link_types: link types of the interfaces, each once.
-        snap_length: octets kept of a packet, as announced (the largest of the interfaces; 0 is no limit).
+        snap_length: bytes kept of a packet, as announced (the largest of the interfaces; 0 is no limit).
         interfaces: of pcapng, all sections (up to 1000).
         packets: packets delivered.
-        octets: octets captured, of these.
+        octets: bytes captured, of these.
         first_ts_ns: time of the first packet in the file, None while there is none.
         last_ts_ns: time of the last packet in the file.
         dropped: packets dropped while capturing, as the capturing program counted; None where it did not tell.
         truncated: the file ends in the middle of a record.
         problems: what was wrong, up to 1000 of a kind.
         counts: how often each kind of problem occurred.
-        size: octets of the file, unpacked, up to where reading ended.
+        size: bytes of the file, unpacked, up to where reading ended.
         secrets: TLS key logs that came in the file. Never to be shown.
     """
 

@@ -1,7 +1,7 @@
-"""The classic capture file (pcap): a header of 24 octets, then records of a header and the packet's octets.
+"""The classic capture file (pcap): a header of 24 bytes, then records of a header and the packet's bytes.
 
 Source: draft-ietf-opsawg-pcap, "PCAP Capture File Format". Both byte orders, microseconds and nanoseconds, and the
-records with a header of 24 octets that a patched libpcap of the nineties wrote (magic 0xa1b2cd34). The snap length in
+records with a header of 24 bytes that a patched libpcap of the nineties wrote (magic 0xa1b2cd34). The snap length in
 the file header is not relied on: many programs write it wrong.
 """
 
@@ -34,13 +34,13 @@ from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
 
 HEADER = 24
-"""Octets of the file header."""
+"""Bytes of the file header."""
 
 # Further items of the state of scan_records, as the file header says: link type, byte order (1: big), nanoseconds in a
-# unit of the fraction, octets of a record header.
+# unit of the fraction, bytes of a record header.
 K_LINK, K_BIG, K_UNIT_NS, K_PREFIX, K_WIDTH = range(K_SHARED, K_SHARED + 5)
 
-_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, octets of a record header
+_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, bytes of a record header
     0xA1B2C3D4: (1000, 16),
     0xA1B23C4D: (1, 16),
     0xA1B2CD34: (1000, 24),
@@ -84,7 +84,7 @@ class PcapScanner(Scanner):
     """Finds the packets of one classic capture file, piece by piece.
 
     Args:
-        head: the first octets of the file.
+        head: the first bytes of the file.
         name: of the file, for messages.
         info: takes what is learned of the file.
 

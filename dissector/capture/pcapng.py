@@ -41,16 +41,16 @@ SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Type of the block that begins a section, the same in both byte orders."""
 
 MAX_BLOCK = MAX_RECORD + (1 << 20)
-"""Octets of a block beyond which it cannot be right: a packet and its options, or anything else."""
+"""Bytes of a block beyond which it cannot be right: a packet and its options, or anything else."""
 
 MAX_INTERFACES = 1 << 16
 """Interfaces remembered in a section. The obsolete packet block could name no more."""
 
 MAX_NAME = 256
-"""Octets kept of an interface's name."""
+"""Bytes kept of an interface's name."""
 
 MAX_SECRETS = 16 << 20
-"""Octets of secrets kept of a file."""
+"""Bytes of secrets kept of a file."""
 
 MAX_PAUSES = 256
 """Secrets between packets before which a scan ends, so that they are known before the packets behind them and not
@@ -64,7 +64,7 @@ MAX_SECONDS = 9_000_000_000
 # Block types.
 _SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 2, 3, 5, 6, 10
 
-_PREFIX = 28  # octets before the packet in both larger packet blocks
+_PREFIX = 28  # bytes before the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
 # Further items of the state of scan_blocks: byte order (1: big) and number of interfaces of the section; time of the
@@ -153,7 +153,7 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
                 status = CORRUPT
                 break
             number += 1
-            if known > 0:  # the first one; captured octets follow from its snap length, a time there is not
+            if known > 0:  # the first one; captured bytes follow from its snap length, a time there is not
                 length = u32(data, position + 8, big)
                 caplen = min(length, total - 16)
                 if interfaces[0, I_SNAP] > 0:
@@ -179,7 +179,7 @@ class PcapngScanner(Scanner):
     """Finds the packets of one next-generation capture file, piece by piece.
 
     Args:
-        head: the first octets of the file.
+        head: the first bytes of the file.
         name: of the file, for messages.
         info: takes what is learned of the file.
 
@@ -219,7 +219,7 @@ class PcapngScanner(Scanner):
         return "lengths of a block contradict each other; nothing behind it was read"
 
     def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
-        """Fill in the packet of the block in which the file ends; whether all before its octets is there."""
+        """Fill in the packet of the block in which the file ends; whether all before its bytes is there."""
         state = self.state
         if end - start < _PREFIX:
             return False
@@ -335,5 +335,5 @@ class PcapngScanner(Scanner):
 
 
 def _byte_order(section: bytes) -> str | None:
-    """Byte order of the section that begins with these octets, by its magic number; None when it has none."""
+    """Byte order of the section that begins with these bytes, by its magic number; None when it has none."""
     return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(section[8:12])

@@ -1,7 +1,7 @@
 """What the formats of capture files have in common: records one behind the other, listed piece by piece.
 
 A scanner holds the state of one file. Its kernel lists the packets of the whole records in a piece of the file, until
-more octets are wanted, the matrix of packets is full, or a record makes no sense.
+more bytes are wanted, the matrix of packets is full, or a record makes no sense.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
 
 MAX_RECORD = 16 << 20
-"""Octets of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
+"""Bytes of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
 segmentation some hundred KiB; captures of other things (USB, D-Bus) that go beyond have no TCP in them."""
 
-# Rows of the matrix that a scan fills, one column a packet: position and octets of the packet in the data, original
-# octets, nanoseconds since the epoch, number in the file, link type.
+# Rows of the matrix that a scan fills, one column a packet: position and bytes of the packet in the data, original
+# bytes, nanoseconds since the epoch, number in the file, link type.
 OFFSET, CAPLEN, LENGTH, TS_NS, PACKET, LINK, COLUMNS = range(7)
 
-# Why a scan ended: more octets are wanted, the matrix is full, a header makes no sense, a block is for plain Python.
+# Why a scan ended: more bytes are wanted, the matrix is full, a header makes no sense, a block is for plain Python.
 MORE, FULL, CORRUPT, RARE = range(4)
 
-# Items of the state that all kernels share: position, packets found, octets wanted from the position on; number of the
+# Items of the state that all kernels share: position, packets found, bytes wanted from the position on; number of the
 # last packet.
 K_POSITION, K_ROWS, K_NEED, K_NUMBER, K_SHARED = range(5)
 
@@ -36,7 +36,7 @@ class Scanned(NamedTuple):
     Attributes:
         position: where the next record begins.
         rows: packets found.
-        need: octets wanted from `position` on before there can be another packet; 0 when there was no room for more.
+        need: bytes wanted from `position` on before there can be another packet; 0 when there was no room for more.
         stop: nothing from `position` on can be trusted.
     """
 
@@ -74,7 +74,7 @@ class Scanner:
         self._kernel = kernel
 
     def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
-        """List the packets of the whole records in `data[start:end]`; data[0] is octet `origin` of the file."""
+        """List the packets of the whole records in `data[start:end]`; data[0] is byte `origin` of the file."""
         state = self.state
         state[K_POSITION], state[K_ROWS], status = start, 0, RARE
         while status == RARE:
@@ -95,7 +95,7 @@ class Scanner:
         raise NotImplementedError
 
     def remainder(self, data: Octets, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
-        """List the packet in `data[start:end]`, in which the file ends, if all before its octets is there.
+        """List the packet in `data[start:end]`, in which the file ends, if all before its bytes is there.
 
         Returns:
             The number of packets, 0 or 1.

@@ -25,7 +25,7 @@ class Source:
     name: str
     """Its path below the common root of the input; of a pipe as it was given."""
     size: int | None
-    """Octets of the file; None where nobody knows."""
+    """Bytes of the file; None where nobody knows."""
     given: str
     """Its path as it was given, for messages."""
     begin: int = 0

@@ -23,7 +23,7 @@ class ArgumentError(Error):
 
 
 class Progress(Protocol):
-    """Called with the octets done since the last call."""
+    """Called with the bytes done since the last call."""
 
     def __call__(self, octets: int) -> None:
         """Go on."""
@@ -148,7 +148,7 @@ def watch(sources: list[Source]) -> Iterator[Watch | None]:
 
 @contextmanager
 def progress(sources: list[Source]) -> Iterator[Progress]:
-    """A progress bar by octets on standard error; nothing where that is no terminal."""
+    """A progress bar by bytes on standard error; nothing where that is no terminal."""
     if not sys.stderr.isatty():
         yield lambda octets: None
         return

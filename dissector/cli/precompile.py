@@ -11,7 +11,7 @@ from amqpscope.dissector.capture.sources import Source, octets
 from amqpscope.dissector.kernels import kernel
 
 ENOUGH_OCTETS = 4 << 20
-"""Octets of each capture that are run over."""
+"""Bytes of each capture that are run over."""
 CAPTURES = 8
 """Captures that are run over at most."""
 

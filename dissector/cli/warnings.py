@@ -12,7 +12,7 @@ MOST = 10
 """Lines told at most; the table `anomalies` holds all."""
 
 PATIENCE_S = 0.9
-"""For so long nothing is said of octets that wait."""
+"""For so long nothing is said of bytes that wait."""
 
 _TOLD = ("capture-truncated", "header-unknown", "limit-reached")
 """Problems of a file of which the first of a kind is told."""

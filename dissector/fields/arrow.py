@@ -15,7 +15,7 @@ TEXTS = (pa.string(), pa.binary())
 
 
 def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An array of bools, integers, texts or octets, as `pa.array` makes it.
+    """An array of bools, integers, texts or bytes, as `pa.array` makes it.
 
     Args:
         values: (n,) of numpy, handed on without a copy where its type fits; or a list, in which None is null.
@@ -97,7 +97,7 @@ def _texts(values: Sequence[Any], kind: pa.DataType, mask: NDArray[np.bool_] | N
     held = values if mask is None else [nothing if value is None else value for value in values]
     joined = nothing.join(held)
     octets = joined.encode() if kind == pa.string() else joined
-    # Where there are as many octets as characters, each character is one.
+    # Where there are as many bytes as characters, each character is one.
     sizes = map(len, held) if len(octets) == len(joined) else [len(value.encode()) for value in held]
     offsets = np.fromiter(accumulate(sizes, initial=0), np.int64, len(held) + 1)
     if offsets[-1] > np.iinfo(np.int32).max:

@@ -1,7 +1,7 @@
 """Arrow columns of which most have a value in few of their rows.
 
 Numbers are put into the memory of a `Room` by the kernel that reads them. Of texts there are entries: the number of a
-row and the octets that stand there, in ascending order of rows, no row twice. All other rows are null.
+row and the bytes that stand there, in ascending order of rows, no row twice. All other rows are null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,7 +118,7 @@ def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.gen
 
 
 def texts(valid: Validity, row: Integers, size: Integers, octets: Octets, compiled: bool) -> pa.Array:
-    """A column of text: entries of `size[e]` octets of valid UTF-8, one behind the other, for `row[e]`.
+    """A column of text: entries of `size[e]` bytes of valid UTF-8, one behind the other, for `row[e]`.
 
     Raises:
         OverflowError: 2 GiB of text or more; batches have to be smaller than that.

@@ -1,8 +1,8 @@
-"""The fields of many records at once: octets to Arrow columns, as the specification says.
+"""The fields of many records at once: bytes to Arrow columns, as the specification says.
 
 A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
 of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). The walk over them puts numbers
-where their columns are; of text, tables and lists it notes row, place and octets as entries, from which other kernels
+where their columns are; of text, tables and lists it notes row, place and bytes as entries, from which other kernels
 make the columns. A further protocol adds programs, and where it must, ops.
 """
 
@@ -64,12 +64,12 @@ def decode(
 
     Args:
         plan: the programs.
-        data: the octets that hold all records, less than 256 MiB of them; writable, as all that kernels get.
+        data: the bytes that hold all records, less than 256 MiB of them; writable, as all that kernels get.
         offset: (n,) where each record begins.
-        length: (n,) its octets; `offset + length` is never beyond `data`.
+        length: (n,) its bytes; `offset + length` is never beyond `data`.
         program: (n,) number of its program; below 0 for a record without fields.
         cut: (n,) 1 where the end of the record lies in a hole: what is there is decoded (of a table, the entries in
-            front of the hole) and what is missing is no problem.
+            front of the gap) and what is missing is no problem.
         compiled: whether the kernels run compiled.
     """
     n = len(program)
@@ -121,7 +121,7 @@ def decode(
 
 
 EMPTY = 2
-"""Octets of the JSON text of a table or list without entries."""
+"""Bytes of the JSON text of a table or list without entries."""
 
 
 def _column(

@@ -36,7 +36,7 @@ def write_literal(literals: Octets, which: int, out: Octets, j: int) -> int:
 
 @proven
 def is_plain(octets: int) -> bool:
-    """Whether each octet of a word is printable ASCII that JSON takes as it is, or DEL."""
+    """Whether each byte of a word is printable ASCII that JSON takes as it is, or DEL."""
     quotes = octets ^ u64(QUOTES)
     backslashes = octets ^ u64(BACKSLASHES)
     high = ((octets - u64(SPACES)) & MASK) | ((quotes - u64(ONES)) & MASK) | ((backslashes - u64(ONES)) & MASK)
@@ -81,7 +81,7 @@ def write_string(data: Octets, at: int, end: int, escapes: Octets, out: Octets, 
 
 @kernel
 def write_escaped(data: Octets, at: int, end: int, escapes: Octets, out: Octets, j: int) -> int:
-    r"""Write octets of which some are no UTF-8 as the inside of a JSON string, with `\\xNN` for each wrong one."""
+    r"""Write bytes of which some are no UTF-8 as the inside of a JSON string, with `\\xNN` for each wrong one."""
     i = at
     while i < end:
         length = utf8_length(data, i, end)
@@ -115,7 +115,7 @@ def write_digits(value: int, least: int, out: Octets, j: int) -> int:
 
 @kernel
 def write_integer(data: Octets, at: int, width: int, signed: bool, out: Octets, j: int) -> int:
-    """Write an integer of 1, 2, 4 or 8 octets; returns where it ends."""
+    """Write an integer of 1, 2, 4 or 8 bytes; returns where it ends."""
     # 64 bits do not fit int64 when they are unsigned, or the magnitude of the least: two words.
     high = 0
     low = 0

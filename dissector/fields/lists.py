@@ -2,8 +2,8 @@ r"""Lists and maps of the stream protocol to JSON text: a 32-bit count and as ma
 
 A shape says what an item is: its members in order, numbers, texts behind a 16-bit length, or lists of numbers. Items
 of one member are JSON values, those of a struct are objects, and the pairs of a map are the members of one object.
-Keys that occur twice stay. A text that is no UTF-8 has `\xNN` for each wrong octet. A list that is cut, or claims more
-items than there are octets, has the items that are whole.
+Keys that occur twice stay. A text that is no UTF-8 has `\xNN` for each wrong byte. A list that is cut, or claims more
+items than there are bytes, has the items that are whole.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ MEMBERS = {
     "uint8": (NUMBER, 1), "uint16": (NUMBER, 2), "uint32": (NUMBER, 4), "uint64": (NUMBER, 8),
     "int16": (SIGNED_NUMBER, 2), "int64": (SIGNED_NUMBER, 8), "string": (STRING, 2), "[uint16]": (NUMBERS, 2),
 }  # fmt: skip
-"""Kind of each type that may stand in an item, and its octets; of a string those of its length."""
+"""Kind of each type that may stand in an item, and its bytes; of a string those of its length."""
 MAPS = {"map": "string", "long-map": "int64"}
 """Types of the values of maps."""
 
@@ -32,7 +32,7 @@ COUNT = 4
 DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
 COMMA, OPEN_LIST, CLOSE_LIST, OPEN_MAP, CLOSE_MAP = (ord(c) for c in ",[]{}")
 ESCAPED = 6
-"""An octet of text becomes at most this many."""
+"""A byte of text becomes at most this many."""
 M_KIND, M_WIDTH, M_LITERAL, M_LITERAL_END, M_WIDTH_OF_MEMBERS = range(5)
 S_FIRST, S_END, S_OPEN, S_CLOSE, S_LAST, S_WIDTH_OF_SHAPES = range(6)
 
@@ -47,7 +47,7 @@ class Shapes:
     shapes: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     literals: bytearray = field(default_factory=bytearray)
     growth: list[int] = field(default_factory=list)
-    """Octets of JSON for an octet of the list, at most."""
+    """Bytes of JSON for a byte of the list, at most."""
 
     def number(self, name: str, structs: Iterable[Struct]) -> int | None:
         """The number of the shape of a type, made when it is new; None when the type is no list."""
@@ -99,7 +99,7 @@ class Lists:
     octets: Octets
     """JSON, valid UTF-8."""
     sizes: Ints
-    """Octets of each list in `octets`."""
+    """Bytes of each list in `octets`."""
     problems: Ints
     """(problems, 3): list, index into `PROBLEM_CODES`, place in the data."""
 
@@ -107,12 +107,12 @@ class Lists:
 def render(
     data: Octets, at: Ints, size: Ints, shape: Ints, growth: Ints, tables: tuple[Ints, Ints, Octets], compiled: bool
 ) -> Lists:
-    """Render the lists of `size[e]` octets (with the count, as far as it is there) from `data[at[e]]` on.
+    """Render the lists of `size[e]` bytes (with the count, as far as it is there) from `data[at[e]]` on.
 
     Args:
-        data: the octets.
+        data: the bytes.
         at: (n,) where each list begins.
-        size: (n,) its octets, all within `data`.
+        size: (n,) its bytes, all within `data`.
         shape: (n,) its shape.
         growth: of each shape, as `Shapes.growth`.
         tables: as `Shapes.tables`.
@@ -166,7 +166,7 @@ def render_lists(
     data: Octets, at: Ints, size: Ints, shape: Ints, members: Ints, shapes: Ints, literals: Octets, escapes: Octets,
     out: Octets, sizes: Ints, problems: Ints, used: Ints,
 ) -> None:  # fmt: skip
-    """Render all lists; `used` gets the octets of `out` and the problems."""
+    """Render all lists; `used` gets the bytes of `out` and the problems."""
     j = 0
     n_problems = 0
     for e in range(len(at)):

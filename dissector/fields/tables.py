@@ -2,11 +2,11 @@ r"""Field tables of AMQP 0-9-1 (section 4.2.5.5) to JSON text, with the type let
 
 | letter | value | JSON |
 |---|---|---|
-| `t` | boolean, any octet but 0 is true | `true`, `false` |
+| `t` | boolean, any byte but 0 is true | `true`, `false` |
 | `b` `B` `s` `u` `I` `i` | signed and unsigned integers of 8, 16 and 32 bits | number |
 | `l` `L` | signed integer of 64 bits | number, with all its digits |
 | `f` `d` | IEEE 754 of 32 and 64 bits | number with `.` or `e`; `{"$double":"NaN"}`, `Infinity`, `-Infinity` |
-| `D` | decimal: octet with the scale, signed integer of 32 bits | `{"$decimal":"12.34"}` |
+| `D` | decimal: byte with the scale, signed integer of 32 bits | `{"$decimal":"12.34"}` |
 | `S` | long string | string; `{"$string":"<hex>"}` where it is not UTF-8 |
 | `x` | byte array | `{"$bytes":"<hex>"}` |
 | `T` | unsigned 64 bits, seconds since the epoch | `{"$timestamp":1690000000}` |
@@ -16,7 +16,7 @@ r"""Field tables of AMQP 0-9-1 (section 4.2.5.5) to JSON text, with the type let
 The published letters differ (`s` is a short string there, `L` unsigned); RabbitMQ has both `l` and `L` signed, and so
 have its clients. Of `D` the published text says signed, as the Java client and pika write it; the broker hands the 32
 bits on. A key that begins with `$` gets another `$` in front, so that objects with one key of `$` are ours alone. Keys
-that occur twice stay, in their order. A key that is no UTF-8 has `\xNN` for each wrong octet.
+that occur twice stay, in their order. A key that is no UTF-8 has `\xNN` for each wrong byte.
 
 A table that breaks off, or has an unknown letter, gives the JSON of what came before, properly closed. Tables and
 arrays nested deeper than `DEPTH` are `null`.
@@ -51,7 +51,7 @@ DEPTH = 64
 """Levels of tables and arrays, the outermost table included."""
 
 GROWTH = 6
-"""An octet of a table becomes at most this many: a control character in a string; a decimal of 6 becomes at most 34."""
+"""A byte of a table becomes at most this many: a control character in a string; a decimal of 6 becomes at most 34."""
 
 PROBLEMS = 3
 """One table has at most this many problems: each of keys and depth is told once, what ends it once."""
@@ -78,7 +78,7 @@ class Tables:
     octets: Octets
     """JSON, valid UTF-8."""
     sizes: Integers
-    """Octets of each table in `octets`."""
+    """Bytes of each table in `octets`."""
     trace: Integers
     """(tables, 2): where in the data the value of the outermost key `traceparent`, in any case, is, and its octets: 0
     when it is neither string nor byte array; -1, 0 where there is no such key. Of several keys the first."""
@@ -87,7 +87,7 @@ class Tables:
 
 
 def render(data: Octets, at: Integers, size: Integers, compiled: bool) -> Tables:
-    """Render the tables whose entries are `size[e]` octets (at least 0) from `data[at[e]]` on, all within `data`."""
+    """Render the tables whose entries are `size[e]` bytes (at least 0) from `data[at[e]]` on, all within `data`."""
     total, n = int(size.sum()), len(at)
     octets = np.empty(GROWTH * total + 2 * n, np.uint8)
     sizes = np.empty(n, np.int64)
@@ -121,7 +121,7 @@ def insert_floats(octets: Octets, sizes: Integers, data: Octets, floats: Integer
 
 @functools.lru_cache(1 << 14)
 def float_text(octets: bytes) -> bytes:
-    """JSON of a float of 4 or 8 octets, big-endian: the fewest digits that give the same bits again."""
+    """JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
     (value,) = struct.unpack(">f" if len(octets) == 4 else ">d", octets)
     if math.isfinite(value):
         # of 32 bits numpy finds the digits; they are few enough to be the repr of the float that they make
@@ -150,10 +150,10 @@ def render_tables(
     stack: Integers, out: Octets, sizes: Integers, trace: Integers, floats: Integers, problems: Integers,
     used: Integers,
 ) -> None:  # fmt: skip
-    """Render all tables; `stack` holds end and closing octet of the levels around the one at hand.
+    """Render all tables; `stack` holds end and closing byte of the levels around the one at hand.
 
     Every read lies before the end of its level: key and value are measured before either is written. Floats are left
-    out and listed in `floats`: place in `out`, table, place in `data`, width. `used` gets the octets of `out`, the
+    out and listed in `floats`: place in `out`, table, place in `data`, width. `used` gets the bytes of `out`, the
     floats and the problems.
     """
     j = 0
@@ -308,7 +308,7 @@ def render_tables(
 
 @kernel
 def is_traceparent(data: Octets, at: int, literals: Octets) -> bool:
-    """Whether the 11 octets at `at` are `traceparent`, in any case."""
+    """Whether the 11 bytes at `at` are `traceparent`, in any case."""
     same = True
     for k in range(11):
         same = same and data[at + k] | 0x20 == literals[TRACEPARENT * 16 + 1 + k]

@@ -1,6 +1,6 @@
-r"""Octets of records that are text: gathered into one buffer of valid UTF-8, as Arrow wants it.
+r"""Bytes of records that are text: gathered into one buffer of valid UTF-8, as Arrow wants it.
 
-Where octets are no UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF), each of them is written
+Where bytes are no UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF), each of them is written
 as the four characters `\xNN`, and the entry is reported. Captures are full of texts that are plain ASCII, so that is
 tried first.
 """
@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 
 BACKSLASH, LETTER_X = ord("\\"), ord("x")
 GROWTH = 4
-"""An octet becomes at most this many."""
+"""A byte becomes at most this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class Texts:
     octets: Octets
     """Valid UTF-8."""
     sizes: Integers
-    """Octets of each entry in `octets`."""
+    """Bytes of each entry in `octets`."""
     invalid: Integers
     """Entries that were not UTF-8, ascending."""
     invalid_at: Integers
-    """Where in the data the first wrong octet of each of these is."""
+    """Where in the data the first wrong byte of each of these is."""
 
 
 def gather(data: Octets, at: Integers, size: Integers, compiled: bool) -> Texts:
-    """Copy `size[e]` octets from `data[at[e]]` on for every entry e, all of them within `data`."""
+    """Copy `size[e]` bytes from `data[at[e]]` on for every entry e, all of them within `data`."""
     total = int(size.sum())
     octets = np.empty(total + WORD, np.uint8)
     nothing = np.empty(0, np.int64)
@@ -63,7 +63,7 @@ def copy(source: Octets, at: int, end: int, target: Octets, j: int) -> int:
 
 @proven
 def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> bool:
-    """Copy all entries, which lie within `data`, as they are; returns whether all octets are ASCII.
+    """Copy all entries, which lie within `data`, as they are; returns whether all bytes are ASCII.
 
     Bounds: `target` has the sum of their sizes and a word more, so that whole words may be written, of which the next
     entry covers what is too much. Whole words are read where a word more lies in `data`.
@@ -96,7 +96,7 @@ def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> 
 
 @kernel
 def copy_escaped(data: Octets, at: Integers, size: Integers, target: Octets, sizes: Integers, wrong: Integers) -> int:
-    """Copy all entries with wrong octets escaped; `wrong[e]` is where the first of them is, or -1."""
+    """Copy all entries with wrong bytes escaped; `wrong[e]` is where the first of them is, or -1."""
     j = 0
     for e in range(len(at)):
         i = at[e]
@@ -120,7 +120,7 @@ def copy_escaped(data: Octets, at: Integers, size: Integers, target: Octets, siz
 
 @kernel
 def utf8_length(data: Octets, at: int, end: int) -> int:
-    """Octets of the UTF-8 sequence at `at`, which lies before `end`; 0 where there is none (RFC 3629, section 4)."""
+    """Bytes of the UTF-8 sequence at `at`, which lies before `end`; 0 where there is none (RFC 3629, section 4)."""
     first = data[at]
     if first < 0x80:
         return 1
@@ -162,7 +162,7 @@ def hex_digit(value: int) -> int:
 
 @kernel
 def write_hex(octet: int, target: Octets, j: int) -> int:
-    """Write an octet as two hexadecimal digits; returns where it ends."""
+    """Write a byte as two hexadecimal digits; returns where it ends."""
     target[j] = hex_digit(octet // 16)
     target[j + 1] = hex_digit(octet % 16)
     return j + 2
@@ -170,6 +170,6 @@ def write_hex(octet: int, target: Octets, j: int) -> int:
 
 @kernel
 def write_hex_escape(octet: int, target: Octets, j: int) -> int:
-    """Write an octet as `xNN`; returns where it ends."""
+    """Write a byte as `xNN`; returns where it ends."""
     target[j] = LETTER_X
     return write_hex(octet, target, j + 1)

@@ -63,7 +63,7 @@ def trace_flags(data: Octets, at: Integers, size: Integers, flags: Integers) -> 
 
 @proven
 def hex_value(octet: int) -> int:
-    """Value of a lower-case hexadecimal digit; 16 for any other octet."""
+    """Value of a lower-case hexadecimal digit; 16 for any other byte."""
     octet = i64(octet)
     digit = octet - 48 if octet <= 57 else octet - 87
     return digit if 0 <= digit <= 15 and (octet <= 57 or octet >= 97) else 16

@@ -20,16 +20,16 @@ from amqpscope.dissector.kernels.kernel import i64, kernel, proven
     LIST,
     NULLABLE,  # as TEXT; a length of all ones means null
     TAIL,  # the record may end here
-    REST,  # all octets to the end
+    REST,  # all bytes to the end
 ) = range(12)  # fmt: skip
 O_KIND, O_WIDTH, O_SLOT, O_FLAG, O_SHAPE, O_HEIGHT = range(6)
 """Columns of the ops of a plan. Slot -1: read and forgotten; flag -1: always there; shape of a list."""
 T_LIMIT, T_STORE, T_VALID, T_VALUE, T_FILL, T_HEIGHT = range(6)
 """Columns of slots: largest number; what holds the values; where validity and values are; the next entry."""
 E_ROW, E_AT, E_SIZE, E_HEIGHT = range(4)
-"""Rows of entries. Of a table or list that is cut the size is the complement of the octets that are there."""
+"""Rows of entries. Of a table or list that is cut the size is the complement of the bytes that are there."""
 A_AT, A_END, A_FLAGS, A_OCTET, A_HEIGHT = range(5)
-"""Rows of the state: where each record is, -1 when it is done; its end; its flags; the octet with its bits."""
+"""Rows of the state: where each record is, -1 when it is done; its end; its flags; the byte with its bits."""
 N_PROBLEMS, N_DONE, N_HEIGHT = range(3)
 """Counts: problems, and records that are newly done."""
 
@@ -68,7 +68,7 @@ def walk(
                 a = 0
                 b = pick(order, first, last, state, ops[op, O_FLAG], picked)
             if what == BIT:
-                # bits that follow each other share octets, lowest first
+                # bits that follow each other share bytes, lowest first
                 if bit == 8:
                     take_octets(data, order, first, last, state, cut, problems, counts)
                     last = going(order, first, last, state, counts)
@@ -162,7 +162,7 @@ def problem(r: int, code: int, at: int, problems: Array, counts: Array) -> None:
 
 @proven
 def overrun(r: int, at: int, state: Array, cut: Array, problems: Array, counts: Array) -> None:
-    """A record ends inside of a field at `at`, which is no problem where its end lies in a hole."""
+    """A record ends inside of a field at `at`, which is no problem where its end lies in a gap."""
     state[A_AT, r] = -1
     counts[N_DONE] += 1
     if cut[r] == 0:
@@ -183,7 +183,7 @@ def finish(chosen: Array, a: int, b: int, state: Array, counts: Array) -> None:
 def take_octets(
     data: Array, order: Array, first: int, last: int, state: Array, cut: Array, problems: Array, counts: Array
 ) -> None:
-    """Take the octet with the next bits."""
+    """Take the byte with the next bits."""
     for k in range(first, last):
         r = order[k]
         at = state[A_AT, r]
@@ -198,7 +198,7 @@ def take_octets(
 def put_bits(
     order: Array, first: int, last: int, state: Array, row: int, bit: int, s: int, slots: Array, bits: Array
 ) -> None:
-    """Put one bit of the octets or flags into a column of bools."""
+    """Put one bit of the bytes or flags into a column of bools."""
     valid = slots[s, T_VALID]
     value = slots[s, T_VALUE]
     for k in range(first, last):

@@ -6,10 +6,10 @@ Facts that rules ask for (None where it is not known):
     amqp               bool: a broker's port, or anything of AMQP or streams was seen, or TCP failed: then it may be
     seen               `both`; `syn`: only requests to connect; `client`, `server`: packets of one side only
     begun              bool: the beginning of the connection was captured
-    holes              bool: octets are missing from the capture
+    gaps              bool: bytes are missing from the capture
     stage, state, turn where the dialogue came to, and whose turn it was
     syns, syn_acks     how often they were sent; `syn_ack`: bool
-    client_first, server_first   kind of the first octets of each side
+    client_first, server_first   kind of the first bytes of each side
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
     ended_by           who ended it first, by either: `client`, `server`, `none`
@@ -53,7 +53,7 @@ AMQP_KINDS = frozenset({"amqp-0-9-1", "amqp-0-9", "amqp-0-8", "amqp-0-10", "amqp
 FIRST_KINDS = AMQP_KINDS | {"stream"}
 """What is only said at the beginning of a connection."""
 USUAL = ("amqp-0-9-1", "amqp-frames")
-"""First octets that say all by their kind."""
+"""First bytes that say all by their kind."""
 
 
 class Side(NamedTuple):
@@ -69,7 +69,7 @@ class Side(NamedTuple):
     said_ns: int
     """Time of its last data; 0: none."""
     again: Sequence[tuple[PacketRef, int]] = ()
-    """Packets that were sent again, the first of them, with the octets that they carry; 0: SYN."""
+    """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
 
 
 class Tcp(NamedTuple):
@@ -121,7 +121,7 @@ class Times(NamedTuple):
     over: int | None
     """The first FIN or RST."""
     done: list[int]
-    """Steps of the dialogue, and octets that are none."""
+    """Steps of the dialogue, and bytes that are none."""
     interval: int | None
     """The heartbeat, in seconds."""
     words: Mapping[str, str]
@@ -166,7 +166,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
     seen = _seen(tcp)
     usual = "rabbitmq-stream" if tcp.protocol == "unknown" and tcp.server[1] in STREAM_PORTS else "amqp-0-9-1"
     machine = handshakes.machines.get(tcp.protocol, handshakes.machines[usual])
-    # Behind the first end nobody goes on with the dialogue, though octets may still be under way.
+    # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
     spoken = any(side.said_ns for side in tcp.sides)  # so the server has accepted, seen or not
@@ -280,7 +280,7 @@ def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
 
 
 def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes) -> Step | None:
-    """The step that the first octets of a side are, if they are one."""
+    """The step that the first bytes of a side are, if they are one."""
     if not first.at or not first.octets:
         return None
     event, doc = _opening_event(first.octets)
@@ -304,7 +304,7 @@ def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
 
 @lru_cache(256)
 def _opening_event(octets: bytes) -> tuple[str | None, str]:
-    """The step that the first octets of a side are, and what to say of them."""
+    """The step that the first bytes of a side are, and what to say of them."""
     first = opening(octets)
     kind, doc = first.kind, first.doc
     if kind in ("amqp-frames", "stream"):  # their frames are steps themselves

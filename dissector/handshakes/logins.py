@@ -41,7 +41,7 @@ def user_name(mechanism: str | None, response: str) -> str | None:
         parts = response.split("\0")
         name = parts[1] if len(parts) == 3 and parts[2] else None
     elif mechanism == "AMQPLAIN":
-        octets = response.encode()  # its lengths count octets, and behind the name may stand the password
+        octets = response.encode()  # its lengths count bytes, and behind the name may stand the password
         found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", octets)
         name = octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
     elif mechanism == "RABBIT-CR-DEMO":

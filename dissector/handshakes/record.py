@@ -20,9 +20,9 @@ CLOSING = frozenset({"close", "close-ok"})
 ONCE = frozenset({"close", "refusal"})
 """Roles of which the first is kept, of others the latest."""
 FIRST = 32
-"""Octets kept of the beginning of each side, to tell what they are."""
+"""Bytes kept of the beginning of each side, to tell what they are."""
 SHORTEST = 8
-"""A side's first octets count as said once there are so many (a protocol header is as long)."""
+"""A side's first bytes count as said once there are so many (a protocol header is as long)."""
 
 
 class PacketRef(NamedTuple):
@@ -44,14 +44,14 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class FirstBytes:
-    """The first octets of a side, and the packet with which they were said; None before anything came."""
+    """The first bytes of a side, and the packet with which they were said; None before anything came."""
 
     octets: bytes = b""
     at: PacketRef | None = None
     lost: bool = False
 
     def add(self, octets: bytes | None, at: PacketRef) -> None:
-        """Octets that follow; None is a hole."""
+        """Bytes that follow; None is a gap."""
         if octets is None:
             self.lost = self.lost or len(self.octets) < SHORTEST
         elif not self.lost and len(self.octets) < FIRST:
@@ -98,7 +98,7 @@ class ConnectionRecord:
     tls: Shown | None = None
     """What TLS shows, where there is TLS."""
     outer: tuple[FirstBytes, FirstBytes] | None = None
-    """Where TLS was opened: the first octets of TLS itself; `firsts` are those inside."""
+    """Where TLS was opened: the first bytes of TLS itself; `firsts` are those inside."""
 
     def open(self) -> None:
         """What TLS holds comes now."""

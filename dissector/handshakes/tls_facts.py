@@ -72,7 +72,7 @@ def is_begun(shown: Shown | None) -> bool:
 
 
 def opening(event: str, shown: Shown, side: int) -> tuple[str | None, str]:
-    """The step that the first octets of a side are, and what to say of it; no step where it is told elsewhere."""
+    """The step that the first bytes of a side are, and what to say of it; no step where it is told elsewhere."""
     if event == "tls.alert":
         return None, ""
     if shown.client == side:

@@ -1,11 +1,11 @@
-"""How much is remembered of each open connection besides rows of fixed width: octets that were read of it."""
+"""How much is remembered of each open connection besides rows of fixed width: bytes that were read of it."""
 
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Ints
 
 PIECE_COST = 256
-"""Octets that a piece takes that is held back, besides its own."""
+"""Bytes that a piece takes that is held back, besides its own."""
 
 
 def most_retained(octets: Ints) -> Ints:
@@ -14,7 +14,7 @@ def most_retained(octets: Ints) -> Ints:
 
 
 class MemoryAccounting:
-    """Octets by slot; `total` is their sum."""
+    """Bytes by slot; `total` is their sum."""
 
     def __init__(self) -> None:
         self.octets = np.zeros(64, np.int64)

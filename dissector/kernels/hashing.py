@@ -1,6 +1,6 @@
 """XXH64 as a kernel, fed piece by piece: the hash of bodies, with seed 42 as Spark's `xxhash64(body)` has it.
 
-State of one hash: a row of eight uint64 (four lanes, octets so far, three unused) and a row of 32 octets that
+State of one hash: a row of eight uint64 (four lanes, bytes so far, three unused) and a row of 32 bytes that
 wait for a full stripe. Every uint64 operation is masked, so that Python's integers and numba's agree.
 Source: the XXH64 description in the xxHash specification, release 0.8. And `mix`, for identities and hash tables.
 """
@@ -43,7 +43,7 @@ def hash_begin(lanes: Array, row: int) -> None:
 
 @proven
 def stripes(data: Array, p: int, end: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int, int]:
-    """Take whole stripes of 32 octets from p on: the four lanes, and the place behind.
+    """Take whole stripes of 32 bytes from p on: the four lanes, and the place behind.
 
     Bounds: the caller has shown that [p, end) lies in data.
     """
@@ -69,7 +69,7 @@ def absorb(lanes: Array, row: int, data: Array, p: int, end: int) -> int:
 
 @kernel
 def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, length: int) -> None:
-    """Add octets. `waiting` is uint8 of 32 a row, in one dimension."""
+    """Add bytes. `waiting` is uint8 of 32 a row, in one dimension."""
     if offset < 0 or length <= 0 or offset + length > len(data):
         return
     have = i64(lanes[row, L_TOTAL]) & 31
@@ -107,7 +107,7 @@ def hash_end(lanes: Array, waiting: Array, row: int) -> int:
 
 @proven
 def hash_octets(data: Array, p: int, octets: int) -> int:
-    """The hash of octets that lie together, as uint64; the caller has shown that they are in data."""
+    """The hash of bytes that lie together, as uint64; the caller has shown that they are in data."""
     end = p + octets
     h = u64(LANE_3 + P5)
     if octets >= 32:
@@ -129,7 +129,7 @@ def converge(a: int, b: int, c: int, d: int) -> int:
 
 @proven
 def finish(h: int, data: Array, p: int, end: int) -> int:
-    """Take the last octets, fewer than 32, which the caller has shown to be in data."""
+    """Take the last bytes, fewer than 32, which the caller has shown to be in data."""
     while p + 8 <= end:
         h ^= turn(u64(0), word(data, p))
         h = (((((h << 27) | (h >> 37)) & MASK) * P1) + P4) & MASK

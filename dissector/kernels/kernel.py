@@ -55,9 +55,9 @@ OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
 """Flags of arrays by which types differ: their order, aligned, writeable (numpy's `NPY_ARRAY_*`)."""
 
 COMPILE_ABOVE = 1 << 18
-"""Input of this many octets is worth loading compiled kernels, where they are cached (0.1 s)."""
+"""Input of this many bytes is worth loading compiled kernels, where they are cached (0.1 s)."""
 COMPILE_COLD_ABOVE = 8 << 20
-"""Input of this many octets is worth compiling kernels for the first time (most of a minute)."""
+"""Input of this many bytes is worth compiling kernels for the first time (most of a minute)."""
 
 
 def kernel(function: F) -> F:
@@ -78,7 +78,7 @@ def u64(value: int) -> int:
 
 
 def i64(value: int) -> int:
-    """An integer as int64; compiled, an octet out of an array is uint8, and its sums uint64."""
+    """An integer as int64; compiled, a byte out of an array is uint8, and its sums uint64."""
     return value
 
 

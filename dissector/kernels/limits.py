@@ -2,7 +2,7 @@
 
 What is given up at limits of one connection, and at those on how many are open and what is remembered of them, depends
 on the packets alone, not on how many are read at a time. So it does at limits over all connections while these take
-turns as their packets come; but the first octets of a connection, until its protocol is known, and what is in TLS come
+turns as their packets come; but the first bytes of a connection, until its protocol is known, and what is in TLS come
 to their turn by batch. Where it says `by batch`, the limit is on what one batch brings, or on just those.
 """
 
@@ -16,20 +16,20 @@ CAPTURES = 64
 """Captures that are read side by side; where the times of more overlap, the others are read behind them."""
 
 WAITING_PARTS = 65_536
-"""Segments that wait for an earlier one, over all connections; beyond, where most wait the hole before them counts as
+"""Segments that wait for an earlier one, over all connections; beyond, where most wait the gap before them counts as
 lost."""
 
 WAITING_PARTS_PER_STREAM = 8_192
 """Segments that wait in one direction of one connection; each that comes out of order is sorted in among them."""
 
 WAITING_OCTETS = 64 << 20
-"""Octets in these."""
+"""Bytes in these."""
 
 WAITING_OCTETS_PER_STREAM = 4 << 20
-"""Octets that wait in one direction of one connection."""
+"""Bytes that wait in one direction of one connection."""
 
 PAYLOAD = 16 << 20
-"""Octets of a method or header frame that are put together; a longer one keeps its row, without fields."""
+"""Bytes of a method or header frame that are put together; a longer one keeps its row, without fields."""
 
 FRAGMENTS = 1 << 20
 """Pieces of unfinished method and header frames, over all connections; beyond, as for a payload that is too long."""
@@ -41,10 +41,10 @@ STREAM_FRAME = 256 << 20
 """A longer frame of the stream protocol is taken for a lost boundary; deliveries do not keep to the agreed size."""
 
 SUB_BATCH = 64 << 20
-"""Octets of one sub-batch of a stream, unpacked; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
+"""Bytes of one sub-batch of a stream, unpacked; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
 
 UNPACKED = 256 << 20
-"""Octets of all sub-batches unpacked at a time; beyond, they are not opened. By batch."""
+"""Bytes of all sub-batches unpacked at a time; beyond, they are not opened. By batch."""
 
 RECORDS = 1 << 21
 """Records of all packed sub-batches at a time; beyond, they are not opened. Each may say that it has 65,535. By
@@ -54,7 +54,7 @@ CHANNELS = 262_144
 """Channels with state at a time, over all connections."""
 
 CONTENTS = 64 << 20
-"""Octets of methods and headers whose body goes on, over all channels; beyond, the largest of them are given up."""
+"""Bytes of methods and headers whose body goes on, over all channels; beyond, the largest of them are given up."""
 
 PENDING = 1 << 20
 """Consumers, and gets and consumes that wait for their answer, over all channels; beyond, it is not known of
@@ -64,26 +64,26 @@ CONSUMERS = 4_096
 """Consumers of a channel that are looked through for one; what an older one acknowledges is not known."""
 
 RESYNC = 2 << 20
-"""Octets of one direction that are held back and searched for the next frame, where the way to it was lost."""
+"""Bytes of one direction that are held back and searched for the next frame, where the way to it was lost."""
 
 HELD_PIECES = 8_192
 """Pieces that one connection holds back for that, both directions together; of all connections, `WAITING_OCTETS`."""
 
 PROBE = 1 << 20
-"""Octets of a connection after which an unrecognised protocol stays unrecognised."""
+"""Bytes of a connection after which an unrecognised protocol stays unrecognised."""
 
 HELD = 4_096
-"""Octets of one connection held back until its protocol is known."""
+"""Bytes of one connection held back until its protocol is known."""
 
 HELD_MIDDLE = 64 << 10
 """The same for one that was under way when the capture began; beyond, the oldest are passed over. Four times as much
 where a frame seems to have begun that is longer than segments."""
 
 HELD_IN_ALL = 32 << 20
-"""Octets of all connections held back so; beyond, they are passed over. By batch."""
+"""Bytes of all connections held back so; beyond, they are passed over. By batch."""
 
 FRAGMENT_OCTETS = 16 << 20
-"""Octets of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
+"""Bytes of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
 given up."""
 
 FRAGMENT_OCTETS_ALL = 64 << 20
@@ -96,11 +96,11 @@ FRAGMENTS_WAIT_NS = 30_000_000_000
 """How long a fragment waits for the others, by the time of packets. Linux waits as long."""
 
 UNPACKING = 128 << 20
-"""Octets that a decompressor may take (the dictionary of xz, the window of zstd); data that need more are not unpacked.
+"""Bytes that a decompressor may take (the dictionary of xz, the window of zstd); data that need more are not unpacked.
 `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
 
 REMEMBERED = 512 << 20
-"""Octets read of open connections that are remembered until more comes or they end: what they say of themselves, names
+"""Bytes read of open connections that are remembered until more comes or they end: what they say of themselves, names
 of their streams, unfinished records of TLS. Beyond, the connections with the most are given up."""
 
 PROPERTIES = 64 << 10
@@ -110,29 +110,29 @@ TEXT = 4_096
 """Characters of any other text that `connections` repeats; the rest of a longer one is only in its frame."""
 
 BODY = 64 << 20
-"""Octets of a body kept with `--bodies full`; a longer one is counted and hashed only."""
+"""Bytes of a body kept with `--bodies full`; a longer one is counted and hashed only."""
 
 BODIES = 512 << 20
-"""Octets of all bodies so kept that go on; one that comes to lie beyond is counted and hashed only."""
+"""Bytes of all bodies so kept that go on; one that comes to lie beyond is counted and hashed only."""
 
 TLS_SECRETS = 1 << 20
 """Secrets kept of key logs; later ones are not used."""
 
 TLS_MESSAGE = 1 << 17
-"""Octets of a message of the TLS handshake; a longer one is passed over."""
+"""Bytes of a message of the TLS handshake; a longer one is passed over."""
 
 TLS_HELD = 1 << 20
-"""Octets of one connection's records that wait for secrets; beyond, the connection stays encrypted."""
+"""Bytes of one connection's records that wait for secrets; beyond, the connection stays encrypted."""
 
 TLS_HELD_ALL = 64 << 20
-"""Octets of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted. By
+"""Bytes of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted. By
 batch."""
 
 TLS_TRIES = 4_096
-"""Record numbers tried behind a hole before the next record is looked at, and secrets tried for a resumed session."""
+"""Record numbers tried behind a gap before the next record is looked at, and secrets tried for a resumed session."""
 
 TLS_TRIES_ALL = 65_536
-"""Record numbers tried for one direction of a connection in all; beyond, what is behind a hole stays encrypted."""
+"""Record numbers tried for one direction of a connection in all; beyond, what is behind a gap stays encrypted."""
 
 TLS_MASTERS = 1 << 20
 """Secrets tried for all resumed sessions together (most of a minute); beyond, one without its own stays encrypted. By

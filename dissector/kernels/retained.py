@@ -1,4 +1,4 @@
-"""Octets that outlive the batch they came in: ranges of a buffer that rows of state matrices point at."""
+"""Bytes that outlive the batch they came in: ranges of a buffer that rows of state matrices point at."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.words import copy_octets
 
 
 class Ranges(NamedTuple):
-    """Rows of a matrix whose `used` column is not 0 and whose offset is not below 0 point at octets.
+    """Rows of a matrix whose `used` column is not 0 and whose offset is not below 0 point at bytes.
 
     No more than `most` rows are in use.
     """
@@ -24,14 +24,14 @@ class Ranges(NamedTuple):
 
 
 class Buffer:
-    """One batch's octets, and behind them the arena: octets carried over, then whatever is put together."""
+    """One batch's bytes, and behind them the arena: bytes carried over, then whatever is put together."""
 
     def __init__(self, data: Octets, used: int) -> None:
         self.data = data
         self.top = used
 
     def append(self, octets: Octets) -> int:
-        """Copy octets into the arena and return where they are."""
+        """Copy bytes into the arena and return where they are."""
         at = self.top
         self.reserve(len(octets))
         self.data[at : at + len(octets)] = octets
@@ -39,7 +39,7 @@ class Buffer:
         return at
 
     def reserve(self, room: int) -> None:
-        """See to it that the arena has room for this many octets more."""
+        """See to it that the arena has room for this many bytes more."""
         if self.top + room > len(self.data):
             data = np.empty(max(self.top + room, len(self.data) * 3 // 2), np.uint8)
             data[: self.top] = self.data[: self.top]
@@ -47,14 +47,14 @@ class Buffer:
 
 
 class Retained(NamedTuple):
-    """Octets taken out of a buffer, and for each of the ranges the end of the rows that point at them."""
+    """Bytes taken out of a buffer, and for each of the ranges the end of the rows that point at them."""
 
     octets: Octets
     ends: tuple[int, ...]
 
     @classmethod
     def nothing(cls, ranges: Sequence[Ranges]) -> "Retained":
-        """No octets."""
+        """No bytes."""
         return cls(np.zeros(0, np.uint8), (0,) * len(ranges))
 
 
@@ -75,12 +75,12 @@ def live_end(matrix: Array, used: int, most: int) -> int:
 def gather_ranges(
     matrix: Array, end: int, used: int, offset: int, length: int, data: Array, out: Array, at: int
 ) -> int:
-    """Copy the octets of all live rows to `out`, and make the rows point there. Returns the end of what was copied."""
+    """Copy the bytes of all live rows to `out`, and make the rows point there. Returns the end of what was copied."""
     for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             start = matrix[row, offset]
             octets = matrix[row, length]
-            if octets > 0:  # the first and the last octet lie in both, so all do
+            if octets > 0:  # the first and the last byte lie in both, so all do
                 out[at] = data[start]
                 out[at + octets - 1] = data[start + octets - 1]
                 copy_octets(data, start, out, at, octets)
@@ -91,7 +91,7 @@ def gather_ranges(
 
 @kernel
 def count_ranges(matrix: Array, end: int, used: int, offset: int, length: int) -> int:
-    """Octets that all live rows point at."""
+    """Bytes that all live rows point at."""
     total = 0
     for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
@@ -120,6 +120,6 @@ def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Retained:
 
 
 def move(ranges: Sequence[Ranges], carried: Retained, by: int, compiled: bool) -> None:
-    """Shift what these ranges point at, after the octets were placed in another buffer."""
+    """Shift what these ranges point at, after the bytes were placed in another buffer."""
     for r, end in zip(ranges, carried.ends, strict=True):
         call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)

@@ -1,4 +1,4 @@
-"""Octets eight at a time: little-endian words out of arrays of octets and into them, wherever they lie."""
+"""Bytes eight at a time: little-endian words out of arrays of bytes and into them, wherever they lie."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven, u64
@@ -6,12 +6,12 @@ from amqpscope.dissector.kernels.kernel import i64, kernel, proven, u64
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8
 HIGH_BITS = 0x8080808080808080
-"""Of each octet of a word; none is set where all are ASCII."""
+"""Of each byte of a word; none is set where all are ASCII."""
 
 
 @proven
 def word(data: Array, p: int) -> int:
-    """Eight octets, as uint64. The caller has shown that they lie in `data`."""
+    """Eight bytes, as uint64. The caller has shown that they lie in `data`."""
     low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
     high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
     return u64(low) | ((u64(high) << u64(32)) & MASK)
@@ -19,19 +19,19 @@ def word(data: Array, p: int) -> int:
 
 @proven
 def big(data: Array, p: int) -> int:
-    """Four octets, big-endian, as int64. The caller has shown that they lie in `data`."""
+    """Four bytes, big-endian, as int64. The caller has shown that they lie in `data`."""
     return i64(data[p] << 24 | data[p + 1] << 16 | data[p + 2] << 8 | data[p + 3])
 
 
 @proven
 def part(value: int, octets: int) -> int:
-    """The first octets (1 to 7) of a word; zeros behind them."""
+    """The first bytes (1 to 7) of a word; zeros behind them."""
     return value & ((u64(1) << u64(8 * octets)) - u64(1))
 
 
 @proven
 def put_word(target: Array, p: int, value: int) -> None:
-    """Write eight octets. The caller has shown that they lie in `target`."""
+    """Write eight bytes. The caller has shown that they lie in `target`."""
     target[p] = value & u64(0xFF)
     target[p + 1] = (value >> u64(8)) & u64(0xFF)
     target[p + 2] = (value >> u64(16)) & u64(0xFF)
@@ -44,7 +44,7 @@ def put_word(target: Array, p: int, value: int) -> None:
 
 @proven
 def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None:
-    """Copy octets from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
+    """Copy bytes from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
     end = p + octets
     while p + WORD <= end:
         put_word(target, j, word(data, p))
@@ -58,7 +58,7 @@ def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None
 
 @kernel
 def unsigned(data: Array, at: int, width: int) -> int:
-    """An unsigned integer of at most 7 octets, big-endian."""
+    """An unsigned integer of at most 7 bytes, big-endian."""
     value = 0
     for i in range(at, at + width):
         value = value * 256 + data[i]

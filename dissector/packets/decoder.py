@@ -54,13 +54,13 @@ _PROBLEMS = {
 
 
 def _pieces(segment: Ints, payload: int, start: int, runs: list[tuple[int, int]]) -> list[Ints]:
-    """A segment that was captured in several runs of octets, as one segment for each; each has a hole behind it.
+    """A segment that was captured in several runs of bytes, as one segment for each; each has a gap behind it.
 
     Args:
         segment: a column of the matrix, as of the first run alone.
         payload: its place in its IP packet.
-        start: position of the octets that were captured of this packet.
-        runs: place in the packet and number of octets of each run.
+        start: position of the bytes that were captured of this packet.
+        runs: place in the packet and number of bytes of each run.
     """
     end, at = payload + int(segment[LENGTH, 0]), start
     found: list[Ints] = []
@@ -92,7 +92,7 @@ class PacketDecoder:
     def segments(self, batch: PacketBatch, compiled: bool, point: int = 0) -> tuple[SegmentBatch, PacketReport]:
         """The TCP segments of a batch of packets, and what became of the others.
 
-        Packets that are put together, of fragments from this capture point, are appended to the octets of the batch.
+        Packets that are put together, of fragments from this capture point, are appended to the bytes of the batch.
         """
         size = len(batch.offset)
         out = np.empty((HEIGHT, size), np.int64)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels import limits
 
 PIECE_COST = 256
-"""Octets that a fragment takes besides its own."""
+"""Bytes that a fragment takes besides its own."""
 
 LONGEST = 65_535
-"""Octets of an IP packet."""
+"""Bytes of an IP packet."""
 
 UDP = 17
 
@@ -32,7 +32,7 @@ class Fragment(NamedTuple):
         addresses: of sender and receiver.
         protocol: what the packet carries; of IPv6 only the first fragment tells for sure.
         ident: identification.
-        begin: place of its octets in the payload of the whole packet.
+        begin: place of its bytes in the payload of the whole packet.
         end: where they end.
         more: whether others follow behind it.
         octets: captured; fewer than `end - begin` where the snap length cut them.
@@ -60,8 +60,8 @@ class Whole(NamedTuple):
 
     Attributes:
         octets: what was captured of header (without options or extension headers) and payload.
-        size: octets of the whole packet.
-        runs: place in the packet and number of octets, for each run of them that was captured without a gap. The first
+        size: bytes of the whole packet.
+        runs: place in the packet and number of bytes, for each run of them that was captured without a gap. The first
             begins at 0.
     """
 
@@ -91,7 +91,7 @@ class Fragments:
 
     Attributes:
         problems: what went wrong since the caller last emptied the list: code, and text for people.
-        cost: octets that are held.
+        cost: bytes that are held.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ def _is_missing(datagram: _Datagram) -> bool:
 
 
 def _equal(one: bytes, other: bytes) -> bool:
-    """Whether octets are the same, as far as both were captured."""
+    """Whether bytes are the same, as far as both were captured."""
     common = min(len(one), len(other))
     return one[:common] == other[:common]
 

@@ -69,12 +69,12 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
     """Read a TCP header into column m of `out`; tell what becomes of the packet.
 
     Args:
-        data: octets.
+        data: bytes.
         source: position of the sender's address; the receiver's follows it.
         version: of IP.
         p: position of the TCP header.
-        end: end of the captured octets, trailers included.
-        size: octets of header and payload by the IP header.
+        end: end of the captured bytes, trailers included.
+        size: bytes of header and payload by the IP header.
         out: the segments.
         m: number of the segment.
         i: index of the packet.
@@ -86,7 +86,7 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
     header = data[p + 12] // 16 * 4
     if header < 20 or header > size:
         return MALFORMED
-    flags = data[p + 13] * 1  # from an octet to an integer, compiled
+    flags = data[p + 13] * 1  # from a byte to an integer, compiled
     payload = min(p + header, end)
     wscale, mss = -1, -1
     if flags & SYN:
@@ -132,7 +132,7 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
 
 @kernel
 def missing(p: int, wire_end: int) -> int:
-    """What becomes of a packet whose octets before p were not all captured, when it has so many on the wire."""
+    """What becomes of a packet whose bytes before p were not all captured, when it has so many on the wire."""
     return CUT if p <= wire_end else MALFORMED
 
 
@@ -141,9 +141,9 @@ def read_link(data: Array, p: int, end: int, wire_end: int, link: int) -> tuple[
     """Read a link layer header and VLAN tags.
 
     Args:
-        data: octets.
+        data: bytes.
         p: position of the packet.
-        end: end of its captured octets.
+        end: end of its captured bytes.
         wire_end: where it would end, had it been captured whole.
         link: link type.
 
@@ -189,7 +189,7 @@ def read_link(data: Array, p: int, end: int, wire_end: int, link: int) -> tuple[
 
 @kernel
 def tunnel_header(data: Array, p: int, end: int, port: int) -> int:
-    """Octets of the header in front of an Ethernet frame in a UDP payload at p; 0 where there is none, -1 if cut."""
+    """Bytes of the header in front of an Ethernet frame in a UDP payload at p; 0 where there is none, -1 if cut."""
     if port not in (PORT_VXLAN, PORT_VXLAN_OLD, PORT_GENEVE):
         return 0
     if p + 8 > end:
@@ -205,7 +205,7 @@ def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple
 
     Returns:
         TCP to go on, else what becomes of the packet; version; position of the sender's address, position of the TCP
-        header; octets of TCP header and payload. TUNNEL: position and octets are those of an Ethernet frame.
+        header; bytes of TCP header and payload. TUNNEL: position and bytes are those of an Ethernet frame.
     """
     if p >= end:
         return missing(p + 1, wire_end), 0, 0, 0, 0

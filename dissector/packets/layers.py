@@ -33,7 +33,7 @@ class Located(NamedTuple):
         source: position of the sender's IP address; the receiver's follows it.
         version: of IP, 4 or 6.
         tcp: position of the TCP header.
-        size: octets of TCP header and payload, by the IP header.
+        size: bytes of TCP header and payload, by the IP header.
     """
 
     source: int
@@ -43,7 +43,7 @@ class Located(NamedTuple):
 
 
 class _Octets(bytes):
-    """Octets of a packet that know where they begin in it, also when they are cut in pieces."""
+    """Bytes of a packet that know where they begin in it, also when they are cut in pieces."""
 
     start = 0
 
@@ -62,9 +62,9 @@ def locate(packet: bytes, link: int, length: int) -> Located | Fragment | int:
     """Find TCP in a packet of any link type, or the fragment that it is.
 
     Args:
-        packet: its captured octets.
+        packet: its captured bytes.
         link: link type.
-        length: octets that it had on the wire.
+        length: bytes that it had on the wire.
 
     Returns:
         Where TCP is; or a fragment of an IP packet that may carry it; or what becomes of a packet that has neither.
@@ -73,7 +73,7 @@ def locate(packet: bytes, link: int, length: int) -> Located | Fragment | int:
     try:
         layer = _read(_Octets(packet), link)
         return UNKNOWN_LINK if layer is None else _innermost(layer, packet, length, broken)
-    except Exception:  # dpkt lets out whatever hostile octets lead to: IndexError, struct.error, RecursionError, ...
+    except Exception:  # dpkt lets out whatever hostile bytes lead to: IndexError, struct.error, RecursionError, ...
         return broken
 
 
@@ -186,13 +186,13 @@ def _erspan(gre: Any, octets: bytes) -> int:
 
 
 def _is_readable(layer: Any) -> bool:
-    """Whether dpkt knows what is inside a layer, so that it must be broken when dpkt left it as octets."""
+    """Whether dpkt knows what is inside a layer, so that it must be broken when dpkt left it as bytes."""
     kind = getattr(layer, "_next_type", None) or getattr(layer, "p", None) or getattr(layer, "type", None)
     return kind in getattr(layer, "_protosw", dpkt.ethernet.Ethernet._typesw)
 
 
 def _ethernet(header: int, at: int) -> Callable[[_Octets], Any]:
-    """A reader of link layers with an Ethernet type at `at` in a header of so many octets; VLAN tags may follow."""
+    """A reader of link layers with an Ethernet type at `at` in a header of so many bytes; VLAN tags may follow."""
 
     def read(packet: _Octets) -> Any:
         kind, position = packet[at : at + 2], header
@@ -205,7 +205,7 @@ def _ethernet(header: int, at: int) -> Callable[[_Octets], Any]:
 
 
 def _network(header: int) -> Callable[[_Octets], Any]:
-    """A reader of IP of either version behind so many octets."""
+    """A reader of IP of either version behind so many bytes."""
 
     def read(packet: _Octets) -> Any:
         octets = packet[header:]
@@ -219,7 +219,7 @@ def _mpls(packet: _Octets) -> Any:
 
 
 def _nflog(packet: _Octets) -> Any:
-    """Linux netfilter log: values of a length, a type and octets, padded to four; the packet has type 9."""
+    """Linux netfilter log: values of a length, a type and bytes, padded to four; the packet has type 9."""
     at = 4
     while True:
         size, kind = struct.unpack_from("<HH", packet, at)
@@ -229,7 +229,7 @@ def _nflog(packet: _Octets) -> Any:
 
 
 def _pflog(packet: _Octets) -> Any:
-    """OpenBSD packet filter log: the first octet is the length of the header, without its padding."""
+    """OpenBSD packet filter log: the first byte is the length of the header, without its padding."""
     return _network(packet[0] + -packet[0] % 4)(packet)
 
 

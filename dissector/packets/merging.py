@@ -22,7 +22,7 @@ SLACK_NS = 10_000_000
 
 
 class Decoded(NamedTuple):
-    """Segments, and the octets that they lie in: `data` up to `used`, and room behind, which is the taker's."""
+    """Segments, and the bytes that they lie in: `data` up to `used`, and room behind, which is the taker's."""
 
     segments: SegmentBatch
     data: Octets
@@ -152,12 +152,12 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[De
 
 
 def _cut(decoded: Decoded, rows: slice) -> Decoded:
-    """Some of these segments. Their octets lie among those of the others, so there is no room behind to write to."""
+    """Some of these segments. Their bytes lie among those of the others, so there is no room behind to write to."""
     return Decoded(decoded.segments.cut(rows), decoded.data[: decoded.used], decoded.used)
 
 
 def _joined(parts: list[Decoded], order: Ints) -> Decoded:
-    """Several batches as one, their octets one behind the other, their segments in this order."""
+    """Several batches as one, their bytes one behind the other, their segments in this order."""
     columns: dict[str, list[Ints]] = {name: [getattr(part.segments, name) for part in parts] for name in _COLUMNS}
     octets, at = [], 0
     for n, part in enumerate(parts):

@@ -25,8 +25,8 @@ class SegmentBatch:
         flags: CWR ECE URG ACK PSH RST SYN FIN, from the highest bit.
         window: as sent, not scaled.
         offset: position of the payload in the batch's data.
-        caplen: octets of the payload that were captured.
-        length: octets of the payload by the IP header; more than `caplen` where the snap length cut it.
+        caplen: bytes of the payload that were captured.
+        length: bytes of the payload by the IP header; more than `caplen` where the snap length cut it.
         wscale: window scale option of a SYN, -1 without.
         mss: maximum segment size option of a SYN, -1 without.
         mark: what tells a packet sent again from a copy by the capture: the identification of IPv4; where that is zero,

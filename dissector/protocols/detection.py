@@ -1,6 +1,6 @@
 """Which protocol a connection speaks, by content and in both directions, or as a port says.
 
-A connection seen from its start is judged by its client's first octets, which are held back until they are
+A connection seen from its start is judged by its client's first bytes, which are held back until they are
 enough. One that was under way when the capture began is judged by frames that follow each other; what does
 not look like any is passed over and counted.
 """
@@ -40,9 +40,9 @@ AMQP_0_9_1, AMQP_0_10, STREAM, AMQP_1_0, TLS, UNKNOWN = range(1, len(PROTOCOLS))
 HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
 HELLOS = (1, 2)
-"""Of client and server: the octet behind the head of a record. Any other message may be of either side."""
+"""Of client and server: the byte behind the head of a record. Any other message may be of either side."""
 START = 16
-"""Octets of each direction that are looked at."""
+"""Bytes of each direction that are looked at."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 """With these a proxy's header begins that tells whose connection it is (HAProxy's PROXY protocol, versions 1 and 2)."""
 PROXY_LINE, PROXY_HEAD = 107, 16
@@ -78,7 +78,7 @@ class Probe:
     skipped: int = 0
     octets_held: int = 0
     proxy: int = 0
-    """Octets of a proxy's header in front of what the client says."""
+    """Bytes of a proxy's header in front of what the client says."""
     due: list[int] = field(default_factory=lambda: [-1, -1])
     """Of each side, where a frame must end that is longer than pieces, if it is one; -1: none."""
 
@@ -100,7 +100,7 @@ class Detector:
         self.probes: dict[int, Probe] = {}
         self.held = 0
         self.decided: dict[int, int] = {}
-        """Slots decided since the caller last looked, with the octets passed over before."""
+        """Slots decided since the caller last looked, with the bytes passed over before."""
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
@@ -148,7 +148,7 @@ class Detector:
                 yield i
 
     def holding(self, conn: Ints) -> Iterator[tuple[int, int]]:
-        """Undecided connections that hold octets back and seem to be a broker's, and the side of the first."""
+        """Undecided connections that hold bytes back and seem to be a broker's, and the side of the first."""
         brokers = SERVER_PORTS | self.ports.keys()
         for slot, probe in self.probes.items():
             if probe.held and brokers & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])}:
@@ -245,7 +245,7 @@ class Detector:
         self.accounting.change(slot, len(octets) + PIECE_COST)
 
     def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
-        """Keep the latest octets of a connection not seen from its start; its frames may be longer than pieces."""
+        """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
         offset, length = int(piece[S_OFFSET]), int(piece[S_LENGTH])
         most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
         most *= 4 if max(probe.due) >= 0 else 1
@@ -285,7 +285,7 @@ def foreign(client: bytes) -> bool:
 
 
 def proxy_header(client: bytes) -> int | None:
-    """Octets of a proxy's header with which a client's octets begin: 0 when it is none, None when it is not whole."""
+    """Bytes of a proxy's header with which a client's bytes begin: 0 when it is none, None when it is not whole."""
     if client.startswith(PROXY_1):
         end = client.find(b"\r\n", 0, PROXY_LINE)
         return end + 2 if end > 0 else None if len(client) < PROXY_LINE else 0
@@ -307,7 +307,7 @@ def behind(piece: Ints, position: int, client: int) -> bool:
 
 
 def judge_start(client: bytes, server: bytes) -> int | None:
-    """The protocol that a connection begins with; None when more octets are needed, 0 when it is none of ours."""
+    """The protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
     if not client:
         return None if len(server) < len(b"AMQP") or server.startswith(b"AMQP") else 0
     if client.startswith(b"AMQP"):

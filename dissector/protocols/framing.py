@@ -2,8 +2,8 @@
 
 A walk takes the pieces of streams as they come, and remembers for each direction what the frame at hand lacks. A
 payload that lies in one piece is used where it is; fragments of another wait until it is whole, and are put together
-in the arena behind the batch's octets. The length of a frame is known once its head is, so a hole within it costs
-nothing but its octets; behind one that swallowed a head `amqpscope.dissector.protocols.resync` looks for the next.
+in the arena behind the batch's bytes. The length of a frame is known once its head is, so a gap within it costs
+nothing but its bytes; behind one that swallowed a head `amqpscope.dissector.protocols.resync` looks for the next.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,30 +41,30 @@ SEARCH, HEAD, PAYLOAD, END = range(4)
 # Columns of `walk`, one row a direction (2 * slot + side).
 (
     W_STATE,
-    W_HEADS, W_HEAD,  # octets of the head so far, and these as a big-endian number
+    W_HEADS, W_HEAD,  # bytes of the head so far, and these as a big-endian number
     W_TYPE, W_CHANNEL, W_SIZE,  # of the frame at hand; W_SIZE: payload
-    W_GOT, W_MISSING,  # payload octets passed, and how many of these lay in holes
+    W_GOT, W_MISSING,  # payload bytes passed, and how many of these lay in gaps
     W_POS,  # stream position of the frame
     W_FIRST_PACKET, W_FIRST_TS, W_FIRST_CAPTURE,
-    W_CHAIN, W_CHAIN_END, W_CHAINED,  # fragments of the payload; octets in them
-    W_SKIPPED,  # octets passed over in the search at hand
-    W_UNTIL, W_FOUND,  # position up to which octets are passed over (-1: not known); 1: a frame begins there
+    W_CHAIN, W_CHAIN_END, W_CHAINED,  # fragments of the payload; bytes in them
+    W_SKIPPED,  # bytes passed over in the search at hand
+    W_UNTIL, W_FOUND,  # position up to which bytes are passed over (-1: not known); 1: a frame begins there
     W_LOST,  # position at which the frame that was lost must have begun; -1: not known
-    W_LARGEST,  # octets of the largest frame so far
-    W_TRIED,  # octets that the last trial of the search at hand had
+    W_LARGEST,  # bytes of the largest frame so far
+    W_TRIED,  # bytes that the last trial of the search at hand had
     W_DOUBT,  # segments that must begin with a frame before that is believed of another
     W_OCTETS, W_HOLES,  # of this direction among what its connection holds back
-    W_LAST,  # octets of the last piece that was
+    W_LAST,  # bytes of the last piece that was
     W_QUEUE, W_QUEUE_END, W_QUEUED,  # side 0: pieces of the connection that are held back, and how many
-    W_TAKEN,  # side 0: octets of the first of them that are done with
+    W_TAKEN,  # side 0: bytes of the first of them that are done with
     W_OVER,  # side 0: 1 when nothing will follow them
-    W_KEEP, W_PARTED,  # streams: octets of the frame that are wanted; those handed on as parts
-    W_REST, W_REST_CHANNEL, W_BODY,  # AMQP 0-9-1: octets of the last content to come, its channel, its last frame's
-    W_PASSED,  # octets of it that are known to be among those passed over
+    W_KEEP, W_PARTED,  # streams: bytes of the frame that are wanted; those handed on as parts
+    W_REST, W_REST_CHANNEL, W_BODY,  # AMQP 0-9-1: bytes of the last content to come, its channel, its last frame's
+    W_PASSED,  # bytes of it that are known to be among those passed over
     W_WIDTH,
 ) = range(37)  # fmt: skip
 
-# Columns of `fragments`: octets of payloads that go on in a later piece.
+# Columns of `fragments`: bytes of payloads that go on in a later piece.
 F_NEXT, F_OFFSET, F_LENGTH, F_USED, F_WIDTH = range(5)
 
 # Columns of `held`: pieces that are held back, their rows in front.
@@ -77,22 +77,22 @@ V_NEXT, V_USED, V_WIDTH = range(S_HEIGHT, S_HEIGHT + 3)
 ) = range(14)  # fmt: skip
 
 FAULTS = (
-    "tcp-gap",  # value: octets lost
-    "bytes-skipped",  # value: octets
+    "tcp-gap",  # value: bytes lost
+    "bytes-skipped",  # value: bytes
     "frame-type-unknown",  # value: what is in its place
     "frame-too-large",  # value: announced size
-    "frame-cut",  # value: octets still missing
-    "limit-reached",  # value: octets
+    "frame-cut",  # value: bytes still missing
+    "limit-reached",  # value: bytes
 )
 HOLE, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT = range(len(FAULTS))
 
 # Items of `control`.
 (
-    M_PIECE, M_AT,  # cursor: piece, and octets of it already taken
+    M_PIECE, M_AT,  # cursor: piece, and bytes of it already taken
     M_REPLAY,  # connection whose pieces held back are at hand; -1: none
     M_FRAMES, M_ASIDE, M_FAULTS,  # results so far; M_ASIDE: spans, or parts
     M_ARENA,
-    M_CHAINED, M_HELD,  # octets in all fragments, and in all pieces held back
+    M_CHAINED, M_HELD,  # bytes in all fragments, and in all pieces held back
     M_COUNT,  # pieces
     M_WIDTH,
 ) = range(11)  # fmt: skip
@@ -100,13 +100,13 @@ HOLE, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT = range(len(FAULTS))
 
 @kernel
 def u16(data: Array, p: int) -> int:
-    """Two octets, big-endian."""
+    """Two bytes, big-endian."""
     return (i64(data[p]) << 8) | i64(data[p + 1])
 
 
 @kernel
 def u32(data: Array, p: int) -> int:
-    """Four octets, big-endian."""
+    """Four bytes, big-endian."""
     return (u16(data, p) << 16) | u16(data, p + 2)
 
 
@@ -159,7 +159,7 @@ def drop_chain(walk: Array, row: int, fragments: Array, free: Array, control: Ar
 
 @kernel
 def chain(walk: Array, row: int, fragments: Array, free: Array, control: Array, offset: int, length: int) -> int:
-    """Keep octets of an unfinished payload; 0 when a limit forbids it."""
+    """Keep bytes of an unfinished payload; 0 when a limit forbids it."""
     if (
         free[0] == 0
         or walk[row, W_CHAINED] + length > limits.PAYLOAD
@@ -190,7 +190,7 @@ def put_together(data: Array, walk: Array, row: int, fragments: Array, control: 
     while fragment >= 0:
         start = fragments[fragment, F_OFFSET]
         length = fragments[fragment, F_LENGTH]
-        if length > 0:  # the first and the last octet lie in the data, so all do; the arena is behind all fragments
+        if length > 0:  # the first and the last byte lie in the data, so all do; the arena is behind all fragments
             data[at] = data[start]
             data[at + length - 1] = data[start + length - 1]
             copy_octets(data, start, data, at, length)
@@ -202,7 +202,7 @@ def put_together(data: Array, walk: Array, row: int, fragments: Array, control: 
 
 @kernel
 def begin_frame(walk: Array, row: int, pieces: Array, i: int, at: int) -> None:
-    """Note where a frame's first octet was."""
+    """Note where a frame's first byte was."""
     walk[row, W_POS] = pieces[S_POS, i] + at
     walk[row, W_FIRST_PACKET] = pieces[S_FIRST_PACKET, i]
     walk[row, W_FIRST_TS] = pieces[S_FIRST_TS, i]
@@ -236,7 +236,7 @@ def lose_head(
     pieces: Array, i: int, at: int, conn: Array, walk: Array, row: int, faults: Array, fragments: Array, free: Array,
     control: Array,
 ) -> None:  # fmt: skip
-    """A hole begins where the head of a frame must be."""
+    """A gap begins where the head of a frame must be."""
     here = pieces[S_POS, i] + at
     number = conn[pieces[S_SLOT, i], C_FRAMES]
     fault(faults, control, pieces, i, HOLE, number, -1, here, pieces[S_LENGTH, i] - at, walk, row)
@@ -248,7 +248,7 @@ def lose_head(
 def pass_over(
     pieces: Array, i: int, at: int, conn: Array, walk: Array, row: int, faults: Array, control: Array
 ) -> int:  # fmt: skip
-    """Skip octets in front of the next frame, as far as they are known to be none; returns how many."""
+    """Skip bytes in front of the next frame, as far as they are known to be none; returns how many."""
     here = pieces[S_POS, i] + at
     take: int = min(pieces[S_LENGTH, i] - at, max(walk[row, W_UNTIL] - here, 0))
     walk[row, W_SKIPPED] += take
@@ -289,7 +289,7 @@ class Framing:
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Octets that must outlive their batch."""
+        """Bytes that must outlive their batch."""
         return [
             Ranges(self.fragments.rows, F_USED, F_OFFSET, F_LENGTH, self.fragments.taken),
             Ranges(self.held.rows, V_USED, S_OFFSET, S_LENGTH, self.held.taken),
@@ -338,7 +338,7 @@ class Framing:
         return self.faults[:, : self.control[M_FAULTS]]
 
     def _make_room(self, buffer: Buffer) -> None:
-        if not self.control[[M_FRAMES, M_ASIDE, M_FAULTS]].any():  # it stopped for want of room for octets
+        if not self.control[[M_FRAMES, M_ASIDE, M_FAULTS]].any():  # it stopped for want of room for bytes
             buffer.reserve(MAX_RECORD + limits.PAYLOAD + 64)
         if self.fragments.left == 0 and len(self.fragments) < limits.FRAGMENTS:
             self.fragments.grow(2 * len(self.fragments))
@@ -346,7 +346,7 @@ class Framing:
             self.held.grow(2 * len(self.held))
 
     def last_pieces(self, slots: Ints) -> Ints:
-        """Pieces without octets, which say of the connections that hold some back that there are no more."""
+        """Pieces without bytes, which say of the connections that hold some back that there are no more."""
         slots = slots[self.walk[2 * slots, W_QUEUE] >= 0]
         pieces = np.zeros((S_HEIGHT, len(slots)), np.int64)
         pieces[S_SLOT] = slots
@@ -390,7 +390,7 @@ class Framing:
             yield slot, side, bool(row[W_LARGEST] == 0 and row[W_LOST] < 0)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Octets passed over in the searches at hand, both directions together."""
+        """Bytes passed over in the searches at hand, both directions together."""
         walk = self.walk.reshape(-1, 2, W_WIDTH)[slots]
         skipped: Ints = np.where(walk[:, :, W_STATE] == SEARCH, walk[:, :, W_SKIPPED], 0).sum(1)
         return skipped

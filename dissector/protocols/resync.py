@@ -1,8 +1,8 @@
 """The walk over pieces, and where it finds the next frame when it has lost the way.
 
-A boundary is lost behind a hole that swallowed the head of a frame, at the beginning of a capture in the middle of a
-connection, and behind octets that are no frame. What follows may be the inside of a body, and bodies may hold frames,
-even whole captures; a frame that was never sent must have no row. So octets are passed over rather than guessed at:
+A boundary is lost behind a gap that swallowed the head of a frame, at the beginning of a capture in the middle of a
+connection, and behind bytes that are no frame. What follows may be the inside of a body, and bodies may hold frames,
+even whole captures; a frame that was never sent must have no row. So bytes are passed over rather than guessed at:
 
 1. Where the beginning of the lost frame and the rest of its content are known, so is where its body ends; that place
    is tried first.
@@ -10,16 +10,16 @@ even whole captures; a frame that was never sent must have no row. So octets are
    is there: their heads, ends, methods and senders plausible, and on each channel a header behind a method with
    content, bodies that add up to what it announces, and no body without. Frames inside of a body cannot get past its
    end, for there a frame end, or the next head, stands where none can be. One misfit, and the candidate is none.
-3. A candidate is believed when its frames reach so far that no body that began in the hole can: beyond the largest
+3. A candidate is believed when its frames reach so far that no body that began in the gap can: beyond the largest
    frame of this direction, or of the usual kind where that is larger.
-4. When no more is to come, by another hole or the end of the connection, or has not come for a while, less is enough:
+4. When no more is to come, by another gap or the end of the connection, or has not come for a while, less is enough:
    to reach twice as far as the largest frame seen; or frames that begin where segments do, for senders write whole
    frames, while segments cut a body anywhere.
 5. Where the snap length leaves no more than the beginnings of segments, these are frames' until one is not; then only
    after three in a row that could be.
 6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those in front of the first
    with which a segment begins are passed over, if that is followed by several, and segments begin with most of them.
-7. A hole that is too short for the beginning of a content hides none, and the first candidate is believed.
+7. A gap that is too short for the beginning of a content hides none, and the first candidate is believed.
 8. Where the capture begins nothing is known to be lost, and a quiet connection may say no more for long. There frames
    are believed that begin where a segment does and end where one does, if others follow that begin with the segment
    behind one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
@@ -75,26 +75,26 @@ from amqpscope.dissector.tcp.layout import (
 )
 
 USUAL = 0
-"""Octets of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
+"""Bytes of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
 HIDES_NONE = 0
-"""A hole of fewer octets cannot hold the beginning of a body."""
+"""A gap of fewer bytes cannot hold the beginning of a body."""
 MARKED_ENDS = True
-"""Whether there is an octet behind each frame that says so."""
+"""Whether there is a byte behind each frame that says so."""
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 BROKERS = (-1, -1)
 """Where brokers listen, if frames do not tell who is the client."""
 FULL, FULL_LOOPBACK = 1_200, 32_000
-"""Segments of fewer octets are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
+"""Segments of fewer bytes are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
 SHORT = 512
-"""Segments of fewer octets are not full, longer ones beside yet longer ones: TCP fills at least 536 (RFC 9293)."""
+"""Segments of fewer bytes are not full, longer ones beside yet longer ones: TCP fills at least 536 (RFC 9293)."""
 LONG = 400
-"""Octets of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
+"""Bytes of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
 160,000 would."""
 FEW = 4
 """Frames of which no segment in a body is made up that is full of frames, but for a last one."""
 ANY_TIME = 4_096
-"""So few octets are tried again with every segment that is not full."""
+"""So few bytes are tried again with every segment that is not full."""
 DOUBTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 SLOW_NS = 1_000_000_000
@@ -116,7 +116,7 @@ WAIT, DECIDED, NO_ROOM = range(3)
     T_CUT,  # frames with others inside
     T_OPEN,  # first candidate that was not refuted, -1: none
     T_SEGMENT, T_BEFORE,  # the first of its frames with which a segment begins, -1: none; whole frames in front of that
-    T_SHORT,  # segments of fewer octets are not full
+    T_SHORT,  # segments of fewer bytes are not full
     T_SAID,  # beginnings of segments behind such a one with which a frame begins
 ) = range(15)  # fmt: skip
 
@@ -126,13 +126,13 @@ Own = tuple[Array, ...]
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Octets of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
+    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
     raise NotImplementedError
 
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether the octets before p allow for a boundary there. There is one octet at least."""
+    """Whether the bytes before p allow for a boundary there. There is one byte at least."""
     raise NotImplementedError
 
 
@@ -144,7 +144,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 @kernel
 def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
-    """Where a boundary is known to be in these n octets, whose position is `pos`.
+    """Where a boundary is known to be in these n bytes, whose position is `pos`.
 
     -1: nothing is known; -2: it lies behind them; -3: and so surely that there is none in them.
     """
@@ -156,7 +156,7 @@ def search(
     data: Array, conn: Array, walk: Array, row: int, held: Array, edges: Array, marks: Array, trial: Array,
     control: Array, own: Own,
 ) -> int:  # fmt: skip
-    """Look for a boundary in what a direction holds back; says in W_UNTIL up to where octets are none of a frame."""
+    """Look for a boundary in what a direction holds back; says in W_UNTIL up to where bytes are none of a frame."""
     slot = row // 2
     queue = 2 * slot
     first = walk[queue, W_QUEUE]
@@ -173,7 +173,7 @@ def search(
     begun = conn[slot, C_SYN] == 0 and walk[row, W_LARGEST] == 0 and walk[row, W_LOST] < 0 and not (ended or full)
     said = begun and walk[row, W_LAST] < full_segment(conn, slot)
     tried = walk[row, W_TRIED]
-    # another trial must have an eighth more octets, or as many again before there is haste
+    # another trial must have an eighth more bytes, or as many again before there is haste
     known = tried >> 2
     early = octets < 2 * known
     few = 8 * octets < 9 * known
@@ -269,7 +269,7 @@ def search(
 
 @kernel
 def full_segment(conn: Array, slot: int) -> int:
-    """A segment of fewer octets is not full."""
+    """A segment of fewer bytes is not full."""
     loopback = conn[slot, C_A_HI] == conn[slot, C_B_HI] and conn[slot, C_A_LO] == conn[slot, C_B_LO]
     return FULL_LOOPBACK if loopback else FULL
 
@@ -297,7 +297,7 @@ def choose(
     data: Array, base: int, n: int, ended: bool, snapped: bool, slow: bool, reach: int, enough: int, edges: Array,
     count: int, marks: Array, trial: Array, own: Own,
 ) -> int:  # fmt: skip
-    """The first of these n octets at which a frame is believed to begin, or -1."""
+    """The first of these n bytes at which a frame is believed to begin, or -1."""
     for k in range(n):
         marks[k] = 0
     trial[T_OPEN] = -1
@@ -319,7 +319,7 @@ def choose(
 
 @kernel
 def confirmed(n: int, p: int, ended: bool, snapped: bool, slow: bool, reach: int, enough: int, trial: Array) -> int:
-    """Whether frames that follow each other from p on to the end of these n octets are enough; 1 when they are."""
+    """Whether frames that follow each other from p on to the end of these n bytes are enough; 1 when they are."""
     if trial[T_END] >= reach:
         return 1
     if not (ended or slow):

@@ -34,9 +34,9 @@ def walk_piece(
     pieces: Array, i: int, at: int, data: Array, conn: Array, walk: Array, fragments: Array, free: Array,
     control: Array, frames: Array, faults: Array, own: Own,
 ) -> int:  # fmt: skip
-    """Walk a piece from octet `at` on.
+    """Walk a piece from byte `at` on.
 
-    Returns: how many of its octets are done with: all, or less where a search must go before; the complement of that
+    Returns: how many of its bytes are done with: all, or less where a search must go before; the complement of that
     when there is no more room.
     """
     raise NotImplementedError
@@ -47,7 +47,7 @@ def walk_pieces(
     pieces: Array, data: Array, conn: Array, walk: Array, fragments: Array, free: Array, held: Array, free_held: Array,
     piece: Array, edges: Array, marks: Array, trial: Array, control: Array, frames: Array, faults: Array, own: Own,
 ) -> None:  # fmt: skip
-    """Walk from the cursor on until the pieces, or the room for results, end. One without octets ends all waiting."""
+    """Walk from the cursor on until the pieces, or the room for results, end. One without bytes ends all waiting."""
     i = control[M_PIECE]
     at = control[M_AT]
     while True:
@@ -98,7 +98,7 @@ def walk_pieces(
 
 @kernel
 def hold(pieces: Array, i: int, at: int, walk: Array, held: Array, free: Array, control: Array) -> None:
-    """Put a piece behind those of its connection that are held back; `at` of its octets are done with."""
+    """Put a piece behind those of its connection that are held back; `at` of its bytes are done with."""
     queue = 2 * pieces[S_SLOT, i]
     row = queue + pieces[S_SIDE, i]
     h = take_row(free)

@@ -118,7 +118,7 @@ class Connections:
         self.record(slot).performatives = performatives
 
     def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
-        """Keep the first octets of each side; `inside`: of what TLS holds."""
+        """Keep the first bytes of each side; `inside`: of what TLS holds."""
         early = np.flatnonzero(pieces[S_POS] < FIRST)
         rows = [S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE]
         for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Octets that wait for what comes before them: a list for each direction; and the pieces that are handed on."""
+"""Bytes that wait for what comes before them: a list for each direction; and the pieces that are handed on."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
@@ -95,7 +95,7 @@ def store(
     data: Array, half: Array, parts: Array, control: Array, free: Array, row: int, again: int,
     pos: int, length: int, offset: int, packet: int, ts: int, capture: int, needs: int, elsewhere: int,
 ) -> int:  # fmt: skip
-    """Keep octets that came too early, less those already waiting: the first copy wins.
+    """Keep bytes that came too early, less those already waiting: the first copy wins.
 
     Those count in column `again` of `half`. Returns how many of them differ from the first copy.
     """
@@ -152,7 +152,7 @@ def drop(half: Array, parts: Array, free: Array, row: int, part: int) -> None:
 
 @kernel
 def displace(half: Array, parts: Array, control: Array, free: Array, row: int, pos: int, end: int) -> None:
-    """Octets came at the connection's own capture point: let go of what was kept of them from another."""
+    """Bytes came at the connection's own capture point: let go of what was kept of them from another."""
     before = -1
     part = half[row, H_HEAD]
     while part >= 0 and parts[part, P_POS] < end:

@@ -39,7 +39,7 @@ def keep_waiting(
     slot: int, side: int, pos: int, skip: int, length: int, offset: int, caplen: int, needs: int, again: int,
     packet: int, ts: int, capture: int,
 ) -> None:  # fmt: skip
-    """Take octets at `pos` that must wait for others, or others before them: all but the first `skip`, had before."""
+    """Take bytes at `pos` that must wait for others, or others before them: all but the first `skip`, had before."""
     row = 2 * slot + side
     if crowded(half, row):
         displace(half, parts, control, free_parts, row, -1, ANYWHERE)
@@ -71,7 +71,7 @@ def fill(
     older: Array, control: Array, slot: int, side: int, start: int, offset: int, caplen: int, needs: int,
     packet: int, capture: int,
 ) -> None:  # fmt: skip
-    """Take octets seen at another capture point than the connection's, for the case that this one missed them.
+    """Take bytes seen at another capture point than the connection's, for the case that this one missed them.
 
     Their time is that of the connection's last packet: clocks differ.
     """

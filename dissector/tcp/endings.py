@@ -51,7 +51,7 @@ from amqpscope.dissector.tcp.windows import change
 def emit_buffered(
     half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array, slot: int, side: int
 ) -> None:  # fmt: skip
-    """Hand on all that waits in a direction, over holes."""
+    """Hand on all that waits in a direction, over gaps."""
     tail = half[2 * slot + side, H_TAIL]
     if tail >= 0:
         flush(
@@ -66,7 +66,7 @@ def end(
     slot: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
     pieces: Array, windows: Array, ended: Array, control: Array,
 ) -> int:  # fmt: skip
-    """End a connection: hand on all that still waits, over holes. 0 when there is no room yet for what comes out."""
+    """End a connection: hand on all that still waits, over gaps. 0 when there is no room yet for what comes out."""
     if 2 * control[K_KNOWN] >= len(younger):
         control[K_WANT] = IDENTITIES
         return 0
@@ -99,12 +99,12 @@ def end(
 
 
 PART_COST = 1024
-"""Octets as which a part that waits counts besides its own."""
+"""Bytes as which a part that waits counts besides its own."""
 
 
 @kernel
 def relieve(half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array) -> None:
-    """Hand on, over holes, what waits where half of the mean or more does: together that is more than half of all.
+    """Hand on, over gaps, what waits where half of the mean or more does: together that is more than half of all.
 
     `pieces` must be empty; there is room in it for two of each part.
     """

@@ -1,4 +1,4 @@
-"""Octets of streams that captures do not hold, counted for the connections that are decoded."""
+"""Bytes of streams that captures do not hold, counted for the connections that are decoded."""
 
 import numpy as np
 
@@ -11,17 +11,17 @@ class Gaps:
     """Counts of what is missing.
 
     Attributes:
-        count: holes of connections that are over.
-        octets: octets in them.
+        count: gaps of connections that are over.
+        octets: bytes in them.
         connections: those that had any.
     """
 
     def __init__(self) -> None:
         self.count = self.octets = self.connections = 0
-        self._open = np.zeros((0, 2), np.int64)  # of each slot: holes, octets
+        self._open = np.zeros((0, 2), np.int64)  # of each slot: gaps, bytes
 
     def take(self, pieces: Ints, capacity: int) -> None:
-        """Note the holes among pieces, as TCP hands them on; there are so many slots."""
+        """Note the gaps among pieces, as TCP hands them on; there are so many slots."""
         holes = pieces[:, pieces[S_OFFSET] < 0]
         if not holes.shape[1]:
             return

@@ -1,4 +1,4 @@
-"""TCP connections: batches of segments to ordered pieces of octets and holes.
+"""TCP connections: batches of segments to ordered pieces of bytes and gaps.
 
 Holds the state that the kernels work on, and makes room for it.
 """
@@ -105,7 +105,7 @@ class Reassembler:
         return self.slots.rows
 
     def feed(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Output]:
-        """Take one batch of segments (each file's in its order), whose octets lie in `buffer`."""
+        """Take one batch of segments (each file's in its order), whose bytes lie in `buffer`."""
         at, n = 0, len(segments.ts_ns)
         if n and segments.capture.max() >= len(self.points):
             self.points = grown(self.points, int(segments.capture.max()) + 1)
@@ -213,5 +213,5 @@ class Reassembler:
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Octets that wait, and must outlive their batch."""
+        """Bytes that wait, and must outlive their batch."""
         return [Ranges(self.parts.rows, P_USED, P_OFFSET, P_LENGTH, self.parts.taken)]

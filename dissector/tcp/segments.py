@@ -107,7 +107,7 @@ def synchronize(
         half[row, H_SYN_CAPTURE] = capture
     silent = half[row, H_POS] + half[other, H_POS] + half[row, H_COUNT] + half[other, H_COUNT] == 0
     if not silent and conn[slot, C_SYN] == 0:
-        pass  # too late: its octets were already taken for those of a connection begun before
+        pass  # too late: its bytes were already taken for those of a connection begun before
     elif flags & ACK == 0:
         if conn[slot, C_SYN] & 1:
             if copy == 0:
@@ -139,18 +139,18 @@ def acknowledged(half: Array, row: int, ack: int) -> int:
     if half[row, H_STARTED] == 0:
         return 0
     acked: int = half[row, H_POS] + difference(ack, half[row, H_NEXT])
-    return acked - 1 if acked == half[row, H_TOP] + 1 else acked  # a FIN counts as an octet, and may have been missed
+    return acked - 1 if acked == half[row, H_TOP] + 1 else acked  # a FIN counts as a byte, and may have been missed
 
 
 @kernel
 def acknowledge(
     half: Array, parts: Array, row: int, other: int, acked: int, flags: int, window: int, ts: int
 ) -> None:  # fmt: skip
-    """Take what a side says of the octets it received, and of the room it has for more."""
+    """Take what a side says of the bytes it received, and of the room it has for more."""
     if half[other, H_STARTED]:
         if acked > half[other, H_ACKED]:
             head = half[other, H_HEAD]
-            # What is missing was acknowledged once, though octets behind it go on to be.
+            # What is missing was acknowledged once, though bytes behind it go on to be.
             if half[other, H_ACKED] <= half[other, H_POS] or (head >= 0 and half[other, H_ACKED] < parts[head, P_POS]):
                 half[other, H_ACK_TS] = ts
             half[other, H_ACKED] = acked
@@ -338,7 +338,7 @@ def reassemble(
                 skip = max(here - pos, 0)
                 half[row, again] += skip
                 if behind <= half[row, H_ACKED]:
-                    needs = 0  # sent again, or captured late: that tells nothing of when the octets were first sent
+                    needs = 0  # sent again, or captured late: that tells nothing of when the bytes were first sent
                 half[row, H_TOP] = max(half[row, H_TOP], behind)
                 if conn[slot, C_CLOSER] < 0:
                     half[row, H_SAID_TS] = now

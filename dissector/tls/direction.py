@@ -7,7 +7,7 @@ from amqpscope.dissector.tls.records import At, Walk
 
 
 class PlainChunk(NamedTuple):
-    """Octets of what is carried; None for a hole of `length`."""
+    """Bytes of what is carried; None for a gap of `length`."""
 
     slot: int
     side: int
@@ -32,7 +32,7 @@ class TlsDirection:
         """Up to TLS 1.2: change_cipher_spec was sent."""
         self.message = bytearray()
         self.passing = 0
-        """Octets of a long message that are passed over."""
+        """Bytes of a long message that are passed over."""
         self.found: Found | None = None
         """The record that a search has just confirmed."""
         self.finished = False
@@ -43,11 +43,11 @@ class TlsDirection:
         self.said = False
         """Something came after the handshake."""
         self.read = self.counted = 0
-        """Octets of messages that were read; octets kept when the caller counted them last."""
+        """Bytes of messages that were read; bytes kept when the caller counted them last."""
 
     @property
     def kept(self) -> int:
-        """Octets of unfinished records and messages, and of messages of which something is kept."""
+        """Bytes of unfinished records and messages, and of messages of which something is kept."""
         return len(self.walk.octets) + len(self.message) + self.read
 
     def tear(self) -> None:

@@ -12,7 +12,7 @@ from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.kernels import limits
 
 LINE = 1024
-"""Octets of a line, at most; a longer one is none of a key log."""
+"""Bytes of a line, at most; a longer one is none of a key log."""
 STEP = 1 << 20
 MASTER = b"CLIENT_RANDOM"
 LABELS = frozenset(

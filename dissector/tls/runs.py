@@ -1,7 +1,7 @@
 """Runs: many records at once, where a connection is under way and its records hold nothing but what is carried.
 
 A window of pieces is taken so far as both directions are in step and their records, of kind data, open with the keys
-at hand or are known to stay sealed. The piece at which anything else comes, such as a hole, an alert or new keys, goes
+at hand or are known to stay sealed. The piece at which anything else comes, such as a gap, an alert or new keys, goes
 through `Session.feed`, which says what it all means; a run does just the same with many records, in less time.
 """
 
@@ -42,7 +42,7 @@ class Opened(NamedTuple):
 
 @kernel
 def ends_of_records(octets: Array, at: int, ends: Array) -> int:
-    """Where records of data, one behind the other, end; the last may do so behind the octets. Returns their number."""
+    """Where records of data, one behind the other, end; the last may do so behind the bytes. Returns their number."""
     count = 0
     while (
         at + 5 <= octets.shape[0]
@@ -58,7 +58,7 @@ def ends_of_records(octets: Array, at: int, ends: Array) -> int:
 
 
 class Direction:
-    """The records of one direction in a window. `mine` are the indexes of its pieces, of which none is a hole."""
+    """The records of one direction in a window. `mine` are the indexes of its pieces, of which none is a gap."""
 
     def __init__(self, half: TlsDirection, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
         walk = half.walk
@@ -67,7 +67,7 @@ class Direction:
         parts = [view[at : at + n] for at, n in zip(window[S_OFFSET, mine].tolist(), lengths.tolist(), strict=True)]
         self.octets = b"".join([walk.octets, *parts])
         self.before = len(walk.octets)
-        """Octets from before the window: the beginning of a record."""
+        """Bytes from before the window: the beginning of a record."""
         self.bounds = np.cumsum(lengths) + self.before
         """Where the pieces end."""
         edges = np.empty(len(self.octets) // (HEAD + 1) + 2, np.int64)
@@ -117,7 +117,7 @@ class Direction:
         """Leave behind the records that are known before this piece, and hand on what they hold."""
         half, walk, (pieces, count) = self.half, self.half.walk, self._before(stop)
         marks = np.concatenate([np.array([walk.began]).T, self.window[FIRST, :][:, self.mine]], axis=1)
-        # Octets of a record that began before the window are in none of its pieces.
+        # Bytes of a record that began before the window are in none of its pieces.
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
         end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])

@@ -38,7 +38,7 @@ HIDDEN_ALERT, HIDDEN_BARE, HIDDEN_FINISHED = 2 + 17, 8 + 17, (4 + 32 + 17, 4 + 4
 
 
 class Session:
-    """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
+    """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first byte on.
 
     What is carried is put behind what is in `plain`, what is wrong behind `faults`, both with the number `slot` of the
     connection; the caller takes them and empties both.
@@ -62,7 +62,7 @@ class Session:
         self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
         self.held = 0
-        """Octets in them."""
+        """Bytes in them."""
         self.hoping = True
         """Secrets that are missing may still come."""
         self._known: dict[bytes, bytes] = {}
@@ -80,7 +80,7 @@ class Session:
         return not self.shown.decrypted and any(half.sealed for half in self.halves)
 
     def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
-        """Take a piece of one direction; None is a hole."""
+        """Take a piece of one direction; None is a gap."""
         for event in self.halves[side].walk.feed(octets, length, first, last):
             if self.waiting or not self._take(side, event):
                 self.waiting.append((side, event))
@@ -198,7 +198,7 @@ class Session:
             self._hole(side, max(length, 1) if lost else 0, gap.last)
 
     def _miss(self, side: int, half: TlsDirection, length: int, last: At) -> None:
-        """A record could not be read: its number counts, and its content is a hole."""
+        """A record could not be read: its number counts, and its content is a gap."""
         if half.opener and half.opener.worked:
             epoch = half.opener.epoch
             half.opener.miss()
@@ -219,7 +219,7 @@ class Session:
             self.plain.append(PlainChunk(self.slot, side, None, length, last, last))
 
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
-        """Says behind a gap of so many octets whether a record of this length begins here; see `Walk`."""
+        """Says behind a gap of so many bytes whether a record of this length begins here; see `Walk`."""
 
         def confirm(octets: bytes, length: int, gap: int) -> bool:
             half = self.halves[side]

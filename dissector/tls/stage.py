@@ -41,7 +41,7 @@ REACH = 64
 FEW = 8
 """Pieces that a run should take at least."""
 WORTH = 4096
-"""Octets from which on a run is worth it."""
+"""Bytes from which on a run is worth it."""
 
 
 class Tls:
@@ -65,11 +65,11 @@ class Tls:
         self.taken = np.zeros(0, np.bool_)
         """Slots that are TLS."""
         self.positions = np.zeros(0, np.int64)
-        """Octets handed on, by twice the slot, and one more for side 1."""
+        """Bytes handed on, by twice the slot, and one more for side 1."""
         self.stuck: set[int] = set()
         """Slots that wait for secrets."""
         self.held = 0
-        """Octets that wait."""
+        """Bytes that wait."""
         self.plain: list[PlainChunk] = []
         """What sessions hand on."""
         self.order: list[int] = []
@@ -114,7 +114,7 @@ class Tls:
         return mask if mask.any() else None
 
     def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Pieces of what these pieces, all of TLS connections, hold; the octets are in the buffer's arena."""
+        """Pieces of what these pieces, all of TLS connections, hold; the bytes are in the buffer's arena."""
         for slot, mine in _groups(pieces[S_SLOT]):
             self._feed(self.sessions[slot], pieces if len(mine) == pieces.shape[1] else pieces[:, mine], mine, buffer)
         return self._pieces(buffer)

@@ -35,7 +35,7 @@ BROKERS = (5672, 5671)
 SMALL = 4_096
 """The size that all peers must take (§4.2.2, frame-min-size)."""
 HIDES_NONE = 29
-"""In a hole that is shorter, and no content under way, no body can begin: there is no room for header and head."""
+"""In a gap that is shorter, and no content under way, no body can begin: there is no room for header and head."""
 ANY_HEADER, ANY_BODY, NO_CONTENT, ANYTHING = range(4)
 """What may follow on a channel."""
 HEADER_OCTETS = 14
@@ -44,7 +44,7 @@ HEADER_OCTETS = 14
 
 @kernel
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
-    """Octets of the frame that may begin at p, wherever it ends; -1 when none can. Seven octets must be there."""
+    """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes must be there."""
     kind = i64(data[p])
     channel = u16(data, p + 1)
     size = u32(data, p + 3)
@@ -67,7 +67,7 @@ def plausible(data: Array, p: int, end: int, methods: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Octets of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     Beside what a frame looks like, it must be of its sender, and in its place on its channel; of the channels only the
     one used last is remembered.
@@ -143,7 +143,7 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
     """Where the body frame ends whose head was lost, when its content's rest is known.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
-    -1: nothing is known; -2: it lies behind these octets; -3: and so surely that there is none in them.
+    -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
     """
     lost = walk[row, W_LOST]
     rest = walk[row, W_REST]
@@ -163,7 +163,7 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
             size = SMALL - OVERHEAD
         if size <= 0:
             continue
-        # the first end of a frame that is not in front of these octets
+        # the first end of a frame that is not in front of these bytes
         frames = max((pos - lost + size + OVERHEAD - 1) // (size + OVERHEAD), 1)
         passed = min(frames * size, rest)
         place = lost + passed + OVERHEAD * min(frames, (rest + size - 1) // size) - pos
@@ -195,7 +195,7 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
 
 @kernel
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where whole frames begin in octets of a protocol that is not known, or -1.
+    """Where whole frames begin in bytes of a protocol that is not known, or -1.
 
     At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
     frame end must stand before it, and two whole frames or one that fills the rest must follow.
@@ -221,7 +221,7 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where a body frame seems to begin that ends behind these octets, or -1."""
+    """Where a body frame seems to begin that ends behind these bytes, or -1."""
     for p in range(start, end - 7):
         if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
             octets = plausible(data, p, end, methods)
@@ -232,5 +232,5 @@ def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
-    """Whether at p, among the octets from start on, one frame may end and another begin. Seven octets are there."""
+    """Whether at p, among the bytes from start on, one frame may end and another begin. Seven bytes are there."""
     return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0

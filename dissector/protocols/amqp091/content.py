@@ -177,7 +177,7 @@ def body_octets(
     contents: Array, lanes: Array, waiting: Array, kept: Array, control: Array, k: int, data: Array, offset: int,
     length: int, keep: int,
 ) -> int:  # fmt: skip
-    """Count, hash and perhaps keep octets of a body; returns how many are not kept any more, where that is too much."""
+    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
     if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
         return 0
     room = contents[k, B_SIZE] - contents[k, B_GOT]

@@ -1,6 +1,6 @@
 """AMQP 0-9-1 framing: pieces of streams to frames (specification §2.3.5, §4.2.3).
 
-Bodies are never put together: octets of those that do not lie whole in one piece leave as spans, in order.
+Bodies are never put together: bytes of those that do not lie whole in one piece leave as spans, in order.
 """
 
 from amqpscope.dissector.kernels import limits
@@ -144,7 +144,7 @@ def put_frame(
 def expect_bodies(
     data: Array, offset: int, length: int, kind: int, channel: int, size: int, walk: Array, row: int
 ) -> None:  # fmt: skip
-    """Note how much of a content is still to come, by which a search behind a hole knows what is a body."""
+    """Note how much of a content is still to come, by which a search behind a gap knows what is a body."""
     if kind == HEADER:
         walk[row, W_REST_CHANNEL] = channel
         walk[row, W_REST] = u32(data, offset + 8) if length >= 12 and u32(data, offset + 4) == 0 else 0
@@ -194,7 +194,7 @@ def take_whole(
     data: Array, pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, frames: Array, control: Array,
     methods: Array,
 ) -> int:  # fmt: skip
-    """Take a frame that begins here if it lies whole in the piece, as most do; returns its octets, else 0."""
+    """Take a frame that begins here if it lies whole in the piece, as most do; returns its bytes, else 0."""
     p = pieces[S_OFFSET, i] + at
     end = pieces[S_OFFSET, i] + pieces[S_LENGTH, i]
     if end - p < OVERHEAD or data[p] > HEARTBEAT:
@@ -223,7 +223,7 @@ def take_whole(
 
 @kernel
 def span(spans: Array, control: Array, pieces: Array, i: int, channel: int, offset: int, length: int) -> None:
-    """Hand on octets of a body frame that is not whole in one piece."""
+    """Hand on bytes of a body frame that is not whole in one piece."""
     n = control[M_ASIDE]
     spans[X_BEFORE, n] = control[M_FRAMES]
     spans[X_SLOT, n] = pieces[S_SLOT, i]
@@ -239,7 +239,7 @@ def cross_hole(
     pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, data: Array, frames: Array, spans: Array,
     faults: Array, fragments: Array, free: Array, control: Array, methods: Array,
 ) -> int:  # fmt: skip
-    """Take octets of a hole; return how many. The length of a payload is known, so the walk goes on behind it."""
+    """Take bytes of a gap; return how many. The length of a payload is known, so the walk goes on behind it."""
     left: int = pieces[S_LENGTH, i] - at
     state = walk[row, W_STATE]
     if state == PAYLOAD:
@@ -268,7 +268,7 @@ def take_head(
     pieces: Array, i: int, p: int, end: int, data: Array, conn: Array, walk: Array, row: int, fragments: Array,
     free: Array, control: Array, frames: Array, faults: Array, spans: Array, methods: Array,
 ) -> int:  # fmt: skip
-    """Take octets of a head from p on; returns where it or the piece ends."""
+    """Take bytes of a head from p on; returns where it or the piece ends."""
     if walk[row, W_HEADS] == 0:
         walk[row, W_TYPE] = PROTOCOL_HEADER if data[p] == PROTOCOL_HEADER else 0
     wanted = 8 if walk[row, W_TYPE] == PROTOCOL_HEADER else 7

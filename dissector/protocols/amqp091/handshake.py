@@ -49,7 +49,7 @@ class Amqp091Handshakes:
         self.used = used
         self.arguments = ArgumentsCache()
         self.known: BoundedCache[bytes, _Arguments] = BoundedCache()
-        """By octets, for most connections say the same; none that a secret is in."""
+        """By bytes, for most connections say the same; none that a secret is in."""
         self.has_secret = with_secrets(protocol)
         self.names = [m.full_name for m in protocol.methods]
         self.roles = [name.removeprefix("connection.") for name in self.names]

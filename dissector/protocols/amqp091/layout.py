@@ -10,29 +10,29 @@ from amqpscope.spec.model import Protocol
 # Rows of `frames`, one column a frame.
 (
     R_SLOT, R_SIDE, R_NO, R_TYPE, R_CHANNEL, R_SIZE,
-    R_OFFSET, R_LENGTH,  # the payload's present octets before its first hole
-    R_MISSING, R_METHOD,  # octets in holes; index of the method, -1: none, -2: unknown
+    R_OFFSET, R_LENGTH,  # the payload's present bytes before its first gap
+    R_MISSING, R_METHOD,  # bytes in gaps; index of the method, -1: none, -2: unknown
     R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
     R_EPOCH, R_POS, R_HEIGHT,
 ) = range(19)  # fmt: skip
 
-# Rows of `spans`: octets (or with offset -1 a hole) of a body frame that lies in several pieces; X_BEFORE is the
+# Rows of `spans`: bytes (or with offset -1 a gap) of a body frame that lies in several pieces; X_BEFORE is the
 # number of frames that were complete before.
 X_BEFORE, X_SLOT, X_SIDE, X_CHANNEL, X_OFFSET, X_LENGTH, X_HEIGHT = range(7)
 LOST_WAY = -2
 """An offset that says that the length is one of these, for all that is under way in this direction."""
 FOUND, LOST, NOT_TAKEN = range(3)
-"""Nothing was lost but octets of bodies, told next; frames may have been lost; the next frame is one nobody takes."""
+"""Nothing was lost but bytes of bodies, told next; frames may have been lost; the next frame is one nobody takes."""
 
 FAULTS = (
     *framing.FAULTS,
-    "frame-end-wrong",  # value: the octet found
+    "frame-end-wrong",  # value: the byte found
     "method-unknown",  # value: class << 16 | method
-    "header-unknown",  # value: the first four octets
+    "header-unknown",  # value: the first four bytes
     "content-interrupted",
     "content-unexpected",
     "content-abandoned",
-    "body-too-large",  # value: octets beyond
+    "body-too-large",  # value: bytes beyond
     "channel-wrong",
 )
 (
@@ -40,7 +40,7 @@ FAULTS = (
 ) = range(len(framing.FAULTS), len(FAULTS))  # fmt: skip
 
 METHOD, HEADER, BODY, HEARTBEAT, PROTOCOL_HEADER = 1, 2, 3, 8, 0x41
-"""Frame types; a protocol header has the number of its first octet, `A`."""
+"""Frame types; a protocol header has the number of its first byte, `A`."""
 FRAME_END = 0xCE
 OVERHEAD, HEAD_OCTETS = 8, 7
 IDS = 128
@@ -119,11 +119,11 @@ KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"
     N_WIDTH,
 ) = range(15)  # fmt: skip
 BEGUN, STRAYED = 4, 8
-"""Bits 0 and 1 of N_STRAYED: unless the last hole of the client's, of the server's, held nothing but bodies. Then:
+"""Bits 0 and 1 of N_STRAYED: unless the last gap of the client's, of the server's, held nothing but bodies. Then:
 no request was seen, so answers to those in front of the capture may come; requests or answers may be lost, or out of
 order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
-"""All was seen since channel.open; it was, if the last hole of the client's held nothing but bodies; it was not."""
+"""All was seen since channel.open; it was, if the last gap of the client's held nothing but bodies; it was not."""
 
 # Columns of `contents`, rows 2 * channel + (0 client's, 1 server's).
 (
@@ -131,17 +131,17 @@ KNOWN, DOUBTFUL, UNKNOWN = range(3)
     B_STATE,  # 1: the header is next, 2: the body
     B_METHOD, B_METHOD_OFFSET, B_METHOD_LENGTH, B_METHOD_MISSING,
     B_HEADER_OFFSET, B_HEADER_LENGTH, B_HEADER_MISSING,
-    B_SIZE, B_GOT, B_MISSING,  # of the body, in octets
+    B_SIZE, B_GOT, B_MISSING,  # of the body, in bytes
     B_SEQ, B_NO_ACK,  # -1: null; -2: a number that is not known, if the channel is in confirm mode
     B_FIRST_NO, B_FIRST_PACKET, B_FIRST_TS, B_FIRST_CAPTURE,
     B_NO, B_PACKET, B_TS, B_CAPTURE,  # of its last frame so far
-    B_OVER,  # octets beyond the announced body
-    B_BODY, B_KEPT,  # number under which the body is kept, -1: it is not; octets of it
+    B_OVER,  # bytes beyond the announced body
+    B_BODY, B_KEPT,  # number under which the body is kept, -1: it is not; bytes of it
     B_LOST,  # LOST: what follows on the channel need not be of it; NOT_TAKEN; else FOUND
     B_WIDTH,
 ) = range(27)  # fmt: skip
 UNFINISHED = 2
-"""In G_PARTIAL: not only are octets missing, but frames at the end were not seen."""
+"""In G_PARTIAL: not only are bytes missing, but frames at the end were not seen."""
 
 # Rows of `messages`, one column a message.
 (
@@ -159,12 +159,12 @@ Z_NEXT, Z_KEY, Z_VALUE, Z_WIDTH = range(4)
     Q_FRAME, Q_SPAN,  # cursor
     Q_MESSAGES, Q_FAULTS, Q_KEPT, Q_BODIES, Q_TOMBSTONES,
     Q_FULL,  # 1: no more channels may be made
-    Q_HELD,  # octets of methods and headers of all contents under way
-    Q_KEEPING,  # octets of their bodies that are kept
+    Q_HELD,  # bytes of methods and headers of all contents under way
+    Q_KEEPING,  # bytes of their bodies that are kept
     Q_WIDTH,
 ) = range(11)  # fmt: skip
 
-# Rows of `kept`: octets of bodies to keep, in order (body number, offset, length; -1: none of this body after all).
+# Rows of `kept`: bytes of bodies to keep, in order (body number, offset, length; -1: none of this body after all).
 E_BODY, E_OFFSET, E_LENGTH, E_HEIGHT = range(4)
 
 

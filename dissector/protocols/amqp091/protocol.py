@@ -97,7 +97,7 @@ class Amqp091:
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Octets of unfinished frames and contents, which must outlive their batch."""
+        """Bytes of unfinished frames and contents, which must outlive their batch."""
         most = len(self.contents)
         return [
             *self.framing.ranges,
@@ -250,7 +250,7 @@ class Amqp091:
         q[ly.Q_FULL] = 0
 
     def skipped(self, slots: Ints) -> Ints:
-        """Octets passed over in the searches at hand, both directions together."""
+        """Bytes passed over in the searches at hand, both directions together."""
         return self.framing.skipped(slots)
 
 

@@ -1,7 +1,7 @@
 """Connections that speak AMQP 1.0: their performatives are recognised and counted, not more.
 
 A frame is a 32-bit size, the place of its body in words, a type, and a channel (part 2, section 2.3); its body begins
-with a performative, a described list, and is empty in a heartbeat. Eight octets that begin with `AMQP` are a header.
+with a performative, a described list, and is empty in a heartbeat. Eight bytes that begin with `AMQP` are a header.
 """
 
 import json
@@ -22,19 +22,19 @@ from amqpscope.spec import amqp10
 
 HEAD = 8
 FIRST = 11
-"""Octets from a frame's beginning to the number of its performative: 00 53 and the number stand behind the head."""
+"""Bytes from a frame's beginning to the number of its performative: 00 53 and the number stand behind the head."""
 HEARTBEAT, OTHER = 256, 257
 COUNTS = 258
 """Columns of the counts: the numbers of performatives, heartbeats, and what is none of them."""
 W_HAVE, W_LEFT, W_TYPE, W_CODE, W_STATE, W_MAGIC, W_SIZE, W_WORDS, W_WIDTH = range(9)
-"""State of a direction: octets of the frame that came (up to FIRST), octets still to come, type and number, whether it
+"""State of a direction: bytes of the frame that came (up to FIRST), bytes still to come, type and number, whether it
 can be followed, the head so far, size, and where the body begins."""
 LOST = 1
 
 
 @kernel
 def count_frames(pieces: Array, n: int, data: Array, conn: Array, walk: Array, counts: Array) -> None:
-    """Follow the frames of all pieces; from a hole on a direction is not followed."""
+    """Follow the frames of all pieces; from a gap on a direction is not followed."""
     for i in range(n):
         row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
         p = pieces[S_OFFSET, i]
@@ -143,5 +143,5 @@ class Amqp10:
         yield from ()
 
     def skipped(self, slots: Ints) -> Ints:
-        """Octets passed over: none, for nothing is decoded."""
+        """Bytes passed over: none, for nothing is decoded."""
         return np.zeros(len(slots), np.int64)

@@ -2,7 +2,7 @@
 
 A connection begins with a header for SASL or for AMQP itself, and after SASL comes a second header (AMQP 1.0, sections
 2.2 and 5.3.2). Frames are those of section 2.3; which of their performatives and fields are looked at, stands in
-`spec/handshakes.toml`. Behind close, or KEPT octets of a side, nothing is read any more.
+`spec/handshakes.toml`. Behind close, or KEPT bytes of a side, nothing is read any more.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from amqpscope.dissector.tcp.layout import S_CAPTURE, S_LENGTH, S_OFFSET, S_PACK
 from amqpscope.spec import amqp10, handshakes
 
 KEPT = 1 << 14
-"""Octets of each side that are read; a frame may not be larger either."""
+"""Bytes of each side that are read; a frame may not be larger either."""
 HEADER_OCTETS, HEAD_OCTETS = 8, 8
 SASL_OK = 0
 VHOST = "vhost:"
@@ -31,7 +31,7 @@ VHOST = "vhost:"
 
 @dataclass(slots=True)
 class _Half:
-    """What was not read yet of one side, and how many octets came in all."""
+    """What was not read yet of one side, and how many bytes came in all."""
 
     octets: bytearray = field(default_factory=bytearray)
     came: int = 0
@@ -72,7 +72,7 @@ class Amqp10Handshakes:
                 self.accounting.change(slot, self._remembered(slot) - before)
 
     def _remembered(self, slot: int) -> int:
-        """Octets not read yet, and characters of steps."""
+        """Bytes not read yet, and characters of steps."""
         unread = sum(len(half.octets) for half in self.halves.get(slot, ()))
         return unread + sum(len(step.detail) for step in self.record(slot).steps)
 

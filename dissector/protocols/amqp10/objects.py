@@ -11,21 +11,21 @@ from amqpscope.spec import amqp10
 DEEPEST = 8
 """Values within values that are read."""
 WIDTHS = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
-"""Octets of values by the high digit of their constructor; others have a size in front."""
+"""Bytes of values by the high digit of their constructor; others have a size in front."""
 WIDE = 0x10
-"""Of those, the size has four octets where this bit is set, else one."""
+"""Of those, the size has four bytes where this bit is set, else one."""
 NUMBERS = ("unsigned", "signed", "timestamp", "char")
 
 
 class MalformedError(Exception):
-    """The octets are no value."""
+    """The bytes are no value."""
 
 
 def value(octets: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
     """The value at a place, and the place behind it; a described value is a tuple of descriptor and value.
 
     Raises:
-        MalformedError: the octets are no value, or too deep a one.
+        MalformedError: the bytes are no value, or too deep a one.
     """
     if depth > DEEPEST:
         raise MalformedError
@@ -38,7 +38,7 @@ def value(octets: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def _of(code: int, octets: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value of a constructor whose octets begin here."""
+    """The value of a constructor whose bytes begin here."""
     kind = amqp10.load().constructors.get(code)
     if kind is None:
         raise MalformedError
@@ -74,7 +74,7 @@ def _part(octets: bytes, at: int, length: int) -> bytes:
 
 def _items(part: bytes, wide: int, depth: int) -> list[Any]:
     count, at = int.from_bytes(_part(part, 0, wide)), wide
-    if count > len(part):  # each takes an octet at least
+    if count > len(part):  # each takes a byte at least
         raise MalformedError
     items = []
     for _ in range(count):

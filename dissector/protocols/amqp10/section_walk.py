@@ -27,7 +27,7 @@ from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
 
 KINDS = ("raw", "data", "amqp-sequence", "amqp-value", "none")
 RAW, DATA, SEQUENCE, VALUE, NOTHING = range(len(KINDS))
-"""What a body is: all octets of the record, or those of sections; `none` where a message has no body."""
+"""What a body is: all bytes of the record, or those of sections; `none` where a message has no body."""
 BROKEN = len(KINDS)
 """Begins with a section, and does not end with one; it counts as `raw`."""
 
@@ -43,7 +43,7 @@ FIRST_CODE = 0x70
 
 
 DATA_HEAD = 5
-"""Octets in front of the data of a section of up to 255 octets: descriptor, constructor, length."""
+"""Bytes in front of the data of a section of up to 255 octets: descriptor, constructor, length."""
 BODY_SECTION = 5
 """Sections from this one on, up to the one with this number and two more, are bodies."""
 
@@ -53,9 +53,9 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
     """Where the section that begins at p ends; -1 when none does, or it is cut off.
 
     Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on. A symbol
-    has 31 octets at most, behind its length.
+    has 31 bytes at most, behind its length.
 
-    `place` gets its number (-1: none), where its value's constructor is (of data: its octets), and how many octets it
+    `place` gets its number (-1: none), where its value's constructor is (of data: its bytes), and how many bytes it
     has from there on, as announced.
     """
     place[0] = -1
@@ -120,7 +120,7 @@ def is_data(data: Array, p: int, end: int) -> bool:
 
 @kernel
 def may_begin(data: Array, p: int, end: int) -> bool:
-    """Whether the first octets of a message may be those between p and end."""
+    """Whether the first bytes of a message may be those between p and end."""
     if p < end and data[p] != 0:
         return False
     return p + 1 >= end or data[p + 1] in (0x53, 0x80, 0xA3, 0xB3)
@@ -133,8 +133,8 @@ def read_sections(
 ) -> None:  # fmt: skip
     """Read the sections of all records.
 
-    `body` gets kind (-1: not seen), place, octets (-1: not seen) and pieces of each body; `fill` how many entries each
-    slot has, which are a row, and a number, or place, octets and form of a text or map.
+    `body` gets kind (-1: not seen), place, bytes (-1: not seen) and pieces of each body; `fill` how many entries each
+    slot has, which are a row, and a number, or place, bytes and form of a text or map.
 
     Bounds: a record that does not lie in the data is not looked into. What `section` and `value_end` find lies in it.
     """
@@ -255,7 +255,7 @@ def put_field(
 
 @kernel
 def write_forms(data: Array, at: Array, size: Array, form: Array, out: Array, sizes: Array) -> int:
-    """Write texts, and numbers and UUIDs as texts; returns the octets written."""
+    """Write texts, and numbers and UUIDs as texts; returns the bytes written."""
     j = 0
     for e in range(len(at)):
         begin = j

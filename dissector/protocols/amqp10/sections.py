@@ -1,6 +1,6 @@
-"""Messages of AMQP 1.0 (part 3, section 3.2): their sections to columns, and which octets are the body.
+"""Messages of AMQP 1.0 (part 3, section 3.2): their sections to columns, and which bytes are the body.
 
-A record that does not begin with a section is plain octets, and so is one whose sections do not end where it does.
+A record that does not begin with a section is plain bytes, and so is one whose sections do not end where it does.
 Sections may come in any order, as clients write them; of those that are no body, the first of a kind counts.
 """
 
@@ -54,7 +54,7 @@ class Slot:
 
 
 def _plan() -> tuple[tuple[Slot, ...], Ints, Octets]:
-    """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 octets each."""
+    """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
     sections = amqp10.load().sections
@@ -88,9 +88,9 @@ class Sections(NamedTuple):
     at: Ints
     """(n,) where the body begins (its first piece, where there are several)."""
     size: Ints
-    """(n,) octets of the body, as announced where octets are missing."""
+    """(n,) bytes of the body, as announced where bytes are missing."""
     pieces: Ints
-    """(n,) sections that make it up; 1 of plain octets."""
+    """(n,) sections that make it up; 1 of plain bytes."""
     problems: Ints
     """(problems, 3): record, index into `PROBLEM_CODES`, place in the data."""
 
@@ -99,10 +99,10 @@ def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) ->
     """Read records.
 
     Args:
-        data: the octets.
+        data: the bytes.
         at: (n,) where each record begins.
-        length: (n,) its octets that are there.
-        missing: (n,) octets that follow them and are not there; what is in front of these is read.
+        length: (n,) its bytes that are there.
+        missing: (n,) bytes that follow them and are not there; what is in front of these is read.
         compiled: whether the kernels run compiled.
     """
     n = len(at)
@@ -131,7 +131,7 @@ def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) ->
 
 
 def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
-    """(n,) uint64: the hash of each body; of no use where octets of the record are missing."""
+    """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
     lanes, waiting = np.zeros((1, L_WIDTH), np.uint64), np.zeros(32, np.uint8)
     call(
@@ -142,7 +142,7 @@ def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool
 
 
 def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
-    """The octets of one whole body."""
+    """The bytes of one whole body."""
     if pieces <= 1:
         return data[found_at : found_at + size].tobytes()
     place = np.zeros(3, np.int64)

@@ -33,7 +33,7 @@ from amqpscope.spec import amqp10
 DEPTH = 64
 """Levels of maps, lists, arrays and described values, the outermost map included."""
 GROWTH = 18
-"""An octet of a map becomes at most this many: a described value is announced by one."""
+"""A byte of a map becomes at most this many: a described value is announced by one."""
 PROBLEMS = 3
 """One map has at most this many: each of text and depth is told once, what ends it once."""
 
@@ -63,7 +63,7 @@ TEXTS = (
     T_STRING,
 ) = range(len(TEXTS))  # fmt: skip
 ROOM = 24
-"""Octets that each of these texts has in the table, its length in front."""
+"""Bytes that each of these texts has in the table, its length in front."""
 
 # Columns of the stack: of the levels around the one at hand.
 S_END, S_LEFT, S_CLOSE, S_ELEMENT, S_WIDTH = range(5)
@@ -83,7 +83,7 @@ def _tables() -> tuple[Ints, Ints, Octets]:
 
 
 KINDS, WIDTHS, _TEXTS = _tables()
-"""Kind of each constructor, and octets of its value; -1 where there is no such."""
+"""Kind of each constructor, and bytes of its value; -1 where there is no such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ class Maps:
     octets: Octets
     """JSON, valid UTF-8."""
     sizes: Ints
-    """Octets of each map in `octets`."""
+    """Bytes of each map in `octets`."""
     trace: Ints
-    """(maps, 2): where the value of the outermost key `traceparent` is, and its octets; as in `fieldtable.Tables`."""
+    """(maps, 2): where the value of the outermost key `traceparent` is, and its bytes; as in `fieldtable.Tables`."""
     problems: Ints
     """(problems, 3): map, index into `PROBLEM_CODES`, place in the data."""
 
 
 def render(data: Octets, at: Ints, size: Ints, compiled: bool) -> Maps:
-    """Render the maps that are the values of `size[e]` octets, constructor included, from `data[at[e]]` on."""
+    """Render the maps that are the values of `size[e]` bytes, constructor included, from `data[at[e]]` on."""
     total, n = int(size.sum()), len(at)
     octets = np.empty(GROWTH * total + 2 * n, np.uint8)
     sizes, trace = np.empty(n, np.int64), np.empty((n, 2), np.int64)
@@ -180,7 +180,7 @@ def write_text(texts: Array, which: int, out: Array, j: int) -> int:
 
 @kernel
 def write_octets(data: Array, p: int, end: int, out: Array, j: int) -> int:
-    """Write octets as hexadecimal digits; returns where that ends."""
+    """Write bytes as hexadecimal digits; returns where that ends."""
     for k in range(p, end):
         j = write_hex(data[k], out, j)
     return j
@@ -188,7 +188,7 @@ def write_octets(data: Array, p: int, end: int, out: Array, j: int) -> int:
 
 @kernel
 def write_uuid(data: Array, p: int, out: Array, j: int) -> int:
-    """Write a UUID of 16 octets (RFC 9562, section 4); returns where it ends."""
+    """Write a UUID of 16 bytes (RFC 9562, section 4); returns where it ends."""
     for k in range(16):
         if k in (4, 6, 8, 10):
             out[j] = MINUS
@@ -201,7 +201,7 @@ def write_uuid(data: Array, p: int, out: Array, j: int) -> int:
 def write_scalar(
     data: Array, p: int, end: int, kind: int, escapes: Array, texts: Array, out: Array, j: int
 ) -> int:  # fmt: skip
-    """Write the value whose octets behind constructor and size are these; returns where it ends."""
+    """Write the value whose bytes behind constructor and size are these; returns where it ends."""
     if kind == NULL:
         return write_text(texts, T_NULL, out, j)
     if kind == TRUE or (kind == BOOLEAN and data[p] != 0):
@@ -249,7 +249,7 @@ def render_maps(
     """Render all maps; `stack` holds the levels around the one at hand.
 
     Every item is measured before it is written, within its level. Floats are left out and listed in `floats`: place in
-    `out`, map, place in `data`, width. `used` gets the octets of `out`, the floats and the problems.
+    `out`, map, place in `data`, width. `used` gets the bytes of `out`, the floats and the problems.
     """
     j = 0
     n_floats = 0
@@ -319,7 +319,7 @@ def render_maps(
                 if after > end or value > end:
                     broken = TABLE_MALFORMED
                 elif (element >= 0 and after == start) or (named and kind in (LIST, MAP, ARRAY, FLOAT)):
-                    broken = TABLE_TYPE_UNKNOWN  # items of no octets could be as many as they like
+                    broken = TABLE_TYPE_UNKNOWN  # items of no bytes could be as many as they like
                 elif kind in (LIST, MAP, ARRAY) and after - value < value - i:
                     broken = TABLE_MALFORMED
             if broken >= 0:

@@ -29,10 +29,10 @@ BOTH = 3
 MARKED_ENDS = False
 """Frames end where their lengths say, and with nothing else."""
 PORTS = (5552, 5551)
-"""Where brokers listen: frames in a record may be the last octets of a frame, and would tell who is the client."""
+"""Where brokers listen: frames in a record may be the last bytes of a frame, and would tell who is the client."""
 BROKERS = PORTS
 HIDES_NONE = 9
-"""In a hole that is shorter no frame with a body can begin."""
+"""In a gap that is shorter no frame with a body can begin."""
 
 
 @kernel
@@ -57,7 +57,7 @@ def layout_row(key: int, version: int, from_client: bool, layouts: Array, sender
 
 @kernel
 def old_chunk(data: Array, at: int, octets: int) -> bool:
-    """Whether a chunk of this many octets has the header of early 2021, by exact fit; `octets` is beyond all reads."""
+    """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `octets` is beyond all reads."""
     if octets < CHUNK_HEADER_2021:
         return False
     body = u32(data, at + CHUNK_DATA_LENGTH)
@@ -70,7 +70,7 @@ def old_chunk(data: Array, at: int, octets: int) -> bool:
 
 @kernel
 def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
-    """Octets of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
+    """Bytes of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
 
     Of a delivery whose chunk's header is there and agrees with its length, the complement of its octets: that is
     as good as a second frame.
@@ -109,7 +109,7 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Octets of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     A delivery whose chunk is in order counts twice. Requests and answers must be of their senders.
     """
@@ -133,7 +133,7 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether a frame may begin at p; most octets are settled by the upper ones of key and version."""
+    """Whether a frame may begin at p; most bytes are settled by the upper ones of key and version."""
     likely: bool = data[p + 4] & 0x7F == 0 and data[p + 6] == 0
     return likely
 
@@ -163,7 +163,7 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
 
 @kernel
 def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
-    """Where whole frames begin in octets of a protocol that is not known, or -1.
+    """Where whole frames begin in bytes of a protocol that is not known, or -1.
 
     At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
     must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence

@@ -13,16 +13,16 @@ GZIP_WINDOW = 31
 MEMBERS = 16
 """Members of one sub-batch, at most: there is one, and each more costs a copy of the rest."""
 SNAPPY_BLOCK = 65_536
-"""Octets in a chunk of snappy's framing format, unpacked (framing format, section 4.2)."""
+"""Bytes in a chunk of snappy's framing format, unpacked (framing format, section 4.2)."""
 
 
 def unpack(octets: memoryview, coding: int, size: int) -> bytes | None:
-    """The octets of a sub-batch.
+    """The bytes of a sub-batch.
 
     Args:
         octets: as stored.
         coding: 1 to 4; what else there is cannot be read.
-        size: octets announced; -1 when they were not.
+        size: bytes announced; -1 when they were not.
 
     Returns:
         None when they cannot be read, or are more than announced or than `limits.SUB_BATCH`.

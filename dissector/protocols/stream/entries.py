@@ -26,15 +26,15 @@ from amqpscope.dissector.protocols.stream.layout import (
 
 NULL = 0xFFFF
 NEW_HEAD, OLD_HEAD = 11, 7
-"""Octets of a sub-batch's head; the shorter one, of early 2021, does not tell the size when unpacked."""
+"""Bytes of a sub-batch's head; the shorter one, of early 2021, does not tell the size when unpacked."""
 
 
 @proven
 def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
-    """Octets of the head of a sub-batch; 0 when there is too little to see, -1 when neither head fits.
+    """Bytes of the head of a sub-batch; 0 when there is too little to see, -1 when neither head fits.
 
-    Where a new head makes sense it is one: the stored size stays within `limit`, and is that of the unpacked octets
-    when these are not packed. In an old one the same place holds the first octets of the data.
+    Where a new head makes sense it is one: the stored size stays within `limit`, and is that of the unpacked bytes
+    when these are not packed. In an old one the same place holds the first bytes of the data.
 
     Bounds: p is not below 0, and nothing is read from `end` on, which is not beyond the data.
     """
@@ -59,11 +59,11 @@ def read_entries(
 ) -> int:  # fmt: skip
     """Read the entries of all regions; returns how many there are in all.
 
-    A region is octets from `at` to `end`, of which `at` is moved behind the last entry read; `left` is how many entries
+    A region is bytes from `at` to `end`, of which `at` is moved behind the last entry read; `left` is how many entries
     there must be, and becomes how many were not found. `limit` is where the frame ends, or would if it were all there.
 
     Bounds: p is not below `at`, and nothing is read from e on, which is not beyond the data. An entry has at least the
-    octets that `entries` has room for one column each.
+    bytes that `entries` has room for one column each.
     """
     n = 0
     for r in range(len(at)):
@@ -216,7 +216,7 @@ def read_mixed(
 
 @kernel
 def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
-    """Octets that the entry at p has, as far as can be seen: at least those up to `end`."""
+    """Bytes that the entry at p has, as far as can be seen: at least those up to `end`."""
     least: int = end - p
     q = p
     if kind != DELIVERED:
@@ -239,7 +239,7 @@ def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
 
 @kernel
 def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) -> None:
-    """How many whole messages there are in each unpacked sub-batch, up to `most`; the complement with octets left."""
+    """How many whole messages there are in each unpacked sub-batch, up to `most`; the complement with bytes left."""
     for b in range(len(at)):
         p = at[b]
         end = p + size[b]
@@ -254,7 +254,7 @@ def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) 
 def open_batches(data: Array, entries: Array, batches: Array, at: Array, counts: Array, records: Array) -> None:
     """Put all records in a row: messages as they are, sub-batches as the messages in them.
 
-    `batches` are the entries that are sub-batches, ascending, `at` where the octets of each lie unpacked, `counts` the
+    `batches` are the entries that are sub-batches, ascending, `at` where the bytes of each lie unpacked, `counts` the
     messages in them; of those that cannot be read one record stands for all.
 
     Bounds: `count_inner` saw the messages in the data; `records` has a column for each of them and of the others.

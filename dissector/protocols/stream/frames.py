@@ -215,7 +215,7 @@ def cross_hole(
     pieces: Array, i: int, at: int, conn: Array, walk: Array, row: int, faults: Array, fragments: Array, free: Array,
     control: Array,
 ) -> int:  # fmt: skip
-    """Take octets of a hole; return how many. The length of a body is known, so the walk goes on behind it."""
+    """Take bytes of a gap; return how many. The length of a body is known, so the walk goes on behind it."""
     left: int = pieces[S_LENGTH, i] - at
     if walk[row, W_STATE] == PAYLOAD:
         take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
@@ -232,7 +232,7 @@ def take_body(
     pieces: Array, i: int, p: int, left: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array,
     free: Array, control: Array,
 ) -> int:  # fmt: skip
-    """Take octets of a body that does not lie in one piece; returns how many."""
+    """Take bytes of a body that does not lie in one piece; returns how many."""
     take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
     wanted = min(take, walk[row, W_KEEP])
     if (

@@ -16,27 +16,27 @@ from amqpscope.spec.model import Protocol
 # Rows of `frames`, one column a frame.
 (
     R_SLOT, R_SIDE, R_NO, R_LAYOUT, R_KEY, R_VERSION, R_SIZE,  # R_LAYOUT: index of the layout, -1: unknown
-    R_OFFSET, R_LENGTH,  # the body's octets that are there, up to the first hole or as many as are kept
-    R_CUT, R_MISSING,  # 1: fields lie in a hole or beyond a limit; octets in holes
+    R_OFFSET, R_LENGTH,  # the body's bytes that are there, up to the first gap or as many as are kept
+    R_CUT, R_MISSING,  # 1: fields lie in a gap or beyond a limit; bytes in gaps
     R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
     R_POS,
-    R_BODY,  # octets of the body that lie together from R_OFFSET on; R_LENGTH of them have columns
-    R_PARTED,  # octets of the body that were handed on before these, as parts
+    R_BODY,  # bytes of the body that lie together from R_OFFSET on; R_LENGTH of them have columns
+    R_PARTED,  # bytes of the body that were handed on before these, as parts
     R_HEIGHT,
 ) = range(21)  # fmt: skip
 
-# Rows of `parts`: octets of a publish or delivery that is not complete, in order. P_BEFORE is the number of frames that
+# Rows of `parts`: bytes of a publish or delivery that is not complete, in order. P_BEFORE is the number of frames that
 # were complete before.
 P_BEFORE, P_SLOT, P_SIDE, P_LAYOUT, P_SIZE, P_PARTED, P_OFFSET, P_LENGTH, P_HEIGHT = range(9)
 PART = 1 << 20
-"""Octets of an unfinished publish or delivery that are enough for a part; more than there are before the entries."""
+"""Bytes of an unfinished publish or delivery that are enough for a part; more than there are before the entries."""
 
 # Rows of `entries`: messages, and sub-batches of them. When these are opened, each record has a column.
 (
-    E_REGION,  # index of the octets that they were in
+    E_REGION,  # index of the bytes that they were in
     E_ORDINAL,  # records before it in its region, by the counts announced
     E_NUMBER, E_LARGE,  # publishing id; 1: it does not fit into 63 bits, -1: there is none
-    E_OFFSET, E_LENGTH, E_MISSING,  # octets that are there, and how many lie in a hole
+    E_OFFSET, E_LENGTH, E_MISSING,  # bytes that are there, and how many lie in a gap
     E_CODING, E_COUNT, E_SIZE,  # of a sub-batch: coding (else -1), records announced, size when unpacked (-1: unsaid)
     E_FILTER, E_FILTER_LENGTH,  # filter value; length -1: none
     E_OPEN,  # 0: a sub-batch that cannot be read, else 1
@@ -45,13 +45,13 @@ PART = 1 << 20
 PUBLISHED, FILTERED, DELIVERED = 1, 2, 3
 """What entries are like: those of publish, of its second version, of a chunk."""
 WHOLE, CUT, MORE = range(3)
-"""How octets end: with the frame, at a hole, or with more to come."""
+"""How bytes end: with the frame, at a gap, or with more to come."""
 
 FAULTS = (
     *framing.FAULTS,
     "command-unknown",  # value: key << 16 | version
     "chunk-crc-wrong",  # value: the CRC that the data have
-    "records-malformed",  # value: octets not read
+    "records-malformed",  # value: bytes not read
     "record-count-wrong",  # value: records found
     "sub-batch-unreadable",  # value: its coding
     "integer-too-large",  # value: 0 for publishing ids beyond 63 bits, else as the following
@@ -87,9 +87,9 @@ L_INDEX, L_KEEP, L_WIDTH = range(3)
 
 
 def layout_table(protocol: Protocol, plan: Plan) -> Ints:
-    """What is behind a frame's head: index of the first layout in `protocol.methods` (-1: none), octets to keep of it.
+    """What is behind a frame's head: index of the first layout in `protocol.methods` (-1: none), bytes to keep of it.
 
-    Of most layouts all octets are kept; of those that end in `rest`, the octets before that.
+    Of most layouts all bytes are kept; of those that end in `rest`, the bytes before that.
     """
     table = np.full((2 * COMMANDS * VERSIONS, L_WIDTH), -1, np.int64)
     for index, method in reversed(list(enumerate(protocol.methods))):

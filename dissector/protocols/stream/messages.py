@@ -73,7 +73,7 @@ class Records:
         self.texts = tracking.texts(protocol)
         self.reader = Reader(compiled, keep_bodies)
         self.heads = np.zeros(len(protocol.methods), np.int64)
-        """Octets in front of the entries, of the layouts that have such; else 0."""
+        """Bytes in front of the entries, of the layouts that have such; else 0."""
         self.kinds = np.zeros(len(protocol.methods), np.int64)
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
@@ -94,7 +94,7 @@ class Records:
     def long_frames(self, rows: Ints, parts: Ints, buffer: Buffer) -> None:
         """Take parts of long frames, and the last part of those that are complete now.
 
-        Of these, `rows` get the octets in front of the entries, put where their fields can be read.
+        Of these, `rows` get the bytes in front of the entries, put where their fields can be read.
         """
         ends = np.flatnonzero(rows[sl.R_PARTED] > 0)
         events = [(int(parts[sl.P_BEFORE, k]), 0, k) for k in range(parts.shape[1])]

@@ -66,7 +66,7 @@ class Stream:
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Octets of unfinished frames, which must outlive their batch."""
+        """Bytes of unfinished frames, which must outlive their batch."""
         return self.framing.ranges
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
@@ -128,5 +128,5 @@ class Stream:
             yield StreamFaults(cuts)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Octets passed over in the searches at hand, both directions together."""
+        """Bytes passed over in the searches at hand, both directions together."""
         return self.framing.skipped(slots)

@@ -1,6 +1,6 @@
 """Records of publishes and chunks: their entries read, sub-batches opened, counts and CRCs checked.
 
-Octets of a frame that lie together are a region. Most frames are one; a long one comes in parts, of which each is a
+Bytes of a frame that lie together are a region. Most frames are one; a long one comes in parts, of which each is a
 region with what its predecessor left over, so that a frame never lies together as a whole.
 """
 
@@ -28,11 +28,11 @@ ID_OCTETS = 8
 ENTRY_OCTETS = 12
 """Of a published entry, at least."""
 LARGE_HEAD = 64
-"""Octets of a long entry that must be there before it is hashed as it comes: they show what it begins with."""
+"""Bytes of a long entry that must be there before it is hashed as it comes: they show what it begins with."""
 
 
 class Regions(NamedTuple):
-    """Octets to read: (n,) each, as `entries.read_entries` has them, and the CRC and count that the chunk says."""
+    """Bytes to read: (n,) each, as `entries.read_entries` has them, and the CRC and count that the chunk says."""
 
     at: Ints
     end: Ints
@@ -59,26 +59,26 @@ class Long:
 
     kind: int
     head: bytes
-    """The octets in front of the entries."""
+    """The bytes in front of the entries."""
     left: int
     """Entries still to come."""
     data_left: int
-    """Octets of entries still to come."""
+    """Bytes of entries still to come."""
     crc: int = 0
     records: int = 0
     waiting: list[Array] = field(default_factory=list)
-    """Octets of an entry that is not complete."""
+    """Bytes of an entry that is not complete."""
     waiting_octets: int = 0
     need: int = 0
-    """Octets that this entry has, as far as is known."""
+    """Bytes that this entry has, as far as is known."""
     found: list[tuple[Ints, dict[str, pa.Array]]] = field(default_factory=list)
     wrong: list[tuple[int, int]] = field(default_factory=list)
     given_up: int = 0
-    """Octets passed over, because a bound was reached or the entries were broken."""
+    """Bytes passed over, because a bound was reached or the entries were broken."""
     limited: bool = False
     """It was a bound."""
     held: int = 0
-    """Octets that are kept until the frame is complete."""
+    """Bytes that are kept until the frame is complete."""
     large: "Large | None" = None
 
 
@@ -90,7 +90,7 @@ class Large:
     size: int
     left: int
     held: sections.Sections
-    """What its first octets tell."""
+    """What its first bytes tell."""
     lanes: Array
     tail: Array
 
@@ -271,7 +271,7 @@ class Reader:
     # ------------------------------------------------------------------------------------------------- long frames
 
     def part(self, long: Long, offset: int, length: int, buffer: Buffer) -> None:
-        """Take octets of a long frame, `length` of them from `offset` on."""
+        """Take bytes of a long frame, `length` of them from `offset` on."""
         length = min(length, long.data_left)
         if long.kind == sl.DELIVERED:
             long.crc = zlib.crc32(buffer.data[offset : offset + length].data, long.crc)

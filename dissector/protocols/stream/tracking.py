@@ -22,10 +22,10 @@ SNAPSHOT = 2
 """Type of a chunk that is a snapshot."""
 SEQUENCE, MOST_KINDS = 0, 3
 ROOM = 40
-"""Octets that each of the fixed texts has in the table, its length in front."""
+"""Bytes that each of the fixed texts has in the table, its length in front."""
 NAME, CHUNK, VALUE, END = range(MOST_KINDS, MOST_KINDS + 4)
 GROWTH, LEAST = 8, 9
-"""An octet becomes at most this many; an item without a kind has at least this many."""
+"""A byte becomes at most this many; an item without a kind has at least this many."""
 
 
 def texts(protocol: Protocol) -> Octets:
@@ -46,11 +46,11 @@ def render(
     """The column `tracking` of n frames, and which entries do not end where their items do.
 
     Args:
-        data: the octets.
+        data: the bytes.
         n: frames.
         row: (k,) frames that have tracking data, ascending.
         at: (k,) where these are.
-        size: (k,) octets of them.
+        size: (k,) bytes of them.
         kind: (k,) type of the chunk; of a chunk of records it is its trailer.
         table: as `texts`.
         compiled: whether the kernels run compiled.
@@ -92,7 +92,7 @@ def render_items(
     data: Array, at: Array, size: Array, kind: Array, table: Array, escapes: Array, out: Array, sizes: Array,
     torn: Array,
 ) -> int:  # fmt: skip
-    """Render all items as JSON; returns the octets written."""
+    """Render all items as JSON; returns the bytes written."""
     j = 0
     for e in range(len(at)):
         begin = j
