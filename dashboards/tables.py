@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from amqpscope import spec
-from amqpscope.dissector.columns import TYPES
-from amqpscope.dissector.output import NOTE, digest
+from amqpscope.dissector.fields.columns import TYPES
+from amqpscope.dissector.tables.output import NOTE, digest
 from amqpscope.errors import Error, MissingError
 
 DISSECTED = (

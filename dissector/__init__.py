@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["CaptureError", "Dissector", "Options", "read"]
 
 _HOMES = {
-    "CaptureError": "amqpscope.dissector.input",
+    "CaptureError": "amqpscope.dissector.capture.input",
     "Dissector": "amqpscope.dissector.dissector",
     "Options": "amqpscope.dissector.dissector",
     "read": "amqpscope.dissector.reading",

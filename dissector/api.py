@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.cli import verdict_rows
+from amqpscope.dissector.cli.printers import Peers, objects
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.handshakes import listing, source
-from amqpscope.dissector.lines import Peers, objects
+from amqpscope.dissector.handshakes import listing
 from amqpscope.dissector.reading import Paths, Reading
-from amqpscope.dissector.sources import find
 from amqpscope.spec import handshakes as rules
 from amqpscope.spec.model import Protocol
 
@@ -75,7 +76,7 @@ def handshakes(
     """
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog, handshakes=True)
     named = _named(paths)
-    return _verdicts(source.tables_at(named) or Reading(find(named), options), options)
+    return _verdicts(verdict_rows.tables_at(named) or Reading(find(named), options), options)
 
 
 def _named(paths: Paths) -> list[str]:
@@ -91,5 +92,5 @@ def _frames(reading: Reading) -> Iterator[dict[str, Any]]:
 
 def _verdicts(found: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
     known = rules.load()
-    for row in source.rows(found, options):
+    for row in verdict_rows.rows(found, options):
         yield listing.as_dict(row, known)

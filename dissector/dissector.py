@@ -13,22 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector import detect, framing, limits
-from amqpscope.dissector.amqp091 import layout as ly
-from amqpscope.dissector.amqp091.protocol import Amqp091, Faults, Frames, Messages
-from amqpscope.dissector.amqp10.frames import Amqp10
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.burden import Burden, most
-from amqpscope.dissector.capture import PacketBatch
-from amqpscope.dissector.carry import Buffer, Carried, Ranges, gather, move
-from amqpscope.dissector.connections import Closed, Connections
-from amqpscope.dissector.handshakes.layers import Layers
-from amqpscope.dissector.holes import Holes
-from amqpscope.dissector.merging import Decoded
-from amqpscope.dissector.packets import PacketDecoder, PacketReport, SegmentBatch
-from amqpscope.dissector.stream.messages import StreamMessages, faults_of
-from amqpscope.dissector.stream.protocol import Stream, StreamFaults, StreamFrames
-from amqpscope.dissector.tables import Ends, Tables
+from amqpscope.dissector.capture.model import PacketBatch
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer, Ranges, Retained, gather, move
+from amqpscope.dissector.packets.decoder import PacketDecoder
+from amqpscope.dissector.packets.merging import Decoded
+from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
+from amqpscope.dissector.protocols import detection, framing
+from amqpscope.dissector.protocols.amqp091 import layout as ly
+from amqpscope.dissector.protocols.amqp091.protocol import Amqp091, Faults, Frames, Messages
+from amqpscope.dissector.protocols.amqp10.frames import Amqp10
+from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
+from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
+from amqpscope.dissector.protocols.stream.protocol import Stream, StreamFaults, StreamFrames
+from amqpscope.dissector.tables.connections import Closed, Connections
+from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
+from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.layout import (
     C_PROTOCOL,
     C_SYN,
@@ -51,22 +53,18 @@ SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts
 """Where rows begin and end, in tables whose rows are not of one moment."""
 STEPS = 64
 """How often it is seen that not too much is remembered, while as much may be."""
-Row = tuple[str, pa.RecordBatch]
-"""A table's name and some rows of it."""
-Work = Callable[[], list[Row]]
-"""Rows still to be made. It touches no state but its own."""
 
 
 Made = Frames | Messages | Faults | StreamFrames | StreamMessages | StreamFaults
 """What protocols hand on: matrices of rows whose columns are still to be made."""
 
 
-class Spoken(Protocol):
+class ProtocolStage(Protocol):
     """What a protocol does with the pieces of its connections."""
 
     @property
     def ranges(self) -> Sequence[Ranges]:
-        """Octets that must outlive their batch."""
+        """Bytes that must outlive their batch."""
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
@@ -78,7 +76,7 @@ class Spoken(Protocol):
         """Forget connections that are over, and hand on what was under way."""
 
     def skipped(self, slots: Ints) -> Ints:
-        """Octets passed over in the searches at hand."""
+        """Bytes passed over in the searches at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +117,21 @@ class Dissector:
         self.reports: list[PacketReport] = []
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
-        self.burden = Burden()
-        self.stream = Stream(compiled, self.options.bodies == "full", self.burden)
-        self.detector = detect.Detector(self.protocol, self.options.ports, compiled, self.stream.layouts, self.burden)
+        self.accounting = MemoryAccounting()
+        self.stream = Stream(compiled, self.options.bodies == "full", self.accounting)
+        self.detector = detection.Detector(
+            self.protocol, self.options.ports, compiled, self.stream.layouts, self.accounting
+        )
         self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
-        self.connections = Connections(self.protocol, compiled, self.burden, self.options.ports)
-        self.protocols: dict[int, Spoken] = {
-            detect.AMQP_0_9_1: self.amqp091, detect.STREAM: self.stream,
-            detect.AMQP_1_0: Amqp10(compiled, self.connections.count, Layers(self.connections.story, self.burden)),
+        self.connections = Connections(self.protocol, compiled, self.accounting, self.options.ports)
+        self.protocols: dict[int, ProtocolStage] = {
+            detection.AMQP_0_9_1: self.amqp091, detection.STREAM: self.stream,
+            detection.AMQP_1_0: Amqp10(
+                compiled, self.connections.count, Amqp10Handshakes(self.connections.record, self.accounting)
+            ),
         }  # fmt: skip
         """The protocols that are decoded, by their number in a connection's state."""
-        self.tls = Tls(self.options.keylog, self.burden, compiled)
+        self.tls = Tls(self.options.keylog, self.accounting, compiled)
         if self.options.handshakes:
             self.amqp091.select = self.connections.methods.telling
             self.stream.select = self.connections.commands.telling
@@ -137,12 +139,12 @@ class Dissector:
             Frames: self._frames, Messages: self._messages,
             StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
         }  # fmt: skip
-        self.holes = Holes()
+        self.holes = Gaps()
         self.over = False
         self.read = 0
-        """Octets that may have been remembered, of all that was read."""
+        """Bytes that may have been remembered, of all that was read."""
         self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
-        self.carried = Carried.nothing(self._ranges)
+        self.carried = Retained.nothing(self._ranges)
 
     @property
     def _ranges(self) -> list[Ranges]:
@@ -178,7 +180,7 @@ class Dissector:
             for out in self.tcp.feed(segments, buffer):
                 yield from self._take(out, buffer)
             yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
-            if weigh and self.burden.total > limits.REMEMBERED:
+            if weigh and self.accounting.total > limits.REMEMBERED:
                 yield from self._lighten(segments, buffer)
         self.carried = gather(self._ranges, buffer.data, self.compiled)
 
@@ -188,19 +190,19 @@ class Dissector:
         self.over = True
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
-        self.carried = Carried.nothing(self._ranges)
+        self.carried = Retained.nothing(self._ranges)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
         """These segments, and whether it is to be seen behind them that not too much is remembered.
 
-        That is after every so many octets that may be remembered, however segments come in batches; where they cannot
+        That is after every so many bytes that may be remembered, however segments come in batches; where they cannot
         be too many it need not be seen.
         """
         step = limits.REMEMBERED // STEPS
-        read = self.read + np.cumsum(most(segments.caplen))
+        read = self.read + np.cumsum(most_retained(segments.caplen))
         before, self.read = self.read, int(read[-1]) if len(read) else self.read
         waiting = int(self.tcp.control[K_WAITING])
-        if self.burden.total + waiting + self.read - before <= limits.REMEMBERED:
+        if self.accounting.total + waiting + self.read - before <= limits.REMEMBERED:
             yield segments, False
             return
         begin = 0
@@ -210,11 +212,11 @@ class Dissector:
         yield segments.cut(slice(begin, None)), False
 
     def held(self) -> Iterator[tuple[int, int, bool]]:
-        """Connections of which octets wait for others: slot, side, and whether their beginning is what is missing."""
+        """Connections of which bytes wait for others: slot, side, and whether their beginning is what is missing."""
         conn = self.tcp.conn
         for slot, side in self.detector.holding(conn):
             yield slot, side, bool(conn[slot, C_SYN] == 0)
-        for number, framed in ((detect.AMQP_0_9_1, self.amqp091), (detect.STREAM, self.stream)):
+        for number, framed in ((detection.AMQP_0_9_1, self.amqp091), (detection.STREAM, self.stream)):
             mine = (conn[:, C_USED] == 1) & (conn[:, C_PROTOCOL] == number)
             yield from framed.framing.holding(np.flatnonzero(mine))
         for row in np.flatnonzero(self.tcp.half[:, H_COUNT]).tolist():
@@ -223,7 +225,7 @@ class Dissector:
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """End the connections of which most is remembered, and tell it at the last of these segments."""
-        slots = self.burden.heaviest()
+        slots = self.accounting.heaviest()
         for out in self.tcp.end(slots):
             yield from self._take(out, buffer)
         told = f"more than {limits.REMEMBERED} octets of open connections were remembered: {len(slots)} ended here"
@@ -258,9 +260,9 @@ class Dissector:
         sealed = self.tls.mine(pieces[S_SLOT])
         rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, conn)
         for slot, skipped in self.detector.decided.items():
-            if conn[slot, C_PROTOCOL] == detect.TLS:
+            if conn[slot, C_PROTOCOL] == detection.TLS:
                 begun = bool(conn[slot, C_SYN] != 0 and skipped == 0)
-                self.connections.story(slot).tls = self.tls.begin(slot, begun, len(conn))
+                self.connections.record(slot).tls = self.tls.begin(slot, begun, len(conn))
         new = self.tls.mine(rest[S_SLOT])
         if sealed is None and new is None:
             return rest
@@ -279,7 +281,7 @@ class Dissector:
             if slot not in self.detector.opened:
                 self.detector.opened.add(slot)
                 self.tcp.conn[slot, C_PROTOCOL] = 0
-                self.connections.story(slot).open()
+                self.connections.record(slot).open()
         self.connections.begin(pieces, buffer.data, inside=True)
         return self.detector.sort(pieces, buffer, self.tcp.conn)
 
@@ -304,7 +306,7 @@ class Dissector:
             return
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
-        # Where octets were passed over, the first piece may begin anywhere, though the SYN was seen.
+        # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
         states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), framing.HEAD, framing.SEARCH)
         spoken = conn[slots, C_PROTOCOL]
         for number, protocol in self.protocols.items():
@@ -323,19 +325,19 @@ class Dissector:
                     yield self._work(made, buffer, conn)
                 self._skip(slots, protocol.skipped(slots))
         for slot, probe in self.detector.forget(ended).items():
-            self.connections.story(slot).skipped += probe.skipped
+            self.connections.record(slot).skipped += probe.skipped
             if slot in self.tls.sessions:
-                conn[slot, C_PROTOCOL] = detect.TLS
+                conn[slot, C_PROTOCOL] = detection.TLS
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
         self.tls.free(ended)
-        self.burden.forget(ended)
+        self.accounting.forget(ended)
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:
-        """Count octets that were passed over."""
+        """Count bytes that were passed over."""
         for i in np.flatnonzero(octets).tolist():
-            self.connections.story(int(slots[i])).skipped += int(octets[i])
+            self.connections.record(int(slots[i])).skipped += int(octets[i])
 
     def _work(self, made: Made, buffer: Buffer, conn: Ints) -> Work:
         """Note what state must know of these rows now; what is left is to make them."""

@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope import spec
-from amqpscope.dissector import kernel
-from amqpscope.dissector.arrow import array, of_rows
-from amqpscope.dissector.capture import CaptureFile, CaptureInfo, PacketBatch, Problem
-from amqpscope.dissector.columns import TYPES
-from amqpscope.dissector.dissector import Dissector, Options, Row, Work
-from amqpscope.dissector.live import Watch
-from amqpscope.dissector.merging import Capture, Decoded, merge
-from amqpscope.dissector.sources import Source, find, octets
-from amqpscope.dissector.tables import NAMES, record_batch, schema
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem
+from amqpscope.dissector.capture.sources import Source, find, octets
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.fields.arrow import array, of_rows
+from amqpscope.dissector.fields.columns import TYPES
+from amqpscope.dissector.kernels import kernel
+from amqpscope.dissector.packets.merging import Capture, Decoded, merge
+from amqpscope.dissector.tables.rows import NAMES, Row, Work, record_batch, schema
 from amqpscope.spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -31,13 +32,13 @@ LINK_NAMES = {
 }  # fmt: skip
 """Link types by their number in capture files (https://www.tcpdump.org/linktypes.html)."""
 LEAST_BATCH = 1 << 18
-"""Octets of a capture taken at a time at least, however many are read side by side."""
+"""Bytes of a capture taken at a time at least, however many are read side by side."""
 MAX_CLOCK_STEPS = 1000
 """Anomalies `clock-step` listed per capture."""
 
 
 @dataclass(slots=True)
-class Seen:
+class CaptureSummary:
     """What was seen of one capture.
 
     Attributes:
@@ -61,9 +62,9 @@ class Reading:
     Args:
         sources: the captures, in the order in which they are read.
         options: what to dissect and how.
-        progress: called with the octets of input taken since the last call.
+        progress: called with the bytes of input taken since the last call.
         compiled: run kernels compiled; None decides by the size of the input.
-        batch_bytes: octets of capture taken at a time.
+        batch_bytes: bytes of capture taken at a time.
         watch: waits for what is still being made, and may end it.
 
     Attributes:
@@ -82,7 +83,7 @@ class Reading:
     ) -> None:
         self.sources = sources
         self.options = options or Options()
-        self.seen: list[Seen] = []
+        self.seen: list[CaptureSummary] = []
         self.pending: list[Work] = []
         self.progress = progress or (lambda octets: None)
         self.batch_bytes = batch_bytes
@@ -133,11 +134,11 @@ class Reading:
         file = CaptureFile(
             source.path, source.given, index, batch_bytes=size, compiled=self.compiled, alone=alone, watch=self.watch
         )  # fmt: skip
-        seen = Seen(source.name, file.info)
+        seen = CaptureSummary(source.name, file.info)
         self.seen.append(seen)
         return self._decoded(source, file, seen)
 
-    def _decoded(self, source: Source, file: CaptureFile, seen: Seen) -> Iterator[Decoded]:
+    def _decoded(self, source: Source, file: CaptureFile, seen: CaptureSummary) -> Iterator[Decoded]:
         taken, steps, last = 0, 0, None
         for batch in file:
             decoded = self.dissector.decode(batch)

@@ -36,7 +36,7 @@ class Analyze:
             amqpscope.pipelines.output.OutputError: the output cannot be written.
             amqpscope.pipelines.session.SessionError: Spark does not start.
         """
-        from amqpscope.dissector.output import digest  # noqa: PLC0415
+        from amqpscope.dissector.tables.output import digest  # noqa: PLC0415
         from amqpscope.pipelines.analysis import analyze, jobs  # noqa: PLC0415 - Spark is slow to import
         from amqpscope.pipelines.output import Output  # noqa: PLC0415
         from amqpscope.pipelines.reader import dissected, read_note  # noqa: PLC0415

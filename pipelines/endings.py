@@ -93,6 +93,6 @@ def unanswered(waits: Column, other_close: str, lost: Column | None = None) -> t
     when = sf.coalesce(end["ts_ns"], waits["ts_ns"])
     if lost is not None:
         swallowed = lost.isNotNull() & sf.coalesce(lost["since"] < end["frame_no"], sf.lit(True))
-        by = sf.when(swallowed, "hole").otherwise(by)
+        by = sf.when(swallowed, "gap").otherwise(by)
         when = sf.when(swallowed, lost["ts_ns"]).otherwise(when)
     return sf.when(discarded, "discarded").otherwise(by), sf.when(discarded, close["ts_ns"]).otherwise(when)

@@ -9,7 +9,7 @@ from amqpscope.pipelines.buckets import running
 from amqpscope.pipelines.schemas import conform
 
 _DIRECTION = ("connection_id", "from_client")
-_LOST = ("tcp-hole", "octets-skipped")
+_LOST = ("tcp-gap", "bytes-skipped")
 
 
 def heartbeats(
@@ -34,7 +34,7 @@ def heartbeats(
     times = ("first_ts_ns", "ts_ns")
     shown = frames.select(*_DIRECTION, "frame_no", *times, sf.lit(False).alias("lost"))
     lost = anomalies.where(sf.col("code").isin(*_LOST) & sf.col("frame_no").isNotNull())
-    hole = (sf.col("code") == "tcp-hole").alias("lost")
+    hole = (sf.col("code") == "tcp-gap").alias("lost")
     shown = shown.unionByName(lost.select(*_DIRECTION, "frame_no", *times, hole))
     bounds = _bounds(frames, connections)
     begin, end, interval = sf.col("begin_ns"), sf.col("end_ns"), sf.col("interval_ns")

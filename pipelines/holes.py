@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from amqpscope.pipelines.buckets import CHANNEL, once, running
 
 CODES = (
-    "tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
+    "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
 )  # fmt: skip
 """Anomalies behind which frames of that direction may be missing."""
 

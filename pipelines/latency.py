@@ -56,7 +56,7 @@ _USED = {
     "transit": ("all", "exchange", "routing_key"),
 }
 _GROUP = ("metric", "grouping", *COLUMNS)
-_CENSORED = ("capture-end", "hole")
+_CENSORED = ("capture-end", "gap")
 
 
 def bucket_of(value: Column) -> Column:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from amqpscope import spec
-from amqpscope.dissector.output import NOTE
+from amqpscope.dissector.tables.output import NOTE
 from amqpscope.errors import Error
 
 

@@ -95,7 +95,7 @@ def _settled(frames: DataFrame, settlements: DataFrame, places: DataFrame | None
     )
     left = acknowledged.unionByName(voided)
     if places is not None:
-        holed = pushed.where(sf.col("ended_by") == "hole").select(
+        holed = pushed.where(sf.col("ended_by") == "gap").select(
             *CHANNEL, sf.col("consumer_tag").alias("consumer"), sf.col("end_ts_ns").alias("ts_ns")
         )
         lost = places.where("from_client").groupBy("connection_id", "ts_ns").agg(sf.min("frame_no").alias("frame_no"))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope import dissector, spec
-from amqpscope.dissector.output import NOTE
+from amqpscope.dissector.tables.output import NOTE
 from amqpscope.errors import Error, MissingError
 from amqpscope.pipelines.schemas import schema
 

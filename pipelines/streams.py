@@ -14,7 +14,7 @@ PROTOCOL = "rabbitmq-stream"
 SUBSCRIPTION = ("connection_id", "subscription_id")
 OK, CHALLENGE = 1, 10
 """Response codes of what went well."""
-LOST = ("tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large")
+LOST = ("tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large")
 """Anomalies behind which frames of that direction may be missing."""
 
 _union = partial(DataFrame.unionByName, allowMissingColumns=True)
@@ -110,7 +110,7 @@ def unanswered(frame_no: Column, other_close: Column, other_hole: Column) -> tup
     no = sf.lit(False)
     discarded = sf.coalesce(frame_no > other_close["frame_no"], no)
     lost = sf.coalesce(other_hole["frame_no"] > frame_no, no)
-    by = sf.when(lost, "hole").otherwise(sf.coalesce(sf.col("over.by"), sf.lit("capture-end")))
+    by = sf.when(lost, "gap").otherwise(sf.coalesce(sf.col("over.by"), sf.lit("capture-end")))
     when = sf.when(lost, other_hole["ts_ns"]).otherwise(sf.col("over.ts_ns"))
     return sf.when(discarded, "discarded").otherwise(by), sf.when(discarded, other_close["ts_ns"]).otherwise(when)
 

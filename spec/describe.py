@@ -132,7 +132,7 @@ def overview(protocol: Protocol) -> list[str]:
             ["a class or method", "basic, basic.publish, publish, 60.40"],
             ["a table or column", "messages, delivery_tag"],
             ["a reply code", "406, precondition-failed; reply-code for all of them"],
-            ["an anomaly code", f"tcp-hole, frame-cut; anomalies for all {len(data.anomalies())}"],
+            ["an anomaly code", f"tcp-gap, frame-cut; anomalies for all {len(data.anomalies())}"],
             ["a verdict on a handshake", "vhost-not-found, refused"],
             ["an alert of TLS", "unknown_ca, protocol_version"],
             ["a protocol", f"{protocol.name} for its headers, constants and sources"],

@@ -11,8 +11,8 @@ import re
 import pytest
 
 from amqpscope import spec
-from amqpscope.dissector import program
-from amqpscope.dissector.arguments import PROTOCOLS
+from amqpscope.dissector.cli import program
+from amqpscope.dissector.cli.arguments import PROTOCOLS
 from amqpscope.spec.model import Table
 
 CAPTURES = ("--port", "--spec", "--keylog", "--from", "--to", "--bodies")

@@ -16,7 +16,7 @@ import pytest
 
 import amqpscope
 from amqpscope import dissector
-from amqpscope.dissector import program
+from amqpscope.dissector.cli import program
 
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "tests" / "captures"

@@ -269,7 +269,7 @@ def test_frames_around_a_hole(read: Any) -> None:
     assert pick(reference.messages(rows), "is_partial", "publish_seq", "body_size") == [(False, 1, 5), (True, 2, 100)]
     assert [row["hole_before"] for row in rows if row["method"] == "basic.ack"] == [0, 21, 0, 0]
     assert pick(reference.confirms(rows), "outcome", "ended_by", "end_ts_ns") == [
-        ("ack", None, None), ("none", "hole", T0 + 11 * MS),
+        ("ack", None, None), ("none", "gap", T0 + 11 * MS),
     ]  # fmt: skip
 
 

@@ -6,10 +6,10 @@ Facts that rules ask for (None where it is not known):
     amqp               bool: a broker's port, or anything of AMQP or streams was seen, or TCP failed: then it may be
     seen               `both`; `syn`: only requests to connect; `client`, `server`: packets of one side only
     begun              bool: the beginning of the connection was captured
-    holes              bool: octets are missing from the capture
+    gaps              bool: bytes are missing from the capture
     stage, state, turn where the dialogue came to, and whose turn it was
     syns, syn_acks     how often they were sent; `syn_ack`: bool
-    client_first, server_first   kind of the first octets of each side
+    client_first, server_first   kind of the first bytes of each side
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
     ended_by           who ended it first, by either: `client`, `server`, `none`
@@ -22,7 +22,7 @@ Facts that rules ask for (None where it is not known):
     unread             bool: parts of the handshake were not understood
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
-    tls, tls_*         see dissector/handshakes/secured.py
+    tls, tls_*         see dissector/handshakes/tls_facts.py
 """
 
 import ipaddress
@@ -32,12 +32,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from amqpscope.dissector.fields import REDACTED
-from amqpscope.dissector.handshakes import secured
-from amqpscope.dissector.handshakes.machine import Run, run
-from amqpscope.dissector.handshakes.memory import Memory
-from amqpscope.dissector.handshakes.sayings import NOTHING
-from amqpscope.dissector.handshakes.story import First, Step, Story, Where
+from amqpscope.dissector.fields.decoding import REDACTED
+from amqpscope.dissector.handshakes import tls_facts
+from amqpscope.dissector.handshakes.arguments import NOTHING
+from amqpscope.dissector.handshakes.cache import BoundedCache
+from amqpscope.dissector.handshakes.dialogue import Run, run
+from amqpscope.dissector.handshakes.record import ConnectionRecord, FirstBytes, PacketRef, Step
 from amqpscope.spec.handshakes import Handshakes, opening
 from amqpscope.spec.model import Protocol
 
@@ -53,7 +53,7 @@ AMQP_KINDS = frozenset({"amqp-0-9-1", "amqp-0-9", "amqp-0-8", "amqp-0-10", "amqp
 FIRST_KINDS = AMQP_KINDS | {"stream"}
 """What is only said at the beginning of a connection."""
 USUAL = ("amqp-0-9-1", "amqp-frames")
-"""First octets that say all by their kind."""
+"""First bytes that say all by their kind."""
 
 
 class Side(NamedTuple):
@@ -62,14 +62,14 @@ class Side(NamedTuple):
     packets: int
     """Without SYNs."""
     syns: int
-    syn: Where | None
+    syn: PacketRef | None
     end: str
     """`fin`, `rst` or empty."""
-    end_at: Where | None
+    end_at: PacketRef | None
     said_ns: int
     """Time of its last data; 0: none."""
-    again: Sequence[tuple[Where, int]] = ()
-    """Packets that were sent again, the first of them, with the octets that they carry; 0: SYN."""
+    again: Sequence[tuple[PacketRef, int]] = ()
+    """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
 
 
 class Tcp(NamedTuple):
@@ -78,7 +78,7 @@ class Tcp(NamedTuple):
     client: int
     sides: tuple[Side, Side]
     begun: bool
-    ack: Where | None
+    ack: PacketRef | None
     until_ns: int
     lost: bool
     protocol: str
@@ -88,7 +88,7 @@ class Tcp(NamedTuple):
     """The user named the port's protocol."""
 
 
-class Told(NamedTuple):
+class SidedStep(NamedTuple):
     """A step with the role of its side."""
 
     role: str
@@ -121,7 +121,7 @@ class Times(NamedTuple):
     over: int | None
     """The first FIN or RST."""
     done: list[int]
-    """Steps of the dialogue, and octets that are none."""
+    """Steps of the dialogue, and bytes that are none."""
     interval: int | None
     """The heartbeat, in seconds."""
     words: Mapping[str, str]
@@ -149,7 +149,7 @@ class Case:
 
     known: dict[str, Any]
     times: Times
-    steps: list[Told]
+    steps: list[SidedStep]
     run: Run
 
     def facts(self, tcp: Tcp, steps: list[Step]) -> Facts:
@@ -157,16 +157,16 @@ class Case:
         return Facts(self.known, lambda: self.times.facts(tcp, steps))
 
 
-def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, protocol: Protocol) -> Case:
+def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Handshakes, protocol: Protocol) -> Case:
     """The case of one connection; `steps` are those of its `timeline`."""
-    first = story.firsts[tcp.client], story.firsts[1 - tcp.client]
+    first = record.firsts[tcp.client], record.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
-    begun = tcp.begun or kinds[0] in FIRST_KINDS or secured.is_begun(story.tls)
-    told = [Told(ROLES[step.side != tcp.client], step) for step in steps]
+    begun = tcp.begun or kinds[0] in FIRST_KINDS or tls_facts.is_begun(record.tls)
+    told = [SidedStep(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
     usual = "rabbitmq-stream" if tcp.protocol == "unknown" and tcp.server[1] in STREAM_PORTS else "amqp-0-9-1"
     machine = handshakes.machines.get(tcp.protocol, handshakes.machines[usual])
-    # Behind the first end nobody goes on with the dialogue, though octets may still be under way.
+    # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
     spoken = any(side.said_ns for side in tcp.sides)  # so the server has accepted, seen or not
@@ -191,34 +191,35 @@ def gather(story: Story, tcp: Tcp, steps: list[Step], handshakes: Handshakes, pr
         "server_loopback": ipaddress.ip_address(tcp.server[0]).is_loopback,
         "server": f"[{tcp.server[0]}]:{tcp.server[1]}" if ":" in tcp.server[0] else f"{tcp.server[0]}:{tcp.server[1]}",
         "owed": state.owes,
-        "blocked": story.blocked is not None,
-        "blocked_reason": story.blocked or None,
+        "blocked": record.blocked is not None,
+        "blocked_reason": record.blocked or None,
     }
     known |= {
         f"{role}_first_doc": opening(side.octets).doc if side.octets else None
         for role, side in zip(ROLES, first, strict=True)
     }
-    known |= _ends(story, tcp, told) | _agreement(story, tcp.protocol) | _closing(story, protocol) | _refusal(story)
+    known |= _ends(record, tcp, told) | _agreement(record, tcp.protocol) | _closing(record, protocol) | _refusal(record)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
-    known |= {"unread": None} | story.facts | secured.facts(story.tls, tcp.client)
-    return Case(known, _times(story, told, ran, handshakes.words), told, ran)
+    known |= {"unread": None} | record.facts | tls_facts.facts(record.tls, tcp.client)
+    return Case(known, _times(record, told, ran, handshakes.words), told, ran)
 
 
-def likeness(story: Story, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
+def case_key(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
     """Equal for connections whose case is the same."""
     client = tcp.client
-    firsts = story.firsts[client], story.firsts[1 - client]
+    firsts = record.firsts[client], record.firsts[1 - client]
     kinds = firsts[0].kind(), firsts[1].kind()
     events, sides, _, details = zip(*steps, strict=True) if steps else ((), (), (), ())
     return (
         events, tuple([side == client for side in sides]), details, places(steps)[2],
         kinds, None if kinds == USUAL else (firsts[0].octets, firsts[1].octets),
-        tuple(story.told.values()), capabilities(story.properties.get("client_properties")),
-        tuple(story.facts.items()),
-        story.user, story.cut_login, story.blocked, story.was_blocked, story.closer == client, story.closer is None,
+        tuple(record.told.values()), capabilities(record.properties.get("client_properties")),
+        tuple(record.facts.items()),
+        record.user, record.cut_login, record.blocked, record.was_blocked,
+        record.closer == client, record.closer is None,
         tcp.server, tcp.begun, tcp.lost, tcp.protocol, tcp.is_broker,
         tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
-        tuple(secured.facts(story.tls, client).values()) if story.tls else None,
+        tuple(tls_facts.facts(record.tls, client).values()) if record.tls else None,
     )  # fmt: skip
 
 
@@ -237,16 +238,16 @@ def duration(ns: int) -> str:
     return f"{max(ns, 0)} ns"
 
 
-def timeline(story: Story, tcp: Tcp) -> list[Step]:
+def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
     """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first."""
     client = tcp.client
-    merged = _merged(_queue(story, tcp, client, 0), _queue(story, tcp, 1 - client, 1))
+    merged = _merged(_queue(record, tcp, client, 0), _queue(record, tcp, 1 - client, 1))
     if tcp.sides[0].again or tcp.sides[1].again:
         return _with_repeats(merged, tcp)
     return merged
 
 
-def _queue(story: Story, tcp: Tcp, side: int, index: int) -> list[Step]:
+def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[Step]:
     """The steps of one side, the client's (0) or the server's (1)."""
     shown = tcp.sides[index]
     queue = []
@@ -255,12 +256,12 @@ def _queue(story: Story, tcp: Tcp, side: int, index: int) -> list[Step]:
         queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
     if tcp.ack and index == 0:
         queue.append(Step("tcp.ack", side, tcp.ack))
-    if first := _first_step(story, tcp, side, (story.outer or story.firsts)[side]):
+    if first := _first_step(record, tcp, side, (record.outer or record.firsts)[side]):
         queue.append(first)
-    spoken = [step for step in story.steps if step.side == side]
-    if story.outer and (inner := _first_step(story, tcp, side, story.firsts[side])):
+    spoken = [step for step in record.steps if step.side == side]
+    if record.outer and (inner := _first_step(record, tcp, side, record.firsts[side])):
         spoken.insert(0, inner)
-    queue += _merged(secured.steps(story.tls, side), spoken) if story.tls else spoken
+    queue += _merged(tls_facts.steps(record.tls, side), spoken) if record.tls else spoken
     if shown.end and shown.end_at:
         queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
     return queue
@@ -278,14 +279,14 @@ def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
     return _merged(steps, sorted(repeats, key=lambda step: step.at.ts_ns))
 
 
-def _first_step(story: Story, tcp: Tcp, side: int, first: First) -> Step | None:
-    """The step that the first octets of a side are, if they are one."""
+def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes) -> Step | None:
+    """The step that the first bytes of a side are, if they are one."""
     if not first.at or not first.octets:
         return None
     event, doc = _opening_event(first.octets)
-    if story.tls and event in ("tls.hello", "tls.alert"):
-        event, doc = secured.opening(event, story.tls, side)
-    is_first = tcp.begun or event == "header" or (event == "tls.hello" and secured.is_begun(story.tls))
+    if record.tls and event in ("tls.hello", "tls.alert"):
+        event, doc = tls_facts.opening(event, record.tls, side)
+    is_first = tcp.begun or event == "header" or (event == "tls.hello" and tls_facts.is_begun(record.tls))
     return Step(event, side, first.at, doc) if event and is_first else None
 
 
@@ -303,7 +304,7 @@ def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
 
 @lru_cache(256)
 def _opening_event(octets: bytes) -> tuple[str | None, str]:
-    """The step that the first octets of a side are, and what to say of them."""
+    """The step that the first bytes of a side are, and what to say of them."""
     first = opening(octets)
     kind, doc = first.kind, first.doc
     if kind in ("amqp-frames", "stream"):  # their frames are steps themselves
@@ -328,25 +329,25 @@ def _is_amqp(tcp: Tcp, kinds: list[str]) -> bool:
     return known or unheard or tcp.is_broker or tcp.server[1] in SERVER_PORTS or bool(AMQP_KINDS & set(kinds))
 
 
-def _ends(story: Story, tcp: Tcp, steps: list[Told]) -> dict[str, Any]:
+def _ends(record: ConnectionRecord, tcp: Tcp, steps: list[SidedStep]) -> dict[str, Any]:
     end = next((f"{role}-{step.event[4:]}" for role, step in steps if step.event in ("tcp.fin", "tcp.rst")), "none")
-    close = "none" if story.closer is None else ROLES[story.closer != tcp.client]
+    close = "none" if record.closer is None else ROLES[record.closer != tcp.client]
     return {"end": end, "close": close, "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0]}
 
 
-def _times(story: Story, told: list[Told], ran: Run, words: Mapping[str, str]) -> Times:
+def _times(record: ConnectionRecord, told: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
     over = next((n for n, (_, step) in enumerate(told) if step.event in ("tcp.fin", "tcp.rst")), None)
     done = ran.taken + [n for n, (_, step) in enumerate(told) if step.event == "octets"]
-    return Times(over, done, story.told.get("tune-ok", NOTHING).get("heartbeat"), words)
+    return Times(over, done, record.told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
-def _agreement(story: Story, protocol: str) -> dict[str, Any]:
-    start, login = story.told.get("start", NOTHING), story.told.get("start-ok", NOTHING)
-    offer, settled = story.told.get("tune", NOTHING), story.told.get("tune-ok", NOTHING)
+def _agreement(record: ConnectionRecord, protocol: str) -> dict[str, Any]:
+    start, login = record.told.get("start", NOTHING), record.told.get("start-ok", NOTHING)
+    offer, settled = record.told.get("tune", NOTHING), record.told.get("tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
     mechanism = None if mechanism == REDACTED else mechanism  # of a malformed login
     streams = protocol == "rabbitmq-stream"
-    capable = None if story.cut_login or streams else capabilities(story.properties.get("client_properties"))
+    capable = None if record.cut_login or streams else capabilities(record.properties.get("client_properties"))
     above = {
         f"{name}_above": _is_above(settled.get(name), offer.get(name)) if settled and offer else None
         for name in ("channel_max", "frame_max")
@@ -364,13 +365,13 @@ def _agreement(story: Story, protocol: str) -> dict[str, Any]:
         "mechanisms": offered,
         "mechanism_offered": mechanism in offered.split() if mechanism and offered else None,
         "response_wellformed": None
-        if story.cut_login or mechanism not in ("PLAIN", "AMQPLAIN")
-        else story.user is not None,
+        if record.cut_login or mechanism not in ("PLAIN", "AMQPLAIN")
+        else record.user is not None,
         "capable_auth": None if capable is None else "authentication_failure_close" in capable,
         "capabilities": capable,
-        "user": story.user,
-        "who": f"user {story.user}" if story.user else "the client",
-        "vhost": story.told.get("open", NOTHING).get("virtual_host"),
+        "user": record.user,
+        "who": f"user {record.user}" if record.user else "the client",
+        "vhost": record.told.get("open", NOTHING).get("virtual_host"),
     }
 
 
@@ -379,8 +380,8 @@ def _is_above(settled: int | None, offered: int | None) -> bool:
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
 
 
-def _refusal(story: Story) -> dict[str, Any]:
-    said = story.told.get("refusal", NOTHING)
+def _refusal(record: ConnectionRecord) -> dict[str, Any]:
+    said = record.told.get("refusal", NOTHING)
     return {
         "refusal": said.get("code"),
         "refusal_words": said.get("words"),
@@ -389,8 +390,8 @@ def _refusal(story: Story) -> dict[str, Any]:
     }
 
 
-def _closing(story: Story, protocol: Protocol) -> dict[str, Any]:
-    values = story.told.get("close", NOTHING)
+def _closing(record: ConnectionRecord, protocol: Protocol) -> dict[str, Any]:
+    values = record.told.get("close", NOTHING)
     code, text = values.get("reply_code"), values.get("reply_text")
     words = next((constant.doc for constant in protocol.constants if constant.value == code), "")
     ids = values.get("class_id"), values.get("method_id")
@@ -421,4 +422,4 @@ def capabilities(properties: str | None) -> frozenset[str] | None:
 
 
 NONE: frozenset[str] = frozenset()
-_capabilities: Memory[str, frozenset[str]] = Memory()
+_capabilities: BoundedCache[str, frozenset[str]] = BoundedCache()

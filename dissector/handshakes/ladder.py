@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from amqpscope.dissector.formatting import clean, counted, instant
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.listing import cause_of, ends_of, explain, sentence
-from amqpscope.dissector.handshakes.story import product
-from amqpscope.dissector.lines import clean, counted, instant
+from amqpscope.dissector.handshakes.record import product
 from amqpscope.spec.handshakes import Handshakes
 from amqpscope.spec.layout import paragraph, width
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from amqpscope.dissector.formatting import clean, counted, instant
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.verdict import SLOW_NS, say
-from amqpscope.dissector.lines import clean, counted, instant
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes
 from amqpscope.spec.layout import paragraph, width
 

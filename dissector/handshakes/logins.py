@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Ints, Octets
-from amqpscope.dissector.arrow import picked
-from amqpscope.dissector.fields import Plan, decode
+from amqpscope.dissector.fields.arrow import picked
+from amqpscope.dissector.fields.decoding import decode
+from amqpscope.dissector.fields.plan import Plan
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.spec.model import Protocol
 
 
@@ -40,7 +41,7 @@ def user_name(mechanism: str | None, response: str) -> str | None:
         parts = response.split("\0")
         name = parts[1] if len(parts) == 3 and parts[2] else None
     elif mechanism == "AMQPLAIN":
-        octets = response.encode()  # its lengths count octets, and behind the name may stand the password
+        octets = response.encode()  # its lengths count bytes, and behind the name may stand the password
         found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", octets)
         name = octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
     elif mechanism == "RABBIT-CR-DEMO":

@@ -8,22 +8,22 @@ from functools import partial
 from itertools import chain, count, pairwise
 from typing import Any, NamedTuple
 
+from amqpscope.dissector.handshakes.arguments import NOTHING
+from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.handshakes.facts import (
     ENDS,
     TIMED,
     Case,
     Facts,
+    SidedStep,
     Tcp,
-    Told,
+    case_key,
     duration,
     gather,
-    likeness,
     places,
     timeline,
 )
-from amqpscope.dissector.handshakes.memory import Memory
-from amqpscope.dissector.handshakes.sayings import NOTHING
-from amqpscope.dissector.handshakes.story import Step, Story
+from amqpscope.dissector.handshakes.record import ConnectionRecord, Step
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
 from amqpscope.spec.model import Protocol
 
@@ -74,7 +74,7 @@ class Verdict:
     usual_notes: str | None
 
     def of(
-        self, story: Story, tcp: Tcp, steps: list[Step], facts: Facts | None, captures: Sequence[str]
+        self, record: ConnectionRecord, tcp: Tcp, steps: list[Step], facts: Facts | None, captures: Sequence[str]
     ) -> dict[str, Any]:
         """The columns of `connections` for one of them; its facts may be left out where no text names any."""
         times, packets, _ = places(steps)
@@ -91,7 +91,7 @@ class Verdict:
             "handshake_server_ns": server_ns,
             "handshake_steps": self.steps % tuple(numbers) if numbers else None,
             "handshake_evidence": self.proof % tuple([packets[n] for n in self.evidence]) if self.evidence else None,
-            "handshake_notes": self._notes(story, steps, times, captures),
+            "handshake_notes": self._notes(record, steps, times, captures),
         }
 
     def _waits(self, times: Sequence[int], until_ns: int) -> tuple[int | None, int | None, int | None]:
@@ -116,24 +116,26 @@ class Verdict:
             last = until_ns
         return client, server, last - first
 
-    def _notes(self, story: Story, steps: list[Step], times: Sequence[int], captures: Sequence[str]) -> str | None:
+    def _notes(
+        self, record: ConnectionRecord, steps: list[Step], times: Sequence[int], captures: Sequence[str]
+    ) -> str | None:
         slow = [pair for pair in self.pairs if times[pair[1]] - times[pair[0]] >= SLOW_NS]
-        if not slow and not story.channels_failed and not story.was_blocked:
+        if not slow and not record.channels_failed and not record.was_blocked:
             return self.usual_notes
         found = list(self.notes[0])
         for before, place, role, event in slow:
             took = duration(times[place] - times[before])
             found.append({"code": "slow-step", "detail": f"the {role} took {took} for {event}"})
         found += self.notes[1]
-        for at, text in story.channel_errors:
+        for at, text in record.channel_errors:
             capture = captures[at.capture]
             note = {"code": "channel-closed", "detail": text, "packet": at.packet}
             found.append(note | ({"capture": capture} if capture != captures[steps[0].at.capture] else {}))
-        more = story.channels_failed - len(story.channel_errors)
+        more = record.channels_failed - len(record.channel_errors)
         if more:
             found.append({"code": "channel-closed", "detail": f"and {more} more"})
-        if story.was_blocked:
-            found.append({"code": "was-blocked", "detail": story.blocked or ""})
+        if record.was_blocked:
+            found.append({"code": "was-blocked", "detail": record.blocked or ""})
         return _json(found)
 
 
@@ -153,30 +155,30 @@ class Judge:
         self.protocol = protocol
         self.lines = lines((*handshakes.outcomes, *handshakes.endings))
         self.numbers = count()
-        self.alike: Memory[Hashable, _Known] = Memory()
-        self.verdicts: Memory[tuple[int, Hashable], Verdict] = Memory()
+        self.alike: BoundedCache[Hashable, _Known] = BoundedCache()
+        self.verdicts: BoundedCache[tuple[int, Hashable], Verdict] = BoundedCache()
         """Those that depend on times, by the number of the case and where its times lie."""
 
-    def __call__(self, story: Story, tcp: Tcp, captures: Sequence[str]) -> dict[str, Any]:
+    def __call__(self, record: ConnectionRecord, tcp: Tcp, captures: Sequence[str]) -> dict[str, Any]:
         """The columns of `connections` that tell of the handshake and the end; `captures` has the captures' names."""
-        steps = timeline(story, tcp)
-        like = likeness(story, tcp, steps)
+        steps = timeline(record, tcp)
+        like = case_key(record, tcp, steps)
         known = self.alike.get(like)
         if known and known.verdict:
-            return known.verdict.of(story, tcp, steps, None, captures)
-        case = (known and known.case) or gather(story, tcp, steps, self.handshakes, self.protocol)
+            return known.verdict.of(record, tcp, steps, None, captures)
+        case = (known and known.case) or gather(record, tcp, steps, self.handshakes, self.protocol)
         facts = case.facts(tcp, steps)
         verdict = self.verdicts.get((known.number, self._places(facts))) if known else None
         if verdict is None:
-            verdict = self._judge(case, facts, _agreed(story), captures)
-            size = len(verdict.steps) + len(str(story.told))
+            verdict = self._judge(case, facts, _agreed(record), captures)
+            size = len(verdict.steps) + len(str(record.told))
             if not known:
                 timed = facts.are_timed or verdict.texts
                 known = _Known(next(self.numbers), None if timed else verdict, case if timed else None)
                 self.alike.keep(like, known, size)
             if known.case:
                 self.verdicts.keep((known.number, self._places(facts)), verdict, size)
-        return verdict.of(story, tcp, steps, facts, captures)
+        return verdict.of(record, tcp, steps, facts, captures)
 
     def _places(self, facts: Facts) -> tuple[Hashable, ...]:
         """Equal where the rules see no difference in times."""
@@ -237,13 +239,13 @@ def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]
     }
 
 
-def _agreed(story: Story) -> dict[str, Any]:
+def _agreed(record: ConnectionRecord) -> dict[str, Any]:
     """What the methods of the handshake and the close say, as columns."""
-    told = story.told
+    told = record.told
     tuned = told.get("tune-ok") or told.get("tune") or NOTHING
     return {name: tuned.get(name) for name in AGREED} | {
         "mechanism": told.get("start-ok", NOTHING).get("mechanism"),
-        "user": story.user,
+        "user": record.user,
         "vhost": told.get("open", NOTHING).get("virtual_host"),
         "reply_code": told.get("close", NOTHING).get("reply_code"),
         "reply_text": told.get("close", NOTHING).get("reply_text"),
@@ -329,12 +331,12 @@ def _pairs(case: Case) -> Iterator[tuple[int, int, str, str]]:
             before = n
 
 
-def _place(told: Told, captures: Sequence[str], main: str | None) -> str:
+def _place(told: SidedStep, captures: Sequence[str], main: str | None) -> str:
     capture = captures[told.step.at.capture]
     return '{"packet":%d' + (f',"capture":{_quoted(capture)}' if capture != main else "") + "}"
 
 
-def _step(number: int, told: Told, captures: Sequence[str], main: str | None) -> str:
+def _step(number: int, told: SidedStep, captures: Sequence[str], main: str | None) -> str:
     """A step as JSON, with places for its numbers."""
     step = told.step
     head = f'{{"step":{_quoted(step.event)},"from_client":{_quoted(told.role == "client")},"ts_ns":%d,'

@@ -1,1 +1,1 @@
-"""TCP: segments to pieces of streams, octets and holes in order."""
+"""TCP: segments to stream chunks and gaps, in order."""

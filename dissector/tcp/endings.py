@@ -1,7 +1,8 @@
 """Connections that are over: closed long ago, followed by another, given up for others, or at the end of it all."""
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.buffered import displace
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.layout import (
     ANYWHERE,
@@ -42,16 +43,15 @@ from amqpscope.dissector.tcp.layout import (
     READ,
 )
 from amqpscope.dissector.tcp.order import flush
-from amqpscope.dissector.tcp.parts import displace
 from amqpscope.dissector.tcp.slots import find, unlink
 from amqpscope.dissector.tcp.windows import change
 
 
 @kernel
-def hand_on(
+def emit_buffered(
     half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array, slot: int, side: int
 ) -> None:  # fmt: skip
-    """Hand on all that waits in a direction, over holes."""
+    """Hand on all that waits in a direction, over gaps."""
     tail = half[2 * slot + side, H_TAIL]
     if tail >= 0:
         flush(
@@ -66,7 +66,7 @@ def end(
     slot: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
     pieces: Array, windows: Array, ended: Array, control: Array,
 ) -> int:  # fmt: skip
-    """End a connection: hand on all that still waits, over holes. 0 when there is no room yet for what comes out."""
+    """End a connection: hand on all that still waits, over gaps. 0 when there is no room yet for what comes out."""
     if 2 * control[K_KNOWN] >= len(younger):
         control[K_WANT] = IDENTITIES
         return 0
@@ -81,7 +81,7 @@ def end(
     if conn[slot, C_ID] == 0:  # neither SYN nor data
         identify(conn, slot, conn[slot, C_ISN], conn[slot, C_FIRST_TS], younger, older, control)
     for side in range(2):
-        hand_on(half, parts, control, free_parts, pieces, slot, side)
+        emit_buffered(half, parts, control, free_parts, pieces, slot, side)
         if half[2 * slot + side, H_STALL]:
             change(conn, half, windows, control, slot, side, 0, 0, conn[slot, C_LAST_TS], 0)
     place = find(
@@ -99,12 +99,12 @@ def end(
 
 
 PART_COST = 1024
-"""Octets as which a part that waits counts besides its own."""
+"""Bytes as which a part that waits counts besides its own."""
 
 
 @kernel
-def ease(half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array) -> None:
-    """Hand on, over holes, what waits where half of the mean or more does: together that is more than half of all.
+def relieve(half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array) -> None:
+    """Hand on, over gaps, what waits where half of the mean or more does: together that is more than half of all.
 
     `pieces` must be empty; there is room in it for two of each part.
     """
@@ -117,7 +117,7 @@ def ease(half: Array, parts: Array, control: Array, free_parts: Array, pieces: A
         if half[row, H_COUNT] > 0:
             weight = half[row, H_WAITING] + PART_COST * half[row, H_COUNT]
             if 2 * weight * count >= total:
-                hand_on(half, parts, control, free_parts, pieces, row >> 1, row & 1)
+                emit_buffered(half, parts, control, free_parts, pieces, row >> 1, row & 1)
 
 
 @kernel
@@ -143,7 +143,7 @@ def expire(
 
 
 @kernel
-def give_up(
+def evict(
     count: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
     pieces: Array, windows: Array, ended: Array, control: Array,
 ) -> int:  # fmt: skip

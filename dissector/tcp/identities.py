@@ -5,9 +5,9 @@ in captures out of order, by intent. The later one gets a hash that its time is 
 remembered, in two tables of which the older is forgotten when the younger is full.
 """
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import mix
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,

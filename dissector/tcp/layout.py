@@ -1,16 +1,16 @@
-"""What the matrices of TCP hold: connections, their two directions, octets that wait, and what comes out.
+"""What the matrices of TCP hold: connections, their two directions, bytes that wait, and what comes out.
 
 A connection has a slot in the matrix `conn`, its two directions have rows `2 * slot + side` in `half`, where
-side 0 is the endpoint with the lower (address, port). Octets that came too early wait as `parts`, linked in
-stream order. What leaves this stage are pieces: octets of one direction in stream order, each once, the first
-copy seen; a hole is a piece without octets.
+side 0 is the endpoint with the lower (address, port). Bytes that came too early wait as `parts`, linked in
+stream order. What leaves this stage are pieces: bytes of one direction in stream order, each once, the first
+copy seen; a gap is a piece without bytes.
 """
 
 # Columns of `conn`. Addresses are 128 bits in two signed halves; times are ns since the epoch.
 (
     C_A_HI, C_A_LO, C_A_PORT, C_B_HI, C_B_LO, C_B_PORT,
     C_USED,  # 1 while the slot holds a connection, 2 when that is over and its last pieces are being read
-    C_CLIENT,  # side that opened the connection; -1: not known yet. Where no SYN tells, the readers of octets decide
+    C_CLIENT,  # side that opened the connection; -1: not known yet. Where no SYN tells, the readers of bytes decide
     C_OPENER,  # the same by SYNs alone
     C_SYN,  # bit 0: SYN seen, bit 1: SYN-ACK seen
     C_ISN,  # the client's initial sequence number, when bit 0 or 1 of C_SYN is set; else that of the first segment
@@ -37,17 +37,17 @@ OPEN, CLOSED = range(2)
 # Columns of `half`.
 (
     H_STARTED,
-    H_NEXT,  # sequence number (32 bits) of the next octet
-    H_POS,  # position of the next octet in the stream
-    H_TOP,  # position behind the highest octet seen
+    H_NEXT,  # sequence number (32 bits) of the next byte
+    H_POS,  # position of the next byte in the stream
+    H_TOP,  # position behind the highest byte seen
     H_ACKED,  # position up to which the other side has acknowledged
-    H_ACK_TS,  # when it did, where octets are missing before that; else, of the last
+    H_ACK_TS,  # when it did, where bytes are missing before that; else, of the last
     H_HEAD, H_TAIL,  # parts that wait, in stream order; -1: none
-    H_WAITING,  # octets in them
+    H_WAITING,  # bytes in them
     H_COUNT,  # how many
     H_ELSEWHERE,  # how many of these were seen at another capture point
-    H_LOST,  # octets in holes
-    H_AGAIN, H_TWICE,  # octets that came more than once: sent again; captured twice
+    H_LOST,  # bytes in gaps
+    H_AGAIN, H_TWICE,  # bytes that came more than once: sent again; captured twice
     H_WSCALE,  # window scale of the SYN; -1: SYN not seen, -2: SYN without that option
     H_WINDOW,  # window that this side last announced, not scaled; -1: none
     H_STALL,  # what that window does to the other side: one of the kinds below; 0: nothing
@@ -59,22 +59,22 @@ OPEN, CLOSED = range(2)
     H_SYN_TS, H_SYN_PACKET, H_SYN_CAPTURE,  # the first of these
     H_END,  # the first FIN or RST: its flag; 0: none
     H_END_TS, H_END_PACKET, H_END_CAPTURE,
-    H_SAID_TS,  # time of the last new octets before any FIN or RST; 0: none
+    H_SAID_TS,  # time of the last new bytes before any FIN or RST; 0: none
     H_RUN_SEEN, H_RUN_PACKET, H_RUN_TS, H_RUN_CAPTURE,  # the latest segment that the parts handed on had to wait for
-    H_REPEATS,  # packets with a SYN or with octets that were sent again, as far as they are kept
+    H_REPEATS,  # packets with a SYN or with bytes that were sent again, as far as they are kept
     H_REPEAT,  # time, packet, capture and length (0: SYN) of each of those, one behind the other
 ) = range(40)  # fmt: skip
 REPEATS, REPEAT_WIDTH = 4, 4
 H_WIDTH = H_REPEAT + REPEATS * REPEAT_WIDTH
 
-# Columns of `parts`. P_OFFSET -1 is a hole. P_ELSEWHERE 1: seen at another capture point; it is handed on when the
+# Columns of `parts`. P_OFFSET -1 is a gap. P_ELSEWHERE 1: seen at another capture point; it is handed on when the
 # connection's own has missed it. P_SEEN: number of its segment, over all connections. P_NEEDS: position up to which its
 # segment acknowledges the other direction, which therefore comes before it.
 (
     P_NEXT, P_POS, P_LENGTH, P_OFFSET, P_PACKET, P_TS, P_CAPTURE, P_USED, P_ELSEWHERE, P_SEEN, P_NEEDS, P_WIDTH,
 ) = range(12)  # fmt: skip
 
-# Rows of `pieces`, one column a piece: the packet that carried the octets (first), and the packet after which
+# Rows of `pieces`, one column a piece: the packet that carried the bytes (first), and the packet after which
 # they could be read in order.
 (
     S_SLOT, S_SIDE, S_POS, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE,
@@ -91,7 +91,7 @@ ZERO, FULL = 1, 2
 # Rows of `faults`, one column each; the code is an index into FAULTS.
 T_SLOT, T_SIDE, T_CODE, T_POS, T_VALUE, T_PACKET, T_TS, T_CAPTURE, T_HEIGHT = range(9)
 FAULTS = (
-    "overlap-mismatch",  # value: octets that differ
+    "overlap-mismatch",  # value: bytes that differ
     "connection-reused-port",  # value: packets of the connection that was not seen to end
 )
 MISMATCH, REUSED = range(2)
@@ -101,7 +101,7 @@ MISMATCH, REUSED = range(2)
     K_PIECES, K_FAULTS, K_WINDOWS, K_ENDED,  # how many were made
     K_CLOCK,
     K_SEGMENTS,  # taken so far
-    K_WAITING,  # octets in all parts
+    K_WAITING,  # bytes in all parts
     K_TOMBSTONES,
     K_LIVE,  # connections that are not over
     K_KNOWN,  # identities in the younger table of them
@@ -133,4 +133,4 @@ for a second (RFC 6298 §2)."""
 RECENT = 1 << 16
 """Places for packets whose copies may come. A capture of several interfaces may have hundreds of one in between."""
 HOLE_NS = 1_000_000_000
-"""An acknowledged octet that is still missing after this long was lost by the capture."""
+"""An acknowledged byte that is still missing after this long was lost by the capture."""

@@ -1,14 +1,15 @@
-"""In which order octets of both directions are handed on: each in its own, and none before what it acknowledges.
+"""In which order bytes of both directions are handed on: each in its own, and none before what it acknowledges.
 
-A side that has received octets may have answered them. Where the capture has these octets late, or not at all, the
-answer waits until they come, or until they are given up: else it would be read before what it answers. Octets that
+A side that has received bytes may have answered them. Where the capture has these bytes late, or not at all, the
+answer waits until they come, or until they are given up: else it would be read before what it answers. Bytes that
 were not acknowledged have no answer, so nobody waits for those.
 
-Source: RFC 9293 §3.4 (acknowledgement covers all octets before it).
+Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 """
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.buffered import drop, emit
 from amqpscope.dissector.tcp.layout import (
     ANYWHERE,
     H_ACK_TS,
@@ -39,7 +40,6 @@ from amqpscope.dissector.tcp.layout import (
     P_SEEN,
     P_TS,
 )
-from amqpscope.dissector.tcp.parts import drop, emit
 
 NEAR = 16
 """Parts seen at another capture point that are passed over in search of one that was seen here."""
@@ -48,10 +48,10 @@ WAITS, NEEDS, READY = range(3)
 
 
 @kernel
-def given_up(half: Array, parts: Array, row: int, clock: int) -> int:
-    """Position up to which octets missing from a direction are given up: acknowledged a while ago, and not there.
+def overdue(half: Array, parts: Array, row: int, clock: int) -> int:
+    """Position up to which bytes missing from a direction are given up: acknowledged a while ago, and not there.
 
-    Of several holes that is the first: each is missed for as long after what came behind it.
+    Of several gaps that is the first: each is missed for as long after what came behind it.
     """
     acked: int = half[row, H_ACKED]
     if acked <= half[row, H_POS] or half[row, H_ACK_TS] + HOLE_NS >= clock:
@@ -66,7 +66,7 @@ def given_up(half: Array, parts: Array, row: int, clock: int) -> int:
 
 @kernel
 def settled(half: Array, parts: Array, row: int, through: int) -> int:
-    """Position up to which the octets of a direction were handed on or, up to `through`, given up."""
+    """Position up to which the bytes of a direction were handed on or, up to `through`, given up."""
     here: int = half[row, H_POS]
     head = half[row, H_HEAD]
     return max(here, through if head < 0 else min(through, parts[head, P_POS]))
@@ -74,7 +74,7 @@ def settled(half: Array, parts: Array, row: int, through: int) -> int:
 
 @kernel
 def passed(half: Array, parts: Array, row: int) -> bool:
-    """Whether the next part of a direction was seen here, or octets behind its begin were, or are acknowledged."""
+    """Whether the next part of a direction was seen here, or bytes behind its begin were, or are acknowledged."""
     part = half[row, H_HEAD]
     known: bool = parts[part, P_POS] < max(half[row, H_TOP], half[row, H_ACKED])
     return known or parts[part, P_ELSEWHERE] == 0
@@ -125,13 +125,13 @@ def witness(half: Array, parts: Array, slot: int, side: int) -> int:
 
 
 @kernel
-def hand_on(
+def emit_first(
     half: Array, parts: Array, control: Array, free: Array, pieces: Array,
     slot: int, side: int, packet: int, ts: int, capture: int,
 ) -> None:  # fmt: skip
-    """Hand on the first part of a direction, and the hole before it.
+    """Hand on the first part of a direction, and the gap before it.
 
-    It has the packet with which it could be read: its own, or one that filled a hole before it. Behind a hole that
+    It has the packet with which it could be read: its own, or one that filled a gap before it. Behind a gap that
     nothing filled here it waited for nothing that came. What was seen at another capture point has the packet that
     shows that it passed here, at the latest the one at hand: clocks differ.
     """
@@ -190,7 +190,7 @@ def release(
     half: Array, parts: Array, control: Array, free: Array, pieces: Array,
     slot: int, packet: int, ts: int, capture: int, through_0: int, through_1: int,
 ) -> None:  # fmt: skip
-    """Hand on what need not wait any more, of both directions; holes of each are given up as far as `through`."""
+    """Hand on what need not wait any more, of both directions; gaps of each are given up as far as `through`."""
     row = 2 * slot
     while half[row, H_HEAD] >= 0 or half[row + 1, H_HEAD] >= 0:
         first = turn(half, parts, row, row + 1, through_0, through_1)
@@ -203,7 +203,7 @@ def release(
             side = 0 if parts[half[row, H_HEAD], P_SEEN] <= parts[half[row + 1, H_HEAD], P_SEEN] else 1
         else:
             break
-        hand_on(half, parts, control, free, pieces, slot, side, packet, ts, capture)
+        emit_first(half, parts, control, free, pieces, slot, side, packet, ts, capture)
 
 
 @kernel
@@ -211,7 +211,7 @@ def flush(
     half: Array, parts: Array, control: Array, free: Array, pieces: Array,
     slot: int, side: int, packet: int, ts: int, capture: int,
 ) -> None:  # fmt: skip
-    """Hand on all that waits in a direction, over holes; before it what it waits for of the other, if that is there."""
+    """Hand on all that waits in a direction, over gaps; before it what it waits for of the other, if that is there."""
     row = 2 * slot + side
     other = half[2 * slot + 1 - side, H_ACKED]
     if side == 0:
@@ -219,4 +219,4 @@ def flush(
     else:
         release(half, parts, control, free, pieces, slot, packet, ts, capture, other, ANYWHERE)
     while half[row, H_HEAD] >= 0 and passed(half, parts, row):
-        hand_on(half, parts, control, free, pieces, slot, side, packet, ts, capture)
+        emit_first(half, parts, control, free, pieces, slot, side, packet, ts, capture)

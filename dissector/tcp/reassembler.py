@@ -1,4 +1,4 @@
-"""TCP connections: batches of segments to ordered pieces of octets and holes.
+"""TCP connections: batches of segments to ordered pieces of bytes and gaps.
 
 Holds the state that the kernels work on, and makes room for it.
 """
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.carry import Buffer, Ranges
-from amqpscope.dissector.kernel import call
-from amqpscope.dissector.packets import SegmentBatch
-from amqpscope.dissector.pool import APART, Pool, grown
-from amqpscope.dissector.tcp.endings import ease, end_all, give_up
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.dissector.kernels.pool import APART, Pool, grown
+from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.packets.segments import SegmentBatch
+from amqpscope.dissector.tcp.endings import end_all, evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.layout import (
     C_FIRST_CAPTURE,
@@ -105,7 +105,7 @@ class Reassembler:
         return self.slots.rows
 
     def feed(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Output]:
-        """Take one batch of segments (each file's in its order), whose octets lie in `buffer`."""
+        """Take one batch of segments (each file's in its order), whose bytes lie in `buffer`."""
         at, n = 0, len(segments.ts_ns)
         if n and segments.capture.max() >= len(self.points):
             self.points = grown(self.points, int(segments.capture.max()) + 1)
@@ -172,7 +172,7 @@ class Reassembler:
         elif want == IDENTITIES:
             self._remember()
         elif want == CROWDED:
-            call(ease, self.compiled, self.half, self.parts.rows, self.control, self.parts.free, self.pieces)
+            call(relieve, self.compiled, self.half, self.parts.rows, self.control, self.parts.free, self.pieces)
 
     def _grow(self, capacity: int) -> None:
         self.slots.grow(capacity)
@@ -198,7 +198,7 @@ class Reassembler:
         count = max(int(self.control[K_LIVE]) // 8, 1)
         self.control[K_GIVEN_UP] = 0
         while count:
-            count = call(give_up, self.compiled, count, *self._state)
+            count = call(evict, self.compiled, count, *self._state)
             yield from self._drain()
             if count and self.control[K_WANT] == IDENTITIES:
                 self._remember()
@@ -213,5 +213,5 @@ class Reassembler:
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Octets that wait, and must outlive their batch."""
+        """Bytes that wait, and must outlive their batch."""
         return [Ranges(self.parts.rows, P_USED, P_OFFSET, P_LENGTH, self.parts.taken)]

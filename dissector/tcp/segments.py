@@ -3,15 +3,17 @@
 Sources: RFC 9293 §3.4 (sequence numbers), §3.10.7.4 (segment arrival); RFC 7323 §2.2 (window scale).
 """
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import mix
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.buffered import displace, emit
+from amqpscope.dissector.tcp.buffering import fill, keep_waiting
+from amqpscope.dissector.tcp.copies import is_copy, repeat
 from amqpscope.dissector.tcp.endings import due, end, expire
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.layout import (
     ACK,
-    ANYWHERE,
     C_BYTES,
     C_CLIENT,
     C_CLOSED,
@@ -47,8 +49,6 @@ from amqpscope.dissector.tcp.layout import (
     H_NEXT,
     H_PACKETS,
     H_POS,
-    H_REPEAT,
-    H_REPEATS,
     H_SAID_TS,
     H_STALL,
     H_STARTED,
@@ -59,7 +59,6 @@ from amqpscope.dissector.tcp.layout import (
     H_SYNS,
     H_TOP,
     H_TWICE,
-    H_WAITING,
     H_WINDOW,
     H_WSCALE,
     HOLE_NS,
@@ -75,93 +74,18 @@ from amqpscope.dissector.tcp.layout import (
     K_WANT,
     K_WINDOWS,
     LINGER_NS,
-    MISMATCH,
     P_POS,
     PARTS,
     READ,
-    RECENT,
-    REPEAT_WIDTH,
-    REPEATS,
     REUSED,
     RST,
     SLOT,
     SYN,
-    T_CAPTURE,
-    T_CODE,
-    T_PACKET,
-    T_POS,
-    T_SIDE,
-    T_SLOT,
-    T_TS,
-    T_VALUE,
 )
-from amqpscope.dissector.tcp.order import flush, given_up, release, settled
-from amqpscope.dissector.tcp.parts import displace, emit, store
+from amqpscope.dissector.tcp.numbers import difference, lower
+from amqpscope.dissector.tcp.order import overdue, release, settled
 from amqpscope.dissector.tcp.slots import closed, find, open_slot, over, touch
 from amqpscope.dissector.tcp.windows import stall, watch
-
-
-@kernel
-def difference(a: int, b: int) -> int:
-    """A - b of 32-bit sequence numbers, as a signed number."""
-    return ((a - b + 0x80000000) & 0xFFFFFFFF) - 0x80000000
-
-
-@kernel
-def lower(src_hi: int, src_lo: int, sport: int, dst_hi: int, dst_lo: int, dport: int) -> int:
-    """Side of the sender: 0 when its endpoint is the lower one."""
-    if src_hi != dst_hi:
-        return 1 if src_hi > dst_hi else 0
-    if src_lo != dst_lo:
-        return 1 if src_lo > dst_lo else 0
-    return 1 if sport > dport else 0
-
-
-@kernel
-def is_copy(
-    recent: Array, source: int, target: int, ports: int, seq: int, ack: int, mark: int, window: int, flags: int,
-    length: int, now: int,
-) -> int:  # fmt: skip
-    """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it."""
-    flow = mix(source ^ ports, target)
-    h = mix(mix(flow, seq << 31 ^ ack), mark << 40 ^ length << 24 ^ window << 8 ^ flags)
-    # Identifications count up: what came one behind the other is side by side here.
-    place = ((flow & 0xFFFF) + (mark if mark < 0x10000 else h & 0xFFFF)) & (RECENT - 1)
-    key = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (now // (COPY_NS // 3) & 0xFFFF)
-    last = recent[place]
-    recent[place] = key
-    return 1 if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6 else 0
-
-
-@kernel
-def note(
-    faults: Array, control: Array, slot: int, side: int, code: int, pos: int, value: int,
-    packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Append a fault."""
-    n = control[K_FAULTS]
-    faults[T_SLOT, n] = slot
-    faults[T_SIDE, n] = side
-    faults[T_CODE, n] = code
-    faults[T_POS, n] = pos
-    faults[T_VALUE, n] = value
-    faults[T_PACKET, n] = packet
-    faults[T_TS, n] = ts
-    faults[T_CAPTURE, n] = capture
-    control[K_FAULTS] = n + 1
-
-
-@kernel
-def repeat(half: Array, row: int, length: int, packet: int, ts: int, capture: int) -> None:
-    """Keep the place of something that was sent again."""
-    count = half[row, H_REPEATS]
-    if count < REPEATS:
-        place = H_REPEAT + count * REPEAT_WIDTH
-        half[row, place] = ts
-        half[row, place + 1] = packet
-        half[row, place + 2] = capture
-        half[row, place + 3] = length
-        half[row, H_REPEATS] = count + 1
 
 
 @kernel
@@ -183,7 +107,7 @@ def synchronize(
         half[row, H_SYN_CAPTURE] = capture
     silent = half[row, H_POS] + half[other, H_POS] + half[row, H_COUNT] + half[other, H_COUNT] == 0
     if not silent and conn[slot, C_SYN] == 0:
-        pass  # too late: its octets were already taken for those of a connection begun before
+        pass  # too late: its bytes were already taken for those of a connection begun before
     elif flags & ACK == 0:
         if conn[slot, C_SYN] & 1:
             if copy == 0:
@@ -210,98 +134,23 @@ def synchronize(
 
 
 @kernel
-def crowded(half: Array, row: int) -> int:
-    """1 when no more may wait in a direction."""
-    if half[row, H_COUNT] >= limits.WAITING_PARTS_PER_STREAM:
-        return 1
-    return 1 if half[row, H_WAITING] > limits.WAITING_OCTETS_PER_STREAM else 0
-
-
-@kernel
-def keep_waiting(
-    data: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, faults: Array, control: Array,
-    slot: int, side: int, pos: int, skip: int, length: int, offset: int, caplen: int, needs: int, again: int,
-    packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Take octets at `pos` that must wait for others, or others before them: all but the first `skip`, had before."""
-    row = 2 * slot + side
-    if crowded(half, row):
-        displace(half, parts, control, free_parts, row, -1, ANYWHERE)
-        before = half[2 * slot + 1 - side, H_ACKED]  # this direction may wait for nothing but the other
-        through_0, through_1 = (0, before) if side == 0 else (before, 0)
-        release(half, parts, control, free_parts, pieces, slot, packet, ts, capture, through_0, through_1)
-        if crowded(half, row):
-            flush(half, parts, control, free_parts, pieces, slot, side, packet, ts, capture)
-        skip = min(max(half[row, H_POS] - pos, 0), length)
-    different = 0
-    if caplen > skip:
-        different = store(
-            data, half, parts, control, free_parts, row, again,
-            pos + skip, caplen - skip, offset + skip, packet, ts, capture, needs, 0,
-        )  # fmt: skip
-    there = max(caplen, skip)
-    if length > there:
-        store(
-            data, half, parts, control, free_parts, row, again,
-            pos + there, length - there, -1, packet, ts, capture, needs, 0,
-        )  # fmt: skip
-    if different:
-        note(faults, control, slot, side, MISMATCH, pos, different, packet, ts, capture)
-
-
-@kernel
-def fill(
-    data: Array, conn: Array, half: Array, parts: Array, free_parts: Array, pieces: Array, younger: Array,
-    older: Array, control: Array, slot: int, side: int, start: int, offset: int, caplen: int, needs: int,
-    packet: int, capture: int,
-) -> None:  # fmt: skip
-    """Take octets seen at another capture point than the connection's, for the case that this one missed them.
-
-    Their time is that of the connection's last packet: clocks differ.
-    """
-    row = 2 * slot + side
-    now = conn[slot, C_LAST_TS]
-    if half[row, H_STARTED] == 0:
-        half[row, H_STARTED] = 1
-        half[row, H_NEXT] = start
-    here = half[row, H_POS]
-    pos = here + difference(start, half[row, H_NEXT])
-    skip = min(max(here - pos, 0), caplen)
-    half[row, H_TWICE] += skip
-    if (
-        skip == caplen
-        or pos > max(half[row, H_TOP], half[row, H_ACKED]) + limits.WAITING_OCTETS_PER_STREAM
-        or free_parts[0] < half[row, H_COUNT] + 4
-        or control[K_WAITING] > limits.WAITING_OCTETS
-        or crowded(half, row)
-    ):
-        return
-    if conn[slot, C_ID] == 0:
-        identify(conn, slot, start, now, younger, older, control)
-    store(
-        data, half, parts, control, free_parts, row, H_TWICE,
-        pos + skip, caplen - skip, offset + skip, packet, now, capture, needs, 1,
-    )  # fmt: skip
-
-
-@kernel
 def acknowledged(half: Array, row: int, ack: int) -> int:
     """Position in a direction up to which this number acknowledges it."""
     if half[row, H_STARTED] == 0:
         return 0
     acked: int = half[row, H_POS] + difference(ack, half[row, H_NEXT])
-    return acked - 1 if acked == half[row, H_TOP] + 1 else acked  # a FIN counts as an octet, and may have been missed
+    return acked - 1 if acked == half[row, H_TOP] + 1 else acked  # a FIN counts as a byte, and may have been missed
 
 
 @kernel
 def acknowledge(
     half: Array, parts: Array, row: int, other: int, acked: int, flags: int, window: int, ts: int
 ) -> None:  # fmt: skip
-    """Take what a side says of the octets it received, and of the room it has for more."""
+    """Take what a side says of the bytes it received, and of the room it has for more."""
     if half[other, H_STARTED]:
         if acked > half[other, H_ACKED]:
             head = half[other, H_HEAD]
-            # What is missing was acknowledged once, though octets behind it go on to be.
+            # What is missing was acknowledged once, though bytes behind it go on to be.
             if half[other, H_ACKED] <= half[other, H_POS] or (head >= 0 and half[other, H_ACKED] < parts[head, P_POS]):
                 half[other, H_ACK_TS] = ts
             half[other, H_ACKED] = acked
@@ -430,7 +279,7 @@ def reassemble(
                     )  # fmt: skip
                     release(
                         half, parts, control, free_parts, pieces, slot, packet[i], conn[slot, C_LAST_TS], capture,
-                        given_up(half, parts, 2 * slot, clock), given_up(half, parts, 2 * slot + 1, clock),
+                        overdue(half, parts, 2 * slot, clock), overdue(half, parts, 2 * slot + 1, clock),
                     )  # fmt: skip
                 touch(conn, control, slot)
                 control[K_SEGMENTS] += 1
@@ -489,7 +338,7 @@ def reassemble(
                 skip = max(here - pos, 0)
                 half[row, again] += skip
                 if behind <= half[row, H_ACKED]:
-                    needs = 0  # sent again, or captured late: that tells nothing of when the octets were first sent
+                    needs = 0  # sent again, or captured late: that tells nothing of when the bytes were first sent
                 half[row, H_TOP] = max(half[row, H_TOP], behind)
                 if conn[slot, C_CLOSER] < 0:
                     half[row, H_SAID_TS] = now
@@ -498,7 +347,7 @@ def reassemble(
                 if (
                     pos > here
                     or half[row, H_HEAD] >= 0
-                    or needs > settled(half, parts, other, given_up(half, parts, other, clock))
+                    or needs > settled(half, parts, other, overdue(half, parts, other, clock))
                 ):
                     keep_waiting(
                         data, half, parts, free_parts, pieces, faults, control, slot, side, pos, skip, length[i],
@@ -522,7 +371,7 @@ def reassemble(
         if half[row, H_HEAD] >= 0 or half[other, H_HEAD] >= 0:
             release(
                 half, parts, control, free_parts, pieces, slot, packet[i], now, capture,
-                given_up(half, parts, 2 * slot, clock), given_up(half, parts, 2 * slot + 1, clock),
+                overdue(half, parts, 2 * slot, clock), overdue(half, parts, 2 * slot + 1, clock),
             )  # fmt: skip
         if stall(half, row, other) != half[row, H_STALL] or stall(half, other, row) != half[other, H_STALL]:
             watch(conn, half, windows, younger, older, control, slot, packet[i], now, capture)

@@ -1,9 +1,9 @@
 """Slots of connections: found by their endpoints, taken, kept in order of their last segment, given back."""
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import mix
-from amqpscope.dissector.kernel import kernel
-from amqpscope.dissector.pool import give_row, take_row
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.tcp.layout import (
     C_A_HI,
     C_A_LO,

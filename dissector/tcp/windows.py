@@ -3,8 +3,8 @@
 Sources: RFC 9293 §3.8.6 (managing the window); RFC 7323 §2 (window scale).
 """
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.layout import (
     C_FIRST_TS,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Ints, Octets
-from amqpscope.dissector.input import CaptureError
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.tls.records import HEAD
 from amqpscope.spec.tls import Suite
 
@@ -25,7 +25,7 @@ LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'
 NUMBERED = struct.Struct(">Q3sH")
 """Number, kind with version, and length: what is authentic of a record up to TLS 1.2 besides its content."""
 BLOCK = 16
-"""Octets of a block of AES, and of its initialisation vector."""
+"""Bytes of a block of AES, and of its initialisation vector."""
 
 
 class Opened(NamedTuple):
@@ -39,12 +39,12 @@ class Cipher(Protocol):
     """The keys of one direction."""
 
     overhead: int
-    """Octets of a record that are not its content; with CBC about so many."""
+    """Bytes of a record that are not its content; with CBC about so many."""
     hides: bool
     """Kind and padding stand behind the content."""
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """What is in the record of this number, or None when it is another's; `head` are its first five octets."""
+        """What is in the record of this number, or None when it is another's; `head` are its first five bytes."""
 
     def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
         """What is in records that follow each other and are numbered from this one on, up to one that does not open.
@@ -141,7 +141,7 @@ class _Authenticated:
 
 
 class Explicit(_Authenticated):
-    """GCM and CCM in TLS 1.2: eight octets of the nonce stand before the content."""
+    """GCM and CCM in TLS 1.2: eight bytes of the nonce stand before the content."""
 
     def __init__(self, aead: "Aead", iv: bytes, tag: int) -> None:
         super().__init__(aead, iv, 8 + tag)
@@ -297,12 +297,12 @@ class Cbc:
 
 
 def _octets(numbers: Ints) -> Octets:
-    """Numbers as eight octets each, the highest first."""
+    """Numbers as eight bytes each, the highest first."""
     return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
 def _listed(rows: Octets) -> list[bytes]:
-    """Each row of a matrix of octets by itself."""
+    """Each row of a matrix of bytes by itself."""
     found: list[bytes] = rows.view(f"V{rows.shape[1]}").ravel().tolist()
     return found
 

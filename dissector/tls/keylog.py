@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.input import CaptureError, MissingCaptureError
+from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
+from amqpscope.dissector.kernels import limits
 
 LINE = 1024
-"""Octets of a line, at most; a longer one is none of a key log."""
+"""Bytes of a line, at most; a longer one is none of a key log."""
 STEP = 1 << 20
 MASTER = b"CLIENT_RANDOM"
 LABELS = frozenset(

@@ -12,11 +12,11 @@ from amqpscope.spec.tls import Suite
 
 TLS_1_3, TLS_1_2, TLS_1_1 = 0x0304, 0x0303, 0x0302
 FIXED = {"gcm": 4, "ccm": 4, "chacha": 12, "cbc": 0}
-"""Octets of the part of the nonce that comes from the keys, in TLS 1.2; RFC 5288, 6655, 7905."""
+"""Bytes of the part of the nonce that comes from the keys, in TLS 1.2; RFC 5288, 6655, 7905."""
 
 
 def prf(hash_name: str, secret: bytes, label: bytes, seed: bytes, count: int) -> bytes:
-    """So many octets of the pseudorandom function of TLS 1.2."""
+    """So many bytes of the pseudorandom function of TLS 1.2."""
     seed = label + seed
     out, a = b"", seed
     while len(out) < count:

@@ -14,7 +14,7 @@ RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c
 NAMES = 64
 """Names and numbers of a list that are kept."""
 NAME = 256
-"""Octets of one name that are kept."""
+"""Bytes of one name that are kept."""
 
 SERVER_NAME, ALPN, EARLY_DATA, VERSIONS, SHARED_KEY, THEN_MAC = (
     KNOWN.number("extensions", name)
@@ -62,7 +62,7 @@ class ServerHello:
 
 
 class Reader:
-    """Takes fields off the front of octets.
+    """Takes fields off the front of bytes.
 
     Raises:
         MalformedError: there is less than is asked for.
@@ -72,7 +72,7 @@ class Reader:
         self.octets, self.at = octets, 0
 
     def take(self, count: int) -> bytes:
-        """So many octets."""
+        """So many bytes."""
         end = self.at + count
         if end > len(self.octets):
             raise MalformedError
@@ -81,16 +81,16 @@ class Reader:
         return taken
 
     def number(self, count: int) -> int:
-        """An unsigned integer of so many octets."""
+        """An unsigned integer of so many bytes."""
         return int.from_bytes(self.take(count), "big")
 
     def vector(self, count: int) -> "Reader":
-        """What a length of so many octets announces."""
+        """What a length of so many bytes announces."""
         return Reader(self.take(self.number(count)))
 
     @property
     def left(self) -> int:
-        """Octets that are left."""
+        """Bytes that are left."""
         return len(self.octets) - self.at
 
     def rest(self) -> bytes:
@@ -192,7 +192,7 @@ def version_name(number: int) -> str:
 
 
 def printable(octets: bytes) -> str:
-    """Octets off the wire as text that can be shown anywhere."""
+    """Bytes off the wire as text that can be shown anywhere."""
     text = octets[:NAME].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 

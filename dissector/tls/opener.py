@@ -1,23 +1,23 @@
-"""Opening the records of one direction, with keys that follow each other and record numbers that holes hide.
+"""Opening the records of one direction, with keys that follow each other and record numbers that gaps hide.
 
 In TLS 1.3 keys follow each other: handshake, application, its successors. Where the next ones begin is found by trial,
-for a hole may hide what says so; so are record numbers behind a hole.
+for a gap may hide what says so; so are record numbers behind a gap.
 """
 
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import keys
 from amqpscope.dissector.tls.ciphers import Cipher, Opened
 from amqpscope.dissector.tls.records import HEAD, LONGEST, Record
 from amqpscope.spec.tls import Suite
 
 SHORTEST = 17
-"""Octets of the shortest encrypted record behind its head: a tag and one more."""
+"""Bytes of the shortest encrypted record behind its head: a tag and one more."""
 AHEAD = 16
-"""Record numbers tried where a record with no hole before it does not open."""
+"""Record numbers tried where a record with no gap before it does not open."""
 REFUSED = 32
 """Records in a row that no key opens, after which none is tried any more."""
 
@@ -105,12 +105,12 @@ class Opener:
         self.epochs[0].number += 1
 
     def advance(self, count: int, body: bytes) -> None:
-        """So many records were opened; `body` are the first octets of the last one."""
+        """So many records were opened; `body` are the first bytes of the last one."""
         self.epochs[0].number += count - 1
         self._opened(body)
 
     def find(self, head: bytes, body: bytes, gap: int) -> Found | None:
-        """What is in a record behind so many octets whose records are not known; None where it is none.
+        """What is in a record behind so many bytes whose records are not known; None where it is none.
 
         Its number becomes that of the record at hand.
         """

@@ -1,6 +1,6 @@
-"""The walk over the records of one direction: octets and holes in, records and what is missing of them out.
+"""The walk over the records of one direction: bytes and gaps in, records and what is missing of them out.
 
-A record whose head is visible is known by its length, whatever of it lies in a hole. Behind a hole in which heads lie
+A record whose head is visible is known by its length, whatever of it lies in a gap. Behind a gap in which heads lie
 the next record is searched for, and confirmed by whoever can: see `Walk.confirm`.
 Sources: RFC 5246 section 6.2.1, RFC 8446 section 5.1.
 """
@@ -12,9 +12,9 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 HEAD = 5
-"""Octets before the content: kind, version (2), length (2)."""
+"""Bytes before the content: kind, version (2), length (2)."""
 LONGEST = (1 << 14) + 2048
-"""Octets of a record behind its head."""
+"""Bytes of a record behind its head."""
 CHANGE, ALERT, HANDSHAKE, DATA, HEARTBEAT = range(20, 25)
 LIKE_HEAD = re.compile(rb"[\x14-\x18]\x03[\x00-\x04]")
 
@@ -37,19 +37,19 @@ class Record(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Octets behind its head."""
+        """Bytes behind its head."""
         return self.head[3] << 8 | self.head[4]
 
 
 class Lost(NamedTuple):
-    """A record that has octets in a hole."""
+    """A record that has bytes in a gap."""
 
     head: bytes
     last: At
 
 
 class Gap(NamedTuple):
-    """Octets of an unknown number of records, before a record that was found again."""
+    """Bytes of an unknown number of records, before a record that was found again."""
 
     octets: int
     last: At
@@ -59,9 +59,9 @@ Event = Record | Lost | Gap
 
 
 class Walk:
-    """One direction. `confirm` says whether octets begin with a record, behind a gap of so many octets.
+    """One direction. `confirm` says whether bytes begin with a record, behind a gap of so many bytes.
 
-    It is given the octets of the record and of a head behind it, as far as they are there, and how long the record is.
+    It is given the bytes of the record and of a head behind it, as far as they are there, and how long the record is.
     """
 
     __slots__ = ("at", "blind", "confirm", "gap", "likely", "looked", "marks", "need", "octets", "skip")
@@ -72,22 +72,22 @@ class Walk:
         """What is in data records is not wanted."""
         self.octets = bytearray()
         self.need = HEAD
-        """Octets from which on there is something to do."""
+        """Bytes from which on there is something to do."""
         self.skip = 0
-        """Octets of a record that are still to be passed over."""
+        """Bytes of a record that are still to be passed over."""
         self.gap = -1 if begun else 0
         """Position from which on a record is searched for; -1: in step."""
         self.at = 0
         """Position of the first of `octets` in the stream."""
         self.marks: list[tuple[int, At]] = []
-        """Where the octets of each packet begin."""
+        """Where the bytes of each packet begin."""
         self.looked = 0
         """In a search: position up to which heads were looked for."""
         self.likely: list[tuple[int, int]] = []
         """Heads that were found: where their records would end, and begin; a heap."""
 
     def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
-        """Take a piece; None is a hole of this length. What is returned is to be taken before the next piece."""
+        """Take a piece; None is a gap of this length. What is returned is to be taken before the next piece."""
         if octets is None:
             return self._hole(length, last)
         if self.skip:
@@ -121,13 +121,13 @@ class Walk:
         return self.marks[0][1] if self.marks else (0, 0, 0)
 
     def leave(self, octets: bytes, passed: int, skip: int, began: At) -> None:
-        """Go on, in step, behind records that others have read: with the first octets of one, or within one."""
+        """Go on, in step, behind records that others have read: with the first bytes of one, or within one."""
         self.octets.clear()
         self.need, self.skip = HEAD, skip
         self._keep(octets, passed, began)
 
     def _records(self, octets: bytes, began: At, first: At, last: At) -> Iterable[Event]:
-        """The records of these octets, in step: the first began in an earlier packet, all others in the one at hand."""
+        """The records of these bytes, in step: the first began in an earlier packet, all others in the one at hand."""
         found: list[Event] = []
         at, end = 0, len(octets)
         self.need = HEAD
@@ -152,20 +152,20 @@ class Walk:
         return found
 
     def _keep(self, octets: bytes, done: int, began: At) -> None:
-        """What is left of octets of which so many are done."""
+        """What is left of bytes of which so many are done."""
         self.at += done
         self.marks = [(self.at, began)] if octets else []
         self.octets += octets
 
     def _first(self, offset: int) -> At:
-        """The packet of an octet; those before it are forgotten."""
+        """The packet of a byte; those before it are forgotten."""
         marks, position = self.marks, self.at + offset
         while len(marks) > 1 and marks[1][0] <= position:
             del marks[0]
         return marks[0][1]
 
     def _drop(self, count: int) -> None:
-        """Forget octets at the front."""
+        """Forget bytes at the front."""
         if count == len(self.octets):
             self.octets.clear()
             self.marks.clear()
@@ -205,7 +205,7 @@ class Walk:
             yield from self.feed(octets[max(start - begin, 0) : end - begin], end - max(start, begin), first, last)
 
     def _search(self, last: At) -> Iterator[Event]:
-        """Look for a record; octets that can belong to none are passed over."""
+        """Look for a record; bytes that can belong to none are passed over."""
         octets, end = self.octets, self.at + len(self.octets)
         for start in [found.start() for found in LIKE_HEAD.finditer(octets, max(self.looked - self.at, 0))]:
             if start + HEAD <= len(octets) and is_head(octets, start):
@@ -226,7 +226,7 @@ class Walk:
 
 
 def is_head(octets: bytes | bytearray, at: int) -> bool:
-    """Whether a record can begin there; five octets must be there."""
+    """Whether a record can begin there; five bytes must be there."""
     return (
         CHANGE <= octets[at] <= HEARTBEAT
         and octets[at + 1] == 3

@@ -1,7 +1,7 @@
 """Runs: many records at once, where a connection is under way and its records hold nothing but what is carried.
 
 A window of pieces is taken so far as both directions are in step and their records, of kind data, open with the keys
-at hand or are known to stay sealed. The piece at which anything else comes, such as a hole, an alert or new keys, goes
+at hand or are known to stay sealed. The piece at which anything else comes, such as a gap, an alert or new keys, goes
 through `Session.feed`, which says what it all means; a run does just the same with many records, in less time.
 """
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.carry import Buffer
-from amqpscope.dissector.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.layout import (
     S_CAPTURE,
     S_FIRST_CAPTURE,
@@ -25,9 +25,10 @@ from amqpscope.dissector.tcp.layout import (
     S_SLOT,
     S_TS,
 )
+from amqpscope.dissector.tls.direction import TlsDirection
 from amqpscope.dissector.tls.opener import AHEAD
 from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
-from amqpscope.dissector.tls.session import Half, Session
+from amqpscope.dissector.tls.session import Session
 
 FIRST, LAST = (S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE), (S_PACKET, S_TS, S_CAPTURE)
 
@@ -41,7 +42,7 @@ class Opened(NamedTuple):
 
 @kernel
 def ends_of_records(octets: Array, at: int, ends: Array) -> int:
-    """Where records of data, one behind the other, end; the last may do so behind the octets. Returns their number."""
+    """Where records of data, one behind the other, end; the last may do so behind the bytes. Returns their number."""
     count = 0
     while (
         at + 5 <= octets.shape[0]
@@ -57,16 +58,16 @@ def ends_of_records(octets: Array, at: int, ends: Array) -> int:
 
 
 class Direction:
-    """The records of one direction in a window. `mine` are the indexes of its pieces, of which none is a hole."""
+    """The records of one direction in a window. `mine` are the indexes of its pieces, of which none is a gap."""
 
-    def __init__(self, half: Half, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
+    def __init__(self, half: TlsDirection, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
         walk = half.walk
         self.half, self.window, self.mine = half, window, mine
         lengths, view = window[S_LENGTH, mine], buffer.data.data
         parts = [view[at : at + n] for at, n in zip(window[S_OFFSET, mine].tolist(), lengths.tolist(), strict=True)]
         self.octets = b"".join([walk.octets, *parts])
         self.before = len(walk.octets)
-        """Octets from before the window: the beginning of a record."""
+        """Bytes from before the window: the beginning of a record."""
         self.bounds = np.cumsum(lengths) + self.before
         """Where the pieces end."""
         edges = np.empty(len(self.octets) // (HEAD + 1) + 2, np.int64)
@@ -116,7 +117,7 @@ class Direction:
         """Leave behind the records that are known before this piece, and hand on what they hold."""
         half, walk, (pieces, count) = self.half, self.half.walk, self._before(stop)
         marks = np.concatenate([np.array([walk.began]).T, self.window[FIRST, :][:, self.mine]], axis=1)
-        # Octets of a record that began before the window are in none of its pieces.
+        # Bytes of a record that began before the window are in none of its pieces.
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
         end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])

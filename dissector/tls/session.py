@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import certificates, keys, messages
+from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
+from amqpscope.dissector.tls.epochs import epochs_of
 from amqpscope.dissector.tls.keylog import MASTER, KeyLog
 from amqpscope.dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
-from amqpscope.dissector.tls.opener import AHEAD, REFUSED, Epoch, Found, Opener, of_secret
+from amqpscope.dissector.tls.opener import AHEAD, REFUSED, Epoch, Opener
 from amqpscope.dissector.tls.records import (
     ALERT,
     CHANGE,
@@ -24,7 +25,6 @@ from amqpscope.dissector.tls.records import (
     is_followed,
 )
 from amqpscope.dissector.tls.shown import Alert, Fault, Sent, Shown, owner
-from amqpscope.spec.tls import Suite
 
 CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
     KNOWN.number("messages", name)
@@ -35,65 +35,10 @@ CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED
 CLOSE_NOTIFY = KNOWN.number("alerts", "close_notify")
 HIDDEN_ALERT, HIDDEN_BARE, HIDDEN_FINISHED = 2 + 17, 8 + 17, (4 + 32 + 17, 4 + 48 + 17)
 """Lengths in TLS 1.3 of an encrypted alert, of a Certificate message without any, and of Finished by its hash."""
-LABELS = {
-    True: (b"CLIENT_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0"),
-    False: (b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"SERVER_TRAFFIC_SECRET_0"),
-}
-"""Secrets of the client's and of the server's direction in TLS 1.3, in their order; early data are not read."""
-
-
-class Plain(NamedTuple):
-    """Octets of what is carried; None for a hole of `length`."""
-
-    slot: int
-    side: int
-    octets: bytes | None
-    length: int
-    first: At
-    last: At
-
-
-class Half:
-    """One direction."""
-
-    __slots__ = (
-        "changed", "counted", "finished", "found", "message", "missed", "opener", "passing", "read", "said", "sealed",
-        "walk",
-    )  # fmt: skip
-
-    def __init__(self, walk: Walk) -> None:
-        self.walk = walk
-        self.opener: Opener | None = None
-        self.changed = False
-        """Up to TLS 1.2: change_cipher_spec was sent."""
-        self.message = bytearray()
-        self.passing = 0
-        """Octets of a long message that are passed over."""
-        self.found: Found | None = None
-        """The record that a search has just confirmed."""
-        self.finished = False
-        self.missed: list[int] = []
-        """Lengths of the first records under these keys, as long as none was opened: 0 for what carries nothing."""
-        self.sealed = 0
-        """Encrypted records that were not opened."""
-        self.said = False
-        """Something came after the handshake."""
-        self.read = self.counted = 0
-        """Octets of messages that were read; octets kept when the caller counted them last."""
-
-    @property
-    def kept(self) -> int:
-        """Octets of unfinished records and messages, and of messages of which something is kept."""
-        return len(self.walk.octets) + len(self.message) + self.read
-
-    def tear(self) -> None:
-        """Something was lost: the next message begins with a record."""
-        self.message.clear()
-        self.passing = 0
 
 
 class Session:
-    """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first octet on.
+    """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first byte on.
 
     What is carried is put behind what is in `plain`, what is wrong behind `faults`, both with the number `slot` of the
     connection; the caller takes them and empties both.
@@ -105,19 +50,19 @@ class Session:
     )  # fmt: skip
 
     def __init__(
-        self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[Plain] | None = None,
+        self, keylog: KeyLog, begun: bool, slot: int = 0, plain: list[PlainChunk] | None = None,
         faults: list[Fault] | None = None,
     ) -> None:  # fmt: skip
         self.keylog = keylog
         self.slot = slot
         self.shown = Shown()
-        self.plain: list[Plain] = [] if plain is None else plain
+        self.plain: list[PlainChunk] = [] if plain is None else plain
         self.faults: list[Fault] = [] if faults is None else faults
-        self.halves = tuple(Half(Walk(begun, self._confirm(side))) for side in range(2))
+        self.halves = tuple(TlsDirection(Walk(begun, self._confirm(side))) for side in range(2))
         self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
         self.held = 0
-        """Octets in them."""
+        """Bytes in them."""
         self.hoping = True
         """Secrets that are missing may still come."""
         self._known: dict[bytes, bytes] = {}
@@ -135,7 +80,7 @@ class Session:
         return not self.shown.decrypted and any(half.sealed for half in self.halves)
 
     def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
-        """Take a piece of one direction; None is a hole."""
+        """Take a piece of one direction; None is a gap."""
         for event in self.halves[side].walk.feed(octets, length, first, last):
             if self.waiting or not self._take(side, event):
                 self.waiting.append((side, event))
@@ -199,12 +144,12 @@ class Session:
             self._gap(side, half, event)
         return True
 
-    def _is_encrypted(self, half: Half, kind: int) -> bool:
+    def _is_encrypted(self, half: TlsDirection, kind: int) -> bool:
         if self._chosen and self._chosen.version < keys.TLS_1_3:
             return half.changed
         return kind == DATA or (half.changed and kind == HANDSHAKE)
 
-    def _encrypted(self, side: int, half: Half, record: Record) -> bool:
+    def _encrypted(self, side: int, half: TlsDirection, record: Record) -> bool:
         found, half.found = half.found, None
         opened = found.opened if found else None
         if opened is None:
@@ -230,7 +175,7 @@ class Session:
             self._content(side, half, opened.kind, opened.content, record)
         return True
 
-    def _lost(self, side: int, half: Half, event: Lost) -> None:
+    def _lost(self, side: int, half: TlsDirection, event: Lost) -> None:
         half.tear()
         kind, length = event.head[0], event.head[3] << 8 | event.head[4]
         if self._is_encrypted(half, kind):
@@ -239,7 +184,7 @@ class Session:
         elif kind == CHANGE:
             self._change(half)
 
-    def _gap(self, side: int, half: Half, gap: Gap) -> None:
+    def _gap(self, side: int, half: TlsDirection, gap: Gap) -> None:
         half.tear()
         if half.found is None or half.opener is None:
             return
@@ -252,8 +197,8 @@ class Session:
             lost = found.lost - (epoch.ends_first and found.lost == found.number)
             self._hole(side, max(length, 1) if lost else 0, gap.last)
 
-    def _miss(self, side: int, half: Half, length: int, last: At) -> None:
-        """A record could not be read: its number counts, and its content is a hole."""
+    def _miss(self, side: int, half: TlsDirection, length: int, last: At) -> None:
+        """A record could not be read: its number counts, and its content is a gap."""
         if half.opener and half.opener.worked:
             epoch = half.opener.epoch
             half.opener.miss()
@@ -262,7 +207,7 @@ class Session:
         elif len(half.missed) < AHEAD:
             half.missed.append(length)
 
-    def _late(self, side: int, half: Half, epoch: Epoch, record: Record) -> None:
+    def _late(self, side: int, half: TlsDirection, epoch: Epoch, record: Record) -> None:
         """The first record that was opened is not the first under its keys."""
         lost = sum(max(length - epoch.cipher.overhead, 0) for length in half.missed)
         half.missed.clear()
@@ -271,10 +216,10 @@ class Session:
 
     def _hole(self, side: int, length: int, last: At) -> None:
         if length > 0:
-            self.plain.append(Plain(self.slot, side, None, length, last, last))
+            self.plain.append(PlainChunk(self.slot, side, None, length, last, last))
 
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
-        """Says behind a gap of so many octets whether a record of this length begins here; see `Walk`."""
+        """Says behind a gap of so many bytes whether a record of this length begins here; see `Walk`."""
 
         def confirm(octets: bytes, length: int, gap: int) -> bool:
             half = self.halves[side]
@@ -292,7 +237,7 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------------- keys
 
-    def _make_opener(self, side: int, half: Half) -> Opener | None:
+    def _make_opener(self, side: int, half: TlsDirection) -> Opener | None:
         """What opens this direction's records from now on; None without secrets, or before the handshake is known."""
         if half.opener is None and self._hello and self.shown.client is not None:
             known = self._secrets()
@@ -301,24 +246,7 @@ class Session:
         return half.opener
 
     def _epochs(self, from_client: bool, known: dict[bytes, bytes]) -> list[Epoch]:
-        hello, chosen = self._hello, self._chosen
-        if hello is None or (chosen and chosen.retry):
-            return []
-        suite = KNOWN.suites.get(chosen.suite) if chosen else None
-        if chosen and chosen.version < keys.TLS_1_3:
-            master = known.get(MASTER)
-            if not master or suite is None or not suite.mode or chosen.version < keys.TLS_1_1:
-                return []
-            both = keys.of_master(master, hello.random, chosen.random, suite, chosen.version, chosen.then_mac)
-            return [Epoch(both[0 if from_client else 1], True, suite)]
-        # Where the server's choice was lost, the length of the secrets leaves few suites.
-        return [
-            of_secret(known[label], each, carries)
-            for label, carries in zip(LABELS[from_client], (False, True), strict=True)
-            if label in known
-            for each in ([suite] if suite else _suites(known[label]))
-            if each.mode and _digest(each) == len(known[label])
-        ]
+        return epochs_of(self._hello, self._chosen, from_client, known) if self._hello else []
 
     def _adds(self, side: int, opener: Opener) -> bool:
         """Whether secrets have come since this was made, and were added."""
@@ -341,7 +269,7 @@ class Session:
         """What is known by now of this connection's secrets."""
         return (self.keylog.secrets(self._hello.random) if self._hello else {}) or self._earlier
 
-    def _resumed(self, side: int, half: Half, record: Record) -> Opener | None:
+    def _resumed(self, side: int, half: TlsDirection, record: Record) -> Opener | None:
         """What opens a session of TLS 1.2 that was resumed, where not each connection has its line in the key log.
 
         Its master secret is that of an earlier connection, which may be in another capture; the end of the handshake,
@@ -360,12 +288,12 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------ what they say
 
-    def _content(self, side: int, half: Half, kind: int, content: bytes, record: Record) -> None:
+    def _content(self, side: int, half: TlsDirection, kind: int, content: bytes, record: Record) -> None:
         """The content of a record in clear, or opened."""
         if kind == DATA:
             if content and half.opener is not None:
                 self.shown.decrypted = True
-                self.plain.append(Plain(self.slot, side, content, len(content), record.first, record.last))
+                self.plain.append(PlainChunk(self.slot, side, content, len(content), record.first, record.last))
         elif kind == HANDSHAKE:
             self._messages(side, half, content, record.last)
         elif kind == CHANGE:
@@ -373,7 +301,7 @@ class Session:
         elif kind == ALERT and len(content) == 2:
             self._alert(side, content[0], content[1], record.last)
 
-    def _change(self, half: Half) -> None:
+    def _change(self, half: TlsDirection) -> None:
         """Up to TLS 1.2: what follows in this direction has the keys of the last hellos."""
         if not self._retried if self._chosen is None else self._chosen.version < keys.TLS_1_3:
             half.changed, half.opener = True, None
@@ -386,7 +314,7 @@ class Session:
             known = KNOWN.alerts.get(number)
             self.shown.step("tls.alert", side, at, known.name if known else str(number))
 
-    def _messages(self, side: int, half: Half, content: bytes, at: At) -> None:
+    def _messages(self, side: int, half: TlsDirection, content: bytes, at: At) -> None:
         if half.passing:
             passed = min(half.passing, len(content))
             half.passing -= passed
@@ -412,7 +340,7 @@ class Session:
                     told = f"{KNOWN.messages[kind].name}, of {length} octets: its lengths contradict each other"
                     self._fault("tls-message-malformed", side, at, told)
 
-    def _message(self, side: int, half: Half, kind: int, body: bytes, at: At) -> None:
+    def _message(self, side: int, half: TlsDirection, kind: int, body: bytes, at: At) -> None:
         shown = self.shown
         if kind == CLIENT_HELLO:
             self._hello, self._chosen = messages.client_hello(body), None
@@ -456,12 +384,12 @@ class Session:
                 self._fault("tls-message-malformed", side, at, "a certificate that is none")
         self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))
 
-    def _finish(self, side: int, half: Half, at: At) -> None:
+    def _finish(self, side: int, half: TlsDirection, at: At) -> None:
         if not half.finished:
             half.finished = True
             self.shown.step("tls.finished", side, at)
 
-    def _seal(self, side: int, half: Half, record: Record) -> None:
+    def _seal(self, side: int, half: TlsDirection, record: Record) -> None:
         """What an encrypted record tells by its kind and length alone."""
         shown, length = self.shown, record.length
         half.sealed += 1
@@ -498,11 +426,3 @@ class Session:
 
 def _size(event: Event) -> int:
     return 64 + len(event.body or b"") if isinstance(event, Record) else 64
-
-
-def _suites(secret: bytes) -> list[Suite]:
-    return [suite for suite in KNOWN.suites.values() if suite.number >> 8 == 0x13 and _digest(suite) == len(secret)]
-
-
-def _digest(suite: Suite) -> int:
-    return 48 if suite.hash == "sha384" else 32

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.burden import Burden
-from amqpscope.dissector.capture import Problem
-from amqpscope.dissector.carry import Buffer
+from amqpscope.dissector.capture.model import Problem
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.layout import (
     S_CAPTURE,
     S_FIRST_CAPTURE,
@@ -24,9 +24,10 @@ from amqpscope.dissector.tcp.layout import (
     S_TS,
 )
 from amqpscope.dissector.tls import ciphers, runs
+from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.records import At
-from amqpscope.dissector.tls.session import Half, Plain, Session
+from amqpscope.dissector.tls.session import Session
 from amqpscope.dissector.tls.shown import Fault, Shown
 
 ROWS = (
@@ -40,7 +41,7 @@ REACH = 64
 FEW = 8
 """Pieces that a run should take at least."""
 WORTH = 4096
-"""Octets from which on a run is worth it."""
+"""Bytes from which on a run is worth it."""
 
 
 class Tls:
@@ -54,8 +55,8 @@ class Tls:
         CaptureError: the key log cannot be read, or the library that decrypts is not installed.
     """
 
-    def __init__(self, keylog: str | None, burden: Burden, compiled: bool = True) -> None:
-        self.burden = burden
+    def __init__(self, keylog: str | None, accounting: MemoryAccounting, compiled: bool = True) -> None:
+        self.accounting = accounting
         self.compiled = compiled
         self.keylog = KeyLog(keylog)
         if keylog is not None:
@@ -64,12 +65,12 @@ class Tls:
         self.taken = np.zeros(0, np.bool_)
         """Slots that are TLS."""
         self.positions = np.zeros(0, np.int64)
-        """Octets handed on, by twice the slot, and one more for side 1."""
+        """Bytes handed on, by twice the slot, and one more for side 1."""
         self.stuck: set[int] = set()
         """Slots that wait for secrets."""
         self.held = 0
-        """Octets that wait."""
-        self.plain: list[Plain] = []
+        """Bytes that wait."""
+        self.plain: list[PlainChunk] = []
         """What sessions hand on."""
         self.order: list[int] = []
         """With which of the pieces at hand."""
@@ -113,7 +114,7 @@ class Tls:
         return mask if mask.any() else None
 
     def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Pieces of what these pieces, all of TLS connections, hold; the octets are in the buffer's arena."""
+        """Pieces of what these pieces, all of TLS connections, hold; the bytes are in the buffer's arena."""
         for slot, mine in _groups(pieces[S_SLOT]):
             self._feed(self.sessions[slot], pieces if len(mine) == pieces.shape[1] else pieces[:, mine], mine, buffer)
         return self._pieces(buffer)
@@ -146,11 +147,11 @@ class Tls:
             left -= length
             at += 1
 
-    def _weigh(self, session: Session, half: Half) -> None:
+    def _weigh(self, session: Session, half: TlsDirection) -> None:
         """Count what a direction keeps."""
         kept = half.kept
         if kept != half.counted:
-            self.burden.change(session.slot, kept - half.counted)
+            self.accounting.change(session.slot, kept - half.counted)
             half.counted = kept
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import called, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_SINCE, GAP_TS, first_gap, is_missing
 from amqpscope.pipelines.walks.events import EV, FRAMES, what
 from amqpscope.pipelines.walks.store import declare, grown

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, called, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, called, kernel
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg

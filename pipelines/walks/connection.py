@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.store import declare, grown
 
@@ -51,7 +51,7 @@ GAP_FRAME, GAP_TS, GAP_SINCE = range(3)
 _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
-        "tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
+        "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
     )
 )  # fmt: skip
 """Anomalies behind which frames of that direction may be missing."""

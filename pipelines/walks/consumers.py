@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, called, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, called, kernel
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks.store import declare, grown
 

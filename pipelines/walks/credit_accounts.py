@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import subscriptions as sb
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import called, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import consumers as co

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.hashing import hash_octets
-from amqpscope.dissector.kernel import call, kernel, worthwhile
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.hashing import hash_octets
+from amqpscope.dissector.kernels.kernel import call, kernel, worthwhile
 
 Column: TypeAlias = Any
 """An Arrow array (also chunked), int64 digests (numpy), or None: a column that is null in all rows."""

@@ -115,7 +115,7 @@ class Events:
             return self.tables[source].slice(first, len(rows))
         return self.tables[source].take(pa.array(rows))
 
-    def _with(self, tables: Mapping[int, pa.Table], source: Any, row: Any, some: slice) -> Events:
+    def _with(self, tables: Mapping[int, pa.Table], source: Any, row: Any, some: Any) -> Events:
         """Events of which what was computed already is not computed again."""
         made = Events(tables, source, row)
         for name in ("what", "matrix"):

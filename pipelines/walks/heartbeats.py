@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, attend, fresh, is_missing, open_connection
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events, what
 from amqpscope.pipelines.walks.store import declare, pack, unpack
@@ -63,7 +63,7 @@ SPAN, SIGN, ROW = declare(Span), declare(Sign), declare(Row)
 NOT_MINE = -2
 """Stands in `negotiated` for a connection of another protocol."""
 
-_GAP, _SKIPPED = what(ANOMALIES, "tcp-hole"), what(ANOMALIES, "octets-skipped")
+_GAP, _SKIPPED = what(ANOMALIES, "tcp-gap"), what(ANOMALIES, "bytes-skipped")
 _TUNE_OK, _CLOSE = what(FRAMES, "connection.tune-ok"), what(FRAMES, "connection.close")
 
 
@@ -76,7 +76,7 @@ class Heartbeats:
     tables = ("heartbeats",)
     needs: ClassVar[Mapping[int, Needs]] = {
         CONNECTIONS: Needs(("heartbeat",)),
-        ANOMALIES: Needs((), ("tcp-hole", "octets-skipped")),
+        ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped")),
         FRAMES: Needs(),
     }
 

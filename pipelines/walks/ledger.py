@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, called, i64, kernel, u64
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, called, i64, kernel, u64
 from amqpscope.pipelines.walks.store import declare, grown
 
 BITS = 4

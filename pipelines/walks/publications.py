@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.pipelines.walks.digests import combined, hashed
 from amqpscope.pipelines.walks.events import EV, MESSAGES, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.store import declare

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks import stored
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.events import EV, STREAM_FRAMES, what

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import mix
-from amqpscope.dissector.kernel import i64, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.pipelines.walks.connection import GAP_TS
 from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.streams import NEVER

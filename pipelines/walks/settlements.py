@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernel import call
+from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import consumers as co

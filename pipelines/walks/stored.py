@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.digests import combined
 from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.streams import NEVER

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.dissector.kernel import call
+from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import publishers as pb
 from amqpscope.pipelines.walks import publishing_ids as pid

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.kernel import call
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import subscriptions as sb
 from amqpscope.pipelines.walks.connection import CONN

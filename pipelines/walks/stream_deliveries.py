@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import subscriptions as sb
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER

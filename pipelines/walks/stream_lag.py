@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.digests import hashed
 from amqpscope.pipelines.walks.store import pack, unpack
 from amqpscope.pipelines.walks.stream_deliveries import DELIVERY, OFFSETS, RENEWED

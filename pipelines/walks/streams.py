@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_TS, SERVER, first_gap, is_missing
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, MESSAGES, STREAM_FRAMES, Events, what
 

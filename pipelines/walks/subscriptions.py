@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.dissector.arrays import Array, Ints
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.events import STREAM_FRAMES, what
 from amqpscope.pipelines.walks.store import declare

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.turns import (
     AGAIN,
     BASE,

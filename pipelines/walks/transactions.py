@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import called
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)

@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import mix
-from amqpscope.dissector.kernel import call, i64, kernel, u64, worthwhile
-from amqpscope.dissector.words import MASK
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import call, i64, kernel, u64, worthwhile
+from amqpscope.dissector.kernels.words import MASK
 from amqpscope.pipelines.walks.keys import COLUMNS, KINDS, NO_TIME, TRACE, keyed, ordered
 from amqpscope.pipelines.walks.store import declare, pack, unpack
 from amqpscope.pipelines.walks.walk import Rows, conform, known

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amqpscope.dissector import output
+from amqpscope.dissector.tables import output
 
 CORES = 2
 ROWS_AT_ONCE = 1 << 20

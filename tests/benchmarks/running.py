@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[2]
-AMQPSCOPE = (sys.executable, "-m", "amqpscope.dissector.program")
+AMQPSCOPE = (sys.executable, "-m", "amqpscope.dissector.cli.program")
 SAMPLE_S = 0.02
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Without what keeps the bytecode of a checkout from being kept: where the program is installed, it is."""

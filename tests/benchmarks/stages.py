@@ -16,22 +16,27 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from amqpscope.dissector import capture, connections, detect, kernel, output, packets, program, reading, tables
 from amqpscope.dissector import dissector as whole
-from amqpscope.dissector.amqp091 import protocol
-from amqpscope.dissector.handshakes import methods
-from amqpscope.dissector.stream import protocol as stream
-from amqpscope.dissector.stream import records
+from amqpscope.dissector import reading
+from amqpscope.dissector.capture import file
+from amqpscope.dissector.cli import program
+from amqpscope.dissector.kernels import kernel
+from amqpscope.dissector.packets import decoder
+from amqpscope.dissector.protocols import detection
+from amqpscope.dissector.protocols.amqp091 import handshake, protocol
+from amqpscope.dissector.protocols.stream import protocol as stream
+from amqpscope.dissector.protocols.stream import records
+from amqpscope.dissector.tables import connections, output, rows
 from amqpscope.dissector.tcp import reassembler
 
 STAGES = (
     ("clock", reading.Reading, "_clock_steps"),
-    ("scan", capture.CaptureFile, "__iter__"),
-    ("segments", packets.PacketDecoder, "segments"),
+    ("scan", file.CaptureFile, "__iter__"),
+    ("segments", decoder.PacketDecoder, "segments"),
     ("tcp", reassembler.Reassembler, "feed"),
     ("tcp", reassembler.Reassembler, "finish"),
     ("tcp", reassembler.Reassembler, "free"),
-    ("detect", detect.Detector, "sort"),
+    ("detection", detection.Detector, "sort"),
     ("walk", protocol.Amqp091, "feed"),
     ("assemble", protocol.Amqp091, "_take"),
     ("assemble", protocol.Amqp091, "end"),
@@ -43,15 +48,15 @@ STAGES = (
     ("unpack", records.Reader, "_unpacked"),
     ("decode messages", records.Reader, "columns"),
     ("connections", connections.Connections, "begin"),
-    ("connections", methods.Methods, "take"),
+    ("connections", handshake.Amqp091Handshakes, "take"),
     ("connections", connections.Connections, "close"),
     ("connections", connections.Connections, "rows"),
-    ("tables", tables.Tables, "frames"),
-    ("tables", tables.Tables, "messages"),
-    ("tables", tables.Tables, "stream_frames"),
-    ("tables", tables.Tables, "stream_messages"),
-    ("tables", tables.Tables, "problems"),
-    ("tables", tables.Tables, "faults"),
+    ("rows", rows.Tables, "frames"),
+    ("rows", rows.Tables, "messages"),
+    ("rows", rows.Tables, "stream_frames"),
+    ("rows", rows.Tables, "stream_messages"),
+    ("rows", rows.Tables, "problems"),
+    ("rows", rows.Tables, "faults"),
     ("carry", whole, "gather"),
     ("carry", whole, "move"),
     ("hand over", output.Output, "add"),

@@ -12,9 +12,9 @@ import resource
 import tempfile
 from pathlib import Path
 
+from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import find
 from tests.dissector.builders import pcap, pcap_record
 from tests.dissector.tls.tunnel import Tunnel
 from tests.dissector.wire import CLIENT, STEP, Tape, publish, session

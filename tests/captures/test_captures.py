@@ -31,7 +31,7 @@ COLUMNS = {
     "anomalies": {"violation", "count"},
 }
 OTHERS = {"scenario", "about", "counts", "notes", "secrets", "records", "codes"}
-ENDS = {"capture-end", "hole", "channel-close", "connection-close", "discarded", "recover", "rollback"}
+ENDS = {"capture-end", "gap", "channel-close", "connection-close", "discarded", "recover", "rollback"}
 OUTCOMES = {
     "confirms": {"ack", "nack", "none"},
     "settlements": {"ack", "nack", "reject", "auto", "none", "unknown"},

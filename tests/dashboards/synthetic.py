@@ -263,7 +263,7 @@ def shop(folder: Path, publishes: int = 4000, seconds: float = 90.0, seed: int =
                 {"connection_id": 101, "code": "tcp-gap", "severity": "warning", "detail": "1460 bytes"}
                 for _ in range(2)
             ),
-            {"connection_id": 101, "code": "octets-skipped", "severity": "warning"},
+            {"connection_id": 101, "code": "bytes-skipped", "severity": "warning"},
             {"connection_id": None, "code": "capture-truncated", "severity": "error", "capture": file},
             *({"connection_id": 100 + i, "code": "content-abandoned", "severity": "note"} for i in range(3)),
         ],

@@ -7,7 +7,7 @@ import pytest
 from amqpscope.dashboards import failures, verdicts
 from amqpscope.dashboards.section import Figure, Grid
 from amqpscope.dashboards.tables import Tables
-from amqpscope.dissector import program
+from amqpscope.dissector.cli import program
 from amqpscope.dissector.handshakes import ladder
 
 CAPTURES = Path(__file__).parents[1] / "captures"

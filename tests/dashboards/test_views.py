@@ -200,7 +200,7 @@ def test_losses_stand_first_and_are_summed(shop: Tables) -> None:
     assert [(r["code"], r["count"], r["connections"]) for r in data.anomalies] == [
         ("capture-truncated", 1, 0),
         ("tcp-gap", 2, 1),
-        ("octets-skipped", 1, 1),
+        ("bytes-skipped", 1, 1),
         ("content-abandoned", 3, 3),
     ]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.reading import Reading, schema_of
-from amqpscope.dissector.sources import find
-from amqpscope.dissector.tables import NAMES
+from amqpscope.dissector.tables.rows import NAMES
 from tests.dissector.builders import Packet, pcap
 from tests.reference.packets import read_packets
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from amqpscope.dissector.arrow import array, numbers, of_rows, picked, valid
+from amqpscope.dissector.fields.arrow import array, numbers, of_rows, picked, valid
 from tests.dissector.runs import FOLDER
 
 MASK = np.array([True, False, True])
@@ -91,7 +91,7 @@ def test_dissection_imports_no_pandas(name: str) -> None:
     program = f"""
 import sys
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import find
+from amqpscope.dissector.capture.sources import find
 
 assert sum(batch.num_rows for _, batch in Reading(find([{str(FOLDER / f"{name}.pcap")!r}]), compiled=False))
 assert "pandas" not in sys.modules

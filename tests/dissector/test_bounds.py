@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.amqp091.layout import Q_HELD, Q_KEEPING
+from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.framing import M_CHAINED
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.protocols.amqp091.layout import Q_HELD, Q_KEEPING
+from amqpscope.dissector.protocols.framing import M_CHAINED
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import find
-from amqpscope.dissector.tables import NAMES
+from amqpscope.dissector.tables.rows import NAMES
 from amqpscope.dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
@@ -151,7 +151,7 @@ def read(reading: Reading, held: Callable[[Reading], int]) -> tuple[dict[str, li
 def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Connections with the most of it are given up; others go on."""
     monkeypatch.setattr(limits, "REMEMBERED", 100_000)
-    found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.burden.total)
+    found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.accounting.total)
     assert 80_000 < most < 140_000
     told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
     assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
@@ -168,7 +168,7 @@ def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_
     turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
     found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.control[K_WAITING])
     assert 40_000 < most < 60_000
-    assert sum(row["code"] == "tcp-hole" for row in found["anomalies"]) == 40
+    assert sum(row["code"] == "tcp-gap" for row in found["anomalies"]) == 40
     assert {row["lost_bytes"] for row in found["connections"]} == {0, 7}
 
 

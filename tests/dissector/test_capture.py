@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.capture import CaptureError, CaptureFile, PacketBatch
-from amqpscope.dissector.records import MAX_RECORD
+from amqpscope.dissector.capture.file import CaptureError, CaptureFile
+from amqpscope.dissector.capture.model import PacketBatch
+from amqpscope.dissector.capture.scanner import MAX_RECORD
+from amqpscope.dissector.kernels import limits
 from tests.dissector.builders import Packet, block, enhanced, interface, pcap, pcapng, section
 
 BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector.columns import spread
+from amqpscope.dissector.fields.columns import spread
 
 ROW = st.tuples(
     st.integers(0, 20), st.none() | st.booleans(), st.none() | st.integers(-5, 5), st.none() | st.text(max_size=20)

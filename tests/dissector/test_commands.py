@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqpscope.dissector import CaptureError, read
-from amqpscope.dissector.program import main
-from amqpscope.dissector.remarks import MOST
-from amqpscope.dissector.tables import NAMES, schema
+from amqpscope.dissector.cli.program import main
+from amqpscope.dissector.cli.warnings import MOST
+from amqpscope.dissector.tables.rows import NAMES, schema
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, dissect, rows
 from tests.dissector.wire import CLIENT, Tape, handshake, opening, publish, raw
@@ -57,7 +57,7 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 
 
 def program(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "amqpscope.dissector.program", *map(str, words)]
+    command = [sys.executable, "-m", "amqpscope.dissector.cli.program", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, **how)
 
 
@@ -367,7 +367,7 @@ def test_a_full_disk_is_one_line(form: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_standard_output_that_is_full() -> None:
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "amqpscope.dissector.program", "frames", str(SESSION)]
+        command = [sys.executable, "-m", "amqpscope.dissector.cli.program", "frames", str(SESSION)]
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2
     assert done.stderr == b"amqpscope: cannot write: no space left on device\n"
@@ -385,7 +385,7 @@ def moving(function):
         return function(*arguments)
     return move
 pathlib.Path.rename, pathlib.Path.replace = moving(pathlib.Path.rename), moving(pathlib.Path.replace)
-from amqpscope.dissector.program import main
+from amqpscope.dissector.cli.program import main
 main()
 """
 
@@ -411,7 +411,7 @@ def test_a_killed_run_leaves_complete_parts_and_is_no_obstacle(moves: int, tmp_p
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
-    command = f"{sys.executable} -m amqpscope.dissector.program frames {FOLDER / 'many_confirms.pcap'} | head -1"
+    command = f"{sys.executable} -m amqpscope.dissector.cli.program frames {FOLDER / 'many_confirms.pcap'} | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
     assert done.stdout.count(b"\n") == 1 and done.stderr == b""
 

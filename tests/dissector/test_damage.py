@@ -219,7 +219,7 @@ def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
         len(bodies) - 1
     )
     assert (message["is_partial"], message["body_size"]) == (True, len(body))
-    assert [row["code"] for row in anomalies] == ["tcp-hole", "octets-skipped"]
+    assert [row["code"] for row in anomalies] == ["tcp-gap", "bytes-skipped"]
 
 
 def test_contents_are_not_joined_over_a_hole() -> None:
@@ -365,7 +365,7 @@ def test_gets_behind_a_hole_pair_with_no_answer(lost: str) -> None:
 
 def test_ids_of_methods_have_sixteen_bits() -> None:
     """A document of the user's may have any."""
-    from amqpscope.dissector.amqp091.layout import method_index, method_table  # noqa: PLC0415
+    from amqpscope.dissector.protocols.amqp091.layout import method_index, method_table  # noqa: PLC0415
 
     table = method_table([(10, 10), (60, 40), (60, 500), (400, 7), (65535, 65535)])
     found = [method_index(table, *ids) for ids in ((10, 10), (60, 40), (60, 500), (400, 7), (65535, 65535), (400, 8))]

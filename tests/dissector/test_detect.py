@@ -5,7 +5,7 @@ import pytest
 
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.logins import user_name
-from amqpscope.dissector.tables import MISMATCHES
+from amqpscope.dissector.tables.rows import MISMATCHES
 from amqpscope.spec import handshakes
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows

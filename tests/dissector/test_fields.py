@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope import spec
-from amqpscope.dissector.fields import PROBLEM_CODES, REDACTED, Decoded, Plan, decode
+from amqpscope.dissector.fields.decoding import PROBLEM_CODES, REDACTED, Decoded, decode
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.spec.model import Class, Field
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
@@ -162,7 +163,7 @@ def test_hostile_length(size: int, compiled: bool) -> None:
 def test_octets_left_over() -> None:
     decoded = run(methods(), [(program("basic.recover"), b"\1\0", 0), (program("tx.select"), b"\0", 0)])
     assert rows(decoded) == [{"requeue": True}, {}]
-    assert problems(decoded) == [(0, "octets-left-over"), (1, "octets-left-over")]
+    assert problems(decoded) == [(0, "bytes-left-over"), (1, "bytes-left-over")]
 
 
 def test_cut_table_keeps_the_entries_in_front_of_the_hole() -> None:

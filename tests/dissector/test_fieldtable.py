@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.fieldtable import DEPTH, float_text, render
-from amqpscope.dissector.problems import PROBLEM_CODES
+from amqpscope.dissector.fields.problems import PROBLEM_CODES
+from amqpscope.dissector.fields.tables import DEPTH, float_text, render
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 

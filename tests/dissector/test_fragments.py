@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector import limits
-from amqpscope.dissector.capture import CaptureFile
-from amqpscope.dissector.fragments import Fragment, Fragments
-from amqpscope.dissector.packets import PacketDecoder
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.packets.decoder import PacketDecoder
+from amqpscope.dissector.packets.fragments import Fragment, Fragments
 from tests.dissector.builders import Packet, ethernet, fragments, ipv4, ipv6, pcap, tcp, udp, vxlan
 from tests.dissector.runs import dissect, dissect_packets, rows
 from tests.dissector.test_packets import BOTH, by_dpkt, decode

@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
+from amqpscope.dissector.capture.sources import Source, find
+from amqpscope.dissector.cli.program import main
+from amqpscope.dissector.cli.verdict_rows import rows
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.handshakes import facts, ladder, listing, story
-from amqpscope.dissector.handshakes.machine import run
-from amqpscope.dissector.handshakes.memory import Memory
-from amqpscope.dissector.handshakes.source import rows
+from amqpscope.dissector.handshakes import facts, ladder, listing, record
+from amqpscope.dissector.handshakes.cache import BoundedCache
+from amqpscope.dissector.handshakes.dialogue import run
 from amqpscope.dissector.handshakes.verdict import Judge
-from amqpscope.dissector.program import main
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import Source, find
 from amqpscope.spec import handshakes, load
 from tests.dissector import builders
 from tests.dissector.builders import Packet, ethernet, ipv4, tcp
@@ -149,7 +149,7 @@ def test_a_verdict_known_from_another_connection_is_the_one_that_it_would_get(st
     options = Options(handshakes=True)
     remembered, forgetful = (Reading(find(paths), options, compiled=False) for _ in range(2))
     judge = forgetful.dissector.connections.judge
-    judge.alike, judge.verdicts = Memory(room=0), Memory(room=0)
+    judge.alike, judge.verdicts = BoundedCache(room=0), BoundedCache(room=0)
     wanted = list(rows(forgetful, options))
     assert not judge.alike.items
     assert list(rows(remembered, options)) == wanted
@@ -167,7 +167,7 @@ def test_verdicts_that_depend_on_times_are_remembered_as_the_rules_tell_times_ap
         again += [replace(packet, ts_ns=at + (packet.ts_ns - begin) * tenths // 10) for packet in packets]
         at = again[-1].ts_ns + 600_000_000_000
     found = dissect_packets(again, link)["connections"]
-    monkeypatch.setattr(Memory, "keep", lambda *_: None)
+    monkeypatch.setattr(BoundedCache, "keep", lambda *_: None)
     assert dissect_packets(again, link)["connections"].equals(found)
 
 
@@ -181,7 +181,7 @@ def test_half_open_connections_are_judged_once_though_their_times_differ(monkeyp
 
 
 def test_memory_is_bounded() -> None:
-    memory: Memory[int, str] = Memory(room=10_000)
+    memory: BoundedCache[int, str] = BoundedCache(room=10_000)
     for n in range(1000):
         memory.keep(n, "x", 100)
         assert memory.get(n) == "x"
@@ -319,7 +319,7 @@ BUILT = {
     "open-refused": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
     .send(SERVER, 13, TUNE).send(CLIENT, 14, TUNE_OK + OPEN)
     .send(SERVER, 15, method(commands.Connection.Close(541, "out of order", 10, 40))),
-    "hole": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START, keep=False).send(CLIENT, 12, START_OK)
+    "gap": Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START, keep=False).send(CLIENT, 12, START_OK)
     .send(SERVER, 1500, TUNE[:9]).send(CLIENT, 1600, flags=FIN_ACK).send(SERVER, 1700, flags=FIN_ACK),
     "refused-by-code": asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 15))
     .send(SERVER, 16, flags=FIN_ACK),
@@ -394,7 +394,7 @@ def test_tls_took_as_long_as_its_handshake_whatever_is_said_in_it(keep: bool, tm
 
 def test_a_hole_in_the_handshake_of_tls_leaves_it_unjudged(tmp_path: Path) -> None:
     built = Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO, keep=False)
-    assert talking(built).verdict(tmp_path)["handshake_outcome"] == "hole"
+    assert talking(built).verdict(tmp_path)["handshake_outcome"] == "gap"
 
 
 @pytest.mark.parametrize("side", [CLIENT, SERVER])
@@ -510,7 +510,7 @@ def test_what_methods_say_is_remembered_by_their_octets_but_no_login(tmp_path: P
     methods = reading.dissector.connections.methods
     whole = (START, TUNE, TUNE_OK, OPEN, OPEN_OK, method(commands.Connection.Close(200, "bye", 0, 0)))
     assert set(methods.known.items) == {octets[7:-1] for octets in whole}
-    assert "secret" not in repr((methods.known.items, methods.sayings.known.items))
+    assert "secret" not in repr((methods.known.items, methods.arguments.known.items))
 
 
 def test_json_says_when_who_and_whose_time_it_was() -> None:
@@ -635,7 +635,7 @@ def test_the_machine_is_sound() -> None:
 def test_every_code_is_written_out_and_names_known_facts() -> None:
     side = facts.Side(0, 0, None, "", None, 0)
     tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
-    known = facts.gather(story.Story(), tcp, [], KNOWN, load()).facts(tcp, [])
+    known = facts.gather(record.ConnectionRecord(), tcp, [], KNOWN, load()).facts(tcp, [])
     values = {**known, **known.timed(), "alert": None, "alert_meaning": None}
     assert set(known.timed()) == set(facts.TIMED)
     for rule in (*KNOWN.outcomes, *KNOWN.endings):
@@ -669,9 +669,9 @@ def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
 @settings(max_examples=100)
 @given(st.binary(max_size=40))
 def test_all_first_octets_are_something(octets: bytes) -> None:
-    first = story.First()
+    first = record.FirstBytes()
     for n in range(0, len(octets), 7):
-        first.add(octets[n : n + 7], story.Where(n, 1, 0))
+        first.add(octets[n : n + 7], record.PacketRef(n, 1, 0))
     assert (first.kind() == "none") == (not octets)
 
 

@@ -4,9 +4,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.hashing import SEED, hash_begin, hash_end, hash_feed, hash_octets
-from amqpscope.dissector.kernel import call, kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import SEED, hash_begin, hash_end, hash_feed, hash_octets
+from amqpscope.dissector.kernels.kernel import call, kernel
 
 
 @kernel

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from amqpscope import spec
-from amqpscope.dissector import limits
-from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import dissect, dissect_packets, recorded, rows

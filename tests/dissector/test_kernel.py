@@ -15,12 +15,12 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from amqpscope.dissector import kernel as kernels
-from amqpscope.dissector import native
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call, is_cached, kernel, note_run, worthwhile
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.kernels import kernel as kernels
+from amqpscope.dissector.kernels import machine_code
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, is_cached, kernel, note_run, worthwhile
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import find
 from tests.dissector.runs import FOLDER
 
 
@@ -52,7 +52,7 @@ def test_arguments_of_other_types_have_code_of_their_own() -> None:
 PROGRAM = """
 import json, sys
 import numpy as np
-from amqpscope.dissector.kernel import call
+from amqpscope.dissector.kernels.kernel import call
 from tests.dissector.test_kernel import pick
 
 data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
@@ -85,7 +85,7 @@ def test_what_was_compiled_is_run_again_without_numba(tmp_path: Path) -> None:
 
 @pytest.mark.compiled
 def test_code_that_needs_what_is_not_there_is_not_loaded() -> None:
-    assert native.Code(b"", "entry", "environment", ["numba_nobody_knows"]).load() is None
+    assert machine_code.Code(b"", "entry", "environment", ["numba_nobody_knows"]).load() is None
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("_ready", "_dispatchers"):
         monkeypatch.setattr(kernels, name, {})
     monkeypatch.setattr(kernels, "_not_kept", set())
-    cached = (kernels.cache_folder, kernels._marker, native.host, native._introduce)
+    cached = (kernels.cache_folder, kernels._marker, machine_code.host, machine_code._introduce)
     for function in cached:
         function.cache_clear()
     yield tmp_path
@@ -139,7 +139,7 @@ def test_where_code_cannot_be_loaded_or_kept_numba_calls_it(
     others: dict[str, Any], empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numba itself sees the true LLVM."""
-    monkeypatch.setattr(native, "llvm", SimpleNamespace(**vars(llvm) | others))
+    monkeypatch.setattr(machine_code, "llvm", SimpleNamespace(**vars(llvm) | others))
     data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
     assert call(pick, True, data, rows, 1) == 2008
     with pytest.raises(IndexError):
@@ -153,7 +153,7 @@ def test_where_code_cannot_be_loaded_or_kept_numba_calls_it(
 def test_a_processor_whose_features_nobody_knows_has_code_of_its_own(
     empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "llvm", SimpleNamespace(**vars(llvm) | {"get_host_cpu_features": fails}))
+    monkeypatch.setattr(machine_code, "llvm", SimpleNamespace(**vars(llvm) | {"get_host_cpu_features": fails}))
     assert call(pick, True, np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3), 1) == 2008
     assert len(list(empty.rglob("pick.*"))) == 1
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
@@ -147,7 +147,7 @@ class Program:
     """`amqpscope`, whose standard input is written piece by piece."""
 
     def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "amqpscope.dissector.program", *words]
+        command = [sys.executable, "-m", "amqpscope.dissector.cli.program", *words]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 

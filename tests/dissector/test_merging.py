@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.sources import find
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.runs import Row, dissect, rows, tables
 from tests.dissector.test_properties import COUNTED, TIMED

@@ -3,7 +3,7 @@
 import pytest
 from pamqp import commands
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from tests.dissector.runs import dissect_packets, rows
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, content, deliver, handshake, method, opening
 

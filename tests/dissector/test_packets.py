@@ -15,8 +15,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.capture import MAX_PROBLEMS, CaptureFile, PacketBatch
-from amqpscope.dissector.packets import PacketDecoder, PacketReport, SegmentBatch
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.model import MAX_PROBLEMS, PacketBatch
+from amqpscope.dissector.packets.decoder import PacketDecoder
+from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from tests.dissector.builders import (
     Packet,
     enhanced,

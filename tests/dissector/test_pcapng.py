@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector.capture import CaptureFile
-from amqpscope.dissector.pcapng import MAX_INTERFACES, MAX_PAUSES, MAX_SECONDS
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.pcapng import MAX_INTERFACES, MAX_PAUSES, MAX_SECONDS
 from tests.dissector.builders import (
     Packet,
     block,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector.pool import Pool, give_row, take_row
+from amqpscope.dissector.kernels.pool import Pool, give_row, take_row
 
 
 @given(steps=st.lists(st.integers(-1, 30), max_size=200))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from amqpscope.dissector.reuse import KEPT, Reuse
+from amqpscope.dissector.kernels.reuse import KEPT, Reuse
 
 
 def address(array: np.ndarray) -> int:

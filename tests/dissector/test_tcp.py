@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp import endings, layout
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
@@ -417,7 +417,7 @@ def test_a_lost_head_is_searched_for_and_counted() -> None:
     tape.play([(CLIENT, published(b"after")), (CLIENT, published(b"more"))])
     packets = tape.packets[:11] + tape.packets[12:]  # without the method, the header and the body's head
     assert [row["method"] for row in frames(packets) if row["from_client"]][-6::3] == ["basic.publish"] * 2
-    assert codes(packets) == ["octets-skipped", "tcp-hole"]
+    assert codes(packets) == ["bytes-skipped", "tcp-gap"]
     behind = next(row["frame_no"] for row in frames(packets) if row["packet"] > 11)
     assert [row["frame_no"] for row in rows(dissect_packets(packets)["anomalies"])] == [behind, behind]
     (row,) = connections(packets)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dissector.text import Texts, gather
+from amqpscope.dissector.fields.text import Texts, gather
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 EDGES = [

@@ -61,7 +61,7 @@ def replay(target: str, corpus: Path) -> int:
 
     Kernels that do without bounds checks because they are proven are compiled with them.
     """
-    from amqpscope.dissector import kernel  # noqa: PLC0415
+    from amqpscope.dissector.kernels import kernel  # noqa: PLC0415
     from tests.fuzz.targets import TARGETS as FUNCTIONS  # noqa: PLC0415
 
     kernel._proven.clear()

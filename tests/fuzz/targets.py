@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector import carry, fieldtable, kernel
-from amqpscope.dissector.amqp10 import sections, values
-from amqpscope.dissector.arrays import Ints, Octets
-from amqpscope.dissector.capture import CaptureError, CaptureFile, PacketBatch
+from amqpscope.dissector.capture.file import CaptureError, CaptureFile
+from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.dissector import Dissector
-from amqpscope.dissector.fragments import Fragment, Fragments
-from amqpscope.dissector.packets import PacketDecoder
+from amqpscope.dissector.fields import tables as fieldtable
+from amqpscope.dissector.kernels import kernel, retained
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.packets.decoder import PacketDecoder
+from amqpscope.dissector.packets.fragments import Fragment, Fragments
+from amqpscope.dissector.protocols.amqp10 import sections, values
 from amqpscope.dissector.tls import certificates, keylog, messages
 from tests.dissector.builders import Packet, ethernet, ipv4, ipv6, pcap, tcp
 from tests.dissector.wire import ACK, CLIENT, PSH, T0, handshake, opening
@@ -202,7 +204,7 @@ MAKE_ROWS = 4
 
 def reuse() -> None:
     """Be quick: one dissector, and the moving of octets compiled, which goes through all room there is."""
-    carry.call = lambda function, compiled, *arguments: kernel.call(function, True, *arguments)
+    retained.call = lambda function, compiled, *arguments: kernel.call(function, True, *arguments)
     REUSED.append(_dissector(False))
 
 

@@ -84,7 +84,7 @@ class Connection:
     def lose(self, from_client: bool) -> int:
         """A hole in front of the next frame."""
         where = {"connection_id": self.id, "frame_no": len(self.frames), "ts_ns": len(self.frames) * TICK}
-        self.anomalies.append(where | {"from_client": from_client, "code": "tcp-hole"})
+        self.anomalies.append(where | {"from_client": from_client, "code": "tcp-gap"})
         return len(self.frames)
 
     @property

@@ -118,7 +118,7 @@ def test_summaries_are_those_of_the_reference(both, metric, table):
         wanted = reference.latency_summary(each["latency_ns"] for each in rows)
         outcomes = Counter(each["outcome"] for each in rows)
         endings = Counter(each["ended_by"] for each in rows if each["outcome"] == "none")
-        wanted["censored"] = endings["capture-end"] + endings["hole"]
+        wanted["censored"] = endings["capture-end"] + endings["gap"]
         wanted["unanswered"] = outcomes["none"] - wanted["censored"]
         wanted["failed"] = outcomes["nack"] + outcomes["reject"] + outcomes["error"] + wanted["unanswered"]
         assert {name: row[name] for name in wanted} == wanted

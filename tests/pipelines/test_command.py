@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from amqpscope import dissector, pipelines
-from amqpscope.dissector.program import main
+from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.analysis import analyze
 from amqpscope.pipelines.output import NOTE, Output, OutputError
 from amqpscope.pipelines.reader import ReadError, dissected

@@ -57,7 +57,7 @@ def many_answered_behind_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
     c.ack(2)
     c.publish(3)
     many = c.ack(3, True)
-    lost = {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "latency_ns": None}
+    lost = {"outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK, "latency_ns": None}
     return c, [lost, {"outcome": "ack", "confirm_frame_no": hole}, {"outcome": "ack", "confirm_frame_no": many}]
 
 
@@ -68,7 +68,7 @@ def answered_in_front_of_the_close() -> tuple[Connection, list[dict[str, Any]]]:
     c.client("channel.close", reply_code=200)
     hole = c.lose(from_client=False)
     c.server("channel.close-ok")
-    return c, [{"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "returned": None}]
+    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK, "returned": None}]
 
 
 def times_of_what_was_not_finished() -> tuple[Connection, list[dict[str, Any]]]:
@@ -267,11 +267,11 @@ def answer_may_lie_in_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
     c.lose(from_client=False)  # too late for channel 1
     last = c.server("channel.close-ok")
     return c, [
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": first * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": first * TICK},
         {"outcome": "ack", "ended_by": None, "end_ts_ns": None},
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": second * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": second * TICK},
         {"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK},
-        {"channel": 2, "outcome": "none", "ended_by": "hole", "end_ts_ns": last * TICK},
+        {"channel": 2, "outcome": "none", "ended_by": "gap", "end_ts_ns": last * TICK},
     ]
 
 
@@ -289,9 +289,9 @@ def answers_cut_by_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
     c.publish(5)
     return c, [
         {"outcome": "ack", "ended_by": None},
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": (tag - 2) * TICK},
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": (tag - 2) * TICK},
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": ids * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": (tag - 2) * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": (tag - 2) * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": ids * TICK},
         {"outcome": "none", "ended_by": "capture-end"},
         {"channel": 2, "outcome": "none", "ended_by": "capture-end"},
     ]
@@ -424,7 +424,7 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
                 "outcome": first["method"].removeprefix("basic.") if first else "none",
                 "confirm_frame_no": first and first["frame_no"],
                 "multiple": first and first["multiple"],
-                "ended_by": None if first else "hole" if behind else "capture-end",
+                "ended_by": None if first else "gap" if behind else "capture-end",
                 "end_ts_ns": None if first else behind[0] * TICK if behind else c.end,
             }
         )

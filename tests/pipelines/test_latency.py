@@ -37,7 +37,7 @@ def samples(spark):
         made["confirms"].append(row | {"latency_ns": latency, "outcome": "nack" if i % 10 == 0 else "ack"})
     made["confirms"] += [
         {"connection_id": 1, "outcome": "none", "ended_by": ended_by}
-        for ended_by in ("capture-end", "hole", "discarded", "channel-close")
+        for ended_by in ("capture-end", "gap", "discarded", "channel-close")
     ]
     made["confirms"].append({"connection_id": 1, "outcome": "ack", "latency_ns": -1})
     made["settlements"] = [

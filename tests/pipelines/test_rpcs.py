@@ -167,8 +167,8 @@ def no_answer() -> tuple[Connection, list[dict[str, Any]]]:
     c.server("basic.deliver", is_partial=True)
     c.client("queue.purge")
     return c, [
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": cut * TICK, "response": None, "response_frame_no": None},
-        {"channel": 2, "outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": cut * TICK, "response": None, "response_frame_no": None},
+        {"channel": 2, "outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK},
         {"outcome": "none", "ended_by": "capture-end"},
     ]
 
@@ -185,7 +185,7 @@ def one_at_a_time_around_holes() -> tuple[Connection, list[dict[str, Any]]]:
     last = c.client("basic.get")
     c.server("basic.get-empty")
     return c, [
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "latency_ns": None},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK, "latency_ns": None},
         {"request_frame_no": second, "outcome": "ok", "response_frame_no": answer},
         {"request": "basic.qos"},
         {"request_frame_no": last, "outcome": "ok", "response_frame_no": last + 1},
@@ -202,7 +202,7 @@ def answer_and_next_request_are_lost() -> tuple[Connection, list[dict[str, Any]]
     last = c.client("basic.get")
     c.server("basic.get-empty")
     return c, [
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "response": None},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK, "response": None},
         {"request_frame_no": last, "outcome": "ok"},
     ]
 
@@ -218,7 +218,7 @@ def pipelined_around_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
     c.server("basic.get-empty")
     c.client("basic.get")
     c.server("basic.get-empty")
-    lost = {"outcome": "none", "ended_by": "hole", "latency_ns": None}
+    lost = {"outcome": "none", "ended_by": "gap", "latency_ns": None}
     return c, [
         {"outcome": "ok", "response_frame_no": 2},
         {**lost, "end_ts_ns": hole * TICK},
@@ -237,7 +237,7 @@ def pipelined_behind_lost_requests() -> tuple[Connection, list[dict[str, Any]]]:
     for _ in range(4):
         c.server("basic.get-empty")
     c.client("channel.close", reply_code=200)
-    lost = {"request": "basic.get", "outcome": "none", "ended_by": "hole", "response": None}
+    lost = {"request": "basic.get", "outcome": "none", "ended_by": "gap", "response": None}
     return c, [{"outcome": "ok"}, lost, lost, {"request": "channel.close"}]
 
 
@@ -250,7 +250,7 @@ def refused_behind_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
     c.client("queue.declare")
     c.server("channel.close", reply_code=404)
     return c, [
-        {"request": "channel.open", "outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK},
+        {"request": "channel.open", "outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK},
         {"request": "queue.declare", "outcome": "error", "reply_code": 404},
         {"request": "channel.close"},
     ]
@@ -345,7 +345,7 @@ def test_of_one_direction_alone_the_answers_are_missing(spark):
     other.server("connection.start", channel=0, epoch=0)  # nobody said anything to it
     frames, _, connections = tables(spark, [c, other])
     rows = collect(rpcs(frames, connections, mute(frames)), "request_frame_no")
-    check(rows[c.id], [{"outcome": "none", "ended_by": "hole"}, {"outcome": "none", "ended_by": "hole"}])
+    check(rows[c.id], [{"outcome": "none", "ended_by": "gap"}, {"outcome": "none", "ended_by": "gap"}])
     check(rows[other.id], [{"outcome": "none", "ended_by": "connection-close"}])
 
 

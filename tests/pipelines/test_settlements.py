@@ -280,9 +280,9 @@ def hole() -> tuple[Connection, list[dict[str, Any]]]:
     cut = c.frame(True, method="basic.nack", is_partial=True)
     c.deliver(4)
     return c, [
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": lost * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": lost * TICK},
         {"outcome": "ack", "ended_by": None},
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": cut * TICK},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": cut * TICK},
         {"outcome": "none", "ended_by": "capture-end"},
         {"channel": 2, "outcome": "none", "ended_by": "capture-end"},
     ]
@@ -314,7 +314,7 @@ def many_acknowledged_behind_a_hole() -> tuple[Connection, list[dict[str, Any]]]
     c.ack(3, True, client=True)
     return c, [
         {"outcome": "ack", "settle_frame_no": hole},
-        {"outcome": "none", "ended_by": "hole", "end_ts_ns": hole * TICK, "latency_ns": None},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": hole * TICK, "latency_ns": None},
         {"outcome": "ack", "multiple": True},
     ]
 
@@ -334,7 +334,7 @@ def transaction_around_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
     c.server("tx.commit-ok")
     return c, [
         {"outcome": "ack", "settle_frame_no": done},
-        {"outcome": "none", "ended_by": "hole", "latency_ns": None},
+        {"outcome": "none", "ended_by": "gap", "latency_ns": None},
     ]
 
 

@@ -264,7 +264,7 @@ class Talk:
     def lose(self) -> None:
         """The last frame has a hole in front of it."""
         names = ("connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client")
-        self.anomalies.append({k: self.frames[-1][k] for k in names} | {"code": "tcp-hole"})
+        self.anomalies.append({k: self.frames[-1][k] for k in names} | {"code": "tcp-gap"})
 
     def frame(self, from_client: bool, command: str, *, is_response: bool = False, **columns: Any) -> int:
         no = len(self.frames)
@@ -345,7 +345,7 @@ def test_confirms_by_hand(spark):
         (1, 1, 2, 1, 4, 7, "ack", None, 1, False, None, None),
         (1, 1, 2, 2, 5, 7, "ack", None, 1, False, None, None),
         (1, 9, 2, 3, 6, 8, "nack", 18, 1, None, None, None),
-        (2, 1, None, 5, 0, None, "none", None, 1, None, "hole", 1000),
+        (2, 1, None, 5, 0, None, "none", None, 1, None, "gap", 1000),
         (2, 1, None, 6, 2, None, "none", None, 1, None, "capture-end", 3000),
         (3, 1, 1, 1, 0, None, "none", None, 1, None, "connection-close", 1000),
         (3, 1, 1, 2, 2, None, "none", None, 1, None, "discarded", 1000),

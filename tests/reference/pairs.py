@@ -44,7 +44,7 @@ def _ending(group: list[Row], message: Row) -> Row:
         before = frame["frame_no"] < message["frame_no"]
         why = None
         if not before and from_other_side and _may_hide_an_answer(frame, message):
-            why = "hole"
+            why = "gap"
         elif _closes(frame, epoch):
             if not before:
                 why = frame["method"].replace(".", "-")

@@ -71,7 +71,7 @@ def test_method(show):
         ("not_found", ["reply code 404"]),
         ("206", ["frame-end", "constant"]),
         ("frame-cut", ["anomaly, warning"]),
-        ("anomalies", ["15 columns", "tcp-hole"]),
+        ("anomalies", ["15 columns", "tcp-gap"]),
         ("reply-code", ["320", "connection-forced"]),
         ("amqp-0-9-1", ["AMQP 0 0 9 1", "Sources", "internal-error"]),
         ("Basic.Publish", ["method 60.40"]),
@@ -103,7 +103,7 @@ def test_every_name_is_shown_and_fits_the_width(show, monkeypatch):
         ("basic.publsh", "basic.publish"),
         ("delivery_tg", "delivery_tag"),
         ("conf", "confirms"),
-        ("tcp-holes", "tcp-hole"),
+        ("tcp-gaps", "tcp-gap"),
     ],
 )
 def test_unknown_names_get_near_ones(name, near):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, ...]
 WHOLE = "whole"
-CENSORED = ("capture-end", "hole")
+CENSORED = ("capture-end", "gap")
 KINDS = ("there", "found", "right", "wrong", "blamed", "censored", "no latency", "otherwise")
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.burden import Burden
-from amqpscope.dissector.carry import Buffer
 from amqpscope.dissector.handshakes.facts import Side, Tcp
-from amqpscope.dissector.handshakes.layers import KEPT, Layers
-from amqpscope.dissector.handshakes.story import Story
-from amqpscope.dissector.handshakes.values import MalformedError, value
+from amqpscope.dissector.handshakes.record import ConnectionRecord
 from amqpscope.dissector.handshakes.verdict import Judge
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.protocols.amqp10.handshake import KEPT, Amqp10Handshakes
+from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
 from amqpscope.dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
 from amqpscope.spec import handshakes as spec_handshakes
 from amqpscope.spec import load
@@ -64,34 +64,34 @@ CLIENT = (
 )  # fmt: skip
 
 
-def told(cuts: list[int], octets: bytes = CLIENT) -> Story:
-    """The story of a client that says this in pieces."""
-    story = Story()
-    layers = Layers(lambda slot: story, Burden())
+def told(cuts: list[int], octets: bytes = CLIENT) -> ConnectionRecord:
+    """The record of a client that says this in pieces."""
+    record = ConnectionRecord()
+    layers = Amqp10Handshakes(lambda slot: record, MemoryAccounting())
     layers.begin(np.zeros(1, np.int64))
     ends = sorted({*(cut % len(octets) for cut in cuts), len(octets)})
     for begin, end in zip([0, *ends], ends, strict=False):
         pieces = np.zeros((S_HEIGHT, 1), np.int64)
         pieces[S_OFFSET], pieces[S_LENGTH], pieces[S_SIDE] = begin, end - begin, 0
         layers.feed(pieces, Buffer(np.frombuffer(octets, np.uint8).copy(), len(octets)))
-    return story
+    return record
 
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, len(CLIENT)), max_size=20))
 def test_pieces_may_end_anywhere(cuts: list[int]) -> None:
-    story = told(cuts)
-    assert [step.event for step in story.steps] == ["sasl-init", "header", "open", "first use", "close"]
-    assert story.user == "guest"
-    assert story.told["open"]["virtual_host"] == "orders"
-    assert "secret" not in repr(story)
+    record = told(cuts)
+    assert [step.event for step in record.steps] == ["sasl-init", "header", "open", "first use", "close"]
+    assert record.user == "guest"
+    assert record.told["open"]["virtual_host"] == "orders"
+    assert "secret" not in repr(record)
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=80), st.integers(0, len(CLIENT)))
 def test_anything_may_follow(octets: bytes, at: int) -> None:
-    story = told([], CLIENT[:at] + octets + b"\0")
-    assert "secret" not in repr(story)
+    record = told([], CLIENT[:at] + octets + b"\0")
+    assert "secret" not in repr(record)
 
 
 FIELDS = st.lists(st.sampled_from([octets for octets, _ in VALUES]), max_size=4)
@@ -105,17 +105,17 @@ def test_fields_of_the_wrong_type_are_no_fields(frames: list[tuple[int, list[byt
         frame(0, code, b"\xd0" + struct.pack(">II", len(b"".join(fields)) + 4, len(fields)) + b"".join(fields))
         for code, fields in frames
     )
-    story = told([], octets)
-    assert story.steps
+    record = told([], octets)
+    assert record.steps
     handshakes = spec_handshakes.load()
     side = Side(1, 1, None, "", None, 0)
     tcp = Tcp(0, (side, side), True, None, 0, False, "amqp-1.0", ("10.0.0.2", 5672))
-    assert Judge(handshakes, load("amqp-0-9-1"))(story, tcp, ["a capture"])["handshake_outcome"]
+    assert Judge(handshakes, load("amqp-0-9-1"))(record, tcp, ["a capture"])["handshake_outcome"]
 
 
 def test_what_goes_on_is_not_kept() -> None:
     head, much = CLIENT[:-12], frame(0, 0x14, b"\x45") * 4000
     assert len(much) > KEPT
-    story = told(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
-    assert "close" not in story.told
-    assert story.facts["unread"] is False
+    record = told(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
+    assert "close" not in record.told
+    assert record.facts["unread"] is False

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from amqpscope.dissector.amqp10 import sections
-from amqpscope.dissector.amqp10.sections import BROKEN, DATA, NOTHING, RAW, SEQUENCE, VALUE
-from amqpscope.dissector.problems import PROBLEM_CODES
+from amqpscope.dissector.fields.problems import PROBLEM_CODES
+from amqpscope.dissector.protocols.amqp10 import sections
+from amqpscope.dissector.protocols.amqp10.section_walk import BROKEN, DATA, NOTHING, RAW, SEQUENCE, VALUE
 from amqpscope.spec import amqp10
 from tests.dissector.amqp10 import wire as w
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.reading import schema_of
-from amqpscope.dissector.tables import NAMES
+from amqpscope.dissector.tables.rows import NAMES
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 
 CLIENT, SERVER = ("10.0.0.1", 40000), ("10.0.0.2", 5552)

@@ -270,7 +270,7 @@ def test_where_frames_are() -> None:
 
 def test_octets_behind_the_fields() -> None:
     found = dissect(talk([*w.hello(), (True, w.request(6, 1, b"\x01\x02")), (True, w.HEARTBEAT)]))
-    assert [(row["code"], row["detail"]) for row in found["anomalies"]] == [("octets-left-over", "in delete-publisher")]
+    assert [(row["code"], row["detail"]) for row in found["anomalies"]] == [("bytes-left-over", "in delete-publisher")]
     assert len(found["stream_frames"]) == 12
 
 
@@ -315,7 +315,7 @@ def test_a_hole_in_a_body() -> None:
     }  # fmt: skip
     assert (row["is_partial"], row["missing"]) == (True, 3)
     assert found["stream_frames"][11]["command"] == "heartbeat"
-    assert not [row for row in found["anomalies"] if row["code"] != "tcp-hole"]
+    assert not [row for row in found["anomalies"] if row["code"] != "tcp-gap"]
 
 
 def test_a_hole_over_a_head_is_searched_across() -> None:
@@ -329,7 +329,7 @@ def test_a_hole_over_a_head_is_searched_across() -> None:
     wire.close()
     found = dissect(wire.packets)
     assert [row["command"] for row in found["stream_frames"][10:]] == ["publish", "heartbeat", "publish"]
-    assert sorted(row["code"] for row in found["anomalies"]) == ["octets-skipped", "tcp-hole"]
+    assert sorted(row["code"] for row in found["anomalies"]) == ["bytes-skipped", "tcp-gap"]
     assert found["connections"][0]["skipped_bytes"] == 31
 
 

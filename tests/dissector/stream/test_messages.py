@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.kernels import limits
 from tests.dissector.amqp10 import wire as amqp
 from tests.dissector.builders import Packet
 from tests.dissector.stream import wire as w
@@ -357,7 +357,7 @@ def long_frames(seed: int = 1) -> tuple[list[tuple[bool, bytes]], list[bytes]]:
 
 @pytest.mark.parametrize("part", [64, 1_000, 10_000, 1 << 20])
 def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqpscope.dissector.stream.frames.PART", part)
+    monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", part)
     conversation, items = long_frames()
     whole = None
     for most, batch_bytes in ((1400, 50_000), (60_000, 1 << 20)):
@@ -375,7 +375,7 @@ def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_messages_that_are_too_long_to_be_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqpscope.dissector.stream.frames.PART", 2_000)
+    monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", 2_000)
     monkeypatch.setattr(limits, "PAYLOAD", 10_000)
     items = [b"x", bytes(range(256)) * 100, b"y", bytes(30_000)]
     chunk = w.chunk([w.simple(item) for item in items])
@@ -390,7 +390,7 @@ def test_messages_that_are_too_long_to_be_put_together(monkeypatch: pytest.Monke
 def test_long_messages_with_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that is hashed as it comes, the sections at its beginning are read, and the body is hashed alone."""
     monkeypatch.setattr(limits, "PAYLOAD", 1 << 12)
-    monkeypatch.setattr("amqpscope.dissector.stream.frames.PART", 1 << 10)
+    monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", 1 << 10)
     data = random.Random(4).randbytes(20_000)
     whole = PROPERTIES + amqp.section(amqp.DATA, amqp.binary(data))
     behind = whole + amqp.section(amqp.FOOTER, amqp.mapped())
@@ -403,7 +403,7 @@ def test_long_messages_with_sections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_damage_in_long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqpscope.dissector.stream.frames.PART", 1_000)
+    monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", 1_000)
     entries = [w.simple(bytes(500))] * 20
     assert codes(read((False, w.deliver(5, w.chunk(entries, crc=5))))) == [("chunk-crc-wrong", 10)]
     assert codes(read((False, w.deliver(5, w.chunk(entries, records=5))))) == [("record-count-wrong", 10)]
@@ -415,7 +415,7 @@ def test_damage_in_long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_held_for_long_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqpscope.dissector.stream.frames.PART", 1_000)
+    monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", 1_000)
     monkeypatch.setattr(limits, "STREAM_FRAME", 60_000)
     found = read(
         (True, w.publish(3, [(k, w.simple(b"")) for k in range(3_000)])), (True, w.publish(3, [(1, w.simple(b"x"))]))
@@ -453,7 +453,7 @@ def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, pa
     wire.close()
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:  # compiled kernels have it built in
-            patch.setattr("amqpscope.dissector.stream.frames.PART", part)
+            patch.setattr("amqpscope.dissector.protocols.stream.frames.PART", part)
         assert told(dissect(wire.packets, compiled, batch_bytes)) == WHOLE
 
 

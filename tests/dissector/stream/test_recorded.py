@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.program import main
-from amqpscope.dissector.stream.messages import Records
+from amqpscope.dissector.protocols.stream.messages import Records
 from tests.dissector import runs
 from tests.dissector.builders import Packet
 from tests.dissector.stream.runs import Row, dissect

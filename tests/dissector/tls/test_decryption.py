@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.capture import CaptureFile
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
 from tests.dissector.builders import Packet, enhanced, interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables

@@ -14,9 +14,9 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector import limits
+from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.program import main
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls import certificates, messages, opener
 from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.messages import MalformedError

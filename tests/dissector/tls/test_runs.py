@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.arrays import Ints
-from amqpscope.dissector.carry import Buffer
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tls import keys, stage
 from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.records import HEAD

@@ -35,7 +35,7 @@ class Talk:
     def lose(self, **columns: Any) -> None:
         """The last frame has a gap in front of it."""
         names = ("connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client")
-        self.anomalies.append({k: self.frames[-1][k] for k in names} | {"code": "tcp-hole"} | columns)
+        self.anomalies.append({k: self.frames[-1][k] for k in names} | {"code": "tcp-gap"} | columns)
 
     def frame(self, from_client: bool, command: str | None, *, is_response: bool = False, **columns: Any) -> int:
         no = len(self.frames)

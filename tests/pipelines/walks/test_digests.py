@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from amqpscope.dissector.hashing import SEED
+from amqpscope.dissector.kernels.hashing import SEED
 from amqpscope.pipelines.walks.digests import combined, content, content_columns, has_body, hashed
 from tests.pipelines.scenario import arrow_table
 

@@ -26,7 +26,7 @@ class Timed(Connection):
         times = {"ts_ns": int(second * S), "first_ts_ns": int((second if first is None else first) * S)}
         self.frame(from_client, 0, 0, **({"frame_type": "heartbeat"} | times | columns))
 
-    def lack(self, from_client: bool, first: float, last: float, code: str = "tcp-hole") -> None:
+    def lack(self, from_client: bool, first: float, last: float, code: str = "tcp-gap") -> None:
         self.lose(from_client)
         self.anomalies[-1] |= {"first_ts_ns": int(first * S), "ts_ns": int(last * S), "code": code}
 
@@ -83,7 +83,7 @@ def a_frame_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
 
 def skipped_bytes_came() -> tuple[Connection, list[dict[str, Any]]]:
     c = Timed().agreed()
-    c.lack(True, 13, 14, "octets-skipped")
+    c.lack(True, 13, 14, "bytes-skipped")
     c.at(True, 15.5)
     c.at(True, 19)
     c.at(False, 20)
@@ -175,7 +175,7 @@ def some(seed: int) -> list[Connection]:
             side = chance.random() < 0.5
             method = chance.choice([None, "connection.tune-ok", "connection.close", "channel.open"])
             if chance.random() < 0.2:
-                c.lack(side, now - 0.5, now, chance.choice(["tcp-hole", "octets-skipped", "frame-cut"]))
+                c.lack(side, now - 0.5, now, chance.choice(["tcp-gap", "bytes-skipped", "frame-cut"]))
             c.at(
                 side,
                 now,

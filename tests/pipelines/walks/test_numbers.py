@@ -31,7 +31,7 @@ RECORDED = (
 SEEDS = 2
 SOURCES = ("connections", "anomalies", "amqp091_frames", "messages")
 CHANNEL = ("connection_id", "channel", "channel_epoch")
-GAPS = ("tcp-hole", "octets-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown")
+GAPS = ("tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown")
 Row = dict[str, Any]
 
 

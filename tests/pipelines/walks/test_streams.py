@@ -458,7 +458,7 @@ def test_deduplication_where_publishes_may_be_lost():
     creator.ask("create", 1, stream="s")
     lossy = named(2, 1, 3, begin=100_000)
     place = {k: lossy.frames[1][k] for k in ("connection_id", "frame_no", "ts_ns", "from_client")}
-    lossy.anomalies.append(place | {"code": "tcp-hole"})
+    lossy.anomalies.append(place | {"code": "tcp-gap"})
     assert deduplicated(creator, lossy) == [(1, None), (3, None)]
     lossy.anomalies[0]["frame_no"] = 0  # before the publisher was declared
     assert deduplicated(creator, lossy) == [(1, False), (3, False)]

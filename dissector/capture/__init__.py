@@ -1,0 +1,1 @@
+"""Capture files, pipes and their formats: input to batches of packets."""

@@ -1,0 +1,160 @@
+"""Capture files as batches of packets: bytes and, for every packet, where it lies in them and when it was seen.
+
+Memory is a few batches, whatever the size of the file. A file that ends in the middle, or is damaged there, is
+delivered up to that place and the place is noted; only what is no capture at all is an error.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from amqpscope.dissector.capture.input import CaptureError, Input, Readable, describe
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatch, Problem
+from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
+from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
+from amqpscope.dissector.capture.scanner import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.kernel import COMPILE_ABOVE
+from amqpscope.dissector.kernels.reuse import Reuse
+
+__all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
+
+MAX_PACKETS = 1 << 17
+"""Packets of one batch at most: tiny ones would otherwise take more memory for their columns than for themselves."""
+
+
+_HEAD = 64  # bytes that tell the format
+_SHORTEST = 28  # bytes of the longest file header
+
+
+class CaptureFile:
+    """The packets of one capture file (pcap or pcapng, compressed or not), to be read once.
+
+    Args:
+        path: of the file, `-` for standard input, or a binary file object.
+        name: what to call it in messages.
+        index: of the capture, handed on with every batch.
+        batch_bytes: bytes of a batch. A packet larger than that makes its batch larger.
+        spare: bytes of untouched room behind the packets of a batch; twice as many as a batch has, if not given, for
+            nearly all may be put together of segments, and then unpacked.
+        compiled: whether kernels run compiled; if not given, when there is more than a little to read.
+        alone: whether there are no other captures. Beside others, one without a byte is a problem of that file only:
+            the newest of a rotating capture is empty until the first packets are written.
+        watch: waits for what is still being made, and may end it.
+
+    Attributes:
+        info: what is known of the capture; complete when the iteration has ended.
+        compiled: whether the kernels run compiled, as decided so far.
+
+    Raises:
+        CaptureError: while iterating: there is no such file, or it is no capture.
+    """
+
+    def __init__(
+        self,
+        path: Readable,
+        name: str,
+        index: int,
+        *,
+        batch_bytes: int = 16 << 20,
+        spare: int | None = None,
+        compiled: bool | None = None,
+        alone: bool = True,
+        watch: Watch | None = None,
+    ) -> None:
+        self.info = CaptureInfo()
+        self.compiled = bool(compiled)
+        self._path, self._name, self._index = path, name, index
+        self._batch_bytes = max(batch_bytes, _HEAD)
+        self._spare = 2 * batch_bytes if spare is None else spare
+        self._decide = compiled is None
+        self._alone = alone
+        self._watch = watch
+        self._told = 0  # secrets that were handed on
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        source = Input(self._path, self._name, self._watch)
+        try:
+            yield from self._batches(source)
+        finally:
+            source.close()
+
+    def _batches(self, source: Input) -> Iterator[PacketBatch]:
+        self.info.compression = source.compression
+        capacity, need = self._batch_bytes, _HEAD
+        buffers = Reuse(capacity + self._spare, np.uint8)
+        matrices = Reuse((COLUMNS, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
+        buffer = buffers.take()
+        position, filled, origin, ended = 0, 0, 0, False
+        scanner: Scanner | None = None
+        last = False
+        while not last:
+            while need and not ended and filled - position < need:
+                filled, ended = source.fill(buffer.data, filled, capacity)
+            if scanner is None and not filled and not source.damage and not self._alone:
+                self.info.truncated = True
+                self.info.problem("capture-truncated", 0, None, "the file is empty")
+                return
+            if scanner is None:
+                scanner, position = self._scanner(bytes(buffer[:filled][:_HEAD]), source)
+            if self._decide:
+                self.compiled = max(source.size or 0, origin + filled) >= COMPILE_ABOVE
+
+            columns = matrices.take()
+            position, rows, need, stop = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
+            last = stop or (ended and need > 0)
+            if last and not stop and position < filled:
+                rows += scanner.remainder(buffer, position, filled, columns, rows, origin)
+                position = filled
+            if rows == 0 and position + need <= capacity:
+                continue
+            # What is left moves to the front of the next buffer before the reader of this batch can overwrite it.
+            capacity = max(self._batch_bytes, need)
+            is_usual = capacity == self._batch_bytes
+            following = buffers.take() if is_usual else np.empty(capacity + self._spare, np.uint8)
+            following[: filled - position] = buffer[position:filled]
+            if rows:
+                consumed = source.taken if source.compression else origin + position
+                yield self._batch(buffer, position, columns[:, :rows], consumed)
+            buffer, position, filled, origin = following, 0, filled - position, origin + position
+        self.info.size = origin + position
+        if scanner:
+            scanner.finish()
+        if source.damage:
+            self.info.truncated = True
+            self.info.problem("capture-truncated", 0, None, source.damage)
+
+    def _scanner(self, head: bytes, source: Input) -> tuple[Scanner, int]:
+        """The scanner for a file that begins with `head`, and where it begins to scan."""
+        if source.damage and len(head) < _SHORTEST:
+            raise CaptureError(f"{self._name}: {source.damage}")
+        if is_pcap(head):
+            return PcapScanner(head, self._name, self.info), 24
+        if head.startswith(SECTION_MAGIC):
+            return PcapngScanner(head, self._name, self.info), 0
+        if not head:
+            raise CaptureError(f"{self._name}: is empty")
+        raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
+
+    def _batch(self, data: Octets, used: int, columns: Ints, consumed: int) -> PacketBatch:
+        info, ts_ns = self.info, columns[TS_NS]
+        if info.first_ts_ns is None:
+            info.first_ts_ns = int(ts_ns[0])
+        info.last_ts_ns = int(ts_ns[-1])
+        info.packets += len(ts_ns)
+        info.octets += int(columns[CAPLEN].sum())
+        secrets, self._told = info.secrets[self._told :], len(info.secrets)
+        return PacketBatch(
+            data=data,
+            used=used,
+            offset=columns[OFFSET],
+            caplen=columns[CAPLEN],
+            length=columns[LENGTH],
+            ts_ns=ts_ns,
+            packet=columns[PACKET],
+            link=columns[LINK],
+            capture=self._index,
+            consumed=consumed,
+            secrets=secrets,
+        )

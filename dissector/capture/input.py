@@ -1,0 +1,319 @@
+"""The bytes of a capture, whatever they come from: a file, standard input, a pipe, compressed or not.
+
+Nothing here knows the format of captures. What is compressed is recognised by its first bytes, never by its name.
+"""
+
+import gzip
+import io
+import lzma
+import os
+import select
+import stat
+import time
+from bz2 import BZ2File
+from typing import Any, BinaryIO, TypeAlias
+
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.kernels import limits
+from amqpscope.errors import Error, MissingError
+
+STANDARD_INPUT = "-"
+
+Readable: TypeAlias = str | BinaryIO | io.RawIOBase
+"""What can be read: a path, `-`, a binary file object."""
+
+LINGER_S = 0.05
+"""A pipe's bytes are handed on at the latest so long after the first of them: few large batches when much comes in,
+and a live capture is seen at once."""
+
+_PIECE = 1 << 16  # bytes asked of a decompressor at a time: what precedes damage is lost to this extent at most
+
+_COMPRESSIONS = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"BZh", "bz2"),
+    (b"\xfd7zXZ\0", "xz"),
+)
+
+
+class CaptureError(Error):
+    """A capture cannot be read at all, or no further. The message is one line: which file, what, where."""
+
+
+class MissingCaptureError(CaptureError, MissingError):
+    """A capture, or a key log, is not there."""
+
+
+class Input:
+    """A source of bytes that is read once, from the beginning to the end, or until `watch` ends it.
+
+    Attributes:
+        name: what to call it in messages.
+        size: bytes of the file (compressed, where it is), or None where nobody knows.
+        taken: bytes of it read so far.
+        compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
+        damage: what was wrong with the compressed data, when its end was not reached; else None.
+
+    Raises:
+        CaptureError: no such file, no permission, a directory, or the system cannot read it.
+    """
+
+    def __init__(self, path: Readable, name: str, watch: Watch | None = None) -> None:
+        self.name = name
+        self.damage: str | None = None
+        file = _open(path, name)
+        self.size, self._waits = _nature(file)
+        closes = isinstance(path, str) and path != STANDARD_INPUT
+        self._file = _Counted(file, name, closes, watch if self._waits else None)
+        head = self._file.peek()
+        self.compression = next((kind for magic, kind in _COMPRESSIONS if head.startswith(magic)), None)
+        self._stream: Any = _decompressor(self._file, self.compression) if self.compression else None
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the file read so far, before decompression."""
+        return self._file.taken
+
+    def fill(self, buffer: memoryview, start: int, stop: int) -> tuple[int, bool]:
+        """Read into `buffer[start:stop]` until it is full, the input ends, or a pipe has no more for the moment.
+
+        Returns:
+            Where the bytes in the buffer end now, and whether this was the end of the input.
+        """
+        first, deadline = start, 0.0
+        while start < stop:
+            if self._waits and not self.compression and start > first:
+                deadline = deadline or time.monotonic() + LINGER_S
+                if not select.select([self._file.file], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                    break
+            count = self._inflate(buffer[start:stop]) if self.compression else self._file.readinto(buffer[start:stop])
+            if count == 0:
+                return start, True
+            start += count
+        return start, False
+
+    def _inflate(self, view: memoryview) -> int:
+        try:
+            octets = self._stream.read1(min(len(view), _PIECE))
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            told = " ".join(str(error).split())
+            self.damage = f"{self.compression} data cut off or damaged ({told})"
+            if "emory" in told:  # liblzma and zstd both say so
+                most = limits.UNPACKING >> 20
+                self.damage = f"{self.compression} data need more than {most} MiB to unpack; unpack them first"
+            return 0
+        view[: len(octets)] = octets
+        return len(octets)
+
+    def close(self) -> None:
+        """Close the file, unless it is the caller's."""
+        self._file.close()
+
+
+class Pipe(io.RawIOBase):
+    """A pipe that can be begun again once: what was read before is delivered again.
+
+    Args:
+        path: of a named pipe or device.
+        name: what to call it in messages.
+
+    Raises:
+        CaptureError: it cannot be opened.
+    """
+
+    def __init__(self, path: str, name: str) -> None:
+        self._file = _open(path, name)
+        self._kept: bytes | bytearray = bytearray()
+        self._again = False
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def fileno(self) -> int:
+        """What `select` waits for."""
+        return int(self._file.fileno())
+
+    def again(self) -> None:
+        """Begin again."""
+        self._again = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether reading may have to wait: all that was read before is delivered."""
+        return not (self._again and self._kept)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there, as raw files do."""
+        view = memoryview(buffer).cast("B")
+        if self._again and self._kept:
+            count = min(len(view), len(self._kept))
+            view[:count] = self._kept[:count]
+            self._kept = self._kept[count:]
+            return count
+        count = self._file.readinto(view) or 0
+        if not self._again:
+            self._kept += view[:count]
+        return count
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._file.close()
+        super().close()
+
+
+class _Counted(io.RawIOBase):
+    """A raw file that counts what is taken, can be peeked at once, and tells read errors in our words."""
+
+    def __init__(self, file: Any, name: str, closes: bool, watch: Watch | None) -> None:
+        self.file, self.taken, self._watch = file, 0, watch
+        self._name, self._closes, self._head = name, closes, b""
+
+    def peek(self) -> bytes:
+        """The first bytes (up to 6), which the next read delivers again."""
+        head = bytearray(6)
+        count = 0
+        while count < len(head) and (more := self._read(memoryview(head)[count:])):
+            count += more
+        if not count and self._watch and self._watch.over:
+            raise KeyboardInterrupt  # before there was anything
+        self._head = bytes(head[:count])
+        return self._head
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        if self._head:
+            count = min(len(view), len(self._head))
+            view[:count] = self._head[:count]
+            self._head = self._head[count:]
+        else:
+            count = self._read(view)
+        self.taken += count
+        return count
+
+    def _read(self, view: memoryview) -> int:
+        try:
+            if self._watch and getattr(self.file, "waits", True) and not self._watch.wait(self.file):
+                return 0
+            return self.file.readinto(view) or 0
+        except OSError as error:
+            raise CaptureError(f"{self._name}: reading failed at octet {self.taken}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self._closes:
+            self.file.close()
+        super().close()
+
+
+def _open(path: Readable, name: str) -> Any:
+    try:
+        if isinstance(path, str):
+            return io.FileIO(0, closefd=False) if path == STANDARD_INPUT else io.FileIO(path)
+    except FileNotFoundError as error:
+        raise MissingCaptureError(f"{name}: no such file") from error
+    except PermissionError as error:
+        raise CaptureError(f"{name}: no permission to read it") from error
+    except IsADirectoryError as error:
+        raise CaptureError(f"{name}: is a directory, not a capture") from error
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{name}: cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+    # A buffered reader would wait until its buffer is full; take the raw file below where there is one.
+    return getattr(path, "raw", path) if not getattr(path, "seekable", bool)() else path
+
+
+def _nature(file: Any) -> tuple[int | None, bool]:
+    """Size if known, and whether reading may have to wait for somebody who writes."""
+    try:
+        status = os.fstat(file.fileno())
+    except (OSError, AttributeError, ValueError):
+        return None, False
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size, False
+    return None, stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or stat.S_ISCHR(status.st_mode)
+
+
+def _decompressor(file: _Counted, compression: str) -> Any:
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=file)
+    if compression == "bz2":
+        return BZ2File(file)
+    if compression == "xz":
+        return _Xz(file)
+    return _Arrow(file, compression)
+
+
+class _Xz:
+    """Decompression of xz in bounded memory, which `LZMAFile` does not offer; streams may follow each other."""
+
+    def __init__(self, file: _Counted) -> None:
+        self._file, self._left = file, b""
+        self._decoder = self._new()
+
+    @staticmethod
+    def _new() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, limits.UNPACKING)
+
+    def read1(self, size: int) -> bytes:
+        while True:
+            if self._decoder.eof:
+                # Streams may be padded with zeros.
+                self._left = (self._decoder.unused_data or self._left).lstrip(b"\0")
+                while not self._left:
+                    more = self._file.read(_PIECE)
+                    if not more:
+                        return b""
+                    self._left = more.lstrip(b"\0")
+                self._decoder = self._new()
+            if self._decoder.needs_input and not self._left:
+                self._left = self._file.read(_PIECE) or b""
+                if not self._left:
+                    raise EOFError("the end of the stream is missing")
+            octets = self._decoder.decompress(self._left, size)
+            self._left = b""
+            if octets:
+                return octets
+
+
+class _Arrow:
+    """Decompression by Arrow, of what the standard library does not know."""
+
+    def __init__(self, file: _Counted, compression: str) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - not needed for what is not compressed
+
+        self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
+
+    def read1(self, size: int) -> bytes:
+        octets: bytes = self._stream.read(size)
+        return octets
+
+
+def describe(head: bytes) -> str:
+    """What the first bytes of something that is not a capture look like, for an error message."""
+    for magic, kind in (
+        (b"PK\x03\x04", "a zip archive"),
+        (b"PAR1", "a Parquet file"),
+        (b"ARROW1", "an Arrow file"),
+        (b"\x7fELF", "a program"),
+        (b"%PDF", "a PDF document"),
+        (b"snoop\0", "a snoop capture"),
+        (b"GMBU", "a Network Monitor capture"),
+        (b"RTSS", "a Network Monitor capture"),
+        (b"XCP\0", "a NetXRay capture"),
+        (b"SQLite", "a database"),
+    ):
+        if head.startswith(magic):
+            return kind
+    text = head.lstrip().lower()
+    if text.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page"
+    if text.startswith(b"<"):
+        return "XML or HTML"
+    if text.startswith((b"{", b"[")):
+        return "JSON"
+    if all(octet in b"\t\n\r\f" or (octet >= 0x20 and octet != 0x7F) for octet in head):
+        return "text"
+    return f"unknown data, beginning {head[:4].hex(' ')}"

@@ -1,0 +1,339 @@
+"""The next-generation capture file (pcapng): blocks of a type, a length, a body and the length again.
+
+Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". Packet blocks are listed by a kernel,
+which also passes over blocks of no interest; the few kinds that carry state (sections, interfaces, statistics,
+secrets) come back to plain Python.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.model import CaptureInfo
+from amqpscope.dissector.capture.scanner import (
+    CAPLEN,
+    COLUMNS,
+    CORRUPT,
+    FULL,
+    K_NEED,
+    K_NUMBER,
+    K_POSITION,
+    K_ROWS,
+    K_SHARED,
+    LENGTH,
+    LINK,
+    MAX_RECORD,
+    MORE,
+    OFFSET,
+    PACKET,
+    RARE,
+    TS_NS,
+    Scanner,
+    u32,
+)  # fmt: skip
+from amqpscope.dissector.kernels import kernel as kernels
+from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.kernel import kernel
+
+SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
+"""Type of the block that begins a section, the same in both byte orders."""
+
+MAX_BLOCK = MAX_RECORD + (1 << 20)
+"""Bytes of a block beyond which it cannot be right: a packet and its options, or anything else."""
+
+MAX_INTERFACES = 1 << 16
+"""Interfaces remembered in a section. The obsolete packet block could name no more."""
+
+MAX_NAME = 256
+"""Bytes kept of an interface's name."""
+
+MAX_SECRETS = 16 << 20
+"""Bytes of secrets kept of a file."""
+
+MAX_PAUSES = 256
+"""Secrets between packets before which a scan ends, so that they are known before the packets behind them and not
+before others; further ones may be known a little earlier. A pause costs a batch."""
+
+_TLS_KEY_LOG = 0x544C534B
+
+MAX_SECONDS = 9_000_000_000
+"""Times further from the epoch (beyond the year 2255) are cut to this, so that nanoseconds fit in 64 bits."""
+
+# Block types.
+_SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 2, 3, 5, 6, 10
+
+_PREFIX = 28  # bytes before the packet in both larger packet blocks
+_SHORTEST_SECTION = 28
+
+# Further items of the state of scan_blocks: byte order (1: big) and number of interfaces of the section; time of the
+# last packet; packets on an interface that is not described; times cut.
+K_BIG, K_INTERFACES, K_LAST_NS, K_HOMELESS, K_TIMES_CUT, K_WIDTH = range(K_SHARED, K_SHARED + 6)
+
+# Columns of the table of interfaces: link type, snap length, ticks per second, the power of two that this is (0: it is
+# a power of ten), seconds to add.
+I_LINK, I_SNAP, I_PER_SECOND, I_SHIFT, I_OFFSET_S, I_WIDTH = range(6)
+
+
+@kernel
+def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: Array) -> int:
+    """Nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
+    per_second, shift = interfaces[interface, I_PER_SECOND], interfaces[interface, I_SHIFT]
+    seconds, fraction = MAX_SECONDS + MAX_SECONDS + 1, 0
+    if high < 0x80000000:
+        ticks = high * 0x100000000 + low
+        seconds = ticks // per_second
+        fraction = ticks - seconds * per_second
+        if shift > 32:  # in two parts, for the product does not fit in 64 bits
+            upper = fraction >> 32
+            lower = fraction - (upper << 32)
+            fraction = (upper * 1_000_000_000 + (lower * 1_000_000_000 >> 32)) >> (shift - 32)
+        elif shift > 0:
+            fraction = fraction * 1_000_000_000 >> shift
+        elif per_second <= 1_000_000_000:
+            fraction *= 1_000_000_000 // per_second
+        else:
+            fraction //= per_second // 1_000_000_000
+        seconds = min(seconds, MAX_SECONDS + MAX_SECONDS + 1)
+    seconds += interfaces[interface, I_OFFSET_S]
+    if seconds > MAX_SECONDS:
+        state[K_TIMES_CUT] += 1
+        seconds, fraction = MAX_SECONDS, 0
+    time: int = seconds * 1_000_000_000 + fraction
+    return time
+
+
+@kernel
+def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state: Array) -> int:
+    """List the packets of the whole blocks from state[K_POSITION] to `end` or a block with state; tell why it ended."""
+    position, rows, room = state[K_POSITION], state[K_ROWS], columns.shape[1]
+    number, big, known = state[K_NUMBER], state[K_BIG], state[K_INTERFACES]
+    status, need = FULL, 0
+    while rows < room:
+        if end - position < 12:
+            status, need = MORE, 12
+            break
+        kind = u32(data, position, big)
+        if kind in (_SECTION, _INTERFACE, _STATISTICS, _SECRETS):
+            status = RARE
+            break
+        total = u32(data, position + 4, big)
+        if total < 12 or total % 4 != 0 or total > MAX_BLOCK:
+            status = CORRUPT
+            break
+        if end - position < total:
+            status, need = MORE, total
+            break
+        if u32(data, position + total - 4, big) != total:
+            status = CORRUPT
+            break
+        if kind in (_PACKET, _OBSOLETE_PACKET):
+            if total < _PREFIX + 4 or u32(data, position + 20, big) > total - _PREFIX - 4:
+                status = CORRUPT
+                break
+            interface = u32(data, position + 8, big)
+            if kind == _OBSOLETE_PACKET:  # 16 bits of interface, 16 bits of drops
+                interface = interface >> 16 if big else interface & 0xFFFF
+            number += 1
+            if interface < known:
+                high, low = u32(data, position + 12, big), u32(data, position + 16, big)
+                state[K_LAST_NS] = nanoseconds(high, low, interfaces, interface, state)
+                columns[OFFSET, rows] = position + _PREFIX
+                columns[CAPLEN, rows] = u32(data, position + 20, big)
+                columns[LENGTH, rows] = u32(data, position + 24, big)
+                columns[TS_NS, rows] = state[K_LAST_NS]
+                columns[PACKET, rows] = number
+                columns[LINK, rows] = interfaces[interface, I_LINK]
+                rows += 1
+            else:
+                state[K_HOMELESS] += 1
+        elif kind == _SIMPLE_PACKET:
+            if total < 16:
+                status = CORRUPT
+                break
+            number += 1
+            if known > 0:  # the first one; captured bytes follow from its snap length, a time there is not
+                length = u32(data, position + 8, big)
+                caplen = min(length, total - 16)
+                if interfaces[0, I_SNAP] > 0:
+                    caplen = min(caplen, interfaces[0, I_SNAP])
+                columns[OFFSET, rows] = position + 12
+                columns[CAPLEN, rows] = caplen
+                columns[LENGTH, rows] = length
+                columns[TS_NS, rows] = state[K_LAST_NS]
+                columns[PACKET, rows] = number
+                columns[LINK, rows] = interfaces[0, I_LINK]
+                rows += 1
+            else:
+                state[K_HOMELESS] += 1
+        position += total
+    state[K_POSITION] = position
+    state[K_ROWS] = rows
+    state[K_NEED] = need
+    state[K_NUMBER] = number
+    return status
+
+
+class PcapngScanner(Scanner):
+    """Finds the packets of one next-generation capture file, piece by piece.
+
+    Args:
+        head: the first bytes of the file.
+        name: of the file, for messages.
+        info: takes what is learned of the file.
+
+    Raises:
+        CaptureError: the first block is no section header, or the file ends in it.
+    """
+
+    def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
+        super().__init__(info, scan_blocks, np.zeros((8, I_WIDTH), np.int64), K_WIDTH)
+        if len(head) < _SHORTEST_SECTION:
+            raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")
+        if _byte_order(head) is None:
+            raise CaptureError(f"{name}: begins as pcapng, but without a byte order at octet 8; it is damaged")
+        self._order = "<"
+        self._drops: dict[int, int] = {}  # by interface of the section
+        self._secrets = self._pauses = 0
+        info.format = "pcapng"
+
+    def rare(self, data: Octets, end: int, origin: int) -> int:
+        """Take in a block with state."""
+        position = int(self.state[K_POSITION])
+        total = self._measure(bytes(data[position : position + 12]))
+        if total is None:
+            return CORRUPT
+        if end - position < total:
+            self.state[K_NEED] = total
+            return MORE
+        if self.state[K_ROWS] and self._pauses < MAX_PAUSES and self._kind(data, position) == _SECRETS:
+            self._pauses += 1
+            return FULL
+        self._take(bytes(data[position : position + total]), origin + position)
+        self.state[K_POSITION] += total
+        return RARE
+
+    def nonsense(self, data: Octets, position: int) -> str:
+        """What is wrong with a block: only its lengths can be."""
+        return "lengths of a block contradict each other; nothing behind it was read"
+
+    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+        """Fill in the packet of the block in which the file ends; whether all before its bytes is there."""
+        state = self.state
+        if end - start < _PREFIX:
+            return False
+        kind, total, caplen = struct.unpack_from(self._order + "II12xI", data.data, start)
+        if kind not in {_PACKET, _OBSOLETE_PACKET} or caplen > total - _PREFIX - 4:
+            return False
+        # The kernel reads it as the block of an empty packet.
+        block = np.zeros(_PREFIX + 4, np.uint8)
+        block[:_PREFIX] = data[start : start + _PREFIX]
+        for position, value in (4, len(block)), (20, 0), (_PREFIX, len(block)):
+            struct.pack_into(self._order + "I", block.data, position, value)
+        found = np.empty((COLUMNS, 1), np.int64)
+        state[K_POSITION] = state[K_ROWS] = 0
+        kernels.call(scan_blocks, False, block, len(block), self.table, found, state)
+        found[OFFSET], found[CAPLEN] = start + _PREFIX, min(caplen, end - start - _PREFIX)
+        packet[:] = found[:, 0]
+        return bool(state[K_ROWS])
+
+    def finish(self) -> None:
+        """The file has ended: tell what the kernel could only count."""
+        for item, detail in (
+            (K_HOMELESS, "packets of an interface that is not described were left out: {}"),
+            (K_TIMES_CUT, "times beyond the year 2255 were cut: {}"),
+        ):
+            if count := int(self.state[item]):
+                self.info.problem("header-unknown", 0, None, detail.format(count), count)
+
+    def _measure(self, head: bytes) -> int | None:
+        """Length of the block that begins so, or None when it cannot be right."""
+        section = head.startswith(SECTION_MAGIC)
+        order = _byte_order(head) if section else self._order
+        if order is None:
+            return None
+        total: int = struct.unpack_from(order + "I", head, 4)[0]
+        shortest = _SHORTEST_SECTION if section else 12
+        return total if shortest <= total <= MAX_BLOCK and total % 4 == 0 else None
+
+    def _kind(self, data: Octets, position: int) -> int:
+        return int(struct.unpack_from(self._order + "I", data.data, position)[0])
+
+    def _take(self, block: bytes, at: int) -> None:
+        """Take in a block with state; `at` is its place in the file."""
+        if block.startswith(SECTION_MAGIC):
+            self._order = _byte_order(block) or "<"
+            self.state[K_BIG], self.state[K_INTERFACES] = self._order == ">", 0
+            self._drops.clear()
+            return
+        kind = struct.unpack_from(self._order + "I", block)[0]
+        if kind == _INTERFACE and len(block) >= 20:
+            self._interface(block, at)
+        elif kind == _STATISTICS and len(block) >= 24:
+            self._statistics(block)
+        elif kind == _SECRETS and len(block) >= 20:
+            what, length = struct.unpack_from(self._order + "II", block, 8)
+            length = min(length, len(block) - 20)
+            if what != _TLS_KEY_LOG:
+                return
+            if self._secrets + length > MAX_SECRETS:
+                self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} octets of secrets")
+                return
+            self._secrets += length
+            self.info.secrets.append(block[16 : 16 + length])
+
+    def _interface(self, block: bytes, at: int) -> None:
+        number = int(self.state[K_INTERFACES])
+        if number >= MAX_INTERFACES:
+            self.info.problem("limit-reached", 0, at, f"more than {MAX_INTERFACES} interfaces in a section")
+            return
+        link, snap_length = struct.unpack_from(self._order + "HxxI", block, 8)
+        per_second, shift, offset_s, name = 10**6, 0, 0, ""
+        for code, value in self._options(block, 16):
+            if code == 2:  # if_name
+                name = value[:MAX_NAME].decode("utf-8", "replace")
+            elif code == 9 and value:  # if_tsresol: ticks of 10**-n or 2**-n seconds
+                exponent, binary = value[0] & 0x7F, value[0] & 0x80
+                shift = min(exponent, 62) if binary else 0
+                per_second = 1 << shift if binary else 10 ** min(exponent, 18)
+                if exponent > (62 if binary else 18):
+                    detail = f"interface {number} counts ticks that are too short to be told apart; times are wrong"
+                    self.info.problem("header-unknown", 0, at, detail)
+            elif code == 14 and len(value) == 8:  # if_tsoffset
+                offset_s = struct.unpack(self._order + "q", value)[0]
+        if number == len(self.table):
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
+        offset_s = max(-MAX_SECONDS, min(MAX_SECONDS, offset_s))
+        self.table[number] = link, snap_length, per_second, shift, offset_s
+        self.state[K_INTERFACES] = number + 1
+        self.info.interface(name, link, snap_length)
+
+    def _statistics(self, block: bytes) -> None:
+        """Take in drop counts. They grow while the capture runs, so the last ones of an interface stand."""
+        interface = struct.unpack_from(self._order + "I", block, 8)[0]
+        dropped = [
+            struct.unpack(self._order + "Q", value)[0]
+            for code, value in self._options(block, 20)
+            if code in {5, 7} and len(value) == 8  # isb_ifdrop, isb_osdrop
+        ]
+        if dropped and interface < self.state[K_INTERFACES]:
+            total = min(sum(dropped), 1 << 62)
+            more = total - self._drops.get(interface, 0)
+            self._drops[interface] = total
+            self.info.dropped = min((self.info.dropped or 0) + more, 1 << 62)
+
+    def _options(self, block: bytes, position: int) -> Iterator[tuple[int, bytes]]:
+        end = len(block) - 4
+        while position + 4 <= end:
+            code, length = struct.unpack_from(self._order + "HH", block, position)
+            position += 4
+            if code == 0 or position + length > end:
+                return
+            yield code, block[position : position + length]
+            position += length + -length % 4
+
+
+def _byte_order(section: bytes) -> str | None:
+    """Byte order of the section that begins with these bytes, by its magic number; None when it has none."""
+    return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(section[8:12])

@@ -1,0 +1,113 @@
+"""What the formats of capture files have in common: records one behind the other, listed piece by piece.
+
+A scanner holds the state of one file. Its kernel lists the packets of the whole records in a piece of the file, until
+more bytes are wanted, the matrix of packets is full, or a record makes no sense.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.capture.model import CaptureInfo
+from amqpscope.dissector.kernels import kernel as kernels
+from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.kernel import kernel
+
+MAX_RECORD = 16 << 20
+"""Bytes of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
+segmentation some hundred KiB; captures of other things (USB, D-Bus) that go beyond have no TCP in them."""
+
+# Rows of the matrix that a scan fills, one column a packet: position and bytes of the packet in the data, original
+# bytes, nanoseconds since the epoch, number in the file, link type.
+OFFSET, CAPLEN, LENGTH, TS_NS, PACKET, LINK, COLUMNS = range(7)
+
+# Why a scan ended: more bytes are wanted, the matrix is full, a header makes no sense, a block is for plain Python.
+MORE, FULL, CORRUPT, RARE = range(4)
+
+# Items of the state that all kernels share: position, packets found, bytes wanted from the position on; number of the
+# last packet.
+K_POSITION, K_ROWS, K_NEED, K_NUMBER, K_SHARED = range(5)
+
+
+class Scanned(NamedTuple):
+    """What a scanner found in a piece of a file.
+
+    Attributes:
+        position: where the next record begins.
+        rows: packets found.
+        need: bytes wanted from `position` on before there can be another packet; 0 when there was no room for more.
+        stop: nothing from `position` on can be trusted.
+    """
+
+    position: int
+    rows: int
+    need: int
+    stop: bool
+
+
+@kernel
+def u32(data: Array, p: int, big: int) -> int:
+    """Unsigned 32-bit integer at p, in either byte order."""
+    value: int
+    if big:
+        value = ((data[p] * 256 + data[p + 1]) * 256 + data[p + 2]) * 256 + data[p + 3]
+    else:
+        value = ((data[p + 3] * 256 + data[p + 2]) * 256 + data[p + 1]) * 256 + data[p]
+    return value
+
+
+class Scanner:
+    """Finds the packets of one capture file, piece by piece.
+
+    Args:
+        info: takes what is learned of the file.
+        kernel: lists packets: (data, end, table, columns, state) to why it ended.
+        table: what the kernel must know besides its state.
+        width: items of the state.
+    """
+
+    def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, width: int) -> None:
+        self.info = info
+        self.table = table
+        self.state = np.zeros(width, np.int64)
+        self._kernel = kernel
+
+    def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
+        """List the packets of the whole records in `data[start:end]`; data[0] is byte `origin` of the file."""
+        state = self.state
+        state[K_POSITION], state[K_ROWS], status = start, 0, RARE
+        while status == RARE:
+            status = kernels.call(self._kernel, compiled, data, end, self.table, columns, state)
+            if status == RARE:
+                status = self.rare(data, end, origin)
+        position, rows, need, number = state[[K_POSITION, K_ROWS, K_NEED, K_NUMBER]].tolist()
+        if status == CORRUPT:
+            self.info.problem("header-unknown", number + 1, origin + position, self.nonsense(data, position))
+        return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
+
+    def rare(self, data: Octets, end: int, origin: int) -> int:
+        """Take in the record at state[K_POSITION] that is not for the kernel; RARE means to go on behind it."""
+        raise NotImplementedError
+
+    def nonsense(self, data: Octets, position: int) -> str:
+        """What is wrong with the record at this position, where reading stops."""
+        raise NotImplementedError
+
+    def remainder(self, data: Octets, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
+        """List the packet in `data[start:end]`, in which the file ends, if all before its bytes is there.
+
+        Returns:
+            The number of packets, 0 or 1.
+        """
+        self.info.truncated = True
+        number = int(self.state[K_NUMBER]) + 1
+        self.info.problem("capture-truncated", number, origin + start, "the file ends inside this record")
+        return int(self.torn(data, start, end, columns[:, row]))
+
+    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+        """Fill in the packet of the record in which the file ends; whether there is one."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """The file has ended: tell what the kernel could only count."""

@@ -1,0 +1,149 @@
+"""What the user named, as captures in the order in which they are read: files, globs, directories, standard input."""
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.input import STANDARD_INPUT, CaptureError, MissingCaptureError, Pipe
+
+CAPTURE_NAME = re.compile(r"\.(pcapng|ntar|pcap|cap|dmp)\d*(\.(gz|zst|lz4|bz2|xz))?$", re.IGNORECASE)
+"""Which files of a directory are captures; a rotating capture may number them behind the ending."""
+PEEK_OCTETS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One capture file."""
+
+    path: str | Pipe
+    """Of the file; or the pipe, where it had to be opened to know its place among others."""
+    name: str
+    """Its path below the common root of the input; of a pipe as it was given."""
+    size: int | None
+    """Bytes of the file; None where nobody knows."""
+    given: str
+    """Its path as it was given, for messages."""
+    begin: int = 0
+    """Time of the first packet, where there are others; 0 also where there is none."""
+
+
+def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | None = None) -> list[Source]:
+    """The captures that these paths name, each once, in the order of their first packets.
+
+    Where there are several, pipes among them are opened, and their first packets waited for.
+
+    Args:
+        paths: files, directories, globs, or `-`.
+        refused: gets what is wrong with files of directories and globs that cannot be read, which are left out; they
+            are errors where it is None, and so are files named themselves, and where none is left.
+
+    Raises:
+        CaptureError: there is nothing of that name, or a file is no capture.
+    """
+    known: dict[str, str] = {}
+    named: set[str] = set()
+    for path in [os.fspath(path) for path in paths]:
+        for file in _expand(path):
+            real = file if file == STANDARD_INPUT else os.path.realpath(file)
+            known.setdefault(real, file)
+            if file == path or refused is None:
+                named.add(known[real])
+    files = list(known.values())
+    if len(files) > 1 and STANDARD_INPUT in files:
+        raise CaptureError("-: standard input cannot be read together with files")
+    names = _names(files)
+    sources = []
+    for path, name in zip(files, names, strict=True):
+        opened = Pipe(path, name) if len(files) > 1 and _is_pipe(path) else path
+        sources.append(Source(opened, name, _size(path), _text(path)))
+    if len(sources) < 2:
+        return sources
+    return _in_order(zip(files, sources, strict=True), named, [] if refused is None else refused)
+
+
+def _in_order(
+    sources: Iterable[tuple[str, Source]], named: Container[str], refused: list[CaptureError]
+) -> list[Source]:
+    """Sources by the time of their first packet; `refused` gets errors of those that are not among `named`."""
+    found = []
+    for path, source in sources:
+        try:
+            found.append(replace(source, begin=_first_time(source)))
+        except CaptureError as error:
+            if path in named:
+                raise
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return sorted(found, key=lambda source: (source.begin, source.name))
+
+
+def octets(sources: Iterable[Source]) -> int | None:
+    """Size of all these; None where nobody knows."""
+    sizes = [source.size for source in sources]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def _expand(path: str) -> list[str]:
+    if path == STANDARD_INPUT:
+        return [path]
+    if Path(path).is_dir():
+        found = sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and CAPTURE_NAME.search(p.name))
+        if not found:
+            raise CaptureError(f"{path}: no file in this directory is named as a capture (.pcap, .pcapng, .cap)")
+        return found
+    if glob.has_magic(path) and not Path(path).exists():
+        found = sorted(p for p in glob.glob(path, recursive=True) if not Path(p).is_dir())
+        if not found:
+            raise MissingCaptureError(f"{path}: no file matches")
+        return found
+    return [path]
+
+
+def _names(paths: list[str]) -> list[str]:
+    """Names for tables: text, also where a file's name is none."""
+    return [_text(name) for name in _relative(paths)]
+
+
+def _text(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _relative(paths: list[str]) -> list[str]:
+    if len(paths) == 1:
+        return [paths[0] if paths[0] == STANDARD_INPUT else Path(paths[0]).name]
+    whole = {p: os.path.realpath(p) for p in paths if not _is_pipe(p)}
+    root = os.path.commonpath([Path(p).parent for p in whole.values()]) if whole else ""
+    return [os.path.relpath(whole[p], root) if p in whole else p for p in paths]
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether this can be read only once."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_size if Path(path).is_file() else None
+    except OSError:
+        return None
+
+
+def _first_time(source: Source) -> int:
+    """Time of the first packet; files without one come first."""
+    time = 0
+    for batch in CaptureFile(source.path, source.given, 0, batch_bytes=PEEK_OCTETS, compiled=False, alone=False):
+        time = int(batch.ts_ns[0])
+        break
+    if isinstance(source.path, Pipe):
+        source.path.again()
+    return time

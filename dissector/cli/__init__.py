@@ -1,0 +1,1 @@
+"""The program `amqpscope`: its commands, arguments and printers."""

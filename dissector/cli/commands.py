@@ -1,0 +1,188 @@
+"""The commands `dissect`, `frames` and `handshakes`."""
+
+import argparse
+import sys
+
+
+class Dissect:
+    """`amqpscope dissect CAPTURE... -o DIR`."""
+
+    name = "dissect"
+    help = "captures to tables: a folder of Parquet (or Arrow) files per table"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.dissector.tables import output  # noqa: PLC0415
+
+        arguments.add_common(parser, bodies=True)
+        parser.add_argument(
+            "-o", "--output", metavar="DIR", required=True,
+            help="folder for the tables; those of an earlier run in it are replaced",
+        )  # fmt: skip
+        parser.add_argument(
+            "--format", choices=output.FORMATS, default="parquet", help="of the files (default: parquet)"
+        )
+        parser.add_argument(
+            "--compression",
+            choices=("zstd", "snappy", "lz4", "none"),
+            default=output.CODEC,
+            help=f"of Parquet (default: {output.CODEC})",
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Dissect."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading, schema_of  # noqa: PLC0415
+        from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
+        from amqpscope.dissector.tables.rows import NAMES  # noqa: PLC0415
+
+        # The allocator of the system gives back what Arrow's own keep: 650 MB at the peak of 1 GB of capture, not 850.
+        pa.set_memory_pool(pa.system_memory_pool())
+        options = common.options(arguments)
+        sources, status = common.sources(arguments)
+        with common.progress(sources) as advance, common.watch(sources) as watch:
+            compile_kernels(sources)
+            reading = Reading(sources, options, advance, watch=watch)
+            schemas = {name: schema_of(name, options) for name in NAMES}
+            output: Output | None = None
+            try:
+                # The first rows come before the folder is touched: what is no capture leaves no trace.
+                for work in reading.work():
+                    if output is None:
+                        output = self._open(arguments, options, Output, schemas)
+                    output.add(work)
+                if output is None:
+                    output = self._open(arguments, options, Output, schemas)
+                output.finish()
+            except BaseException:
+                if output is not None:
+                    output.abort()
+                raise
+        rows = output.rows
+        frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
+        print(
+            f"{arguments.output}: {counted(rows['connections'], 'connection')}, {counted(frames, 'frame')}, "
+            f"{counted(rows['messages'], 'message')}, {counted(rows['anomalies'], 'anomaly', 'anomalies')}",
+            file=sys.stderr,
+        )
+        common.print_warnings(reading, frames)
+        return status
+
+    def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
+        note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
+        return kind(arguments.output, schemas, arguments.format, arguments.compression, note)
+
+
+class Frames:
+    """`amqpscope frames CAPTURE...`."""
+
+    name = "frames"
+    help = "print frames, one line each, as they are decoded"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+
+        arguments.add_common(parser)
+        parser.add_argument(
+            "--format", choices=("text", "json", "csv"), default="text", help="of the lines (default: text)"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print."""
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+        from amqpscope.dissector.cli.printers import PRINTERS  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+
+        options = common.options(arguments)
+        sources, status = common.sources(arguments)
+        compile_kernels(sources)
+        with common.watch(sources) as watch:
+            reading = Reading(sources, options, watch=watch)
+            if watch:
+                watch.look = common.held_back_printer(reading)
+            printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
+            frames = 0
+            for table, batch in reading:
+                if table.endswith("_frames"):
+                    frames += batch.num_rows
+                    printer.frames(batch)
+                    sys.stdout.flush()
+        common.print_warnings(reading, frames)
+        return status
+
+
+class Handshakes:
+    """`amqpscope handshakes CAPTURE...|DIR`."""
+
+    name = "handshakes"
+    help = "why connections came up or did not: one verdict for each, with the packets that prove it"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and arguments."""
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+
+        arguments.add_common(parser)
+        parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
+        parser.add_argument(
+            "--connection", metavar="ID|IP[:PORT]", help="show the connections of this id or address, step by step"
+        )
+        parser.add_argument("--fail-on", choices=("handshake",), help="exit with 1 when a connection failed to come up")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print.
+
+        Raises:
+            VerdictError: no connection is the one asked for, or the tables hold no verdicts.
+        """
+        import json  # noqa: PLC0415
+        from dataclasses import replace  # noqa: PLC0415
+
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.cli import verdict_rows  # noqa: PLC0415
+        from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+        from amqpscope.dissector.formatting import clean  # noqa: PLC0415
+        from amqpscope.dissector.handshakes import ladder, listing  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+        from amqpscope.spec import handshakes  # noqa: PLC0415
+
+        options = replace(common.options(arguments), handshakes=True)
+        known = handshakes.load()
+        made = listing.Listing(known)
+        tables = verdict_rows.tables_at(arguments.captures)
+        sources, status = ([], 0) if tables else common.sources(arguments)
+        wanted, as_json = arguments.connection, arguments.format == "json"
+        kept = []
+        with common.watch(sources) as watch:
+            found = tables or Reading(sources, options, watch=watch)
+            if isinstance(found, Reading) and found.compiled:
+                compile_kernels(sources)
+            for row in verdict_rows.rows(found, options):
+                if wanted and wanted not in listing.names_of(row):
+                    continue
+                made.add(row)
+                if wanted or as_json:
+                    kept.append(row)
+        if wanted and not kept:
+            raise verdict_rows.VerdictError(f"{clean(wanted)}: no connection has this id or address")
+        if as_json:
+            print(json.dumps(made.document(kept), ensure_ascii=False, indent=1))
+        elif wanted:
+            print("\n\n".join("\n".join(ladder.lines(row, known)).rstrip() for row in kept))
+        else:
+            print("\n".join(made.lines()))
+        if isinstance(found, Reading):
+            common.print_warnings(found)
+        return status or (1 if arguments.fail_on and made.failed else 0)

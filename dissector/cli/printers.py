@@ -1,0 +1,168 @@
+"""Frames as lines of text, JSON or CSV."""
+
+import csv
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
+
+import pyarrow as pa
+
+from amqpscope import spec
+from amqpscope.dissector.formatting import clean, counted, instant, moment
+
+if TYPE_CHECKING:  # verdicts and the report need the words here, not what dissects
+    from amqpscope.dissector.dissector import Dissector
+
+LEADING = {
+    "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
+    "from_client", "channel", "channel_epoch", "frame_type", "method", "size", "is_partial", "missing",
+    "command", "version", "is_response",
+}  # fmt: skip
+LONGEST = 240
+"""Characters shown of a text value."""
+UNTOLD = {
+    "chunk_version", "chunk_epoch", "chunk_crc", "chunk_data_length", "chunk_trailer_length", "chunk_bloom_size",
+}  # fmt: skip
+"""Columns of streams that lines of text leave out: JSON and CSV have them."""
+MOST_MS = 1 << 46
+"""Times in milliseconds that can be written as dates."""
+
+
+class Peers:
+    """Addresses by connection."""
+
+    def __init__(self, dissector: "Dissector") -> None:
+        self.dissector = dissector
+        self.known: dict[int, tuple[str, str]] = {}
+
+    def of(self, row: dict[str, Any]) -> tuple[str, str]:
+        """Sender and receiver of a frame."""
+        identity = row["connection_id"]
+        if identity not in self.known:
+            from amqpscope.dissector.tables.connections import ends  # noqa: PLC0415 - is there where there is a dissector
+
+            if len(self.known) > 100_000:
+                self.known.clear()
+            self.known[identity] = ends(identity, self.dissector.tcp.conn)
+        client, server = self.known[identity]
+        return (client, server) if row["from_client"] else (server, client)
+
+
+class Json:
+    """One JSON object a line; columns that are null are left out."""
+
+    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
+        self.out = out
+        self.peers = Peers(dissector)
+
+    def frames(self, batch: pa.RecordBatch) -> None:
+        """Print these frames."""
+        for told in objects(batch, self.peers):
+            self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
+
+
+SIZED = ("header", "body", "method", "?")
+"""Frames of which text lines tell the size: parts of contents, and what is not known."""
+
+
+class Csv:
+    """All columns, with a line of their names in front, again where frames of another protocol follow."""
+
+    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
+        self.writer = csv.writer(out, lineterminator="\n")
+        self.names: list[str] = []
+
+    def frames(self, batch: pa.RecordBatch) -> None:
+        """Print these frames."""
+        if batch.schema.names != self.names:
+            self.names = batch.schema.names
+            self.writer.writerow(self.names)
+        for row in batch.to_pylist():
+            self.writer.writerow("" if value is None else _plain(value) for value in row.values())
+
+
+class Text:
+    """Packet, time, who to whom, channel, method and arguments; meant to be read."""
+
+    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
+        self.out = out
+        self.peers = Peers(dissector)
+
+    def frames(self, batch: pa.RecordBatch) -> None:
+        """Print these frames."""
+        for row in rows(batch):
+            self.out.write(self._line(row) + "\n")
+
+    def _line(self, row: dict[str, Any]) -> str:
+        sender, receiver = self.peers.of(row)
+        time = instant(row["ts_ns"])[11:26]
+        what = row.get("method") or row.get("frame_type") or self._command(row)
+        told = " ".join(_told(k, v) for k, v in row.items() if k not in LEADING and k not in UNTOLD)
+        if row.get("is_partial"):
+            told += f" [{counted(row['missing'], 'octet')} missing]"
+        channel = f"{row['channel']}.{row['channel_epoch']}" if "channel" in row else "-"
+        if not told and what in SIZED:
+            told = counted(row["size"], "octet")
+        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}".rstrip()
+
+    @staticmethod
+    def _command(row: dict[str, Any]) -> str:
+        """Command of a stream frame; answers are marked as AMQP marks its own."""
+        version = f".v{row['version']}" if row.get("version", 1) > 1 else ""
+        return f"{row.get('command', '?')}{'-response' if row.get('is_response') else ''}{version}"
+
+
+PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}
+
+
+def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows without what is null in them; columns of nothing but null are never looked at, nor is `ts`."""
+    names = [name for name in batch.schema.names if name != "ts"]
+    there = [name for name in names if batch.column(name).null_count < batch.num_rows]
+    return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
+
+
+def objects(batch: pa.RecordBatch, peers: Peers) -> Iterator[dict[str, Any]]:
+    """Frames as dicts for programs: their rows, with the time as text, and who sent them to whom."""
+    for row in rows(batch):
+        sender, receiver = peers.of(row)
+        yield {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
+
+
+@cache
+def _meanings() -> dict[str, dict[int, str]]:
+    """Names of numbers in columns of streams, as the specification has them."""
+    constants = spec.load("rabbitmq-stream").constants
+    codes = {c.value: c.name for c in constants if c.kind == "response"}
+    found = {"response_code": codes, "closing_code": codes}
+    for column, prefix in (("offset_type", "offset-"), ("chunk_type", "chunk-")):
+        found[column] = {c.value: c.name.removeprefix(prefix) for c in constants if c.name.startswith(prefix)}
+    return found
+
+
+def _told(column: str, value: object) -> str:
+    """A column and its value; numbers that have names with these."""
+    told = f"{column}={_value(value)}"
+    if not isinstance(value, int):
+        return told
+    if column in _meanings():
+        name = _meanings()[column].get(value)
+        return f"{told} ({name})" if name else told
+    if column == "chunk_timestamp" and 0 <= value < MOST_MS:
+        return f"{told} ({moment(value // 1000, value % 1000, 3)})"
+    return told
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        if value.startswith(("{", "[")):
+            return clean(value if len(value) <= LONGEST else value[:LONGEST] + "…")
+        return json.dumps(clean(value if len(value) <= LONGEST else value[:LONGEST] + "…"), ensure_ascii=False)
+    return str(value)
+
+
+def _plain(value: object) -> object:
+    return clean(value) if isinstance(value, str) else value

@@ -1,0 +1,51 @@
+"""Rows of `connections` to print verdicts from: out of captures, or of tables that were written before."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.handshakes.listing import COLUMNS
+from amqpscope.dissector.reading import Reading
+from amqpscope.errors import Error
+
+
+class VerdictError(Error):
+    """There are no verdicts in what was named; one line."""
+
+
+def tables_at(paths: list[str]) -> Path | None:
+    """The folder of `connections`, where the only path is one that `dissect` wrote."""
+    folder = Path(paths[0]) / "connections"
+    return folder if len(paths) == 1 and folder.is_dir() else None
+
+
+def rows(source: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
+    """Rows of `connections` with the columns in `listing.COLUMNS`.
+
+    Raises:
+        VerdictError: the tables are of a release without verdicts.
+        CaptureError: a capture cannot be read.
+    """
+    batches = _of_tables(source) if isinstance(source, Path) else (b for name, b in source if name == "connections")
+    start, end = options.from_ns, options.to_ns
+    for batch in batches:
+        for row in batch.select(list(COLUMNS)).to_pylist():
+            if (start is None or row["last_ts_ns"] >= start) and (end is None or row["first_ts_ns"] < end):
+                yield row
+
+
+def _of_tables(folder: Path) -> Iterator[pa.RecordBatch]:
+    form = "parquet" if any(folder.glob("*.parquet")) else "arrow"
+    try:
+        table = ds.dataset(folder, format=form)
+        missing = sorted(set(COLUMNS) - set(table.schema.names))
+        if missing:
+            raise VerdictError(f"{folder}: no verdicts in these tables ({missing[0]} is missing); dissect again")
+        yield from table.to_batches(columns=list(COLUMNS))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CaptureError(f"{folder}: {' '.join(str(error).split())}") from error

@@ -1,0 +1,1 @@
+"""Fields of records: bytes to typed Arrow columns, as the specification says; secrets hidden."""

@@ -1,0 +1,205 @@
+"""The fields of many records at once: bytes to Arrow columns, as the specification says.
+
+A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
+of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). The walk over them puts numbers
+where their columns are; of text, tables and lists it notes row, place and bytes as entries, from which other kernels
+make the columns. A further protocol adds programs, and where it must, ops.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.fields import columns, lists, text, walk
+from amqpscope.dissector.fields import tables as fieldtable
+from amqpscope.dissector.fields.arrow import array
+from amqpscope.dissector.fields.columns import ENTRIES, Room, Validity
+from amqpscope.dissector.fields.lists import list_end
+from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE, Plan, Slot
+from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8
+from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.trace import _problems, trace_columns
+from amqpscope.dissector.fields.walk import (
+    LIST,
+    NULLABLE,
+    O_FLAG,
+    O_KIND,
+    O_SHAPE,
+    O_WIDTH,
+    REST,
+    SELECT,
+    TABLE,
+    TAIL,
+    TEXT,
+)
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.words import unsigned
+
+__all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
+
+REDACTED = "<redacted>"
+"""What stands in the column of a secret, whatever it was."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The fields of n records. Problems are in the order of their rows and, within a row, of their places."""
+
+    columns: dict[str, pa.Array]
+    """Every column of the plan, n rows each; null where the record does not have the field, or not legibly."""
+    problem_row: Integers
+    problem_code: Integers
+    """Index into `PROBLEM_CODES`."""
+    problem_at: Integers
+    """Place in the data at which the problem was noticed."""
+
+
+def decode(
+    plan: Plan, data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, compiled: bool
+) -> Decoded:
+    """Decode n records.
+
+    Args:
+        plan: the programs.
+        data: the bytes that hold all records, less than 256 MiB of them; writable, as all that kernels get.
+        offset: (n,) where each record begins.
+        length: (n,) its bytes; `offset + length` is never beyond `data`.
+        program: (n,) number of its program; below 0 for a record without fields.
+        cut: (n,) 1 where the end of the record lies in a hole: what is there is decoded (of a table, the entries in
+            front of the gap) and what is missing is no problem.
+        compiled: whether the kernels run compiled.
+    """
+    n = len(program)
+    counts = np.bincount(np.maximum(program, -1) + 1, minlength=len(plan.uses) + 1)
+    ends = np.cumsum(counts)
+    present = counts[1:] @ plan.uses
+    room = Room(n, plan.stores, present > 0)
+    held = np.where(plan.stores == ENTRIES, present, 0)
+    fill = np.cumsum(held) - held
+    slots = np.column_stack((plan.limits, plan.stores, room.valid_at, room.value_at, fill))
+    entries = np.empty((walk.E_HEIGHT, int(held.sum())), np.int64)
+    problems = np.empty((n + int(present.sum()), 3), np.int64)
+    order, picked = np.empty(n, np.int64), np.empty(n, np.int64)
+    state = np.empty((walk.A_HEIGHT, n), np.int64)
+    told = np.zeros(walk.N_HEIGHT, np.int64)
+    call(walk.group, compiled, program, ends - counts, order)
+    call(
+        walk.walk, compiled, data, order, ends, offset, length, cut, plan.starts, plan.ops, slots,
+        room.bits, room.ints, room.longs, entries, problems, plan.lists[0], plan.lists[1], state, picked, told,
+    )  # fmt: skip
+    row, value, size = entries
+    in_order = (counts[1:] > 0) @ plan.uses < 2  # one program alone has the rows in their order
+    arrays: dict[str, pa.Array] = {}
+    found = [problems[: told[walk.N_PROBLEMS]]]
+    for k, (slot, begin, end) in enumerate(zip(plan.slots, fill.tolist(), slots[:, walk.T_FILL].tolist(), strict=True)):
+        if begin == end:
+            continue
+        if plan.stores[k] != ENTRIES:
+            arrays[slot.name] = room.numbers(k, slot.type, end - begin)
+            continue
+        part = slice(begin, end)
+        if not in_order[k]:
+            entries[:, part] = entries[:, part].take(np.argsort(row[part], kind="stable"), axis=1)
+        valid = room.validity(k, end - begin)
+        if slot.op == LIST and not slot.secret:
+            shapes = plan.shapes[program[row[part]], k]
+            made, more = _lists(plan, slot, valid, data, row[part], value[part], size[part], shapes, compiled)
+        else:
+            made, more = _column(plan, slot, valid, data, row[part], value[part], size[part], compiled)
+        arrays |= made
+        found += more
+    for name, kind in plan.columns.items():
+        if name not in arrays:
+            arrays[name] = columns.nulls(n, kind)
+    all_problems = found[0] if len(found) == 1 else np.concatenate(found)
+    if len(all_problems):
+        all_problems = all_problems[np.lexsort((all_problems[:, 1], all_problems[:, 2], all_problems[:, 0]))]
+    return Decoded({name: arrays[name] for name in plan.columns}, *all_problems.T.copy())
+
+
+EMPTY = 2
+"""Bytes of the JSON text of a table or list without entries."""
+
+
+def _column(
+    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, at: Integers, size: Integers, compiled: bool
+) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
+    """The columns of one slot of text or tables and the problems in them."""
+    if slot.secret:
+        return {slot.name: columns.constant(valid, row, REDACTED)}, ()
+    if slot.op == TABLE:
+        clipped = size < 0
+        tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled)
+        made = {}
+        if slot.name in plan.columns:
+            column = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
+            made[slot.name] = _without(column, row[clipped & (tables.sizes == EMPTY)])
+        found = tables.problems
+        if len(found):
+            found = found[~(clipped[found[:, 0]] & (found[:, 1] == TABLE_MALFORMED))]
+            found[:, 0] = row[found[:, 0]]
+        if slot.name == TRACE_TABLE and not TRACE_COLUMNS.keys().isdisjoint(plan.columns):
+            traced, wrong = trace_columns(valid.rows, data, row, tables.trace, compiled)
+            return made | traced, (found, wrong)
+        return made, (found,)
+    texts = text.gather(data, at, size, compiled)
+    made = {slot.name: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}
+    if not len(texts.invalid):
+        return made, ()
+    return made, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
+
+
+def _lists(
+    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, value: Integers, size: Integers,
+    shapes: Integers, compiled: bool,
+) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
+    """The column of a slot with lists, and the problems in them."""
+    clipped = size < 0
+    size = np.where(clipped, ~size, size)
+    found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
+    found.problems[:, 0] = row[found.problems[:, 0]]
+    made = columns.texts(valid, row, found.sizes, found.octets, compiled)
+    return {slot.name: _without(made, row[clipped & (found.sizes == EMPTY)])}, (found.problems,)
+
+
+def _without(column: pa.Array, rows: Integers) -> pa.Array:
+    """A column with null in these rows: of what was cut in front of its first entry nothing is known."""
+    if not len(rows):
+        return column
+    mask = np.zeros(len(column), np.bool_)
+    mask[rows] = True
+    return pc.if_else(array(mask), None, column)
+
+
+@kernel
+def fits(
+    data: Octets, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
+) -> bool:  # fmt: skip
+    """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
+    flags = 0
+    for op in range(begin, stop):
+        what = ops[op, O_KIND]
+        if ops[op, O_FLAG] >= 0 and (flags >> ops[op, O_FLAG]) & 1 == 0:
+            continue
+        if what == REST or (what == TAIL and at == end):
+            return True
+        w = ops[op, O_WIDTH]
+        if at + w > end:
+            return False
+        if what == LIST:
+            at = list_end(data, at, end, ops[op, O_SHAPE], members, shapes)
+            if at < 0:
+                return False
+            continue
+        v = 0
+        if w <= 4:
+            v = unsigned(data, at, w)
+        at += w
+        if what == SELECT and v < 62:
+            flags = 1 << v
+        elif what == TEXT or (what == NULLABLE and v != (1 << (8 * w)) - 1):
+            at += v
+    return at == end

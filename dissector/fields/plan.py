@@ -1,0 +1,214 @@
+"""Plans: what the fields of each kind of record are, as programs for the walk over many records."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from amqpscope.dissector.fields import lists
+from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
+from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.walk import (
+    BIT,
+    FLAG_BIT,
+    FLAGS,
+    LIST,
+    NULLABLE,
+    O_SHAPE,
+    REST,
+    SELECT,
+    SIGNED,
+    TABLE,
+    TAIL,
+    TEXT,
+    UNSIGNED,
+)
+from amqpscope.spec.model import Class, Field, Protocol, Struct
+
+AMQP_TYPES = {
+    "bit": (BIT, 0), "octet": (UNSIGNED, 1), "short": (UNSIGNED, 2), "long": (UNSIGNED, 4), "longlong": (UNSIGNED, 8),
+    "timestamp": (UNSIGNED, 8), "shortstr": (TEXT, 1), "longstr": (TEXT, 4), "table": (TABLE, 4),
+}  # fmt: skip
+"""Op and width of each type of AMQP 0-9-1; the width of text and tables is that of the length in front."""
+
+STREAM_TYPES = {
+    "uint8": (UNSIGNED, 1), "uint16": (UNSIGNED, 2), "uint32": (UNSIGNED, 4), "uint64": (UNSIGNED, 8),
+    "int16": (SIGNED, 2), "int64": (SIGNED, 8), "boolean": (UNSIGNED, 1), "string": (TEXT, 2), "short-bytes": (TEXT, 2),
+    "bytes": (NULLABLE, 4), "rest": (REST, 0),
+}  # fmt: skip
+"""The same for the stream protocol; what is not here is a list."""
+TYPES = AMQP_TYPES | STREAM_TYPES
+
+LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
+FLAG_WORD = 15
+"""Properties per word of flags; the lowest bit says that another word follows."""
+MOST_PROPERTIES = 4 * FLAG_WORD
+TRACE_COLUMNS = {"trace_id": "string", "span_id": "string", "trace_flags": "int32"}
+TRACE_TABLE = "headers"
+"""The table in which the trace context travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where the entries of one column go."""
+
+    name: str
+    type: str
+    op: int
+    secret: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Programs for records, as tables for the kernels. Made by `of_methods` and `of_properties`.
+
+    `shapes`: (programs, slots), of a column of lists the shape that the program gives it.
+    """
+
+    columns: dict[str, str]
+    """Name and type (`bool`, `int32`, `int64`, `string`) of all columns that `decode` gives, in order."""
+    slots: tuple[Slot, ...]
+    ops: Integers
+    """(ops, O_HEIGHT)."""
+    starts: Integers
+    """First op of each program, and the end of the last."""
+    uses: Integers
+    """(programs, slots): 1 where the program has the column."""
+    limits: Integers
+    """Largest number of each slot."""
+    stores: Integers
+    """Where the values of each slot go, as `Room` says."""
+    shapes: Integers
+    lists: tuple[Integers, Integers, Octets]
+    """Tables of the shapes of lists."""
+    growth: Integers
+
+    @classmethod
+    def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
+        """Program i is for the arguments of `protocol.methods[i]`; a record begins behind its method id.
+
+        Args:
+            protocol: the specification.
+            only: names of the columns that are wanted; all of them when None.
+
+        Raises:
+            ValueError: a field's type is unknown, or fields of one column do not agree on its type.
+        """
+        maker = _Maker(only, structs=protocol.structs)
+        for method in protocol.methods:
+            maker.begin()
+            fields = method.fields
+            for argument, following in zip(fields, [*fields[1:], None], strict=False):
+                maker.add_argument(argument, following)
+        return maker.plan(maker.columns())
+
+    @classmethod
+    def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
+        """The one program is for the properties of a class; a record begins at the property flags (section 4.2.6.1).
+
+        Args:
+            content: the class, such as basic.
+            only: names of the columns that are wanted; all of them when None.
+            trace: also read `traceparent` (W3C Trace Context) in the table `headers`, as the columns `trace_id`,
+                `span_id` and `trace_flags`.
+
+        Raises:
+            ValueError: as `of_methods`; also when there are more than 60 properties.
+        """
+        if len(content.fields) > MOST_PROPERTIES:
+            raise ValueError(f"class {content.name} has more than {MOST_PROPERTIES} properties")
+        trace = trace and any(f.column == TRACE_TABLE and f.type == "table" for f in content.fields)
+        traced = {n: t for n, t in TRACE_COLUMNS.items() if trace and (only is None or n in only)}
+        maker = _Maker(only, {TRACE_TABLE} if traced else ())
+        maker.begin()
+        maker.add_op(FLAGS, 0, -1, -1)
+        for k, prop in enumerate(content.fields):
+            # flags run from the high bit of each word down; a word's lowest bit is dropped
+            maker.add(prop, k // FLAG_WORD * FLAG_WORD + FLAG_WORD - 1 - k % FLAG_WORD)
+        return maker.plan(maker.columns() | traced)
+
+
+@dataclass
+class _Maker:
+    """Collects the ops of a plan."""
+
+    only: Collection[str] | None
+    also: Collection[str] = ()
+    structs: tuple[Struct, ...] = ()
+    shapes: lists.Shapes = field(default_factory=lists.Shapes)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    ops: list[tuple[int, int, int, int]] = field(default_factory=list)
+    list_ops: dict[int, int] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin the next program."""
+        self.starts.append(len(self.ops))
+
+    def add_argument(self, field: Field, following: Field | None) -> None:
+        """Add the ops for an argument; the one behind it may depend on it."""
+        if field.optional:
+            self.add_op(TAIL, 0, -1, -1)
+        self.add(field, -1 if field.when is None else field.when)
+        if field.when is None and following is not None and following.when is not None:
+            _, width, slot, flag = self.ops.pop()
+            self.add_op(SELECT, width, slot, flag)
+
+    def add(self, field: Field, flag: int = -1) -> None:
+        """Add the op for a field; with a flag, of a property."""
+        shape = self.shapes.number(field.type, self.structs)
+        if field.type not in TYPES and shape is None:
+            raise ValueError(f"field {field.name} has the unknown type {field.type}")
+        if shape is not None:
+            self.list_ops[len(self.ops)] = shape
+        kind, width = TYPES[field.type] if shape is None else (LIST, lists.COUNT)
+        if kind == BIT and flag >= 0:
+            kind = FLAG_BIT
+        self.add_op(kind, width, self._slot(field, kind), flag)
+
+    def add_op(self, kind: int, width: int, slot: int, flag: int) -> None:
+        """Add an op as it stands."""
+        self.ops.append((kind, width, slot, flag))
+
+    def _slot(self, field: Field, kind: int) -> int:
+        name = field.column
+        if name is None or not (self.only is None or name in self.only or name in self.also):
+            return -1
+        new = Slot(name, field.column_type, kind, field.secret)
+        old = self.slots.setdefault(name, new)
+        if old.type != new.type or (old.op != new.op and {TABLE, LIST} & {old.op, new.op}):
+            raise ValueError(f"column {name} has fields of different types")
+        if new.secret:  # once secret, always secret
+            self.slots[name] = new
+        return list(self.slots).index(name)
+
+    def columns(self) -> dict[str, str]:
+        """The columns of the fields that are wanted."""
+        return {s.name: s.type for s in self.slots.values() if self.only is None or s.name in self.only}
+
+    def plan(self, names: dict[str, str]) -> Plan:
+        """The plan, with these columns."""
+        slots = tuple(self.slots.values())
+        starts = np.array([*self.starts, len(self.ops)], np.int64)
+        uses = np.zeros((len(self.starts), len(slots)), np.int64)
+        for program in range(len(self.starts)):
+            for _, _, slot, _ in self.ops[starts[program] : starts[program + 1]]:
+                if slot >= 0:
+                    if uses[program, slot]:
+                        raise ValueError(f"column {slots[slot].name} has two fields in one record")
+                    uses[program, slot] = 1
+        shapes = np.full_like(uses, -1)
+        of_ops = np.full(len(self.ops), -1, np.int64)
+        for op, shape in self.list_ops.items():
+            of_ops[op] = shape
+            program = int(np.searchsorted(starts, op, "right")) - 1
+            shapes[program, self.ops[op][2]] = shape
+        stores = np.array([ENTRIES if s.secret else STORES.get(s.type, ENTRIES) for s in slots], np.int64)
+        for kind, _, slot, _ in self.ops:
+            fit = {BIT: BOOLS, FLAG_BIT: BOOLS, TEXT: ENTRIES, TABLE: ENTRIES, NULLABLE: ENTRIES, LIST: ENTRIES}
+            if slot >= 0 and stores[slot] != fit.get(kind, stores[slot]):
+                raise ValueError(f"column {slots[slot].name} is of a type that its fields are not")
+        ops = np.column_stack((np.array(self.ops, np.int64).reshape(-1, O_SHAPE), of_ops))
+        limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
+        growth = np.array(self.shapes.growth, np.int64)
+        return Plan(names, slots, ops, starts, uses, limits, stores, shapes, self.shapes.tables(), growth)

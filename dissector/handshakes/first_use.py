@@ -1,0 +1,53 @@
+"""Which frames tell of their connection; the first use of it, that somebody did more than come in, is one of these."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, kernel
+
+
+class FirstUses:
+    """Slots of connections whose first use was seen."""
+
+    def __init__(self, compiled: bool) -> None:
+        self.compiled = compiled
+        self.slots = np.zeros(64, np.bool_)
+
+    def telling(self, slot: Ints, kind: Ints, is_telling: NDArray[np.bool_], is_use: NDArray[np.bool_]) -> Ints:
+        """Indexes of frames of these slots and kinds that tell of their connection, or are its first use."""
+        most = int(slot.max(initial=-1)) + 1
+        if most > len(self.slots):
+            self.slots = np.concatenate([self.slots, np.zeros(2 * most - len(self.slots), np.bool_)])
+        found = np.empty(len(slot), np.int64)
+        count = call(find, self.compiled, slot, kind, is_telling, is_use, self.slots, found)
+        return found[:count]
+
+    def note(self, slots: Ints) -> None:
+        """The first use of these was seen."""
+        self.slots[slots] = True
+
+    def forget(self, slots: Ints) -> None:
+        """Connections that are over."""
+        self.slots[slots[slots < len(self.slots)]] = False
+
+
+@kernel
+def find(slot: Array, kind: Array, is_telling: Array, is_use: Array, used: Array, found: Array) -> int:
+    """Write what `FirstUses.telling` returns to `found`, and return how many; kinds below 0 are neither."""
+    count = 0
+    for i in range(len(slot)):
+        what = kind[i]
+        if what < 0:
+            continue
+        if is_telling[what]:
+            found[count] = i
+            count += 1
+        elif is_use[what] and not used[slot[i]]:
+            used[slot[i]] = True
+            found[count] = i
+            count += 1
+    for n in range(count):
+        if not is_telling[kind[found[n]]]:
+            used[slot[found[n]]] = False
+    return count

@@ -1,0 +1,363 @@
+"""Kernels: plain functions over arrays that run interpreted or compiled.
+
+A kernel is an ordinary function over numpy arrays and integers. Decorating it with `kernel` only
+registers it. `call` runs it, compiled by numba or as it stands: interpreted, every array is handed in as a
+`memoryview`, so that items are Python integers and small inputs need neither numba nor compilation.
+
+What a kernel may do is the common part of both worlds: index arrays with one integer, or with a tuple of
+two integers; integer arithmetic that stays within int64 (or, for hashes, uint64 masked to 64 bits); calls of
+other kernels by their global name, or as `module.kernel`; no slices, no numpy functions, no exceptions, no floats.
+
+No index is negative. Compiled, all of them are unsigned: numba asks of a signed one at every access whether it counts
+from the end, which also keeps the compiler from joining accesses.
+"""
+
+import ast
+import contextlib
+import dis
+import functools
+import hashlib
+import inspect
+import os
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Hashable
+from importlib.metadata import version
+from pathlib import Path
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy import ndarray
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_kernels: set[Callable[..., Any]] = set()
+_proven: set[Callable[..., Any]] = set()
+_outlined: set[Callable[..., Any]] = set()
+_dispatchers: dict[Callable[..., Any], Any] = {}
+"""Numba's, of those that were compiled in this process."""
+_ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
+"""Compiled kernels as `native.ENTRY`, by function and what tells the types of its arguments."""
+_not_kept: set[tuple[Any, ...]] = set()
+"""Those of them whose machine code could not be had: they are numba's, in this process alone."""
+_compiling = RLock()
+
+FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
+"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call hands
+every array on as seven words of the stack, and every matrix as nine: most of that is gone where it is inlined."""
+FORMAT = 2
+"""Counted up when kernels are compiled, called or kept in another way than before: what is cached is then made anew."""
+INDEX = "__unsigned"
+"""Name of what a compiled kernel makes of its indexes."""
+
+C_ORDER, F_ORDER = 0x1, 0x2
+OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
+"""Flags of arrays by which types differ: their order, aligned, writeable (numpy's `NPY_ARRAY_*`)."""
+
+COMPILE_ABOVE = 1 << 18
+"""Input of this many bytes is worth loading compiled kernels, where they are cached (0.1 s)."""
+COMPILE_COLD_ABOVE = 8 << 20
+"""Input of this many bytes is worth compiling kernels for the first time (most of a minute)."""
+
+
+def kernel(function: F) -> F:
+    """Register a plain function as a kernel and return it unchanged."""
+    _kernels.add(function)
+    return function
+
+
+def proven(function: F) -> F:
+    """Register a kernel that is compiled without bounds checks: its caller has shown that all reads are in bounds."""
+    _proven.add(function)
+    return kernel(function)
+
+
+def called(function: F) -> F:
+    """Register a kernel that is called, not inlined: what is long, and not run for most rows, compiles once only."""
+    _outlined.add(function)
+    return kernel(function)
+
+
+def u64(value: int) -> int:
+    """An integer as uint64; compiled it is numpy's type, for numba takes int64 with uint64 to float64."""
+    return value & 0xFFFFFFFFFFFFFFFF
+
+
+def i64(value: int) -> int:
+    """An integer as int64; compiled, a byte out of an array is uint8, and its sums uint64."""
+    return value
+
+
+def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
+    """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
+    if compiled:
+        key = (
+            function,
+            *[(a.dtype, a.ndim, a.flags.num & OF_TYPES) if a.__class__ is ndarray else _kind(a) for a in arguments],
+        )
+        ready = _ready.get(key) or _made_ready(key, arguments)
+        return ready(None, arguments, None)
+    return function(*[_view(a) for a in arguments])
+
+
+def _view(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_view(a) for a in argument)
+    return argument.data if isinstance(argument, np.ndarray) else argument
+
+
+def _kind(argument: Any) -> Hashable:
+    """What numba tells types by, as far as arguments of kernels differ."""
+    if isinstance(argument, np.ndarray):
+        flags = argument.flags.num & OF_TYPES
+        return argument.dtype, argument.ndim, flags & ~F_ORDER if flags & C_ORDER else flags
+    if isinstance(argument, tuple):
+        return tuple(map(_kind, argument))
+    return argument.bit_length() < 64 if argument.__class__ is int else argument.__class__
+
+
+def specialize(template: F, **parts: Any) -> F:
+    """A kernel with other kernels, or constants, behind some of the global names that it uses."""
+    scope = template.__globals__ | parts
+    return kernel(cast(F, types.FunctionType(template.__code__, scope, template.__name__, template.__defaults__)))
+
+
+def worthwhile(octets: int | None) -> bool:
+    """Whether input of this size (None: nobody knows) is to be read with compiled kernels."""
+    if octets is None:
+        return is_cached()  # a pipe may bring a few packets only: nothing is compiled for it
+    return octets >= COMPILE_COLD_ABOVE or (octets >= COMPILE_ABOVE and is_cached())
+
+
+def is_cached() -> bool:
+    """Whether a run compiled kernels here before, to its end."""
+    return _exists(_marker())
+
+
+def note_run() -> None:
+    """Note that a run with compiled kernels came to its end: what such runs need is cached."""
+    if _ready and not _not_kept and not is_cached():
+        _note(_marker(), b"")
+
+
+def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be."""
+    with _compiling:
+        if key not in _ready:
+            ready = None
+            for made in (_from_cache, _to_cache):
+                # It takes more of numba and LLVM than they promise. Whatever fails, numba itself calls the kernel.
+                with contextlib.suppress(Exception):
+                    ready = ready or made(key[0], arguments)
+            if ready is None:
+                _not_kept.add(key)
+            _ready[key] = ready or _called_by_numba(key[0])
+        return _ready[key]
+
+
+def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415 - what is interpreted goes without
+
+    code = Code.read(_noted(_file(function, arguments)))
+    return code and code.load()
+
+
+def _to_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415
+
+    dispatcher = _dispatcher(function)
+    signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+    dispatcher.compile(signature)
+    code = Code.of(dispatcher.overloads[signature])
+    if ready := code.load():
+        _note(_file(function, arguments), code.written())
+    return ready
+
+
+def _called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
+    dispatcher = _dispatcher(function)
+    if isinstance(dispatcher, types.FunctionType):  # NUMBA_DISABLE_JIT: it compiles nothing
+        return lambda _, arguments, __: call(function, False, *arguments)
+    return lambda _, arguments, __: dispatcher(*arguments)
+
+
+def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
+    """Where the machine code for arguments of these types is kept."""
+    from amqpscope.dissector.kernels.machine_code import host  # noqa: PLC0415
+
+    name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
+    return cache_folder() / _digest(function) / f"{function.__name__}.{name}"
+
+
+def _dispatcher(function: Callable[..., Any]) -> Any:
+    """What numba makes of a kernel: compiled for types of arguments that it is asked for.
+
+    Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
+    """
+    if function not in _dispatchers:
+        import numba  # noqa: PLC0415 - a quarter of a second that cached kernels do not pay
+
+        namespace = _Namespace(function.__globals__)
+        namespace[INDEX] = np.uint64
+        code = _rewritten(function)
+        copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
+        copy.__module__ = function.__module__
+        copy.__qualname__ = function.__qualname__
+        _dispatchers[function] = numba.njit(
+            boundscheck=function not in _proven, **(FLAGS | {"forceinline": function not in _outlined})
+        )(copy)
+    return _dispatchers[function]
+
+
+class _Namespace(dict[str, Any]):
+    """The global names of a kernel, as its compiled form sees them.
+
+    Kernels among them are made when numba asks for them.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        super().__init__(names)
+        self.kernels = {name: value for name, value in names.items() if _is_kernel(value)}
+        for name, module in names.items():
+            if isinstance(module, types.ModuleType):
+                self.kernels |= {_joined(name, n): v for n, v in vars(module).items() if _is_kernel(v)}
+        for name, value in names.items():
+            if name in self.kernels:
+                del self[name]
+            elif value is u64 or value is i64:
+                self[name] = np.uint64 if value is u64 else np.int64
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = _dispatcher(self.kernels[name])
+        return self[name]
+
+
+def _is_kernel(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and value in _kernels
+
+
+def _exists(file: Path) -> bool:
+    """Whether a file is there; one in somebody else's folder is not."""
+    try:
+        return file.exists()
+    except OSError:
+        return False
+
+
+def _noted(file: Path) -> bytes:
+    """What was noted in a file; nothing where that cannot be read."""
+    with contextlib.suppress(OSError):
+        return file.read_bytes()
+    return b""
+
+
+def _note(file: Path, octets: bytes) -> None:
+    """Write a file; where nothing can be written, nothing is cached."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        own = file.with_suffix(f".{os.getpid()}")
+        own.write_bytes(octets)
+        own.replace(file)
+
+
+@functools.cache
+def _digest(function: Callable[..., Any]) -> str:
+    """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
+    code = function.__code__
+    digest = hashlib.sha256(
+        repr(
+            (
+                FORMAT,
+                INDEX,
+                FLAGS,
+                function in _proven,
+                function in _outlined,
+                code.co_code,
+                code.co_consts,
+                code.co_varnames,
+            )
+        ).encode()
+    )
+    # Not names of attributes: a kernel may call `module.name` where its own module has another kernel of that name.
+    for name in dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"):
+        value = function.__globals__.get(name)
+        part = repr(value)
+        if isinstance(value, types.FunctionType):
+            part = _digest(value) if value in _kernels else value.__name__
+        elif isinstance(value, types.ModuleType):  # its constants and kernels
+            found = [(n, getattr(value, n, None)) for n in code.co_names]
+            part = repr([(n, _digest(v) if _is_kernel(v) else v) for n, v in found if _is_kernel(v) or _is_constant(v)])
+        digest.update(f"{name} {part} ".encode())
+    return digest.hexdigest()[:16]
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, int | tuple)
+
+
+def _joined(module: str, name: str) -> str:
+    """Under which name a compiled kernel finds another one that its source calls as `module.name`."""
+    return f"{module}__{name}"
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Makes all indexes unsigned, and names of kernels in modules plain names."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        of = node.value.id if isinstance(node.value, ast.Name) else ""
+        module = self.names.get(of)
+        if isinstance(module, types.ModuleType) and _is_kernel(getattr(module, node.attr, None)):
+            return ast.Name(_joined(of, node.attr), ast.Load())
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        made = [p if isinstance(p, ast.Constant) else _called(INDEX, p) for p in parts]
+        node.slice = ast.Tuple(made, ast.Load()) if isinstance(node.slice, ast.Tuple) else made[0]
+        return node
+
+
+def _called(name: str, argument: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name(name, ast.Load()), [argument], [])
+
+
+def _rewritten(function: Callable[..., Any]) -> types.CodeType:
+    """The code of a kernel as numba is to see it, made from its source."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    for argument in definition.args.args:
+        argument.annotation = None
+    definition.returns = None
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    made = ast.fix_missing_locations(_Rewriter(function.__globals__).visit(tree))
+    module = compile(made, function.__code__.co_filename, "exec")
+    return next(code for code in module.co_consts if isinstance(code, types.CodeType))
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Where compiled kernels are kept, for this numba and this Python; a place where nothing can be, without a home."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        home = Path(os.devnull)
+    base = Path(os.environ.get("NUMBA_CACHE_DIR") or home / "amqpscope")
+    return base / hashlib.sha256(f"{version('numba')} {sys.version}".encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _marker() -> Path:
+    """A file that is there when a run compiled kernels of this release to its end."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(file.read_bytes())
+    return cache_folder() / f"{digest.hexdigest()[:16]}.compiled"

@@ -1,0 +1,175 @@
+"""Captures whose times overlap as one sequence of segments.
+
+A set of files that one program wrote, each where the one before ended, is one sequence. Files that overlap come from
+several capture points, or repeat each other: their segments are merged by the running maximum of time, so that each
+file keeps its own order. The result does not depend on how files are cut into batches.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.packets.segments import SegmentBatch
+
+SLACK_NS = 10_000_000
+"""Files overlap so far at most when one was written behind the other: packets are not quite in order of time."""
+
+
+class Decoded(NamedTuple):
+    """Segments, and the bytes that they lie in: `data` up to `used`, and room behind, which is the taker's."""
+
+    segments: SegmentBatch
+    data: Octets
+    used: int
+
+
+@dataclass(slots=True)
+class Capture:
+    """A capture to be merged: its name and first time, and what opens it; `lanes` is how many are open then."""
+
+    name: str
+    begin: int
+    open: Callable[[int, int], Iterator[Decoded]]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """An open capture: batches that were read and not yet taken, with running maxima of time."""
+
+    capture: Capture
+    point: int
+    source: Iterator[Decoded]
+    batches: deque[tuple[Decoded, Ints]] = field(default_factory=deque)
+    last: int = -(1 << 62)
+    ended: bool = False
+
+    def read(self) -> bool:
+        """Read a batch more; False when there is none."""
+        for decoded in self.source:
+            if len(decoded.segments.ts_ns):
+                keys = np.maximum.accumulate(np.maximum(decoded.segments.ts_ns, self.last))
+                self.last = int(keys[-1])
+                self.batches.append((decoded, keys))
+                return True
+        self.ended = True
+        return False
+
+    def lasts(self, time: int) -> bool:
+        """Whether there is a segment behind this time."""
+        while self.last <= time and not self.ended:
+            self.read()
+        return self.last > time
+
+    def take(self, time: int) -> Iterator[tuple[Decoded, Ints]]:
+        """What was read up to this time."""
+        while self.batches:
+            decoded, keys = self.batches[0]
+            count = int(np.searchsorted(keys, time, "right"))
+            if count < len(keys):
+                if count:
+                    self.batches[0] = _cut(decoded, slice(count, None)), keys[count:]
+                    yield _cut(decoded, slice(count)), keys[:count]
+                return
+            yield self.batches.popleft()
+
+
+def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
+    """The segments of captures, given in order of their first packets, as one sequence.
+
+    `points` gets for each capture the index of the first capture of its set.
+    """
+    waiting = deque(captures)
+    lanes: list[_Lane] = []
+    tails: list[_Lane] = []  # that no other capture went on from
+    while lanes or waiting:
+        for lane in lanes:
+            if not lane.batches and not lane.ended:
+                lane.read()
+        lanes = [lane for lane in lanes if lane.batches or not lane.ended]
+        begin = waiting[0].begin if waiting and len(lanes) < limits.CAPTURES else None
+        # All that lies before it is taken by then, however much was read, so what is decided rests on times alone.
+        if begin is not None and all(lane.batches and lane.batches[0][1][0] >= begin for lane in lanes):
+            if not lanes or any(lane.lasts(begin + SLACK_NS) for lane in lanes):
+                lanes.append(_begin(waiting.popleft(), points, tails, len(lanes) + 1))
+                continue
+            begin = None
+        # Where too many are open, another is opened right behind the last segment of the first that ends.
+        yield from _step(lanes, begin, bool(waiting) and len(lanes) >= limits.CAPTURES)
+
+
+def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) -> _Lane:
+    """Open a capture. It goes on from one that ended before, best one with a like name, or is another point's."""
+    before = [lane for lane in tails if not lane.lasts(capture.begin + SLACK_NS)]
+    like = [lane for lane in before if _stem(lane.capture.name) == _stem(capture.name)]
+    index = len(points)
+    point = index
+    if before:
+        lane = max(like or before, key=lambda lane: lane.last)
+        tails.remove(lane)
+        point = lane.point
+    points.append(point)
+    tails.append(_Lane(capture, point, capture.open(index, count)))
+    return tails[-1]
+
+
+def _stem(name: str) -> str:
+    """A name without the numbers and times that tell the files of a set apart."""
+    return re.sub(r"\d+", "", name)
+
+
+def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[Decoded]:
+    """Take what nothing can come before any more, and lies before `begin`. Of equal times the first lane's go first.
+
+    With `until_end` nothing is taken behind the end of a lane.
+    """
+    parts: list[tuple[Decoded, Ints]] = []
+    order: list[Ints] = []
+    for number, lane in enumerate(lanes):
+        others = [
+            other.last - (place < number)
+            for place, other in enumerate(lanes)
+            if other is not lane and (until_end or not other.ended)
+        ]
+        if begin is not None:
+            others.append(begin - 1)
+        for part in lane.take(min(others, default=1 << 62)):
+            parts.append(part)
+            order.append(np.full(len(part[1]), number))
+    if len(parts) == 1:
+        yield parts[0][0]
+    elif len(lanes) == 1:
+        for decoded, _ in parts:
+            yield decoded
+    elif parts:
+        times = np.concatenate([keys for _, keys in parts])
+        yield _joined([decoded for decoded, _ in parts], np.lexsort((np.concatenate(order), times)))
+
+
+def _cut(decoded: Decoded, rows: slice) -> Decoded:
+    """Some of these segments. Their bytes lie among those of the others, so there is no room behind to write to."""
+    return Decoded(decoded.segments.cut(rows), decoded.data[: decoded.used], decoded.used)
+
+
+def _joined(parts: list[Decoded], order: Ints) -> Decoded:
+    """Several batches as one, their bytes one behind the other, their segments in this order."""
+    columns: dict[str, list[Ints]] = {name: [getattr(part.segments, name) for part in parts] for name in _COLUMNS}
+    octets, at = [], 0
+    for n, part in enumerate(parts):
+        offset, caplen = part.segments.offset, part.segments.caplen
+        low, high = int(offset.min()), int((offset + caplen).max())
+        octets.append(part.data[low:high])
+        columns["offset"][n] = offset - low + at
+        at += high - low
+    data = np.empty(2 * at + (1 << 16), np.uint8)
+    np.concatenate(octets, out=data[:at])
+    joined = {name: np.concatenate(arrays)[order] for name, arrays in columns.items()}
+    return Decoded(SegmentBatch(**joined), data, at)
+
+
+_COLUMNS = tuple(f.name for f in fields(SegmentBatch))

@@ -1,0 +1,1 @@
+"""The protocols, a folder each, and what they share: detection, framing, resynchronisation."""

@@ -1,0 +1,236 @@
+"""AMQP 0-9-1: what can be a frame, for searches (specification §2.3.5, §4.2.3, §4.2.6)."""
+
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import i64, kernel
+from amqpscope.dissector.protocols.amqp091.layout import (
+    BODY,
+    BY_CLIENT,
+    BY_SERVER,
+    CARRIES_CONTENT,
+    FRAME_END,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    OF_CONNECTION,
+    OVERHEAD,
+    method_index,
+)
+from amqpscope.dissector.protocols.framing import (
+    W_BODY,
+    W_LARGEST,
+    W_LOST,
+    W_PASSED,
+    W_REST,
+    W_REST_CHANNEL,
+    u16,
+    u32,
+)
+from amqpscope.dissector.protocols.resync import T_CHANNEL, T_EXPECT, T_REST, T_SENDER, Own
+
+USUAL = 131_072
+"""The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
+BROKERS = (5672, 5671)
+"""Where brokers listen, if frames do not tell who is the client."""
+SMALL = 4_096
+"""The size that all peers must take (§4.2.2, frame-min-size)."""
+HIDES_NONE = 29
+"""In a gap that is shorter, and no content under way, no body can begin: there is no room for header and head."""
+ANY_HEADER, ANY_BODY, NO_CONTENT, ANYTHING = range(4)
+"""What may follow on a channel."""
+HEADER_OCTETS = 14
+"""A content header without properties: class, weight, body size, property flags."""
+
+
+@kernel
+def plausible(data: Array, p: int, end: int, methods: Array) -> int:
+    """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes must be there."""
+    kind = i64(data[p])
+    channel = u16(data, p + 1)
+    size = u32(data, p + 3)
+    if kind not in (METHOD, HEADER, BODY, HEARTBEAT) or size > limits.RESYNC:
+        return -1
+    if kind == HEARTBEAT and (size != 0 or channel != 0):
+        return -1
+    if kind in (HEADER, BODY) and channel == 0:
+        return -1
+    if kind == METHOD and (
+        size < 4 or (end - p >= 11 and method_index(methods, u16(data, p + 7), u16(data, p + 9)) < 0)
+    ):
+        return -1
+    if kind == HEADER and (size < HEADER_OCTETS or (end - p >= 11 and u16(data, p + 9) != 0)):
+        return -1
+    if p + 7 + size < end and data[p + 7 + size] != FRAME_END:
+        return -1
+    return size + OVERHEAD
+
+
+@kernel
+def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
+    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+
+    Beside what a frame looks like, it must be of its sender, and in its place on its channel; of the channels only the
+    one used last is remembered.
+    """
+    _, methods, traits = own
+    if end - p < 7:
+        return 0 if data[p] in (METHOD, HEADER, BODY, HEARTBEAT) else -1
+    octets: int = plausible(data, p, end, methods)
+    if octets < 0:
+        return -1
+    kind = data[p]
+    if kind != HEARTBEAT:
+        channel = u16(data, p + 1)
+        expect = trial[T_EXPECT] if trial[T_CHANNEL] == channel else ANYTHING
+        trial[T_CHANNEL] = channel
+        if kind == METHOD:
+            if expect in (ANY_HEADER, ANY_BODY):
+                return -1
+            trial[T_EXPECT] = ANYTHING
+            if end - p >= 11:
+                trait = traits[method_index(methods, u16(data, p + 7), u16(data, p + 9))]
+                if (trait & OF_CONNECTION != 0) != (channel == 0) or trait & trial[T_SENDER] == 0:
+                    return -1
+                trial[T_EXPECT] = ANY_HEADER if trait & CARRIES_CONTENT != 0 else NO_CONTENT
+                trial[T_REST] = u16(data, p + 7)
+        elif kind == HEADER:
+            if expect in (ANY_BODY, NO_CONTENT):
+                return -1
+            trial[T_EXPECT] = ANYTHING
+            if end - p >= 7 + 12:
+                high = u32(data, p + 11)
+                if high >= 1 << 16 or (expect == ANY_HEADER and u16(data, p + 7) != trial[T_REST]):
+                    return -1
+                trial[T_REST] = high << 32 | u32(data, p + 15)
+                trial[T_EXPECT] = ANY_BODY if trial[T_REST] > 0 else NO_CONTENT
+        else:
+            if expect in (ANY_HEADER, NO_CONTENT):
+                return -1
+            if expect == ANY_BODY:
+                trial[T_REST] -= octets - OVERHEAD
+                if trial[T_REST] < 0:
+                    return -1
+                trial[T_EXPECT] = ANY_BODY if trial[T_REST] > 0 else NO_CONTENT
+            else:
+                trial[T_EXPECT] = ANYTHING
+    return octets if p + octets <= end else 0
+
+
+@kernel
+def may_begin(data: Array, p: int) -> bool:
+    """Whether a frame may have ended before p."""
+    return i64(data[p - 1]) == FRAME_END
+
+
+@kernel
+def sender(data: Array, p: int, end: int, own: Own) -> int:
+    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    _, methods, traits = own
+    while end - p >= 11:
+        octets = plausible(data, p, end, methods)
+        if octets < 0:
+            break
+        if data[p] == METHOD:
+            who: int = traits[method_index(methods, u16(data, p + 7), u16(data, p + 9))] & (BY_CLIENT | BY_SERVER)
+            if who in (BY_CLIENT, BY_SERVER):
+                return who
+        p += octets
+    return BY_CLIENT | BY_SERVER
+
+
+@kernel
+def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
+    """Where the body frame ends whose head was lost, when its content's rest is known.
+
+    A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
+    -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
+    """
+    lost = walk[row, W_LOST]
+    rest = walk[row, W_REST]
+    if lost < 0 or rest <= 0 or rest > 1 << 40:
+        return -1
+    sure = False
+    behind = False
+    for choice in range(5):
+        size = walk[row, W_BODY]
+        if choice == 1:
+            size = rest
+        elif choice == 2:
+            size = walk[row, W_LARGEST] - OVERHEAD
+        elif choice == 3:
+            size = USUAL - OVERHEAD
+        elif choice == 4:
+            size = SMALL - OVERHEAD
+        if size <= 0:
+            continue
+        # the first end of a frame that is not in front of these bytes
+        frames = max((pos - lost + size + OVERHEAD - 1) // (size + OVERHEAD), 1)
+        passed = min(frames * size, rest)
+        place = lost + passed + OVERHEAD * min(frames, (rest + size - 1) // size) - pos
+        if place < 0:
+            continue
+        if place + 7 > n:
+            behind = True
+            sure = sure or choice == 0 or rest <= SMALL - OVERHEAD
+            continue
+        at = base + place
+        if place > 0 and data[at - 1] != FRAME_END:
+            continue
+        if passed < rest:
+            right = data[at] == BODY and u16(data, at + 1) == walk[row, W_REST_CHANNEL]
+            if right and u32(data, at + 3) == min(size, rest - passed):
+                walk[row, W_REST] = rest - passed
+                walk[row, W_PASSED] = passed
+                return place
+            continue
+        trial[T_CHANNEL] = -1
+        if next_frame(data, at, base + n, trial, own) >= 0:
+            walk[row, W_REST] = 0
+            walk[row, W_PASSED] = rest
+            return place
+    if sure:
+        return -3
+    return -2 if behind else -1
+
+
+@kernel
+def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
+    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+
+    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
+    frame end must stand before it, and two whole frames or one that fills the rest must follow.
+    """
+    for p in range(start, end - 7):
+        if p > start and data[p - 1] != FRAME_END:
+            continue
+        q = p
+        count = 0
+        while end - q >= 7 and count < 8:
+            octets = plausible(data, q, end, methods)
+            if octets < 0:
+                count = -1
+                break
+            if q + octets > end:
+                break
+            q += octets
+            count += 1
+        if count >= 2 or (count == 1 and (p == start or q == end)):
+            return p
+    return -1
+
+
+@kernel
+def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
+    """Where a body frame seems to begin that ends behind these bytes, or -1."""
+    for p in range(start, end - 7):
+        if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
+            octets = plausible(data, p, end, methods)
+            if end - p < octets <= USUAL:
+                return p
+    return -1
+
+
+@kernel
+def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
+    """Whether at p, among the bytes from start on, one frame may end and another begin. Seven bytes are there."""
+    return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0

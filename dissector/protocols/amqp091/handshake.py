@@ -1,0 +1,140 @@
+"""What AMQP 0-9-1's methods tell of their connection: frames to records."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.fields.arrow import picked
+from amqpscope.dissector.fields.secrets import with_secrets
+from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
+from amqpscope.dissector.handshakes.cache import BoundedCache
+from amqpscope.dissector.handshakes.first_use import FirstUses
+from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.protocols.amqp091 import layout as ly
+from amqpscope.dissector.protocols.amqp091.protocol import IDS_OCTETS, Frames
+from amqpscope.spec.model import Protocol
+
+CHANNEL_FAILED = 300
+"""Reply codes from here on are errors."""
+PROPERTIES = {"client_properties": "client", "server_properties": "server"}
+"""Arguments that may differ from connection to connection, so they are kept apart from the others."""
+
+
+class _Arguments(NamedTuple):
+    """What a method says."""
+
+    event: str
+    role: str
+    said: PeerArguments
+    properties: dict[str, str | None]
+
+
+class Amqp091Handshakes:
+    """Reads methods into the records that `record` gives by slot."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        compiled: bool,
+        record: Callable[[int], ConnectionRecord],
+        used: FirstUses,
+        accounting: MemoryAccounting,
+    ) -> None:
+        self.record = record
+        self.accounting = accounting
+        self.used = used
+        self.arguments = ArgumentsCache()
+        self.known: BoundedCache[bytes, _Arguments] = BoundedCache()
+        """By bytes, for most connections say the same; none that a secret is in."""
+        self.has_secret = with_secrets(protocol)
+        self.names = [m.full_name for m in protocol.methods]
+        self.roles = [name.removeprefix("connection.") for name in self.names]
+        self.columns = [tuple(a.column for a in m.fields if a.column) for m in protocol.methods]
+        self.is_telling = np.array(
+            [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
+        )
+        self.introduces = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
+        self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
+        self.logins = Logins(protocol, "connection.start-ok", "response", compiled)
+
+    def telling(self, rows: Ints) -> Ints:
+        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        return self.used.telling(rows[ly.R_SLOT], rows[ly.R_METHOD], self.is_telling, ~self.is_telling)
+
+    def take(self, frames: Frames, data: Octets) -> None:
+        """Read the frames that tell of their connection, and note who is in use."""
+        index = self.telling(frames.rows)
+        rows = frames.rows[:, index]
+        introduces = self.introduces[rows[ly.R_METHOD]]
+        self.accounting.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
+        self.used.note(rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]])
+        said = self._said(rows, index, frames, data)
+        users = self._users(rows, said, data)
+        wheres = map(PacketRef, *rows[(ly.R_TS, ly.R_PACKET, ly.R_CAPTURE), :].tolist())
+        senders = rows[(ly.R_SLOT, ly.R_SIDE, ly.R_CHANNEL), :].tolist()
+        for n, (slot, side, channel, at, arguments) in enumerate(zip(*senders, wheres, said, strict=True)):
+            record = self.record(slot)
+            if arguments is None:
+                record.use(side, at)
+                continue
+            event, role, values, properties = arguments
+            detail = values.detail
+            if event == "channel.close":
+                record.use(side, at)
+                if (values["reply_code"] or 0) >= CHANNEL_FAILED:
+                    record.channel_error(at, self._failure(channel, values))
+                continue
+            if n in users:
+                record.user, record.cut_login = users[n]
+                detail += f" as {record.user}" if record.user else ""
+            for side_told, text in properties.items():
+                record.describe(side_told, text)
+            record.say(event, role, side, at, values, detail)
+
+    def _said(self, rows: Ints, index: Ints, frames: Frames, data: Octets) -> list[_Arguments | None]:
+        """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
+        methods = rows[ly.R_METHOD]
+        said: list[_Arguments | None] = [None] * len(index)
+        is_new = self.is_telling[methods]
+        same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[ly.R_MISSING] == 0))
+        begins, octets = rows[ly.R_OFFSET, same], data.data
+        ends = begins + rows[ly.R_LENGTH, same]
+        keys = {}
+        for n, begin, end in zip(same.tolist(), begins.tolist(), ends.tolist(), strict=True):
+            key = bytes(octets[begin:end])
+            said[n] = self.known.get(key)
+            if said[n] is None:
+                keys[n] = key
+            else:
+                is_new[n] = False
+        for method in np.unique(methods[is_new]).tolist():
+            mine = np.flatnonzero(is_new & (methods == method))
+            columns = {name: picked(frames.fields.columns[name], index[mine]) for name in self.columns[method]}
+            apart = [(whose, columns.pop(name)) for name, whose in PROPERTIES.items() if name in columns]
+            event, role, names = self.names[method], self.roles[method], tuple(columns)
+            for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):
+                properties = {whose: texts[place] for whose, texts in apart}
+                made = said[n] = _Arguments(event, role, self.arguments.of(role, names, tuple(values)), properties)
+                if n in keys:
+                    self.known.keep(keys[n], made, len(keys[n]) + sum(len(text or "") for text in properties.values()))
+        return said
+
+    def _failure(self, channel: int, values: dict[str, Any]) -> str:
+        cause = self.ids.get((values["class_id"], values["method_id"]))
+        text = values["reply_text"] or str(values["reply_code"])
+        return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
+
+    def _users(self, rows: Ints, said: list[_Arguments | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
+        """Of each start-ok the user's name, and whether parts of the frame are missing."""
+        mine = np.flatnonzero(rows[ly.R_METHOD] == self.logins.method)
+        if not len(mine):
+            return {}
+        mechanisms = [arguments.said["mechanism"] for n in mine.tolist() if (arguments := said[n])]
+        offset, length = rows[ly.R_OFFSET, mine] + IDS_OCTETS, rows[ly.R_LENGTH, mine] - IDS_OCTETS
+        users = self.logins.users(mechanisms, offset, length, data)
+        missing = (rows[ly.R_MISSING, mine] > 0).tolist()
+        return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

@@ -1,0 +1,147 @@
+"""Connections that speak AMQP 1.0: their performatives are recognised and counted, not more.
+
+A frame is a 32-bit size, the place of its body in words, a type, and a channel (part 2, section 2.3); its body begins
+with a performative, a described list, and is empty in a heartbeat. Eight bytes that begin with `AMQP` are a header.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.protocols import framing
+from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
+from amqpscope.dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
+from amqpscope.spec import amqp10
+
+HEAD = 8
+FIRST = 11
+"""Bytes from a frame's beginning to the number of its performative: 00 53 and the number stand behind the head."""
+HEARTBEAT, OTHER = 256, 257
+COUNTS = 258
+"""Columns of the counts: the numbers of performatives, heartbeats, and what is none of them."""
+W_HAVE, W_LEFT, W_TYPE, W_CODE, W_STATE, W_MAGIC, W_SIZE, W_WORDS, W_WIDTH = range(9)
+"""State of a direction: bytes of the frame that came (up to FIRST), bytes still to come, type and number, whether it
+can be followed, the head so far, size, and where the body begins."""
+LOST = 1
+
+
+@kernel
+def count_frames(pieces: Array, n: int, data: Array, conn: Array, walk: Array, counts: Array) -> None:
+    """Follow the frames of all pieces; from a gap on a direction is not followed."""
+    for i in range(n):
+        row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
+        p = pieces[S_OFFSET, i]
+        left = pieces[S_LENGTH, i]
+        if p < 0:
+            if walk[row, W_LEFT] > left and walk[row, W_HAVE] >= HEAD + 3:
+                walk[row, W_LEFT] -= left
+            else:
+                walk[row, W_STATE] = LOST
+            continue
+        while left > 0 and walk[row, W_STATE] != LOST:
+            have = walk[row, W_HAVE]
+            if have < HEAD:
+                octet = i64(data[p])
+                if have < 4:
+                    walk[row, W_MAGIC] = walk[row, W_MAGIC] << 8 | octet
+                elif have == 4:
+                    walk[row, W_WORDS] = octet
+                elif have == 5:
+                    walk[row, W_TYPE] = octet
+                walk[row, W_HAVE] = have + 1
+                p += 1
+                left -= 1
+                if have + 1 == HEAD:
+                    size = walk[row, W_MAGIC]
+                    if size == 0x414D5150:
+                        walk[row, W_HAVE] = 0
+                        walk[row, W_MAGIC] = 0
+                        continue
+                    if size < HEAD or size > limits.FRAME or walk[row, W_WORDS] < 2 or walk[row, W_TYPE] > 1:
+                        walk[row, W_STATE] = LOST
+                        continue
+                    walk[row, W_SIZE] = size
+                    walk[row, W_LEFT] = size - HEAD
+                    walk[row, W_CODE] = HEARTBEAT if size == HEAD else OTHER
+            else:
+                # where the body begins, there are 00 53 and the number of the performative
+                at = walk[row, W_SIZE] - walk[row, W_LEFT] - 4 * walk[row, W_WORDS]
+                take = min(left, walk[row, W_LEFT])
+                if 0 <= at <= 2 and walk[row, W_HAVE] == HEAD + at:
+                    octet = i64(data[p])
+                    take = 1
+                    if (at == 0 and octet == 0) or (at == 1 and octet == 0x53):
+                        walk[row, W_HAVE] += 1
+                    elif at == 2:
+                        walk[row, W_CODE] = octet
+                        walk[row, W_HAVE] += 1
+                elif at < 0:
+                    take = min(take, -at)
+                walk[row, W_LEFT] -= take
+                p += take
+                left -= take
+            if walk[row, W_HAVE] >= HEAD and walk[row, W_LEFT] == 0:
+                code = walk[row, W_CODE]
+                if walk[row, W_TYPE] == 1 and code < HEARTBEAT:
+                    code = code if code >= 0x40 else OTHER
+                counts[pieces[S_SLOT, i], code] += 1
+                conn[pieces[S_SLOT, i], C_FRAMES] += 1
+                walk[row, W_HAVE] = 0
+                walk[row, W_MAGIC] = 0
+
+
+class Amqp10:
+    """Counts of all connections that speak AMQP 1.0; `tell` is handed slot and counts as JSON text at their end.
+
+    `handshakes` reads their beginnings.
+    """
+
+    ranges: tuple[Ranges, ...] = ()
+
+    def __init__(self, compiled: bool, tell: Callable[[int, str], None], handshakes: Amqp10Handshakes) -> None:
+        self.compiled = compiled
+        self.tell = tell
+        self.handshakes = handshakes
+        self.walk = np.zeros((0, W_WIDTH), np.int64)
+        self.counts = np.zeros((0, COUNTS), np.int64)
+        self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
+        self.names[HEARTBEAT] = "heartbeat"
+
+    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
+        """Take over connections; one that was under way when it was first seen is not followed."""
+        self.handshakes.begin(slots[states == framing.HEAD])
+        more = capacity - len(self.counts)
+        if more > 0:
+            self.walk = np.concatenate([self.walk, np.zeros((2 * more, W_WIDTH), np.int64)])
+            self.counts = np.concatenate([self.counts, np.zeros((more, COUNTS), np.int64)])
+        self.counts[slots] = 0
+        for side in range(2):
+            self.walk[2 * slots + side] = 0
+            self.walk[2 * slots + side, W_STATE] = np.where(states == framing.HEAD, 0, LOST)
+
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Any]:
+        """Take the first `count` pieces; no rows come of them."""
+        self.handshakes.feed(pieces[:, :count], buffer)
+        call(count_frames, self.compiled, pieces, count, buffer.data, conn, self.walk, self.counts)
+        yield from ()
+
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Any]:
+        """Hand on the counts of connections that are over."""
+        self.handshakes.end(slots)
+        for slot in slots.tolist():
+            found: Counter[str] = Counter()
+            for code in np.flatnonzero(self.counts[slot]).tolist():
+                found[self.names.get(code, "unknown")] += int(self.counts[slot, code])
+            self.tell(slot, json.dumps(found, separators=(",", ":")))
+        yield from ()
+
+    def skipped(self, slots: Ints) -> Ints:
+        """Bytes passed over: none, for nothing is decoded."""
+        return np.zeros(len(slots), np.int64)

@@ -1,0 +1,163 @@
+"""AMQP 1.0 as far as its handshake goes: headers, SASL, open and close, read into records.
+
+A connection begins with a header for SASL or for AMQP itself, and after SASL comes a second header (AMQP 1.0, sections
+2.2 and 5.3.2). Frames are those of section 2.3; which of their performatives and fields are looked at, stands in
+`spec/handshakes.toml`. Behind close, or KEPT bytes of a side, nothing is read any more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from amqpscope.dissector.handshakes.arguments import ArgumentsCache
+from amqpscope.dissector.handshakes.logins import user_name
+from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
+from amqpscope.dissector.tcp.layout import S_CAPTURE, S_LENGTH, S_OFFSET, S_PACKET, S_SIDE, S_SLOT, S_TS
+from amqpscope.spec import amqp10, handshakes
+
+KEPT = 1 << 14
+"""Bytes of each side that are read; a frame may not be larger either."""
+HEADER_OCTETS, HEAD_OCTETS = 8, 8
+SASL_OK = 0
+VHOST = "vhost:"
+"""With this RabbitMQ's name for a virtual host begins, in the hostname of open."""
+
+
+@dataclass(slots=True)
+class _Half:
+    """What was not read yet of one side, and how many bytes came in all."""
+
+    octets: bytearray = field(default_factory=bytearray)
+    came: int = 0
+    headers: int = 0
+
+
+class Amqp10Handshakes:
+    """Reads the beginnings of connections into the records that `record` gives by slot."""
+
+    def __init__(self, record: Callable[[int], ConnectionRecord], accounting: MemoryAccounting) -> None:
+        self.record = record
+        self.accounting = accounting
+        self.arguments = ArgumentsCache()
+        self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
+        self.fields = handshakes.load().performatives
+        self.halves: dict[int, tuple[_Half, _Half]] = {}
+        """Of connections whose handshake goes on."""
+
+    def begin(self, slots: Ints) -> None:
+        """Take over connections that were seen from their start."""
+        for slot in slots.tolist():
+            self.halves[slot] = _Half(), _Half()
+
+    def end(self, slots: Ints) -> None:
+        """Forget connections that are over."""
+        for slot in slots.tolist():
+            self.halves.pop(slot, None)
+
+    def feed(self, pieces: Ints, buffer: Buffer) -> None:
+        """Take pieces of their streams."""
+        rows = (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE)
+        going = np.isin(pieces[S_SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
+        for slot, side, offset, length, *at in zip(*pieces[rows, :][:, going].tolist(), strict=True):
+            if slot in self.halves:
+                before = self._remembered(slot)
+                octets = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
+                self._take(slot, side, octets, PacketRef(*at))
+                self.accounting.change(slot, self._remembered(slot) - before)
+
+    def _remembered(self, slot: int) -> int:
+        """Bytes not read yet, and characters of steps."""
+        unread = sum(len(half.octets) for half in self.halves.get(slot, ()))
+        return unread + sum(len(step.detail) for step in self.record(slot).steps)
+
+    def _take(self, slot: int, side: int, octets: bytes | None, at: PacketRef) -> None:
+        half, record = self.halves[slot][side], self.record(slot)
+        over = octets is None
+        if octets is not None:
+            half.octets += octets
+            half.came += len(octets)
+            try:
+                over = self._read(half, record, side, at)
+            except MalformedError:
+                over = True
+            if half.came > KEPT:
+                over = True
+        if over:
+            record.facts["unread"] = not record.used
+            del self.halves[slot]
+
+    def _read(self, half: _Half, record: ConnectionRecord, side: int, at: PacketRef) -> bool:
+        """Read what is whole; whether the handshake is over."""
+        octets = half.octets
+        while len(octets) >= HEAD_OCTETS:
+            if octets.startswith(b"AMQP"):
+                half.headers += 1
+                if half.headers > 1:  # the first is a step anyhow
+                    record.step("header", side, at, handshakes.opening(bytes(octets[:HEADER_OCTETS])).doc)
+                del octets[:HEADER_OCTETS]
+                continue
+            size, offset = int.from_bytes(octets[:4]), 4 * octets[4]
+            if size > KEPT or not HEAD_OCTETS <= offset <= max(size, HEAD_OCTETS) or size < HEAD_OCTETS:
+                raise MalformedError
+            if len(octets) < size:
+                return False
+            if size > offset:
+                self._perform(bytes(octets[offset:size]), record, side, at)
+            del octets[:size]
+            if "close" in record.told:
+                return True
+        return False
+
+    def _perform(self, octets: bytes, record: ConnectionRecord, side: int, at: PacketRef) -> None:
+        described, _ = value(octets, 0)
+        code, fields = described if isinstance(described, tuple) else (None, None)
+        name = self.names.get(code, "") if isinstance(code, int) else ""
+        if name not in self.fields or not isinstance(fields, list):
+            record.use(side, at)
+            return
+        self._tell(name, dict(zip(self.fields[name], fields, strict=False)), record, side, at)
+
+    def _tell(self, name: str, values: dict[str, Any], record: ConnectionRecord, side: int, at: PacketRef) -> None:
+        of = self.arguments.of
+        if name == "sasl-mechanisms":
+            offered = values.get("mechanisms")
+            names = " ".join(map(str, offered)) if isinstance(offered, list) else str(offered or "")
+            record.say(name, "start", side, at, of("start", ("mechanisms",), (names,)))
+        elif name == "sasl-init":
+            mechanism = str(values.get("mechanism"))
+            response = values.get("response")
+            text = response.decode("latin-1") if isinstance(response, bytes) else ""
+            record.user = user_name(mechanism, text) if text else None
+            said = of("start-ok", ("mechanism",), (mechanism,))
+            record.say(name, "start-ok", side, at, said, said.detail + (f" as {record.user}" if record.user else ""))
+        elif name == "sasl-outcome" and values.get("code") != SASL_OK:
+            code = values["code"] if isinstance(values.get("code"), int) else -1
+            words, doc = handshakes.load().sasl_codes.get(code, ("unknown", f"code {code}"))
+            said = of("refusal", ("code", "words", "doc", "of"), (code, words, doc, "the login"))
+            record.say(f"{name} refused", "refusal", side, at, said)
+        elif name == "open":
+            host = values.get("hostname")
+            if isinstance(host, str) and host.startswith(VHOST):
+                record.told["open"] = of("open", ("virtual_host",), (host[len(VHOST) :],))
+            limits = [f"{key} {values[key]}" for key in ("hostname", "max-frame-size") if values.get(key) is not None]
+            record.step(name, side, at, ", ".join(limits))
+        elif name == "close":
+            error = values.get("error")
+            parts = error[1] if isinstance(error, tuple) and isinstance(error[1], list) else []
+            told = ": ".join(part for part in parts[:2] if part and isinstance(part, str)) or None
+            record.say(
+                name,
+                "close",
+                side,
+                at,
+                of("close", ("reply_code", "reply_text"), (None if told else 0, told)),
+                told or "",
+            )
+        else:
+            record.step(name, side, at)

@@ -1,0 +1,187 @@
+"""Messages of AMQP 1.0 (part 3, section 3.2): their sections to columns, and which bytes are the body.
+
+A record that does not begin with a section is plain bytes, and so is one whose sections do not end where it does.
+Sections may come in any order, as clients write them; of those that are no body, the first of a kind counts.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.fields import columns, text
+from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE
+from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
+from amqpscope.dissector.fields.trace import trace_columns
+from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.hashing import L_WIDTH
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.dissector.protocols.amqp10 import values
+from amqpscope.dissector.protocols.amqp10.section_walk import (
+    A_BODY,
+    A_LIST,
+    A_MAP,
+    BODY_SECTION,
+    FIRST_CODE,
+    KINDS,
+    MAPS,
+    NUMBERS,
+    RAW,
+    TEXTS,
+    hash_bodies,
+    read_sections,
+    section,
+    write_forms,
+)
+from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
+from amqpscope.spec import amqp10
+
+KIND_NAMES = columns.Names((*KINDS, KINDS[RAW]))
+WIDEST_TEXT = 36
+"""A number or UUID as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A column, and what becomes of its numbers."""
+
+    column: str
+    what: int
+    type: str
+    add: int = 0
+    divide: int = 1
+
+
+def _plan() -> tuple[tuple[Slot, ...], Ints, Octets]:
+    """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
+    numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
+    slots: list[Slot] = []
+    sections = amqp10.load().sections
+    table, symbols = np.zeros((len(sections), 3), np.int64), np.zeros((len(sections), 32), np.uint8)
+    for k, each in enumerate(sections):
+        assert each.code == FIRST_CODE + k
+        table[k] = {"list": A_LIST, "map": A_MAP, "body": A_BODY}[each.kind], len(slots), len(each.fields)
+        symbols[k, : len(each.symbol) + 1] = [len(each.symbol), *each.symbol.encode()]
+        if each.column:
+            slots.append(Slot(each.column, MAPS, "string"))
+        for field in each.fields:
+            kind = "bool" if field.type == "boolean" and not field.add else numbers.get(field.type, "string")
+            what = TEXTS if kind == "string" else NUMBERS
+            slots.append(Slot(field.column, what, kind, field.add, field.divide))
+    return tuple(slots), table, symbols.ravel()
+
+
+SLOTS, SECTIONS, SYMBOLS = _plan()
+WHAT = np.array([slot.what for slot in SLOTS], np.int64)
+COLUMNS = {slot.column: slot.type for slot in SLOTS} | TRACE_COLUMNS | {"body_kind": "string"}
+"""Columns that records get besides size and hash of the body, and their types."""
+
+
+class Sections(NamedTuple):
+    """What n records hold."""
+
+    columns: dict[str, pa.Array]
+    """Those of `COLUMNS`."""
+    kind: Ints
+    """(n,) index into `KINDS`, or BROKEN."""
+    at: Ints
+    """(n,) where the body begins (its first piece, where there are several)."""
+    size: Ints
+    """(n,) bytes of the body, as announced where bytes are missing."""
+    pieces: Ints
+    """(n,) sections that make it up; 1 of plain bytes."""
+    problems: Ints
+    """(problems, 3): record, index into `PROBLEM_CODES`, place in the data."""
+
+
+def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) -> Sections:
+    """Read records.
+
+    Args:
+        data: the bytes.
+        at: (n,) where each record begins.
+        length: (n,) its bytes that are there.
+        missing: (n,) bytes that follow them and are not there; what is in front of these is read.
+        compiled: whether the kernels run compiled.
+    """
+    n = len(at)
+    body = np.empty((4, n), np.int64)
+    fill = np.zeros(len(SLOTS), np.int64)
+    row, value, size, form = (np.empty((len(SLOTS), n), np.int64) for _ in range(4))  # touched where there are values
+    call(
+        read_sections, compiled, data, at, length, missing, values.KINDS, values.WIDTHS, SECTIONS, SYMBOLS, WHAT,
+        body, fill, row, value, size, form, np.zeros(3, np.int64),
+    )  # fmt: skip
+    kind = body[0]
+    made = {"body_kind": KIND_NAMES.column(kind, compiled)}
+    problems: list[Ints] = []
+    for s, slot in enumerate(SLOTS):
+        k = int(fill[s])
+        if k:
+            entries = row[s, :k], value[s, :k], size[s, :k], form[s, :k]
+            more, wrong = _column(n, slot, data, *entries, compiled)
+            made |= more
+            problems.append(wrong)
+    for name, type_ in COLUMNS.items():
+        if name not in made:
+            made[name] = columns.nulls(n, type_)
+    found = np.concatenate(problems) if problems else np.empty((0, 3), np.int64)
+    return Sections(made, kind, body[1], body[2], body[3], found)
+
+
+def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
+    """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
+    hashed = np.empty(len(at), np.uint64)
+    lanes, waiting = np.zeros((1, L_WIDTH), np.uint64), np.zeros(32, np.uint8)
+    call(
+        hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, values.WIDTHS, SYMBOLS,
+        np.zeros(3, np.int64), lanes, waiting, hashed,
+    )  # fmt: skip
+    return hashed
+
+
+def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
+    """The bytes of one whole body."""
+    if pieces <= 1:
+        return data[found_at : found_at + size].tobytes()
+    place = np.zeros(3, np.int64)
+    parts = []
+    p = at
+    while p < at + length:
+        p = call(section, False, data, p, at + length, values.WIDTHS, SYMBOLS, place)
+        if BODY_SECTION <= place[0] < BODY_SECTION + 3:
+            parts.append(data[place[1] : p].tobytes())
+    return b"".join(parts)
+
+
+def _column(
+    n: int, slot: Slot, data: Octets, row: Ints, value: Ints, size: Ints, form: Ints, compiled: bool
+) -> tuple[dict[str, pa.Array], Ints]:
+    if slot.what == NUMBERS:
+        fits = value <= ((1 << 31) - 1 if slot.type == "int32" else (1 << 63) - 1)
+        wrong = _problems(row[~fits], INTEGER_TOO_LARGE, row[~fits])
+        numbers = value[fits] // slot.divide + slot.add
+        return {slot.column: columns.numbers(columns.validity(n, row[fits]), slot.type, row[fits], numbers)}, wrong
+    valid = columns.validity(n, row)
+    if slot.what == MAPS:
+        maps = values.render(data, value.copy(), size.copy(), compiled)
+        made = {slot.column: columns.texts(valid, row, maps.sizes, maps.octets, compiled)}
+        problems = maps.problems
+        problems[:, 0] = row[problems[:, 0]]
+        if slot.column == TRACE_TABLE:
+            traced, wrong = trace_columns(n, data, row, maps.trace, compiled)
+            return made | traced, np.concatenate([problems, wrong])
+        return made, problems
+    if (form != TEXTUAL).any():
+        octets, sizes = np.empty(int(np.maximum(size, WIDEST_TEXT).sum()), np.uint8), np.empty(len(row), np.int64)
+        used = call(write_forms, compiled, data, value.copy(), size.copy(), form.copy(), octets, sizes)
+        begins = np.cumsum(sizes) - sizes
+        data, value, size = octets[:used].copy(), begins, sizes
+    texts = text.gather(data, value.copy(), size.copy(), compiled)
+    wrong = _problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at)
+    return {slot.column: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}, wrong
+
+
+def _problems(row: Ints, code: int, at: Ints) -> Ints:
+    return np.column_stack((row, np.full(len(row), code, np.int64), at))

@@ -1,0 +1,191 @@
+"""RabbitMQ streams: what can be a frame, and how its body is laid out."""
+
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols.framing import u16, u32
+from amqpscope.dissector.protocols.resync import T_COUNT, T_SENDER, Own
+from amqpscope.dissector.protocols.stream.layout import (
+    CHUNK_DATA_LENGTH,
+    CHUNK_HEADER,
+    CHUNK_HEADER_2021,
+    CHUNK_MAGIC,
+    CHUNK_TRAILER_LENGTH,
+    COMMANDS,
+    DELIVER,
+    HEAD_OCTETS,
+    L_INDEX,
+    L_KEEP,
+    LENGTH_OCTETS,
+    RESPONSE,
+    UNMARKED,
+    VERSIONS,
+)
+
+USUAL = 1 << 20
+"""The frame size that brokers propose."""
+BOTH = 3
+"""Client and server."""
+MARKED_ENDS = False
+"""Frames end where their lengths say, and with nothing else."""
+PORTS = (5552, 5551)
+"""Where brokers listen: frames in a record may be the last bytes of a frame, and would tell who is the client."""
+BROKERS = PORTS
+HIDES_NONE = 9
+"""In a gap that is shorter no frame with a body can begin."""
+
+
+@kernel
+def layout_row(key: int, version: int, from_client: bool, layouts: Array, senders: Array) -> int:
+    """Row in the table of layouts, or -1.
+
+    The key's highest bit says what is a response, with two exceptions in the wild: the client's answer to tune, and
+    the answers to route and partitions up to 3.11.0. There the sender tells, for it may not send the request.
+    """
+    command = key & 0x7FFF
+    if command >= COMMANDS or version >= VERSIONS:
+        return -1
+    row = command * VERSIONS + version
+    answer = row + COMMANDS * VERSIONS
+    may = senders[command] & 1 if from_client else senders[command] >> 1
+    if (key & RESPONSE) != 0 or (may == 0 and layouts[answer, L_INDEX] >= 0):
+        row = answer
+    if layouts[row, L_INDEX] < 0:
+        return -1
+    return row
+
+
+@kernel
+def old_chunk(data: Array, at: int, octets: int) -> bool:
+    """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `octets` is beyond all reads."""
+    if octets < CHUNK_HEADER_2021:
+        return False
+    body = u32(data, at + CHUNK_DATA_LENGTH)
+    trailer = u32(data, at + CHUNK_TRAILER_LENGTH)
+    rest = octets - CHUNK_HEADER
+    if rest in (body, body + trailer):
+        return False
+    return octets - CHUNK_HEADER_2021 in (body, body + trailer)
+
+
+@kernel
+def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
+    """Bytes of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
+
+    Of a delivery whose chunk's header is there and agrees with its length, the complement of its octets: that is
+    as good as a second frame.
+    """
+    if end - p < HEAD_OCTETS:
+        return 0
+    size = u32(data, p) + LENGTH_OCTETS
+    key = u16(data, p + 4)
+    version = u16(data, p + 6)
+    command = key & 0x7FFF
+    if size < HEAD_OCTETS or size > limits.STREAM_FRAME or command >= COMMANDS or version >= VERSIONS:
+        return -1
+    row = command * VERSIONS + version
+    if key & RESPONSE:
+        row += COMMANDS * VERSIONS
+    if layouts[row, L_INDEX] < 0:
+        return -1
+    if key != DELIVER and layouts[row, L_KEEP] < 0 and size > limits.PAYLOAD:
+        return -1
+    if key == DELIVER:
+        chunk = p + HEAD_OCTETS + 1 + 8 * (version - 1)
+        octets = p + size - chunk
+        if octets < CHUNK_HEADER_2021:
+            return -1
+        if end - chunk >= CHUNK_HEADER_2021:
+            if data[chunk] >> 4 != CHUNK_MAGIC:
+                return -1
+            body = u32(data, chunk + CHUNK_DATA_LENGTH)
+            trailer = u32(data, chunk + CHUNK_TRAILER_LENGTH)
+            rest = octets - CHUNK_HEADER
+            if rest not in (body, body + trailer) and not old_chunk(data, chunk, octets):
+                return -1
+            return ~size
+    return size
+
+
+@kernel
+def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
+    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+
+    A delivery whose chunk is in order counts twice. Requests and answers must be of their senders.
+    """
+    _, layouts, senders, _ = own
+    octets: int = plausible(data, p, end, layouts)
+    if octets in (-1, 0):
+        return octets
+    key = u16(data, p + 4)
+    may = senders[key & 0x7FFF]
+    if key & RESPONSE == 0:
+        answer = ((key & 0x7FFF) + COMMANDS) * VERSIONS + u16(data, p + 6)
+        if may & trial[T_SENDER] == 0 and layouts[answer, L_INDEX] < 0:
+            return -1
+    elif may == trial[T_SENDER] and may != BOTH:
+        return -1
+    if octets < 0:
+        octets = ~octets
+        trial[T_COUNT] += 1
+    return octets if p + octets <= end else 0
+
+
+@kernel
+def may_begin(data: Array, p: int) -> bool:
+    """Whether a frame may begin at p; most bytes are settled by the upper ones of key and version."""
+    likely: bool = data[p + 4] & 0x7F == 0 and data[p + 6] == 0
+    return likely
+
+
+@kernel
+def sender(data: Array, p: int, end: int, own: Own) -> int:
+    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    _, layouts, senders, _ = own
+    while end - p >= HEAD_OCTETS:
+        octets = plausible(data, p, end, layouts)
+        if octets in (-1, 0):
+            break
+        key = u16(data, p + 4)
+        who: int = senders[key & 0x7FFF]
+        # of some commands the answers may lack the response bit
+        if who in (1, 2) and key not in UNMARKED:
+            return who if key & RESPONSE == 0 else BOTH - who
+        p += ~octets if octets < 0 else octets
+    return BOTH
+
+
+@kernel
+def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
+    """Nothing is known of a frame whose head was lost."""
+    return -1
+
+
+@kernel
+def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
+    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+
+    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
+    must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence
+    each.
+    """
+    for p in range(start, end - HEAD_OCTETS + 1):
+        if p > start and not (data[p + 4] & 0x7F == 0 and data[p + 6] == 0):
+            continue
+        q = p
+        count = 0
+        while q < end and count < 8:
+            octets = plausible(data, q, end, layouts)
+            if octets == -1:
+                count = -1
+                break
+            if octets < 0:
+                octets = ~octets
+                count += 2
+            if octets == 0 or q + octets > end:
+                break
+            q += octets
+            count += 1
+        if count >= 2 or (count == 1 and (p == start or q == end)):
+            return p
+    return -1

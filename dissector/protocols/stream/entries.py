@@ -1,0 +1,282 @@
+"""Entries of publishes and chunks: messages, and sub-batches of them."""
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import i64, kernel, proven
+from amqpscope.dissector.kernels.words import big
+from amqpscope.dissector.protocols.framing import u16, u32
+from amqpscope.dissector.protocols.stream.layout import (
+    CUT,
+    DELIVERED,
+    E_CODING,
+    E_COUNT,
+    E_FILTER,
+    E_FILTER_LENGTH,
+    E_HEIGHT,
+    E_LARGE,
+    E_LENGTH,
+    E_MISSING,
+    E_NUMBER,
+    E_OFFSET,
+    E_OPEN,
+    E_ORDINAL,
+    E_REGION,
+    E_SIZE,
+    FILTERED,
+)
+
+NULL = 0xFFFF
+NEW_HEAD, OLD_HEAD = 11, 7
+"""Bytes of a sub-batch's head; the shorter one, of early 2021, does not tell the size when unpacked."""
+
+
+@proven
+def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
+    """Bytes of the head of a sub-batch; 0 when there is too little to see, -1 when neither head fits.
+
+    Where a new head makes sense it is one: the stored size stays within `limit`, and is that of the unpacked bytes
+    when these are not packed. In an old one the same place holds the first bytes of the data.
+
+    Bounds: p is not below 0, and nothing is read from `end` on, which is not beyond the data.
+    """
+    if p + OLD_HEAD > end:
+        return 0
+    first = u32(data, p + 3)
+    if p + NEW_HEAD > end:
+        return OLD_HEAD if p + OLD_HEAD + first == limit else 0
+    stored = u32(data, p + 7)
+    within = p + NEW_HEAD + stored <= limit
+    packed = data[p] & 0x70 != 0
+    if within and (packed or first == stored):
+        return NEW_HEAD
+    if p + OLD_HEAD + first <= limit:
+        return OLD_HEAD
+    return NEW_HEAD if within else -1
+
+
+@proven
+def read_entries(
+    data: Array, at: Array, end: Array, limit: Array, kind: Array, ends: Array, left: Array, entries: Array,
+) -> int:  # fmt: skip
+    """Read the entries of all regions; returns how many there are in all.
+
+    A region is bytes from `at` to `end`, of which `at` is moved behind the last entry read; `left` is how many entries
+    there must be, and becomes how many were not found. `limit` is where the frame ends, or would if it were all there.
+
+    Bounds: p is not below `at`, and nothing is read from e on, which is not beyond the data. An entry has at least the
+    bytes that `entries` has room for one column each.
+    """
+    n = 0
+    for r in range(len(at)):
+        p = max(at[r], 0)
+        e = min(end[r], len(data))
+        ordinal = 0
+        while left[r] > 0:
+            start = p
+            number = 0
+            large = -1
+            value = 0
+            value_length = -1
+            if kind[r] != DELIVERED:
+                if p + 8 > e:
+                    break
+                large = i64(data[p]) >> 7
+                number = (big(data, p) & 0x7FFFFFFF) << 32 | big(data, p + 4)
+                p += 8
+                if kind[r] == FILTERED:
+                    if p + 2 > e:
+                        p = start
+                        break
+                    size = u16(data, p)
+                    p += 2
+                    if size != NULL:
+                        if p + size > e:
+                            p = start
+                            break
+                        value = p
+                        value_length = size
+                        p += size
+            if p + 4 > e:
+                p = start
+                break
+            coding = -1
+            count = 1
+            unpacked = -1
+            if data[p] < 0x80:
+                length = big(data, p)
+                p += 4
+            else:
+                if kind[r] == FILTERED:
+                    p = start
+                    break
+                head = sub_batch_head(data, p, e, limit[r])
+                if head <= 0:
+                    p = start
+                    break
+                coding = (i64(data[p]) >> 4) & 7
+                count = u16(data, p + 1)
+                unpacked = u32(data, p + 3)
+                length = unpacked
+                if head == NEW_HEAD:
+                    length = u32(data, p + 7)
+                elif coding != 0:
+                    unpacked = -1
+                p += head
+            missing = 0
+            if p + length > e:
+                if ends[r] != CUT or p + length > limit[r]:
+                    p = start
+                    break
+                missing = p + length - e
+                length = e - p
+            entries[E_REGION, n] = r
+            entries[E_ORDINAL, n] = ordinal
+            entries[E_NUMBER, n] = number
+            entries[E_LARGE, n] = large
+            entries[E_OFFSET, n] = p
+            entries[E_LENGTH, n] = length
+            entries[E_MISSING, n] = missing
+            entries[E_CODING, n] = coding
+            entries[E_COUNT, n] = count
+            entries[E_SIZE, n] = unpacked
+            entries[E_FILTER, n] = value
+            entries[E_FILTER_LENGTH, n] = value_length
+            entries[E_OPEN, n] = 1
+            n += 1
+            ordinal += count
+            p += length
+            left[r] -= 1
+        at[r] = p
+    return n
+
+
+@kernel
+def read_mixed(
+    data: Array, at: Array, end: Array, left: Array, entries: Array, start: Array, plain: Array
+) -> int:  # fmt: skip
+    """As `read_entries`, for regions that end with their frame and have filter values in some of their entries.
+
+    Some clients leave the value out altogether where there is none. An entry is read with a value first, then without,
+    until the last one ends where the region does; `start` and `plain` hold the entries up to the one at hand.
+    """
+    n = 0
+    for r in range(len(at)):
+        count = left[r]
+        depth = 0
+        steps = 0
+        start[0] = at[r]
+        plain[0] = 0
+        while 0 <= depth < count and steps < 8 * count + 64:
+            steps += 1
+            q = start[depth] + 8
+            if plain[depth] == 0 and q + 2 <= end[r]:
+                q += 2 + (0 if u16(data, q) == NULL else u16(data, q))
+            if plain[depth] <= 1 and q + 4 <= end[r] and data[q] < 0x80:
+                q += 4 + u32(data, q)
+                if q + 12 * (count - depth - 1) <= end[r] and (depth + 1 < count or q == end[r]):
+                    depth += 1
+                    if depth < count:
+                        start[depth] = q
+                        plain[depth] = 0
+                    continue
+            plain[depth] += 1
+            while depth >= 0 and plain[depth] > 1:
+                depth -= 1
+                if depth >= 0:
+                    plain[depth] += 1
+        if depth < count:
+            continue
+        for k in range(count):
+            p = start[k]
+            number = i64(data[p]) & 0x7F
+            for i in range(p + 1, p + 8):
+                number = number << 8 | i64(data[i])
+            q = p + 8
+            value_length = -1
+            if plain[k] == 0:
+                value_length = -1 if u16(data, q) == NULL else u16(data, q)
+                q += 2 + max(value_length, 0)
+            entries[E_REGION, n] = r
+            entries[E_ORDINAL, n] = k
+            entries[E_NUMBER, n] = number
+            entries[E_LARGE, n] = i64(data[p]) >> 7
+            entries[E_OFFSET, n] = q + 4
+            entries[E_LENGTH, n] = u32(data, q)
+            entries[E_MISSING, n] = 0
+            entries[E_CODING, n] = -1
+            entries[E_COUNT, n] = 1
+            entries[E_SIZE, n] = -1
+            entries[E_FILTER, n] = p + 10
+            entries[E_FILTER_LENGTH, n] = value_length
+            entries[E_OPEN, n] = 1
+            n += 1
+        at[r] = end[r]
+        left[r] = 0
+    return n
+
+
+@kernel
+def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
+    """Bytes that the entry at p has, as far as can be seen: at least those up to `end`."""
+    least: int = end - p
+    q = p
+    if kind != DELIVERED:
+        q += 8
+    if kind == FILTERED:
+        if q + 2 > end:
+            return least
+        if u16(data, q) != NULL:
+            q += u16(data, q)
+        q += 2
+    if q + 4 > end:
+        return least
+    if data[q] < 0x80:
+        return q + 4 + u32(data, q) - p
+    head = sub_batch_head(data, q, end, limit)
+    if head <= 0:
+        return least
+    return q + head + u32(data, q + head - 4) - p
+
+
+@kernel
+def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) -> None:
+    """How many whole messages there are in each unpacked sub-batch, up to `most`; the complement with bytes left."""
+    for b in range(len(at)):
+        p = at[b]
+        end = p + size[b]
+        n = 0
+        while n < most[b] and p + 4 <= end and p + 4 + u32(data, p) <= end:
+            p += 4 + u32(data, p)
+            n += 1
+        found[b] = n if p == end else ~n
+
+
+@proven
+def open_batches(data: Array, entries: Array, batches: Array, at: Array, counts: Array, records: Array) -> None:
+    """Put all records in a row: messages as they are, sub-batches as the messages in them.
+
+    `batches` are the entries that are sub-batches, ascending, `at` where the bytes of each lie unpacked, `counts` the
+    messages in them; of those that cannot be read one record stands for all.
+
+    Bounds: `count_inner` saw the messages in the data; `records` has a column for each of them and of the others.
+    """
+    n = 0
+    b = 0
+    for e in range(entries.shape[1]):
+        if b >= len(batches) or batches[b] != e:
+            for row in range(E_HEIGHT):
+                records[row, n] = entries[row, e]
+            n += 1
+            continue
+        p = at[b]
+        is_open = entries[E_OPEN, e] == 1
+        for k in range(counts[b] if is_open else 1):
+            for row in range(E_HEIGHT):
+                records[row, n] = entries[row, e]
+            records[E_LENGTH, n] = 0
+            if is_open:
+                records[E_ORDINAL, n] = entries[E_ORDINAL, e] + k
+                records[E_OFFSET, n] = p + 4
+                records[E_LENGTH, n] = big(data, p)
+                p += 4 + big(data, p)
+            n += 1
+        b += 1

@@ -1,0 +1,128 @@
+"""What commands of the stream protocol tell of their connection: frames to records.
+
+A command and its answer are steps of the same name; an answer with an error is a step `refused`, one with a challenge
+a step `challenge`. The roles of `ConnectionRecord.told` are those of AMQP 0-9-1: the dialogue is the same, with other
+names.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from amqpscope import spec
+from amqpscope.dissector.fields.arrow import picked
+from amqpscope.dissector.handshakes.arguments import ArgumentsCache
+from amqpscope.dissector.handshakes.first_use import FirstUses
+from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.protocols.stream import layout as sl
+from amqpscope.dissector.protocols.stream.protocol import PROTOCOL, StreamFrames
+
+OK, CHALLENGE = 1, 10
+"""Response codes that are no errors."""
+DIALOGUE = (
+    "peer-properties", "sasl-handshake", "sasl-authenticate", "tune", "open", "close",
+)  # fmt: skip
+LONGEST_HEARTBEAT = 2**31 - 1
+"""Seconds. Frames tell what was really said."""
+NEUTRAL = ("heartbeat", "exchange-command-versions")
+"""Commands that are no use of the connection."""
+ONE_ROUND = ("PLAIN", "AMQPLAIN")
+"""Mechanisms whose logins all begin with the user's name."""
+COLUMNS = (
+    "response_code", "peer_properties", "mechanisms", "mechanism", "frame_max", "heartbeat", "virtual_host",
+    "closing_code", "closing_reason",
+)  # fmt: skip
+
+
+class StreamHandshakes:
+    """Reads commands into the records that `record` gives by slot."""
+
+    def __init__(
+        self, compiled: bool, record: Callable[[int], ConnectionRecord], used: FirstUses, accounting: MemoryAccounting
+    ) -> None:
+        protocol = spec.load(PROTOCOL)
+        self.accounting = accounting
+        self.record = record
+        self.used = used
+        self.arguments = ArgumentsCache()
+        self.names = [m.name for m in protocol.methods]
+        self.is_answer = [m.class_id == 1 for m in protocol.methods]
+        self.is_telling = np.array([name in DIALOGUE for name in self.names], np.bool_)
+        self.is_use = np.array([name not in DIALOGUE + NEUTRAL for name in self.names], np.bool_)
+        self.words = {c.value: (c.name, c.doc) for c in protocol.constants if c.kind == "response"}
+        self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", compiled)
+
+    def telling(self, rows: Ints) -> Ints:
+        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        return self.used.telling(rows[sl.R_SLOT], rows[sl.R_LAYOUT], self.is_telling, self.is_use)
+
+    def take(self, frames: StreamFrames, data: Octets) -> None:
+        """Read the frames that tell of their connection, and note who is in use."""
+        index = self.telling(frames.rows)
+        rows = frames.rows[:, index]
+        telling = self.is_telling[rows[sl.R_LAYOUT]]
+        self.accounting.add(rows[sl.R_SLOT][telling], rows[sl.R_LENGTH][telling])
+        self.used.note(rows[sl.R_SLOT][~telling])
+        values = {name: picked(frames.fields.columns[name], index) for name in COLUMNS}
+        users = self._users(rows, values["mechanism"], data)
+        wanted = (sl.R_SLOT, sl.R_SIDE, sl.R_LAYOUT, sl.R_TS, sl.R_PACKET, sl.R_CAPTURE)
+        for n, (slot, side, kind, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
+            record = self.record(slot)
+            if not self.is_telling[kind]:
+                record.use(side, PacketRef(*where))
+                continue
+            if n in users:
+                record.user, record.cut_login = users[n]
+            self._tell(record, kind, side, PacketRef(*where), {name: column[n] for name, column in values.items()})
+
+    def _tell(self, record: ConnectionRecord, kind: int, side: int, at: PacketRef, values: dict[str, Any]) -> None:
+        name, is_answer, code = self.names[kind], self.is_answer[kind], values["response_code"]
+        if is_answer and code == CHALLENGE:
+            record.step(f"{name} challenge", side, at)
+        elif is_answer and code not in (OK, None):
+            words, doc = self.words.get(code, ("", f"code {code}"))
+            said = self.arguments.of("refusal", ("code", "words", "doc", "of"), (code, words, doc, name))
+            record.say(f"{name} refused", "refusal", side, at, said)
+        elif name == "peer-properties":
+            record.describe("server" if is_answer else "client", values["peer_properties"])
+            record.step(name, side, at)
+        elif name == "sasl-handshake" and is_answer:
+            offered = " ".join(map(str, json.loads(values["mechanisms"] or "[]")))
+            record.say(name, "start", side, at, self.arguments.of("start", ("mechanisms",), (offered,)))
+        elif name == "sasl-authenticate" and not is_answer:
+            said = self.arguments.of("start-ok", ("mechanism",), (values["mechanism"],))
+            detail = said.detail + (f" as {record.user}" if record.user else "")
+            record.say(name, "start-ok", side, at, said, detail)
+        elif name == "tune":
+            # Some clients' answers lack the bit that makes them answers; the broker speaks first.
+            role = "tune-ok" if is_answer or "tune" in record.told else "tune"
+            heartbeat = values["heartbeat"]
+            if heartbeat is not None:  # 32 bits without a sign; the table has seconds that make sense
+                heartbeat = min(heartbeat, LONGEST_HEARTBEAT)
+            limits = ("frame_max", "heartbeat")
+            record.say(name, role, side, at, self.arguments.of(role, limits, (values["frame_max"], heartbeat)))
+        elif name == "open" and not is_answer:
+            record.say(name, "open", side, at, self.arguments.of("open", ("virtual_host",), (values["virtual_host"],)))
+        elif name == "close":
+            told = (values["closing_code"], values["closing_reason"])
+            said = self.arguments.of("close", ("reply_code", "reply_text"), told)
+            record.say("close-ok" if is_answer else "close", "close-ok" if is_answer else "close", side, at, said,
+                      "" if is_answer else None)  # fmt: skip
+        else:
+            record.step(name, side, at)
+
+    def _users(self, rows: Ints, mechanisms: list[str | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
+        """Of each login the user's name, and whether parts of the frame are missing."""
+        mine = np.flatnonzero(rows[sl.R_LAYOUT] == self.logins.method)
+        if not len(mine):
+            return {}
+        # Of mechanisms with several rounds a later response, with a password in it, may be the first that is seen.
+        wanted = [mechanisms[n] if mechanisms[n] in ONE_ROUND else None for n in mine.tolist()]
+        users = self.logins.users(wanted, rows[sl.R_OFFSET, mine], rows[sl.R_LENGTH, mine], data)
+        missing = (rows[sl.R_MISSING, mine] > 0).tolist()
+        return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

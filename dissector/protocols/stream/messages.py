@@ -1,0 +1,296 @@
+"""Messages of publishes and deliveries: the records in them, whose they are, and what is wrong with them."""
+
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.fields.arrow import array, numbers, valid
+from amqpscope.dissector.fields.decoding import Decoded
+from amqpscope.dissector.fields.plan import Plan
+from amqpscope.dissector.fields.walk import O_WIDTH
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.protocols import framing
+from amqpscope.dissector.protocols.stream import layout as sl
+from amqpscope.dissector.protocols.stream import names, tracking
+from amqpscope.dissector.protocols.stream.records import Long, Reader, Regions
+from amqpscope.spec.model import Protocol
+
+PUBLISH = 2
+USER_CHUNK = 0
+TRACKING_CHUNKS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Records of which places are known, and what to do to have columns of messages. Any thread may do it."""
+
+    reader: Reader
+    data: Octets
+    records: Ints
+    """As `records.Found`."""
+    holder: Ints
+    """(regions,) which of the frames that hold messages each region is."""
+    long: list[dict[str, pa.Array]]
+    """Columns of messages of long frames, which are read already."""
+    order: Ints | None
+    """Places of all in the order of their frames; None where they are in order."""
+
+    def columns(self) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+        """The columns, a row a message, and faults: which of the frames, code, value."""
+        columns, told = self.reader.columns(self.records, self.data)
+        if self.order is not None:
+            parts, at = [columns, *self.long], array(self.order)
+            columns = {name: pa.concat_arrays([part[name] for part in parts]).take(at) for name in columns}
+        return columns, [(int(self.holder[region]), code, value) for region, code, value in told]
+
+
+class StreamMessages(NamedTuple):
+    """Some messages, those of a frame together: what they share stands once for each frame until rows are made."""
+
+    rows: Ints
+    """(sl.R_HEIGHT, frames)."""
+    counts: Ints
+    """(frames,) how many messages each frame holds."""
+    ordinal: Ints
+    """(messages,) how many records come before it in its frame."""
+    shared: dict[str, pa.Array]
+    """Columns that the messages of a frame share, besides the leading ones: `frames` rows each."""
+    unread: Unread
+    """The other columns."""
+
+
+class Records:
+    """Reads the records of frames, long ones part by part."""
+
+    def __init__(self, protocol: Protocol, plan: Plan, known: names.Names, compiled: bool, keep_bodies: bool) -> None:
+        self.known = known
+        self.compiled = compiled
+        self.texts = tracking.texts(protocol)
+        self.reader = Reader(compiled, keep_bodies)
+        self.heads = np.zeros(len(protocol.methods), np.int64)
+        """Bytes in front of the entries, of the layouts that have such; else 0."""
+        self.kinds = np.zeros(len(protocol.methods), np.int64)
+        for index, method in enumerate(protocol.methods):
+            if method.fields and method.fields[-1].type == "rest":
+                self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], O_WIDTH].sum()
+                filtered = sl.FILTERED if method.version > 1 else sl.PUBLISHED
+                self.kinds[index] = filtered if method.id == PUBLISH else sl.DELIVERED
+        self.long: dict[tuple[int, int], Long] = {}
+        self.complete: dict[int, Long] = {}
+
+    def forget(self, slots: Ints) -> None:
+        """Connections that are over."""
+        gone = set(slots.tolist())
+        for key in [key for key in self.long if key[0] in gone]:
+            del self.long[key]
+
+    # -------------------------------------------------------------------------------------------------- long frames
+
+    def long_frames(self, rows: Ints, parts: Ints, buffer: Buffer) -> None:
+        """Take parts of long frames, and the last part of those that are complete now.
+
+        Of these, `rows` get the bytes in front of the entries, put where their fields can be read.
+        """
+        ends = np.flatnonzero(rows[sl.R_PARTED] > 0)
+        events = [(int(parts[sl.P_BEFORE, k]), 0, k) for k in range(parts.shape[1])]
+        for before, last, k in sorted(events + [(k, 1, k) for k in ends.tolist()]):
+            if last:
+                self._last(rows, before, buffer)
+                continue
+            key = int(parts[sl.P_SLOT, k]), int(parts[sl.P_SIDE, k])
+            offset, length = int(parts[sl.P_OFFSET, k]), int(parts[sl.P_LENGTH, k])
+            if parts[sl.P_PARTED, k] == 0:
+                layout, size = int(parts[sl.P_LAYOUT, k]), int(parts[sl.P_SIZE, k])
+                self.long[key] = long = self._begin(layout, buffer.data[offset : offset + 64].tobytes(), size)
+                offset, length = offset + len(long.head), length - len(long.head)
+            if key in self.long:
+                self.reader.part(self.long[key], offset, length, buffer)
+                self._bound(self.long[key])
+
+    def _begin(self, layout: int, octets: bytes, size: int) -> Long:
+        kind, head = int(self.kinds[layout]), int(self.heads[layout])
+        if kind != sl.DELIVERED:
+            return Long(kind, octets[:head], int.from_bytes(octets[1:5], "big"), size - head)
+        chunk = octets[head - sl.CHUNK_HEADER :]
+        data, trailer = (int.from_bytes(chunk[at : at + 4], "big") for at in (36, 40))
+        if size - head not in (data, data + trailer) and size - head + 4 in (data, data + trailer):
+            head -= sl.CHUNK_HEADER - sl.CHUNK_HEADER_2021
+        left = int.from_bytes(chunk[2:4], "big") if chunk[1] == USER_CHUNK else 0
+        return Long(kind, octets[:head], left, min(data, size - head))
+
+    def _bound(self, long: Long) -> None:
+        """Give up what is too much to hold until a frame is complete."""
+        long.held = long.waiting_octets + sum(array.nbytes for _, made in long.found for array in made.values())
+        if sum(other.held for other in self.long.values()) > limits.STREAM_FRAME:
+            long.given_up += max(long.waiting_octets, 1)
+            long.limited = True
+            long.waiting, long.waiting_octets, long.found, long.held = [], 0, [], 0
+
+    def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
+        long = self.long.pop((int(rows[sl.R_SLOT, frame]), int(rows[sl.R_SIDE, frame])), None)
+        offset, length = int(rows[sl.R_OFFSET, frame]), int(rows[sl.R_BODY, frame])
+        if long is None:
+            rows[sl.R_LENGTH, frame], rows[sl.R_CUT, frame] = 0, 1
+            return
+        self.reader.part(long, offset, length, buffer)
+        rows[sl.R_OFFSET, frame] = buffer.append(np.frombuffer(long.head, np.uint8))
+        rows[sl.R_LENGTH, frame] = len(long.head)
+        rows[sl.R_CUT, frame] = 0
+        self.complete[frame] = long
+
+    # ---------------------------------------------------------------------------------------------------- tracking
+
+    def tracking(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[pa.Array | None, Ints]:
+        """The column `tracking` of frames that are whole in one piece (None: all null), and faults."""
+        layout = rows[sl.R_LAYOUT]
+        kind = np.where(layout >= 0, self.kinds[layout], 0)
+        head = self.heads[layout]
+        body = rows[sl.R_SIZE] - sl.HEAD_OCTETS
+        size, trailer = numbers(fields.columns["chunk_data_length"]), numbers(fields.columns["chunk_trailer_length"])
+        chunk = numbers(fields.columns["chunk_type"])
+        whole = (kind == sl.DELIVERED) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] == body)
+        tracks = np.isin(chunk, TRACKING_CHUNKS) & (head + size <= body)
+        trails = (chunk == USER_CHUNK) & (trailer > 0) & (head + size + trailer == body)
+        frames = np.flatnonzero(whole & (tracks | trails))
+        if not len(frames):
+            return None, faults_of(rows, [])
+        begin = rows[sl.R_OFFSET] + head + np.where(tracks, 0, size)
+        octets = np.where(tracks, size, trailer)
+        column, torn = tracking.render(
+            buffer.data, rows.shape[1], frames, begin[frames], octets[frames], chunk[frames], self.texts, self.compiled
+        )
+        wrong = [(int(frames[k]), sl.MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
+        return column, faults_of(rows, wrong)
+
+    # ---------------------------------------------------------------------------------------------------- messages
+
+    def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[StreamMessages | None, Ints]:
+        """The messages in these frames, and faults."""
+        layout = rows[sl.R_LAYOUT]
+        kind = np.where(layout >= 0, self.kinds[layout], 0)
+        head = self.heads[layout]
+        data_length = numbers(fields.columns["chunk_data_length"])
+        user = (kind != sl.DELIVERED) | (numbers(fields.columns["chunk_type"]) == USER_CHUNK)
+        whole = np.flatnonzero((kind > 0) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] >= head))
+        wrong: list[tuple[int, int, int]] = []
+        self._check_chunks(rows, fields, whole[kind[whole] == sl.DELIVERED], data_length, wrong, buffer)
+        frames = whole[user[whole]]
+        at = rows[sl.R_OFFSET][frames] + head[frames]
+        limit = rows[sl.R_OFFSET][frames] + rows[sl.R_SIZE][frames] - sl.HEAD_OCTETS
+        delivered = kind[frames] == sl.DELIVERED
+        limit = np.where(delivered, np.minimum(limit, at + data_length[frames]), limit)
+        end = np.minimum(rows[sl.R_OFFSET][frames] + rows[sl.R_BODY][frames], limit)
+        left = np.where(
+            delivered, numbers(fields.columns["chunk_entries"])[frames], numbers(fields.columns["entry_count"])[frames]
+        )
+        ends = np.where(rows[sl.R_MISSING][frames] > 0, sl.CUT, sl.WHOLE)
+        regions = Regions(at, np.maximum(end, at), limit, kind[frames], ends, left.copy())
+        found = self.reader.read(regions, buffer)
+        wrong += [(int(frames[region]), code, value) for region, code, value in found.wrong]
+        for k in np.flatnonzero((ends == sl.WHOLE) & ((regions.left > 0) | (regions.at < regions.end))).tolist():
+            rest = int(regions.end[k] - regions.at[k])
+            code, value = (sl.MALFORMED, rest) if rest else (sl.COUNT_WRONG, int(left[k] - regions.left[k]))
+            wrong.append((int(frames[k]), code, value))
+        counted = delivered & (regions.left == 0)
+        self._check_counts(fields, frames[counted], found.total[counted], wrong)
+        longs = sorted(self.complete.items())
+        for frame, long in longs:
+            self._check_long(frame, long, rows, fields, wrong)
+        self.complete.clear()
+        return self._messages(rows, fields, kind, frames, found.records, longs, buffer), faults_of(rows, sorted(wrong))
+
+    def _check_chunks(
+        self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
+        buffer: Buffer,
+    ) -> None:  # fmt: skip
+        told, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
+        for frame in frames.tolist():
+            at = int(rows[sl.R_OFFSET, frame] + self.heads[rows[sl.R_LAYOUT, frame]])
+            size = int(data_length[frame])
+            there = int(rows[sl.R_SIZE, frame]) - sl.HEAD_OCTETS - int(self.heads[rows[sl.R_LAYOUT, frame]])
+            if there - size not in (0, int(trailers[frame])):
+                wrong.append((frame, sl.MALFORMED, abs(there - size)))
+            elif at + size <= rows[sl.R_OFFSET, frame] + rows[sl.R_BODY, frame]:
+                crc = zlib.crc32(buffer.data[at : at + size].data)
+                if crc != told[frame]:
+                    wrong.append((frame, sl.CRC_WRONG, crc))
+
+    @staticmethod
+    def _check_counts(fields: Decoded, frames: Ints, totals: Ints, wrong: list[tuple[int, int, int]]) -> None:
+        told = numbers(fields.columns["chunk_records"])[frames]
+        wrong.extend((int(frames[k]), sl.COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
+
+    def _check_long(
+        self, frame: int, long: Long, rows: Ints, fields: Decoded, wrong: list[tuple[int, int, int]]
+    ) -> None:
+        wrong += [(frame, code, value) for code, value in long.wrong]
+        if rows[sl.R_MISSING, frame] > 0:
+            return
+        if long.given_up:
+            wrong.append((frame, framing.LIMIT if long.limited else sl.MALFORMED, long.given_up))
+            return
+        if long.left > 0:
+            wrong.append((frame, sl.COUNT_WRONG, long.records))
+        if long.kind == sl.DELIVERED:
+            if long.crc != int(numbers(fields.columns["chunk_crc"])[frame]):
+                wrong.append((frame, sl.CRC_WRONG, long.crc))
+            user = int(numbers(fields.columns["chunk_type"])[frame]) == USER_CHUNK
+            if user and not long.left and long.records != int(numbers(fields.columns["chunk_records"])[frame]):
+                wrong.append((frame, sl.COUNT_WRONG, long.records))
+
+    def _messages(
+        self, rows: Ints, fields: Decoded, kind: Ints, frames: Ints, records: Ints, longs: list[tuple[int, Long]],
+        buffer: Buffer,
+    ) -> StreamMessages | None:  # fmt: skip
+        frame, ordinal, order = frames[records[sl.E_REGION]], records[sl.E_ORDINAL], None
+        parts = [(number, part) for number, long in longs for part in long.found]
+        if parts:
+            frame = np.concatenate([frame, *(np.full(len(index), number) for number, (index, _) in parts)])
+            ordinal = np.concatenate([ordinal, *(index for _, (index, _) in parts)])
+            order = np.argsort(frame, kind="stable")
+            frame, ordinal = frame[order], ordinal[order]
+        firsts = np.flatnonzero(np.diff(frame, prepend=-1))  # frames ascend
+        counts = np.diff(firsts, append=len(frame))
+        holders = frame[firsts]
+        delivered = kind[holders] == sl.DELIVERED
+        publisher, subscription = (numbers(fields.columns[f"{of}_id"])[holders] for of in ("publisher", "subscription"))
+        ids = np.where(delivered, subscription + names.SUBSCRIPTIONS, publisher)
+        meaning, table = self.known.meanings(rows, fields, holders, ids)  # which notes what the frames tell
+        if not len(holders):
+            return None
+        chunk = numbers(fields.columns["chunk_id"])[holders]
+        placed = delivered & valid(fields.columns["chunk_id"])[holders]
+        times = numbers(fields.columns["chunk_timestamp"])[holders]
+        sane = delivered & (np.abs(times) < (1 << 63) // 1_000_000)
+        shared = names.columns(meaning, table, delivered) | {
+            "kind": array(["publish", "deliver"]).take(array(delivered.astype(np.int64))),
+            "publisher_id": array(publisher.astype(np.int32), mask=delivered),
+            "subscription_id": array(subscription.astype(np.int32), mask=~delivered),
+            "chunk_id": array(chunk, mask=~placed),
+            "chunk_ts_ns": array(np.where(sane, times, 0) * 1_000_000, mask=~sane),
+        }
+        holder = np.searchsorted(holders, frames)
+        unread = Unread(self.reader, buffer.data, records, holder, [columns for _, (_, columns) in parts], order)
+        return StreamMessages(rows[:, holders], counts, ordinal, shared, unread)
+
+
+def faults_of(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
+    """Rows of faults for frames: (frame, code, value)."""
+    faults = np.zeros((framing.Y_HEIGHT, len(wrong)), np.int64)
+    if not wrong:
+        return faults[:, :0]
+    frame, code, value = np.array(wrong, np.int64).T
+    faults[framing.Y_CODE], faults[framing.Y_VALUE], faults[framing.Y_CHANNEL] = code, value, -1
+    for to, of in (
+        (framing.Y_SLOT, sl.R_SLOT), (framing.Y_SIDE, sl.R_SIDE), (framing.Y_NO, sl.R_NO), (framing.Y_POS, sl.R_POS),
+        (framing.Y_PACKET, sl.R_PACKET), (framing.Y_TS, sl.R_TS), (framing.Y_CAPTURE, sl.R_CAPTURE),
+        (framing.Y_FIRST_PACKET, sl.R_FIRST_PACKET), (framing.Y_FIRST_TS, sl.R_FIRST_TS),
+        (framing.Y_FIRST_CAPTURE, sl.R_FIRST_CAPTURE),
+    ):  # fmt: skip
+        faults[to] = rows[of][frame]
+    return faults

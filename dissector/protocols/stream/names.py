@@ -1,0 +1,221 @@
+"""Which stream and reference a publisher id or subscription id stands for, at each frame.
+
+Ids are per connection, and may be declared anew. What a request says holds from it on, and is taken back when the
+answer is an error; a subscription's id keeps its stream until another one is granted, for chunks may be under way. A
+publisher's id that stands for one already may not be declared again (brokers refuse it), unless a gap took its end:
+only the answer tells, and until it comes nothing is known.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.fields.arrow import array, picked
+from amqpscope.dissector.fields.decoding import Decoded
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.protocols.stream import layout as sl
+
+SUBSCRIPTIONS = 256
+"""Added to subscription ids, so that they are not publisher ids."""
+IDS = 512
+MOST_REQUESTS = 4_096
+"""Declarations of one connection that wait for their answer."""
+
+
+class Meaning(NamedTuple):
+    """What an id stands for."""
+
+    stream: str | None
+    reference: str | None = None
+    """Name of the publisher or consumer, where it has one."""
+    epoch: int | None = None
+
+    @property
+    def characters(self) -> int:
+        """Of its names."""
+        return len(self.stream or "") + len(self.reference or "")
+
+
+NOTHING = Meaning(None)
+Request = tuple[bool, int]
+"""Whether a subscription is asked for, and the correlation id."""
+Asked = tuple[int, Meaning, Meaning | None]
+"""Id, what it was asked to stand for, what it stood for before."""
+
+
+@dataclass(slots=True)
+class Book:
+    """Of one connection."""
+
+    known: dict[int, Meaning] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    asked: dict[Request, Asked] = field(default_factory=dict)
+    characters: int = 0
+    """Of all names in it."""
+
+    def know(self, number: int, meaning: Meaning) -> None:
+        """An id stands for this from now on."""
+        self.characters += meaning.characters - self.known.get(number, NOTHING).characters
+        self.known[number] = meaning
+
+    def ask(self, request: Request, asked: Asked) -> None:
+        """A request was sent."""
+        self.answered(request)
+        self.characters += asked[1].characters
+        self.asked[request] = asked
+
+    def answered(self, request: Request) -> Asked | None:
+        """A request waits no longer."""
+        asked = self.asked.pop(request, None)
+        self.characters -= asked[1].characters if asked else 0
+        return asked
+
+
+class Names:
+    """The books of all connections, by slot."""
+
+    def __init__(self, names: list[str], accounting: MemoryAccounting) -> None:
+        self.accounting = accounting
+        self.books: dict[int, Book] = {}
+        wanted = {
+            "declare-publisher", "declare-publisher-response", "delete-publisher", "subscribe", "subscribe-response",
+            "metadata-update",
+        }  # fmt: skip
+        self.names = names
+        self.telling = np.array([name in wanted for name in names], np.bool_)
+
+    def forget(self, slots: Ints) -> None:
+        """Connections that are over."""
+        for slot in slots.tolist():
+            self.books.pop(slot, None)
+
+    def meanings(self, rows: Ints, fields: Decoded, wanted: Ints, ids: Ints) -> tuple[Ints, list[Meaning]]:
+        """What ids stand for at frames.
+
+        Args:
+            rows: all frames at hand, in their order; what they tell is remembered.
+            fields: their fields.
+            wanted: (n,) frames whose ids are asked for.
+            ids: (n,) the ids, of subscriptions with SUBSCRIPTIONS added.
+
+        Returns:
+            (n,) indexes into the list that comes with them.
+        """
+        keys = rows[sl.R_SLOT][wanted] * IDS + ids
+        unique, of = np.unique(keys, return_inverse=True)
+        table = [self._known(int(key) // IDS, int(key) % IDS) for key in unique.tolist()]
+        found = of.astype(np.int64)
+        layout = rows[sl.R_LAYOUT]
+        telling = np.flatnonzero((layout >= 0) & self.telling[layout])
+        frames = rows.shape[1]
+        changes: list[int] = []
+        told_by = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
+        for frame, said in zip(telling.tolist(), told_by, strict=True):
+            slot = int(rows[sl.R_SLOT, frame])
+            name = self.names[layout[frame]]
+            values = dict(zip(COLUMNS, said, strict=True))
+            book = self.books.setdefault(slot, Book())
+            before = book.characters
+            told = self._tell(book, name, values)
+            self.accounting.change(slot, book.characters - before)
+            for number, meaning in told:
+                place = int(np.searchsorted(unique, slot * IDS + number))
+                if place < len(unique) and unique[place] == slot * IDS + number:
+                    changes.append(place * frames + frame)
+                    table.append(meaning)
+        if changes:
+            # of each frame asked for, the last change before it of the same id
+            order = np.argsort(changes, kind="stable")
+            keys = np.array(changes, np.int64)[order]
+            last = np.searchsorted(keys, of * frames + wanted) - 1
+            changed = (last >= 0) & (keys[last] // frames == of)
+            found[changed] = len(unique) + order[last[changed]]
+        return found, table
+
+    def _known(self, slot: int, number: int) -> Meaning:
+        book = self.books.get(slot)
+        return book.known.get(number, NOTHING) if book else NOTHING
+
+    def _tell(self, book: Book, name: str, values: dict[str, object]) -> list[tuple[int, Meaning]]:
+        """What a frame changes."""
+        correlation, stream = values["correlation_id"], values["stream"]
+        if name == "metadata-update":
+            gone = [n for n, m in book.known.items() if n < SUBSCRIPTIONS and m.stream == stream]
+            for number in gone:
+                book.know(number, NOTHING)
+            return [(number, NOTHING) for number in gone]
+        if name == "delete-publisher":
+            gone_id = values["publisher_id"]
+            if not isinstance(gone_id, int):
+                return []
+            book.know(gone_id, NOTHING)
+            return [(gone_id, NOTHING)]
+        if not isinstance(correlation, int):
+            return []
+        subscribing = name.startswith("subscribe")
+        if name.endswith("-response"):
+            return self._answered(book, (subscribing, correlation), values["response_code"] == 1)
+        number_told = values["subscription_id" if subscribing else "publisher_id"]
+        if not isinstance(number_told, int) or not isinstance(stream, str):
+            return []
+        if len(book.asked) >= MOST_REQUESTS:
+            book.answered(next(iter(book.asked)))
+        if subscribing:
+            number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream, _name(values["properties"]))
+        else:
+            reference = values["publisher_reference"]
+            number, epoch = number_told, book.epochs.get(number_told, 0) + 1
+            book.epochs[number] = epoch
+            meaning = Meaning(stream, reference if isinstance(reference, str) and reference else None, epoch)
+        before = book.known.get(number)
+        book.ask((subscribing, correlation), (number, meaning, before))
+        if subscribing and before is not None:
+            return []
+        book.know(number, meaning if before in (None, NOTHING) else NOTHING)
+        return [(number, book.known[number])]
+
+    def _answered(self, book: Book, key: tuple[bool, int], granted: bool) -> list[tuple[int, Meaning]]:
+        asked = book.answered(key)
+        if asked is None:
+            return []
+        number, meaning, before = asked
+        current, now = book.known.get(number), meaning if granted else before or NOTHING
+        since = meaning
+        if number < SUBSCRIPTIONS:
+            book.epochs[number] -= not granted
+            since = meaning if before in (None, NOTHING) else NOTHING
+        elif granted:
+            since = current or NOTHING
+        if current == now or current != since:  # in the second case the request's time is over
+            return []
+        book.know(number, now)
+        return [(number, now)]
+
+
+COLUMNS = (
+    "correlation_id", "stream", "publisher_id", "subscription_id", "publisher_reference", "response_code", "properties",
+)  # fmt: skip
+
+
+def _name(properties: object) -> str | None:
+    """The name of a consumer, among the properties of its subscription."""
+    if not isinstance(properties, str) or '"name"' not in properties:
+        return None
+    found = json.loads(properties).get("name")
+    return found if isinstance(found, str) else None
+
+
+def columns(of: Ints, table: list[Meaning], delivered: Array) -> dict[str, pa.Array]:
+    """The columns of messages that say so, for indexes into the table; `delivered` (bool) where they are of chunks."""
+    index = array(of)
+    references = [m.reference for m in table]
+    return {
+        "stream": array([m.stream for m in table], pa.string()).take(index),
+        "publisher_reference": array(references, pa.string()).take(array(of, mask=delivered)),
+        "consumer": array(references, pa.string()).take(array(of, mask=~delivered)),
+        "publisher_epoch": array([m.epoch for m in table], pa.int32()).take(index),
+    }

@@ -1,0 +1,1 @@
+"""Rows of all tables, and the part files they are written to."""
