@@ -1,4 +1,4 @@
-"""The engine of this process: Arrow tables in memory, sorted and fed to walks. No Spark, no Java."""
+"""The engine of this process: rows in memory, sorted and fed to walks. No Spark, no Java."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from amqpscope.pipelines.preparing import with_windows
+from amqpscope.pipelines.sorting import BATCH, Gathered
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.events import Events, ordered, prepared
-from amqpscope.pipelines.walks.walk import Collected, Walk, merged, schema
-
-BATCH = 1 << 17
-"""Events of a batch."""
+from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.walk import Collected, Walk
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
     """All rows of these tables as events in their order, with the columns that walks want.
 
     Args:
-        tables: by name, those of `events.SOURCES` that there are.
+        tables: by name, those of `events.SOURCES` that there are, and `tcp_windows`.
         walks: which.
         size: events of a batch.
     """
-    extra = {source: needs.columns for source, needs in merged(walks).items()}
-    sources = {}
+    gathered = Gathered([walk.needs for walk in walks])
     for source, name in enumerate(ev.SOURCES):
         if name in tables:
             rows = tables[name]
-            wanted = (*ev.LEADING[source], *extra.get(source, ()))
-            missing = [column for column in wanted if column not in rows.column_names]
-            for column in missing:
-                rows = rows.append_column(
-                    schema(name).field(column), pa.nulls(len(rows), schema(name).field(column).type)
-                )
-            sources[source] = prepared(source, rows)
-    everything = ordered(sources)
-    for first in range(0, len(everything), size):
-        yield everything.slice(first, size)
+            if source == ev.CONNECTIONS and "tcp_windows" in tables:
+                rows = with_windows(rows, tables["tcp_windows"])
+            gathered.add(source, gathered.prepare(source, rows))
+    yield from gathered.sorted().batches(size)
 
 
 def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
