@@ -143,10 +143,9 @@ class Gathered:
         """Number of rows."""
         return sum(len(part) for parts in self._parts.values() for part in parts)
 
-    def take(self, source: int) -> pa.Table | None:
-        """Take all rows of a source out, for them to be changed and added again; None for none."""
-        parts, self._parts[source] = self._parts[source], []
-        return _joined(parts) if parts else None
+    def parts(self, source: int) -> list[pa.Table]:
+        """Return what was kept of the rows of a source, in parts."""
+        return self._parts[source]
 
     def sorted(self) -> Sorted:
         """Return all rows as sorted events. Nothing is left here."""
@@ -263,14 +262,15 @@ class Sorted:
         return by, keys
 
     def batches(self, size: int = BATCH) -> Iterator[Events]:
-        """Yield all events in batches of this many, but for the last."""
-        left: list[Events] = []
-        for events in self._chunks():
+        """Yield all events in batches of this many at most."""
+        for events in self._chunks(size):
+            if len(events) <= size:
+                yield events
+                continue
             for first in range(0, len(events), size):
                 yield events.slice(first, size)
-        assert not left
 
-    def _chunks(self) -> Iterator[Events]:
+    def _chunks(self, size: int) -> Iterator[Events]:
         sources = [(number, source) for number, source in self._sources.items() if len(source.by)]
         if not sources:
             return
@@ -281,7 +281,7 @@ class Sorted:
         total, taken = ends.sum(0), 0
         begin = np.zeros(len(sources), np.int64)
         for at in range(len(borders)):
-            if at == len(borders) - 1 or total[at + 1] - taken > CHUNK:
+            if at == len(borders) - 1 or total[at + 1] - taken > max(size, CHUNK):
                 yield self._merged(sources, begin, ends[:, at])
                 begin, taken = ends[:, at], int(total[at])
 
@@ -313,3 +313,52 @@ def _taken(source: _Source, by: Any) -> pa.Table:
         for name in more.column_names:
             rows = rows.append_column(name, more[name])
     return decoded(rows)
+
+
+def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = False) -> Iterator[pa.Table]:
+    """Yield rows sorted by these columns, in batches; the parts are let go.
+
+    Args:
+        order: numbers, booleans or texts; the first one tells nearly all rows apart or is a digest.
+        parts: rows; texts may be dictionaries.
+        compiled: whether kernels run compiled.
+    """
+    if not parts:
+        return
+    rows = _joined([encoded(part) for part in parts])
+    parts.clear()
+    by = _order_of([rows[name] for name in order])
+    for first in range(0, len(by), CHUNK):
+        yield decoded(rows.take(pa.array(by[first : first + CHUNK])))
+
+
+def _order_of(columns: Sequence[pa.ChunkedArray]) -> Any:
+    """Return the positions of rows in the order of these columns, nulls first."""
+    ranks = [_ranks(column) for column in columns]
+    by = np.arange(len(ranks[0]))
+    if len(ranks) > 1:
+        # The second column, mostly a time, mostly grows already; ties behind it are rare, and sorted by themselves.
+        by = np.argsort(ranks[1], kind="stable")
+    by = by[np.argsort(ranks[0][by], kind="stable")]
+    same = np.ones(max(len(by) - 1, 0), bool)
+    for rank in ranks[:2]:
+        same &= rank[by[1:]] == rank[by[:-1]]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False)) if len(by) else by  # noqa: FBT003
+    if len(tied):
+        among = by[tied]
+        by[tied] = among[np.lexsort([rank[among] for rank in reversed(ranks)])]
+    return by
+
+
+def _ranks(column: pa.ChunkedArray) -> Any:
+    """Return numbers that sort as the values of a column do."""
+    if pa.types.is_dictionary(column.type):
+        column = column.combine_chunks()
+        values = column.dictionary
+        rank = np.empty(len(values) + 1, np.int64)
+        rank[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
+        rank[-1] = -1
+        return rank[column.indices.fill_null(len(values)).to_numpy()]
+    if column.null_count:
+        column = column.fill_null(-1)
+    return column.to_numpy().astype(np.int64, copy=False)
