@@ -52,10 +52,14 @@ class Analyze:
             amqpscope.dissector.output.OutputError: the output cannot be written.
             amqpscope.pipelines.session.SessionError: Spark does not start.
         """
+        import pyarrow as pa  # noqa: PLC0415
+
         from amqpscope.dissector.arrow import without_pandas  # noqa: PLC0415
 
         named = arguments.captures
         without_pandas()
+        # The allocator of the system gives back what Arrow's own keep: 1.3 GB at the peak of 1 GB of capture, not 1.9.
+        pa.set_memory_pool(pa.system_memory_pool())
         if len(named) == 1 and is_tables(Path(named[0])):
             return self._tables(arguments, Path(named[0]))
         return self._captures(arguments)

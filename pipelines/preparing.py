@@ -70,7 +70,9 @@ def with_missing(connections: pa.Table, seen: pa.Table) -> pa.Table:
     if not len(missing):
         return connections
     columns = [
-        missing[field.name].cast(field.type) if field.name in missing.column_names else pa.nulls(len(missing), field.type)
+        missing[field.name].cast(field.type)
+        if field.name in missing.column_names
+        else pa.nulls(len(missing), field.type)
         for field in connections.schema
     ]
     return pa.concat_tables([connections, pa.table(columns, schema=connections.schema)])

@@ -26,7 +26,8 @@ CHUNK = 1 << 17
 """Events that are sorted at a time, at least."""
 SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
 """Tables of which many rows have nothing in the columns that walks ask for."""
-_SOURCE_BITS = 3
+TRIM = 1 << 20
+"""After so many rows, memory that lies unused goes back: rows are made by one thread and let go by another."""
 
 
 class Layout(NamedTuple):
@@ -107,6 +108,7 @@ class Gathered:
         self.layouts = layouts(needs)
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
+        self._added = 0
 
     def prepare(self, source: int, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         """Return what is kept of rows, and what is kept of some of them. Any thread may do that.
@@ -137,6 +139,10 @@ class Gathered:
         if further is not None:
             self._further[source].append(further)
         self._parts[source].append(leading)
+        self._added += len(leading)
+        if self._added > TRIM:
+            self._added = 0
+            pa.default_memory_pool().release_unused()
 
     @property
     def rows(self) -> int:
@@ -157,6 +163,7 @@ class Gathered:
                 if further:
                     parts = _placed(parts, further)
                 tables[source] = _joined(parts), _joined(further) if further else None
+                pa.default_memory_pool().release_unused()
         return Sorted(tables, self.compiled)
 
 
@@ -190,10 +197,19 @@ def _joined(parts: list[pa.Table]) -> pa.Table:
     columns = []
     for at, name in enumerate(names):
         column = pa.chunked_array([chunk for part in parts for chunk in part[name].chunks], fields.field(at).type)
-        columns.append(column.combine_chunks())
+        columns.append(_narrow(column.combine_chunks()))
         for number, part in enumerate(parts):
             parts[number] = part.drop_columns(name) if part.num_columns > 1 else part
     return pa.table(columns, names=names)
+
+
+def _narrow(column: pa.Array) -> pa.Array:
+    """Return a column of which a dictionary's indices have no more bytes than they need."""
+    if not pa.types.is_dictionary(column.type) or isinstance(column, pa.ChunkedArray):
+        return column
+    size = len(column.dictionary)
+    kind = pa.int8() if size < 1 << 7 else pa.int16() if size < 1 << 15 else pa.int32()
+    return pa.DictionaryArray.from_arrays(column.indices.cast(kind), column.dictionary)
 
 
 @kernel
@@ -214,47 +230,48 @@ def place(dense: Array, starts: Array, by: Array) -> None:
 
 class _Source(NamedTuple):
     rows: pa.Table
+    """Without `connection_id` and the column by which they are sorted: both are in `keys`."""
     further: pa.Table | None
     by: Any
-    """Rows in their order."""
+    """Rows in their order (int32)."""
     keys: Any
-    """Of these, connection and order as one number."""
+    """Of these, connection and order as one number (int64)."""
 
 
 class Sorted:
     """Events of rows in memory, in their order.
 
     Args:
-        tables: by source, rows and what is kept of some of them.
+        tables: by source, rows and what is kept of some of them; emptied.
         compiled: whether kernels run compiled.
     """
 
-    def __init__(self, tables: Mapping[int, tuple[pa.Table, pa.Table | None]], compiled: bool = False) -> None:
+    def __init__(self, tables: dict[int, tuple[pa.Table, pa.Table | None]], compiled: bool = False) -> None:
         self._compiled = compiled
-        identities = pa.chunked_array(
-            [pc.unique(rows["connection_id"]) for rows, _ in reversed(tables.values())], pa.int64()
-        ).unique().drop_null()  # fmt: skip
+        found = [pc.unique(rows["connection_id"]) for rows, _ in reversed(tables.values())]
+        self._identities = pa.chunked_array(found, pa.int64()).unique().drop_null()
         highest = [pc.max(rows[_ORDER[source]]).as_py() or 0 for source, (rows, _) in tables.items() if _ORDER[source]]
         self._shift = (max([0, *highest]) + 1).bit_length()
         self._sources: dict[int, _Source] = {}
-        for source, (rows, further) in tables.items():
-            by, keys = self._sorted(source, rows, identities)
-            self._sources[source] = _Source(rows, further, by, keys)
+        for source in list(tables):
+            rows, further = tables.pop(source)
+            by, keys = self._sorted(source, rows)
+            self._sources[source] = _Source(rows.drop_columns(list(_IN_KEYS[source])), further, by, keys)
 
     def __len__(self) -> int:
         return sum(len(source.by) for source in self._sources.values())
 
-    def _sorted(self, source: int, rows: pa.Table, identities: pa.Array) -> tuple[Any, Any]:
-        dense = pc.index_in(rows["connection_id"], value_set=identities)
-        connection = dense.fill_null(-1).to_numpy().astype(np.int64)
+    def _sorted(self, source: int, rows: pa.Table) -> tuple[Any, Any]:
+        dense = pc.index_in(rows["connection_id"], value_set=self._identities)
+        connection = dense.fill_null(-1).to_numpy()
         key = np.zeros(len(rows), np.int64)
         if _ORDER[source]:
             key = rows[_ORDER[source]].fill_null(-1).to_numpy() + 1
-            connection[key == 0] = -1
-        counts = np.bincount(connection + 1, minlength=len(identities) + 1)[1:]
-        by = np.empty(int(counts.sum()), np.int64)
+            connection = np.where(key == 0, np.int32(-1), connection)
+        counts = np.bincount(connection[connection >= 0], minlength=len(self._identities))
+        by = np.empty(int(counts.sum()), np.int32)
         call(place, self._compiled, connection, np.cumsum(counts) - counts, by)
-        key += connection << self._shift
+        key |= connection.astype(np.int64) << self._shift
         keys = key[by]
         if (keys[1:] < keys[:-1]).any():
             again = np.argsort(keys, kind="stable")
@@ -290,7 +307,7 @@ class Sorted:
         for (number, source), first, last in zip(sources, begin.tolist(), end.tolist(), strict=True):
             if first == last:
                 continue
-            tables[number] = _taken(source, source.by[first:last])
+            tables[number] = self._taken(number, source, first, last)
             keys.append(source.keys[first:last])
             kinds.append(np.full(last - first, number, np.int8))
             row.append(np.arange(last - first))
@@ -298,21 +315,27 @@ class Sorted:
         by = np.argsort(np.concatenate(keys), kind="stable")  # sources are in the order of their ranks
         return Events(tables, kind[by], np.concatenate(row)[by])
 
+    def _taken(self, number: int, source: _Source, first: int, last: int) -> pa.Table:
+        """Some rows in their order, with all their columns."""
+        rows = source.rows.take(pa.array(source.by[first:last]))
+        if source.further is not None:
+            more = source.further.take(rows[_PLACE].combine_chunks())
+            rows = rows.drop_columns(_PLACE)
+            for name in more.column_names:
+                rows = rows.append_column(name, more[name])
+        keys = source.keys[first:last]
+        rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
+        if _ORDER[number]:
+            rows = rows.append_column(_ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
+        return decoded(rows)
+
 
 _ORDER = {ev.CONNECTIONS: "", ev.ANOMALIES: "frame_no", ev.FRAMES: "frame_no", ev.STREAM_FRAMES: "frame_no",
           ev.MESSAGES: "order"}  # fmt: skip
 """The column by which rows of a connection are sorted."""
-
-
-def _taken(source: _Source, by: Any) -> pa.Table:
-    """These rows, with all their columns."""
-    rows = source.rows.take(pa.array(by))
-    if source.further is not None:
-        more = source.further.take(rows[_PLACE].combine_chunks())
-        rows = rows.drop_columns(_PLACE)
-        for name in more.column_names:
-            rows = rows.append_column(name, more[name])
-    return decoded(rows)
+_IN_KEYS = {
+    source: tuple(dict.fromkeys(("connection_id", *([name] if name else ())))) for source, name in _ORDER.items()
+}
 
 
 def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = False) -> Iterator[pa.Table]:

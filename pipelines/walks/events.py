@@ -144,12 +144,12 @@ class Events:
     @cached_property
     def matrix(self) -> Any:
         """int64 of len(self) rows, columns as EV; shared by all walks, so nobody writes to it."""
-        made = np.empty((len(self), len(EV)), np.int64)
-        made[:, EV.SOURCE] = self.source
-        made[:, EV.WHAT] = self.what
+        made = np.empty((len(EV), len(self)), np.int64)
+        made[EV.SOURCE] = self.source
+        made[EV.WHAT] = self.what
         for column, of in _COLUMNS.items():
-            made[:, column] = self.ints(of)
-        return made
+            made[column] = self.ints(of)
+        return np.ascontiguousarray(made.T)
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
         """Rows of a source's table behind events (positions in this batch, all of that source)."""
