@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 SHARE = 4
 """Tables are walked over in this process when they take less than one part in this many of the memory there is."""
@@ -86,6 +85,7 @@ class Analyze:
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
         from amqpscope.dissector.output import digest  # noqa: PLC0415
+        from amqpscope.errors import Error  # noqa: PLC0415
         from amqpscope.pipelines import here  # noqa: PLC0415
         from amqpscope.pipelines.folder import dissected, read_note  # noqa: PLC0415
 
@@ -100,15 +100,9 @@ class Analyze:
             if where is None:
                 made = here.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
-                made = _on_spark(folder, arguments.output, note, where, arguments.transit_window)
+                raise Error("the walks do not run on Spark yet")
         say(made, arguments.output)
         return 0
-
-
-def _on_spark(folder: Path, output: Path, note: dict[str, Any], master: str, window_ns: int) -> dict[str, int]:
-    from amqpscope.pipelines import on_spark  # noqa: PLC0415 - Spark is optional, and slow to import
-
-    return on_spark.analyze_folder(folder, output, note, master, window_ns)
 
 
 def engine(folder: Path, master: str | None) -> tuple[str | None, str]:

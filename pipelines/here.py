@@ -22,7 +22,7 @@ from amqpscope.pipelines import kernels
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, in_range, snapped, spans, timed, with_missing, with_windows
-from amqpscope.pipelines.sorting import BATCH, Gathered, decoded, encoded, sorted_by
+from amqpscope.pipelines.sorting import BATCH, PART, Gathered, decoded, encoded, joined, sorted_by
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, TABLES, Chain, chains, needs_of
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
@@ -82,13 +82,11 @@ class Engine:
     """All statistics of rows of `dissect`, which are added in any order, in this process.
 
     Args:
-        emit: called with each table's name and rows, in the thread that calls `finish`.
         compiled: whether kernels run compiled.
         window_ns: how long before a delivery its publish may have been.
     """
 
-    def __init__(self, emit: Emit, compiled: bool = False, window_ns: int = HOUR_NS) -> None:
-        self._emit = emit
+    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS) -> None:
         self.compiled = compiled
         self.window_ns = window_ns
         self.chains = chains(compiled)
@@ -96,6 +94,7 @@ class Engine:
         self.latencies = Latencies()
         self.failures = Failures()
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in OVER_KEYS}
+        self._keyed: list[pa.Table] = []
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
 
     def columns(self, table: str) -> tuple[str, ...]:
@@ -139,16 +138,22 @@ class Engine:
             return
         self.gathered.add(ev.SOURCES.index(prepared.table), prepared.rows)
         if prepared.keyed is not None:
-            self.partial[KEYED].append(prepared.keyed)
+            self._keyed.append(prepared.keyed)
+            if sum(map(len, self._keyed)) >= PART:
+                self.partial[KEYED].append(joined(self._keyed))
+                self._keyed = []
 
-    def finish(self, note: Mapping[str, Any], advance: Advance = _quiet) -> None:
+    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = _quiet) -> None:
         """Walk over all rows.
 
         Args:
+            emit: called with each table's name and rows, in this thread.
             note: of the dissection: `complete`, `from_ns`, `to_ns`.
             advance: called with what is done, and how many events of how many.
         """
+        self._emit = emit
         self._connections(note)
+        self.partial[KEYED] += self._keyed
         events = self.gathered.sorted()
         total, done = len(events), 0
         with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
@@ -239,7 +244,7 @@ def analyze_folder(
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, found = snapped(captures), read_note(folder)
     with _written(output, note) as made, ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
-        engine = Engine(partial(emitted, made), compiled, window_ns)
+        engine = Engine(compiled, window_ns)
         under_way: deque[Future[Prepared | None]] = deque()
         for table in READ:
             for rows in read_parts(folder, table, engine.columns(table)):
@@ -248,7 +253,7 @@ def analyze_folder(
                     engine.add(under_way.popleft().result())
         while under_way:
             engine.add(under_way.popleft().result())
-        engine.finish(found, advance)
+        engine.finish(partial(emitted, made), found, advance)
     kernels.end(compiled)
     return made.rows
 
@@ -259,7 +264,7 @@ READ = ("connections", "tcp_windows", *ev.SOURCES[1:])
 
 def weight(folder: Path) -> int:
     """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
-    engine = Engine(lambda table, rows: None)
+    engine = Engine()
     return sum(measured(folder, table, engine.columns(table))[1] for table in READ)
 
 
@@ -299,13 +304,7 @@ def analyze_captures(
     """
     options = reading.options
     compiled = kernels.begin(octets(reading.sources))
-    made: Output | None = None
-
-    def emit(table: str, rows: pa.Table) -> None:
-        assert made is not None
-        emitted(made, table, rows)
-
-    engine = Engine(emit, compiled, window_ns)
+    engine = Engine(compiled, window_ns)
     crew = Crew()
     try:
         under_way: deque[Future[list[Row]]] = deque()
@@ -331,7 +330,8 @@ def analyze_captures(
         raise
     crew.leave()
     with _written(output, note) as made:
-        engine.finish({"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}, advance)
+        found = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
+        engine.finish(partial(emitted, made), found, advance)
     kernels.end(compiled)
     return made.rows
 

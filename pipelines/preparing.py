@@ -35,7 +35,7 @@ def in_range(connections: pa.Table, note: Mapping[str, Any]) -> pa.Table:
         columns["first_ts_ns"] = pc.max_element_wise(columns["first_ts_ns"], from_ns, skip_nulls=False)
     if to_ns is not None:
         ended = pc.coalesce(columns["closed_ts_ns"], columns["last_ts_ns"])
-        closed = pc.fill_null(pc.less(ended, to_ns), False)  # noqa: FBT003
+        closed = pc.fill_null(pc.less(ended, to_ns), False)
         for name in ("closed_by", "closed_ts_ns"):
             columns[name] = pc.if_else(closed, columns[name], pa.scalar(None, columns[name].type))
         columns["last_ts_ns"] = pc.min_element_wise(columns["last_ts_ns"], to_ns, skip_nulls=False)
@@ -80,7 +80,7 @@ def with_missing(connections: pa.Table, seen: pa.Table) -> pa.Table:
 
 def snapped(captures: pa.Table) -> pa.Array:
     """Return the names of captures whose packets are cut."""
-    return captures["capture"].filter(pc.fill_null(pc.less(captures["snap_length"], PACKET), False)).unique()  # noqa: FBT003
+    return captures["capture"].filter(pc.fill_null(pc.less(captures["snap_length"], PACKET), False)).unique()
 
 
 def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:

@@ -26,6 +26,8 @@ CHUNK = 1 << 17
 """Events that are sorted at a time, at least."""
 SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
 """Tables of which many rows have nothing in the columns that walks ask for."""
+PART = 1 << 17
+"""Rows that are worth a part of their own."""
 TRIM = 1 << 20
 """After so many rows, memory that lies unused goes back: rows are made by one thread and let go by another."""
 
@@ -109,6 +111,8 @@ class Gathered:
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._added = 0
+        self._small = dict.fromkeys(self.layouts, 0)
+        """The last parts with few rows."""
 
     def prepare(self, source: int, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         """Return what is kept of rows, and what is kept of some of them. Any thread may do that.
@@ -120,7 +124,7 @@ class Gathered:
         layout = self.layouts[source]
         rows = _completed(source, rows, layout.base)
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
-            rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))  # noqa: FBT003
+            rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
         leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
         if layout.words is None:
@@ -139,10 +143,24 @@ class Gathered:
         if further is not None:
             self._further[source].append(further)
         self._parts[source].append(leading)
+        self._join(source, len(leading))
         self._added += len(leading)
         if self._added > TRIM:
             self._added = 0
             pa.default_memory_pool().release_unused()
+
+    def _join(self, source: int, rows: int) -> None:
+        """Make one part of the last small ones: columns of the dissector share memory with others that nobody wants."""
+        self._small[source] = 0 if rows >= PART else self._small[source] + 1
+        small = self._small[source]
+        parts, further = self._parts[source][-small:], self._further[source][-small:]
+        if not small or sum(map(len, parts)) < PART:
+            return
+        if further:
+            parts = _placed(parts, further)
+            self._further[source][-small:] = [joined(further)]
+        self._parts[source][-small:] = [joined(parts)]
+        self._small[source] = 0
 
     @property
     def rows(self) -> int:
@@ -162,7 +180,7 @@ class Gathered:
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                tables[source] = _joined(parts), _joined(further) if further else None
+                tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         return Sorted(tables, self.compiled)
 
@@ -191,13 +209,14 @@ def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:
     return made
 
 
-def _joined(parts: list[pa.Table]) -> pa.Table:
-    """One table of all parts, its columns in one piece each; the parts are let go."""
+def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
+    """One table of all parts, its columns in one piece each, indices narrow; the parts are let go."""
     names, fields = parts[0].column_names, parts[0].schema
     columns = []
     for at, name in enumerate(names):
         column = pa.chunked_array([chunk for part in parts for chunk in part[name].chunks], fields.field(at).type)
-        columns.append(_narrow(column.combine_chunks()))
+        whole = column.combine_chunks()
+        columns.append(_narrow(whole) if narrow else whole)
         for number, part in enumerate(parts):
             parts[number] = part.drop_columns(name) if part.num_columns > 1 else part
     return pa.table(columns, names=names)
@@ -348,7 +367,7 @@ def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = Fals
     """
     if not parts:
         return
-    rows = _joined([encoded(part) for part in parts])
+    rows = joined([encoded(part) for part in parts], narrow=True)
     parts.clear()
     by = _order_of([rows[name] for name in order])
     for first in range(0, len(by), CHUNK):
@@ -366,7 +385,7 @@ def _order_of(columns: Sequence[pa.ChunkedArray]) -> Any:
     same = np.ones(max(len(by) - 1, 0), bool)
     for rank in ranks[:2]:
         same &= rank[by[1:]] == rank[by[:-1]]
-    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False)) if len(by) else by  # noqa: FBT003
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False)) if len(by) else by
     if len(tied):
         among = by[tied]
         by[tied] = among[np.lexsort([rank[among] for rank in reversed(ranks)])]

@@ -61,8 +61,8 @@ class OverConnections(NamedTuple):
         before: makes the stage before it.
     """
 
-    walk: Callable[[bool], Walk]
-    before: Callable[[bool], Stage] | None = None
+    walk: Callable[..., Walk]
+    before: Callable[..., Stage] | None = None
 
 
 class OverKeys(NamedTuple):
