@@ -30,7 +30,9 @@ KEYED = "keyed messages"
 class Stage(Protocol):
     """What stands before a walk and changes its events."""
 
-    needs: Mapping[int, Needs]
+    @property
+    def needs(self) -> Mapping[int, Needs]:
+        """What it wants."""
 
     def feed(self, events: Events) -> Iterator[Events]:
         """Take a batch; yield what is certain of this and of earlier ones."""
