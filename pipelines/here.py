@@ -1,21 +1,46 @@
-"""The engine of this process: Arrow tables in memory, sorted and fed to walks. No Spark, no Java."""
+"""The engine of this process: rows in memory, sorted and fed to walks. No Spark, no Java."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope import spec
+from amqpscope.dissector.capture.sources import octets
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
+from amqpscope.dissector.tables.rows import Row
+from amqpscope.pipelines import kernels
+from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.folder import weight as measured
+from amqpscope.pipelines.preparing import PACKET, in_range, snapped, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.sorting import BATCH, PART, Gathered, decoded, encoded, joined, sorted_by
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, TABLES, Chain, chains, needs_of
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.events import Events, ordered, prepared
-from amqpscope.pipelines.walks.walk import Collected, Walk, merged, schema
+from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.failures import Failures
+from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
-BATCH = 1 << 17
-"""Events of a batch."""
-WINDOWS = "windows"
-"""Column of connections with the rows of `tcp_windows`."""
+Emit = Callable[[str, pa.Table], None]
+Advance = Callable[[str, int, int], None]
+"""Called with what is done, how much was, and how much there is."""
+NOTHING = pa.array([], pa.string())
+THREADS = 2
+"""Threads that prepare rows or walk, besides the one that reads, sorts and hands results on."""
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """Say nothing."""
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
@@ -26,46 +51,14 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
         walks: which.
         size: events of a batch.
     """
-    extra = {source: needs.columns for source, needs in merged(walks).items()}
-    if "connections" in tables and WINDOWS in extra.get(ev.CONNECTIONS, ()):
-        windows = tables.get("tcp_windows", schema("tcp_windows").empty_table())
-        tables = {**tables, "connections": with_windows(tables["connections"], windows)}
-    sources = {}
+    gathered = Gathered([walk.needs for walk in walks])
     for source, name in enumerate(ev.SOURCES):
         if name in tables:
             rows = tables[name]
-            wanted = (*ev.LEADING[source], *extra.get(source, ()))
-            missing = [column for column in wanted if column not in rows.column_names]
-            for column in missing:
-                rows = rows.append_column(
-                    schema(name).field(column), pa.nulls(len(rows), schema(name).field(column).type)
-                )
-            sources[source] = prepared(source, rows)
-    everything = ordered(sources)
-    for first in range(0, len(everything), size):
-        yield everything.slice(first, size)
-
-
-def with_windows(connections: pa.Table, tcp_windows: pa.Table) -> pa.Table:
-    """Attach the rows of `tcp_windows`, which have no frame number, to the rows of their connections.
-
-    Args:
-        connections: with `connection_id`.
-        tcp_windows: the table.
-
-    Returns:
-        The rows of `connections` with `windows`: a list of what `tcp_windows` has besides the connection, in its order;
-        null where there is none.
-    """
-    row = pc.index_in(tcp_windows["connection_id"], value_set=connections["connection_id"])
-    row = row.fill_null(len(connections)).to_numpy()
-    order = np.argsort(row, kind="stable")
-    counts = np.bincount(row, minlength=len(connections) + 1)[: len(connections)]
-    names = [field.name for field in schema("tcp_windows") if field.name != "connection_id"]
-    windows = tcp_windows.select(names).take(order[: counts.sum()])
-    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    lists = pa.ListArray.from_arrays(ends, windows.to_struct_array().combine_chunks(), mask=pa.array(counts == 0))
-    return connections.append_column(WINDOWS, lists)
+            if source == ev.CONNECTIONS and "tcp_windows" in tables:
+                rows = with_windows(rows, tables["tcp_windows"])
+            gathered.add(source, gathered.prepare(source, rows))
+    yield from gathered.sorted().batches(size)
 
 
 def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
@@ -83,3 +76,266 @@ def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BA
     for walk in walks:
         found.add(walk.finish())
     return {name: found.table(name) for walk in walks for name in walk.tables}
+
+
+class Engine:
+    """All statistics of rows of `dissect`, which are added in any order, in this process.
+
+    Args:
+        compiled: whether kernels run compiled.
+        window_ns: how long before a delivery its publish may have been.
+    """
+
+    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS) -> None:
+        self.compiled = compiled
+        self.window_ns = window_ns
+        self.chains = chains(compiled)
+        self.gathered = Gathered(needs_of(self.chains), compiled)
+        self.latencies = Latencies()
+        self.failures = Failures()
+        self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in OVER_KEYS}
+        self._keyed: list[pa.Table] = []
+        self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Return the columns of a table that are wanted; none for a table that is not."""
+        if table in self._whole:
+            return tuple(schema(table).names)
+        if table not in ev.SOURCES:
+            return ()
+        source = ev.SOURCES.index(table)
+        found = self.gathered.layouts[source].base
+        return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size"))) if source == ev.MESSAGES else found
+
+    def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
+        """Make of rows what is kept of them. Any thread may do that.
+
+        Args:
+            table: its name.
+            rows: with the `columns` that are there; texts may be dictionaries.
+            cut: names of captures whose packets are cut by a snap length (`preparing.snapped`).
+        """
+        if table in self._whole:
+            return Prepared(table, (rows, None), None)
+        if table not in ev.SOURCES or not len(rows):
+            return None
+        source = ev.SOURCES.index(table)
+        messages = None
+        if source == ev.MESSAGES:
+            rows = timed(rows, cut)
+            lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
+            for name in lacking:
+                rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
+            messages = encoded(keys.keyed(rows, self.compiled))
+        return Prepared(table, self.gathered.prepare(source, rows), messages)
+
+    def add(self, prepared: Prepared | None) -> None:
+        """Keep what was prepared."""
+        if prepared is None:
+            return
+        if prepared.table in self._whole:
+            self._whole[prepared.table].append(prepared.rows[0])
+            return
+        self.gathered.add(ev.SOURCES.index(prepared.table), prepared.rows)
+        if prepared.keyed is not None:
+            self._keyed.append(prepared.keyed)
+            if sum(map(len, self._keyed)) >= PART:
+                self.partial[KEYED].append(joined(self._keyed))
+                self._keyed = []
+
+    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = _quiet) -> None:
+        """Walk over all rows.
+
+        Args:
+            emit: called with each table's name and rows, in this thread.
+            note: of the dissection: `complete`, `from_ns`, `to_ns`.
+            advance: called with what is done, and how many events of how many.
+        """
+        self._emit = emit
+        self._connections(note)
+        self.partial[KEYED] += self._keyed
+        events = self.gathered.sorted()
+        total, done = len(events), 0
+        with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
+            under_way: list[Future[list[Rows]]] = []
+            for batch in events.batches():
+                len(batch.matrix)  # made once, for all
+                self._take(under_way)
+                under_way = [pool.submit(_fed, chain, batch) for chain in self.chains]
+                done += len(batch)
+                advance("walking", done, total)
+            self._take(under_way)
+            for chain in self.chains:
+                self._rows(chain.finish())
+        del events
+        for each in OVER_KEYS:
+            walk = each.walk(self.compiled, self.window_ns)
+            for rows in sorted_by(each.order, self.partial.pop(each.of), self.compiled):
+                self._rows(walk.feed(rows))
+            self._rows(walk.finish())
+        self._emit("failures", self.failures.table())
+        self._emit("latency_buckets", self.latencies.buckets())
+        self._emit("latency_summary", self.latencies.summary())
+
+    def _connections(self, note: Mapping[str, Any]) -> None:
+        connections, windows = (
+            pa.concat_tables([schema(name).empty_table(), *map(decoded, parts)], promote_options="default")
+            for name, parts in self._whole.items()
+        )
+        if not note.get("complete", True):
+            for source, protocol in ((ev.FRAMES, "amqp-0-9-1"), (ev.STREAM_FRAMES, "rabbitmq-stream")):
+                for part in self.gathered.parts(source):
+                    connections = with_missing(connections, spans(part, protocol))
+        self.failures.add(connections)
+        connections = with_windows(in_range(connections, note), windows)
+        self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
+        self._whole = {}
+
+    def _take(self, futures: list[Future[list[Rows]]]) -> None:
+        for future in futures:
+            self._rows(future.result())
+
+    def _rows(self, found: Iterable[Rows]) -> None:
+        for name, rows in found:
+            if name in self.partial:
+                self.partial[name].append(rows)
+                continue
+            if name in METRICS:
+                self.latencies.add(METRICS[name], rows)
+            self._emit(name, rows)
+
+
+def _fed(chain: Chain, events: Events) -> list[Rows]:
+    return list(chain.feed(events))
+
+
+class Prepared(NamedTuple):
+    """What is kept of rows of a table; of messages also their keys."""
+
+    table: str
+    rows: tuple[pa.Table, pa.Table | None]
+    keyed: pa.Table | None
+
+
+def tables() -> list[str]:
+    """Return the names of the tables of statistics."""
+    return [name for name in TABLES if name in spec.tables()]
+
+
+def analyze_folder(
+    folder: Path, output: Path, note: Mapping[str, object], window_ns: int = HOUR_NS, advance: Advance = _quiet
+) -> dict[str, int]:
+    """Write the statistics of a folder of tables.
+
+    Args:
+        folder: what `dissect` wrote.
+        output: the folder that they are written to.
+        note: what is noted there.
+        window_ns: how long before a delivery its publish may have been.
+        advance: called with what is done, and how much of how much.
+
+    Raises:
+        ReadError: a table cannot be read.
+        OutputError: a table cannot be written.
+    """
+    captures = pa.concat_tables(
+        [schema("captures").empty_table(), *map(decoded, read_parts(folder, "captures", schema("captures").names))]
+    )
+    compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
+    cut, found = snapped(captures), read_note(folder)
+    with _written(output, note) as made, ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
+        engine = Engine(compiled, window_ns)
+        under_way: deque[Future[Prepared | None]] = deque()
+        for table in READ:
+            for rows in read_parts(folder, table, engine.columns(table)):
+                under_way.append(pool.submit(engine.prepare, table, rows, cut))
+                if len(under_way) > THREADS:
+                    engine.add(under_way.popleft().result())
+        while under_way:
+            engine.add(under_way.popleft().result())
+        engine.finish(partial(emitted, made), found, advance)
+    kernels.end(compiled)
+    return made.rows
+
+
+READ = ("connections", "tcp_windows", *ev.SOURCES[1:])
+"""Tables that statistics are made of, in the order in which they are read."""
+
+
+def weight(folder: Path) -> int:
+    """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
+    engine = Engine()
+    return sum(measured(folder, table, engine.columns(table))[1] for table in READ)
+
+
+@contextmanager
+def _written(folder: Path, note: Mapping[str, object]) -> Iterator[Output]:
+    """An output for the statistics, which is complete at the end, or as it was left."""
+    output = Output(str(folder), {name: schema(name) for name in tables()}, note=note)
+    try:
+        yield output
+        output.finish()
+    except BaseException:
+        output.abort()
+        raise
+
+
+def analyze_captures(
+    reading: Reading,
+    output: Path,
+    note: Mapping[str, object],
+    window_ns: int = HOUR_NS,
+    advance: Advance = _quiet,
+    dissected: Output | None = None,
+) -> dict[str, int]:
+    """Write the statistics of captures, which are dissected meanwhile.
+
+    Args:
+        reading: of the captures.
+        output: the folder that the statistics are written to; touched when all is read.
+        note: what is noted there.
+        window_ns: how long before a delivery its publish may have been.
+        advance: called with what is done, and how much of how much.
+        dissected: where the tables of the dissection are written to as well, if anywhere.
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: a table cannot be written.
+    """
+    options = reading.options
+    compiled = kernels.begin(octets(reading.sources))
+    engine = Engine(compiled, window_ns)
+    crew = WorkerPool()
+    try:
+        under_way: deque[Future[list[Row]]] = deque()
+        prepared: deque[Future[Prepared | None]] = deque()
+
+        def go_on(waiting: int) -> None:
+            while len(under_way) > waiting or (under_way and under_way[0].done()):
+                rows = crew.result(under_way.popleft())
+                if dissected is not None:
+                    dissected.add(partial(list, rows))
+                cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
+                for table, batch in rows:
+                    prepared.append(crew.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
+            while len(prepared) > 4 * waiting or (prepared and prepared[0].done()):
+                engine.add(crew.result(prepared.popleft()))
+
+        for work in reading.work():
+            under_way.append(crew.do(work))
+            go_on(WAITING_WORK)
+        go_on(0)
+    except BaseException:
+        crew.leave(at_once=True)
+        raise
+    crew.leave()
+    with _written(output, note) as made:
+        found = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
+        engine.finish(partial(emitted, made), found, advance)
+    kernels.end(compiled)
+    return made.rows
+
+
+def emitted(output: Output, table: str, rows: pa.Table) -> None:
+    """Have rows written in the background."""
+    output.add(lambda: [(table, batch) for batch in rows.combine_chunks().to_batches()])

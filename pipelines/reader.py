@@ -3,57 +3,18 @@
 from __future__ import annotations
 
 import glob
-import json
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope import dissector, spec
-from amqpscope.dissector.tables.output import NOTE
-from amqpscope.errors import Error, MissingError
+from amqpscope.pipelines.folder import MissingTablesError, ReadError, dissected, read_note
 from amqpscope.pipelines.schemas import schema
 
-
-class ReadError(Error):
-    """There is nothing to read; the message is one line that says what and where."""
-
-
-class MissingTablesError(ReadError, MissingError):
-    """A file or folder to read is not there."""
-
-
-def dissected(folder: Path) -> Path:
-    """The folder, when it holds tables of `dissect`.
-
-    Raises:
-        ReadError: it does not.
-    """
-    if not folder.is_dir():
-        if not folder.exists():
-            raise MissingTablesError(f"{folder}: no such folder")
-        raise ReadError(f"{folder}: not a folder")
-    wanted = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
-    missing = [name for name in wanted if not (folder / name).is_dir()]
-    if missing:
-        raise ReadError(f"{folder}: no table {missing[0]} here; name a folder that amqpscope dissect wrote")
-    return folder
-
-
-def read_note(folder: Path) -> dict[str, Any]:
-    """What `dissect` noted of its output: at least complete, from_ns and to_ns.
-
-    A folder without a note, which somebody else wrote, is complete.
-    """
-    default = {"complete": True, "from_ns": None, "to_ns": None}
-    try:
-        found = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {}
-    return default | (found if isinstance(found, dict) else {})
+__all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_table"]
 
 
 def read_table(

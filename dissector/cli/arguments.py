@@ -29,11 +29,19 @@ class Progress(Protocol):
         """Go on."""
 
 
-def add_common(parser: argparse.ArgumentParser, bodies: bool = False) -> None:
-    """Declare the options; `bodies`: those of messages are made, so what becomes of theirs can be chosen."""
-    parser.add_argument(
-        "captures", metavar="CAPTURE", nargs="+", help="capture file, glob or directory; - is standard input"
-    )
+def add_common(
+    parser: argparse.ArgumentParser,
+    bodies: bool = False,
+    what: tuple[str, str] = ("CAPTURE", "capture file, glob or directory; - is standard input"),
+) -> None:
+    """Declare the options.
+
+    Args:
+        parser: gets them.
+        bodies: messages are made, so what becomes of their bodies can be chosen.
+        what: how the help names the captures and describes them.
+    """
+    parser.add_argument("captures", metavar=what[0], nargs="+", help=what[1])
     parser.add_argument(
         "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
         help=f"protocol on this TCP port, whatever the content looks like ({', '.join(PROTOCOLS)}); may be repeated",

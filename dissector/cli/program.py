@@ -20,6 +20,10 @@ COLLECT_AT = 100_000
 """Objects made before those are looked for that only hold each other: hardly any do, and each search takes 40 ms."""
 
 
+is_running = False
+"""Whether this process is the program, and nobody else's who calls it."""
+
+
 class Command(Protocol):
     """What a package gives to be a command."""
 
@@ -56,6 +60,8 @@ def commands(wanted: str | None = None) -> tuple[dict[str, Command], dict[str, s
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named in the arguments; the result is the exit status."""
+    global is_running  # noqa: PLW0603
+    is_running = argv is None
     gc.set_threshold(COLLECT_AT)
     try:
         return _run(argv)

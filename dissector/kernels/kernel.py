@@ -124,22 +124,22 @@ def specialize(template: F, **parts: Any) -> F:
     return kernel(cast(F, types.FunctionType(template.__code__, scope, template.__name__, template.__defaults__)))
 
 
-def worthwhile(octets: int | None) -> bool:
-    """Whether input of this size (None: nobody knows) is to be read with compiled kernels."""
+def worthwhile(octets: int | None, folder: Path | None = None) -> bool:
+    """Whether input of this size (None: nobody knows) is to be read with compiled kernels, also those of a folder."""
     if octets is None:
-        return is_cached()  # a pipe may bring a few packets only: nothing is compiled for it
-    return octets >= COMPILE_COLD_ABOVE or (octets >= COMPILE_ABOVE and is_cached())
+        return is_cached(folder)  # a pipe may bring a few packets only: nothing is compiled for it
+    return octets >= COMPILE_COLD_ABOVE or (octets >= COMPILE_ABOVE and is_cached(folder))
 
 
-def is_cached() -> bool:
-    """Whether a run compiled kernels here before, to its end."""
-    return _exists(_marker())
+def is_cached(folder: Path | None = None) -> bool:
+    """Whether a run compiled kernels here before, to its end; also those of the modules in a folder."""
+    return _exists(_marker(folder))
 
 
-def note_run() -> None:
+def note_run(folder: Path | None = None) -> None:
     """Note that a run with compiled kernels came to its end: what such runs need is cached."""
-    if _ready and not _not_kept and not is_cached():
-        _note(_marker(), b"")
+    if _ready and not _not_kept and not is_cached(folder):
+        _note(_marker(folder), b"")
 
 
 def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
@@ -355,9 +355,9 @@ def cache_folder() -> Path:
 
 
 @functools.cache
-def _marker() -> Path:
-    """A file that is there when a run compiled kernels of this release to its end."""
+def _marker(folder: Path | None = None) -> Path:
+    """A file that is there when a run compiled kernels of this release to its end, also those of a folder."""
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")) + (sorted(folder.glob("*.py")) if folder else []):
         digest.update(file.read_bytes())
     return cache_folder() / f"{digest.hexdigest()[:16]}.compiled"

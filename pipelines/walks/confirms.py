@@ -29,7 +29,6 @@ from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import returns as rt
 from amqpscope.pipelines.walks.channels import ACC, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, SERVER
-from amqpscope.pipelines.walks.digests import content, content_columns
 from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
 from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, Events, what
 from amqpscope.pipelines.walks.ledger import SL
@@ -331,7 +330,7 @@ class Confirms:
     needs: Mapping[int, Needs] = {
         FRAMES: Needs((), ("basic.ack", "basic.nack", "channel.open", "channel.close", "connection.close")),
         MESSAGES: Needs(
-            ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", *content_columns()),
+            ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),
             ("publish", "return"),
         ),
     }
@@ -421,7 +420,7 @@ class Confirms:
         )
         if len(equal):
             more[:, MORE.CODE] = events.ints({MESSAGES: "reply_code"})
-            more[equal, MORE.DIGEST] = content(events.take(MESSAGES, equal, content_columns()), self.compiled)
+            more[:, MORE.DIGEST] = events.ints({MESSAGES: "content"})
         return more
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:

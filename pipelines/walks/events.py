@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.pipelines.walks.digests import content, content_columns
 from amqpscope.pipelines.walks.store import declare
 
 CONNECTIONS, ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES = range(5)
@@ -167,23 +168,21 @@ class Events:
         for source, (at, rows) in self._places.items():
             if source == CONNECTIONS:
                 result[at] = what(CONNECTIONS)
-                continue
-            names = [name for of, name in _WORDS if of == source]
-            column = self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))
-            places = pc.index_in(column, value_set=pa.array(names, pa.string()))
-            numbers = np.array([0, *(_WORDS[source, name] for name in names)], np.int64)
-            result[at] = numbers[places.fill_null(-1).to_numpy(zero_copy_only=False) + 1]
+            elif "what" in self.tables[source].column_names:
+                result[at] = self._values(source, "what", rows, 0)
+            else:
+                result[at] = words(source, self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))).to_numpy()
         return result
 
     @cached_property
     def matrix(self) -> Any:
         """int64 of len(self) rows, columns as EV; shared by all walks, so nobody writes to it."""
-        made = np.empty((len(self), len(EV)), np.int64)
-        made[:, EV.SOURCE] = self.source
-        made[:, EV.WHAT] = self.what
+        made = np.empty((len(EV), len(self)), np.int64)
+        made[EV.SOURCE] = self.source
+        made[EV.WHAT] = self.what
         for column, of in _COLUMNS.items():
-            made[:, column] = self.ints(of)
-        return made
+            made[column] = self.ints(of)
+        return np.ascontiguousarray(made.T)
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
         """Rows of a source's table behind events (positions in this batch, all of that source)."""
@@ -192,7 +191,7 @@ class Events:
 
 _COLUMNS: dict[int, str | dict[int, str]] = {
     EV.CONNECTION: "connection_id",
-    EV.ORDER: "order",
+    EV.ORDER: {**dict.fromkeys((ANOMALIES, FRAMES, STREAM_FRAMES), "frame_no"), MESSAGES: "order"},
     EV.TS: {**dict.fromkeys((ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES), "ts_ns"), CONNECTIONS: "last_ts_ns"},
     EV.FIRST_TS: "first_ts_ns",
     EV.FROM_CLIENT: "from_client",
@@ -221,44 +220,88 @@ LEADING: dict[int, tuple[str, ...]] = {
         "channel", "channel_epoch", "delivery_tag", "publish_seq", "is_partial", "unfinished", "capture", "packet",
     ),
 }  # fmt: skip
-"""Columns that all events have; `order`, and `number` of messages, are made of them (`prepared`)."""
+"""Columns that all events have."""
+DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
+    CONNECTIONS: {"closed": ("closed_by",)},
+    ANOMALIES: {"what": ("code",)},
+    FRAMES: {"what": ("method",), "cut": ("is_partial", "frame_type", "method", "delivery_tag", "multiple")},
+    STREAM_FRAMES: {"what": ("command",)},
+    MESSAGES: {
+        "what": ("kind",),
+        "order": ("kind", "first_frame_no", "frame_no"),
+        "number": ("kind", "delivery_tag", "publish_seq"),
+        "numbered_by": ("publish_seq",),
+        "content": content_columns(),
+    },
+}
+"""Columns that `prepared` makes, of which others. `content` (`digests.content`) is made for walks that ask for it."""
 
 
+DERIVED_WHEN_ASKED = ("content",)
+"""Those of DERIVED that are made only for walks that ask for them."""
 NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
 """Answers that mean nothing without the number that they carry."""
 
 
-def prepared(source: int, rows: pa.Table) -> pa.Table:
-    """Rows of a table with the columns that events are made of besides their own.
+def needed(source: int, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a table that `prepared` takes, where walks want these besides the leading ones."""
+    derived = DERIVED[source]
+    wanted = [base for name in columns for base in derived.get(name, (name,))]
+    return tuple(dict.fromkeys((*LEADING[source], *wanted)))
 
-    Those are `order`; `closed` of connections; `cut` of frames; `number` and `numbered_by` of messages.
+
+def words(source: int, names: Any) -> Any:
+    """Return the number of each name (EV.WHAT, Arrow int64); 0 for names that are not known, and for null."""
+    known = [name for of, name in _WORDS if of == source]
+    numbers = pa.array([_WORDS[source, name] for name in known], pa.int64())
+    if pa.types.is_dictionary(names.type):
+        names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+        chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
+        made = [pc.take(words(source, chunk.dictionary), chunk.indices) for chunk in chunks]
+        return pc.fill_null(pa.chunked_array(made, pa.int64()), 0)
+    return pc.fill_null(pc.take(numbers, pc.index_in(names, value_set=pa.array(known, pa.string()))), 0)
+
+
+def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled: bool | None = None) -> pa.Table:
+    """Rows of a table with the columns that events are made of besides their own (DERIVED).
+
+    Args:
+        source: one of SOURCES.
+        rows: with the columns that are `needed`.
+        columns: those that walks want besides the leading ones.
+        compiled: whether digests are computed by compiled kernels; None leaves it to their size.
     """
     if source == CONNECTIONS:
-        return rows.append_column("order", pa.repeat(pa.scalar(-1, pa.int64()), len(rows))).append_column(
-            "closed", pc.is_valid(rows["closed_by"])
-        )
+        return rows.append_column("closed", pc.is_valid(rows["closed_by"]))
+    rows = rows.append_column("what", words(source, rows[EVENT_OF[source]]).cast(pa.int16()))
     if source == FRAMES:
-        return rows.append_column("order", rows["frame_no"]).append_column("cut", _cut(rows))
+        return rows.append_column("cut", _cut(rows))
     if source != MESSAGES:
-        return rows.append_column("order", rows["frame_no"])
-    delivered = pc.is_in(rows["kind"], value_set=pa.array(["deliver", "get"]))
+        return rows
+    delivered = pc.is_in(rows["what"], value_set=pa.array(_DELIVERED, pa.int16()))
     order = pc.if_else(
         pc.and_(delivered, pc.is_valid(rows["first_frame_no"])), rows["first_frame_no"], rows["frame_no"]
     )
     if "numbered_by" not in rows.column_names:
         by = pc.if_else(pc.is_valid(rows["publish_seq"]), pa.scalar("counted"), pa.scalar(None, pa.string()))
         rows = rows.append_column("numbered_by", by)
+    if "content" in columns:
+        rows = rows.append_column("content", pa.array(content(rows, compiled)))
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
 
 
+_DELIVERED = [what(MESSAGES, "deliver"), what(MESSAGES, "get")]
+_NUMBERED = [what(FRAMES, method) for method in NUMBERED]
+
+
 def _cut(frames: pa.Table) -> Any:
     if not pc.any(frames["is_partial"]).as_py():
         return pa.repeat(pa.scalar(0, pa.int8()), len(frames))
-    method = pc.and_(frames["is_partial"], pc.equal(frames["frame_type"], "method"))
+    method = pc.and_(frames["is_partial"], pc.equal(frames["frame_type"].cast(pa.string()), "method"))
     number = pc.or_(pc.is_null(frames["delivery_tag"]), pc.is_null(frames["multiple"]))
-    answers = pc.and_(pc.is_in(frames["method"], value_set=pa.array(NUMBERED)), number)
+    answers = pc.and_(pc.is_in(frames["what"], value_set=pa.array(_NUMBERED, pa.int16())), number)
     cut = pc.if_else(pc.is_null(frames["method"]), 1, pc.if_else(answers, 2, 0))
     return pc.fill_null(pc.if_else(method, cut, 0), 0).cast(pa.int8())
 
@@ -270,10 +313,11 @@ def ordered(tables: Mapping[int, pa.Table]) -> Events:
     """
     columns = []
     for source, rows in tables.items():
-        identity, order = (
-            rows[name].combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
-            for name in ("connection_id", "order")
-        )
+        identity = rows["connection_id"].combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
+        order = np.full(len(rows), -1, np.int64)
+        if source != CONNECTIONS:
+            name = "order" if source == MESSAGES else "frame_no"
+            order = rows[name].combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
         row = np.flatnonzero((identity >= 0) & ((order >= 0) | (source == CONNECTIONS)))
         columns.append((identity[row], order[row], np.full(len(row), source, np.int8), row))
     identity, order, sources, row = (np.concatenate(parts) for parts in zip(*columns, strict=True))

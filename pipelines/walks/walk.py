@@ -45,10 +45,13 @@ class Walk(Protocol):
     when another begins or `finish` is called.
     """
 
-    tables: tuple[str, ...]
-    """Tables that it writes."""
-    needs: Mapping[int, Needs]
-    """What it wants, by source (`events.SOURCES`)."""
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that it writes."""
+
+    @property
+    def needs(self) -> Mapping[int, Needs]:
+        """What it wants, by source (`events.SOURCES`)."""
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; rows that are certain. To be exhausted before the next call."""

@@ -183,7 +183,7 @@ def test_code_of_another_shape_is_made_anew(octets: bytes, tmp_path: Path) -> No
 @pytest.mark.compiled
 def test_kernels_count_as_cached_when_a_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was stopped has compiled some of them."""
-    monkeypatch.setattr(kernels, "_marker", lambda: tmp_path / "marker")
+    monkeypatch.setattr(kernels, "_marker", lambda folder=None: tmp_path / "marker")
     reading = Reading(find([str(FOLDER / "orders_pika.pcap")]), compiled=True)
     works = reading.work()
     next(works)

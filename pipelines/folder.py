@@ -1,0 +1,140 @@
+"""Folders of part files, as `dissect` and `analyze` write them. No Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amqpscope import spec
+from amqpscope.dissector.tables.output import NOTE
+from amqpscope.errors import Error, MissingError
+
+GROUPS = 2
+"""Row groups that are read at a time."""
+
+
+class ReadError(Error):
+    """There is nothing to read; the message is one line that says what and where."""
+
+
+class MissingTablesError(ReadError, MissingError):
+    """A file or folder to read is not there."""
+
+
+def dissected(folder: Path) -> Path:
+    """Return the folder, when it holds tables of `dissect`.
+
+    Raises:
+        ReadError: it does not.
+    """
+    if not folder.is_dir():
+        if not folder.exists():
+            raise MissingTablesError(f"{folder}: no such folder")
+        raise ReadError(f"{folder}: not a folder")
+    wanted = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
+    missing = [name for name in wanted if not (folder / name).is_dir()]
+    if missing:
+        raise ReadError(f"{folder}: no table {missing[0]} here; name a folder that amqpscope dissect wrote")
+    return folder
+
+
+def read_note(folder: Path) -> dict[str, Any]:
+    """Return what `dissect` noted of its output: at least complete, from_ns and to_ns.
+
+    A folder without a note, which somebody else wrote, is complete.
+    """
+    default = {"complete": True, "from_ns": None, "to_ns": None}
+    try:
+        found = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    return default | (found if isinstance(found, dict) else {})
+
+
+def parts(folder: Path, table: str) -> list[Path]:
+    """Return the part files of a table, in order."""
+    return sorted(path for path in (folder / table).glob("[!._]*") if path.suffix in (".parquet", ".arrow"))
+
+
+def weight(folder: Path, table: str, columns: Sequence[str]) -> tuple[int, int]:
+    """Return the rows of a table, and the bytes that these columns take in memory, as far as is known before."""
+    fields = pa.schema([field for field in _declared(table) if field.name in columns])
+    width = sum(4 if pa.types.is_string(f.type) else f.type.bit_width / 8 for f in fields if f.type != pa.binary())
+    rows, texts = 0, 0
+    for path in parts(folder, table):
+        if path.suffix == ".arrow":
+            with _opened(path) as file:
+                rows += sum(batch.num_rows for batch in _batches(file))
+            continue
+        found = _metadata(path)
+        rows += found.num_rows
+        for group in range(found.num_row_groups):
+            of = found.row_group(group)
+            for at in range(found.num_columns):
+                column = of.column(at)
+                if column.path_in_schema in fields.names and column.physical_type == "BYTE_ARRAY":
+                    texts += column.total_uncompressed_size
+    return rows, int(rows * width) + texts
+
+
+def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a table, some row groups at a time; columns that it lacks are left out.
+
+    Texts of Parquet files are dictionaries.
+
+    Raises:
+        ReadError: a part cannot be read.
+    """
+    for path in parts(folder, table):
+        try:
+            yield from _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns)
+        except (OSError, pa.ArrowException) as error:
+            raise ReadError(f"{path}: cannot read: {' '.join(str(error).split())}") from error
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    fields = pq.read_schema(path)
+    there = [name for name in columns if name in fields.names]
+    texts = [name for name in there if pa.types.is_string(fields.field(name).type)]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        groups = range(file.num_row_groups)
+        for first in groups[::GROUPS]:
+            yield file.read_row_groups(list(groups[first : first + GROUPS]), there, use_threads=False)
+
+
+def _arrow(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    with _opened(path) as file:
+        for batch in _batches(file):
+            yield pa.Table.from_batches([batch]).select([name for name in columns if name in batch.schema.names])
+
+
+def _opened(path: Path) -> pa.NativeFile:
+    return pa.memory_map(str(path))
+
+
+def _batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    """Batches of an Arrow file or stream."""
+    magic = file.read(6)
+    file.seek(0)
+    if magic == b"ARROW1":
+        reader = pa.ipc.open_file(file)
+        return (reader.get_batch(i) for i in range(reader.num_record_batches))
+    return iter(pa.ipc.open_stream(file))
+
+
+def _metadata(path: Path) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ReadError(f"{path}: cannot read: {' '.join(str(error).split())}") from error
+
+
+def _declared(table: str) -> pa.Schema:
+    from amqpscope.pipelines.walks.walk import schema  # noqa: PLC0415 - readers of notes need no walks
+
+    return schema(table)

@@ -1,0 +1,120 @@
+"""What is told to walks of connections besides their rows: what the note of a dissection says, and TCP windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.pipelines.walks.walk import schema
+
+PACKET = 1400
+"""Bytes of a body that one packet holds, nearly always."""
+
+
+def is_part(note: Mapping[str, Any]) -> bool:
+    """Whether only a part of a capture was to be dissected, or was: a side may just say nothing in it."""
+    return not note.get("complete", True) or note.get("from_ns") is not None or note.get("to_ns") is not None
+
+
+def in_range(connections: pa.Table, note: Mapping[str, Any]) -> pa.Table:
+    """Connections as far as the time range goes that was asked for, with `is_partial`.
+
+    What lies beyond it ends nothing that waits in it, and is no silence.
+
+    Args:
+        connections: rows with `first_ts_ns`, `last_ts_ns`, `closed_ts_ns`, `closed_by`.
+        note: of the dissection: `complete`, `from_ns`, `to_ns`.
+    """
+    from_ns, to_ns = note.get("from_ns"), note.get("to_ns")
+    columns = {name: connections[name] for name in connections.column_names}
+    if from_ns is not None:
+        columns["first_ts_ns"] = pc.max_element_wise(columns["first_ts_ns"], from_ns, skip_nulls=False)
+    if to_ns is not None:
+        ended = pc.coalesce(columns["closed_ts_ns"], columns["last_ts_ns"])
+        closed = pc.fill_null(pc.less(ended, to_ns), False)
+        for name in ("closed_by", "closed_ts_ns"):
+            columns[name] = pc.if_else(closed, columns[name], pa.scalar(None, columns[name].type))
+        columns["last_ts_ns"] = pc.min_element_wise(columns["last_ts_ns"], to_ns, skip_nulls=False)
+    columns["is_partial"] = pa.repeat(pa.scalar(is_part(note)), len(connections))
+    return pa.table(columns)
+
+
+def spans(frames: pa.Table, protocol: str) -> pa.Table:
+    """Return first and last time of the frames of each connection, for `with_missing`."""
+    times = frames.select(["connection_id", "ts_ns"]).group_by("connection_id").aggregate(
+        [("ts_ns", "min"), ("ts_ns", "max")]
+    )  # fmt: skip
+    return pa.table(
+        {
+            "connection_id": times["connection_id"],
+            "protocol": pa.repeat(pa.scalar(protocol), len(times)),
+            "first_ts_ns": times["ts_ns_min"],
+            "last_ts_ns": times["ts_ns_max"],
+        }
+    )
+
+
+def with_missing(connections: pa.Table, seen: pa.Table) -> pa.Table:
+    """Add rows of connections that were open when dissection was killed, with protocol and times.
+
+    Args:
+        connections: the table.
+        seen: `spans` of all frames.
+    """
+    known = pc.is_in(seen["connection_id"], value_set=connections["connection_id"].combine_chunks())
+    missing = seen.filter(pc.and_(pc.invert(known), pc.is_valid(seen["connection_id"])))
+    if not len(missing):
+        return connections
+    columns = [
+        missing[field.name].cast(field.type)
+        if field.name in missing.column_names
+        else pa.nulls(len(missing), field.type)
+        for field in connections.schema
+    ]
+    return pa.concat_tables([connections, pa.table(columns, schema=connections.schema)])
+
+
+def snapped(captures: pa.Table) -> pa.Array:
+    """Return the names of captures whose packets are cut."""
+    return captures["capture"].filter(pc.fill_null(pc.less(captures["snap_length"], PACKET), False)).unique()
+
+
+def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:
+    """Return messages: one that lies in a single packet has its time though the snap length cut its end.
+
+    Args:
+        messages: rows with `capture`, `body_size`, `unfinished`.
+        cut: the captures with cut packets.
+    """
+    if not len(cut):
+        return messages
+    short = pc.less(pc.fill_null(messages["body_size"], 0), PACKET)
+    whole = pc.and_(pc.is_in(messages["capture"].cast(pa.string()), value_set=cut), short)
+    at = messages.column_names.index("unfinished")
+    return messages.set_column(at, "unfinished", pc.and_(messages["unfinished"], pc.invert(whole)))
+
+
+def with_windows(connections: pa.Table, tcp_windows: pa.Table) -> pa.Table:
+    """Attach the rows of `tcp_windows`, which have no frame number, to the rows of their connections.
+
+    Args:
+        connections: with `connection_id`.
+        tcp_windows: the table.
+
+    Returns:
+        The rows of `connections` with `windows`: a list of what `tcp_windows` has besides the connection, in its order;
+        null where there is none.
+    """
+    row = pc.index_in(tcp_windows["connection_id"], value_set=connections["connection_id"])
+    row = row.fill_null(len(connections)).to_numpy()
+    order = np.argsort(row, kind="stable")
+    counts = np.bincount(row, minlength=len(connections) + 1)[: len(connections)]
+    names = [field.name for field in schema("tcp_windows") if field.name != "connection_id"]
+    windows = tcp_windows.select(names).take(order[: counts.sum()])
+    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    lists = pa.ListArray.from_arrays(ends, windows.to_struct_array().combine_chunks(), mask=pa.array(counts == 0))
+    return connections.append_column("windows", lists)

@@ -1,0 +1,406 @@
+"""Rows in memory to events in their order: gathered as they come, sorted by connection, given in batches.
+
+Rows of a table come in parts, in any order, though mostly by time. What walks never look at is dropped at once. Of
+frames, what is not in `events.LEADING` is kept only of the methods for which a walk asks for it: most frames are bodies
+and headers, of which nothing but numbers matters. Texts are kept encoded as dictionaries until their batch is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks.events import Events, needed, prepared
+from amqpscope.pipelines.walks.walk import Needs, schema
+
+BATCH = 1 << 17
+"""Events of a batch."""
+CHUNK = 1 << 17
+"""Events that are sorted at a time, at least."""
+SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
+"""Tables of which many rows have nothing in the columns that walks ask for."""
+PART = 1 << 17
+"""Rows that are worth a part of their own."""
+TRIM = 1 << 20
+"""After so many rows, memory that lies unused goes back: rows are made by one thread and let go by another."""
+
+
+class Layout(NamedTuple):
+    """What is kept of a table.
+
+    Attributes:
+        base: columns to be read.
+        leading: columns kept of all rows.
+        further: columns kept of the rows with one of `words` alone.
+        words: EV.WHAT; None for all rows.
+    """
+
+    base: tuple[str, ...]
+    leading: tuple[str, ...]
+    further: tuple[str, ...]
+    words: pa.Array | None
+
+
+def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
+    """Return what is kept of each table for walks with these needs."""
+    made = {}
+    for source in range(len(ev.SOURCES)):
+        wanted = [each[source] for each in needs if source in each]
+        columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
+        kept = tuple(name for name in ev.LEADING[source] if name not in _SPENT[source])
+        kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
+        further = tuple(name for name in columns if name not in kept)
+        words = None
+        if source in SPARSE and all(each.names is not None for each in wanted if each.columns):
+            names = {name for each in wanted if each.columns for name in each.names or ()}
+            words = pa.array(sorted(ev.what(source, name) for name in names), pa.int16())
+        elif source == ev.CONNECTIONS:
+            kept = (*kept, "is_partial")
+        if words is None:
+            kept, further = kept + further, ()
+        base = tuple(name for name in needed(source, columns) if name not in ("windows", "is_partial", "numbered_by")
+                     or name in ev.LEADING[source])  # fmt: skip
+        made[source] = Layout(base, kept, further, words)
+    return made
+
+
+_SPENT: dict[int, tuple[str, ...]] = {
+    ev.CONNECTIONS: (),
+    ev.ANOMALIES: (),
+    ev.FRAMES: ("frame_type",),
+    ev.STREAM_FRAMES: (),
+    ev.MESSAGES: (),
+}
+"""Leading columns that nothing but `prepared` looks at."""
+
+
+def encoded(rows: pa.Table) -> pa.Table:
+    """Return rows with texts as dictionaries."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_string(field.type):
+            rows = rows.set_column(i, field.name, rows.column(i).dictionary_encode())
+    return rows
+
+
+def decoded(rows: pa.Table) -> pa.Table:
+    """Return rows with texts as they are."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            rows = rows.set_column(i, field.name, rows.column(i).cast(field.type.value_type))
+    return rows
+
+
+class Gathered:
+    """Rows of all sources, as they come; then their events in order.
+
+    Args:
+        needs: of the walks (`walk.Walk.needs`).
+        compiled: whether kernels run compiled.
+    """
+
+    def __init__(self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False) -> None:
+        self.compiled = compiled
+        self.layouts = layouts(needs)
+        self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
+        self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
+        self._added = 0
+        self._small = dict.fromkeys(self.layouts, 0)
+        """The last parts with few rows."""
+
+    def prepare(self, source: int, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+        """Return what is kept of rows, and what is kept of some of them. Any thread may do that.
+
+        Args:
+            source: one of `events.SOURCES`.
+            rows: with the columns `layouts[source].base`, as far as they are there; texts may be dictionaries.
+        """
+        layout = self.layouts[source]
+        rows = _completed(source, rows, layout.base)
+        if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
+            rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
+        rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
+        leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
+        if layout.words is None:
+            return leading, None
+        there = pc.is_in(rows["what"], value_set=layout.words)
+        further = encoded(rows.select(list(layout.further)).filter(there))
+        number = np.cumsum(there.to_numpy()) - 1
+        place = pa.array(number, pa.int32(), mask=~there.to_numpy())
+        return leading.append_column(_PLACE, place), further
+
+    def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
+        """Keep what was prepared of rows."""
+        leading, further = prepared
+        if not len(leading):
+            return
+        if further is not None:
+            self._further[source].append(further)
+        self._parts[source].append(leading)
+        self._join(source, len(leading))
+        self._added += len(leading)
+        if self._added > TRIM:
+            self._added = 0
+            pa.default_memory_pool().release_unused()
+
+    def _join(self, source: int, rows: int) -> None:
+        """Make one part of the last small ones: columns of the dissector share memory with others that nobody wants."""
+        self._small[source] = 0 if rows >= PART else self._small[source] + 1
+        small = self._small[source]
+        parts, further = self._parts[source][-small:], self._further[source][-small:]
+        if not small or sum(map(len, parts)) < PART:
+            return
+        if further:
+            parts = _placed(parts, further)
+            self._further[source][-small:] = [joined(further)]
+        self._parts[source][-small:] = [joined(parts)]
+        self._small[source] = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(len(part) for parts in self._parts.values() for part in parts)
+
+    def parts(self, source: int) -> list[pa.Table]:
+        """Return what was kept of the rows of a source, in parts."""
+        return self._parts[source]
+
+    def sorted(self) -> Sorted:
+        """Return all rows as sorted events. Nothing is left here."""
+        tables = {}
+        for source in self.layouts:
+            parts, further = self._parts[source], self._further[source]
+            self._parts[source], self._further[source] = [], []
+            if parts:
+                if further:
+                    parts = _placed(parts, further)
+                tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
+                pa.default_memory_pool().release_unused()
+        return Sorted(tables, self.compiled)
+
+
+_PLACE = "__place"
+"""Row of `further`, null for rows that are not in it."""
+
+
+def _completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Columns that a table lacks are null."""
+    there = set(rows.column_names)
+    fields = schema(ev.SOURCES[source])
+    made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]
+    extra = [name for name in ("is_partial", "windows", "numbered_by") if name in there and name not in columns]
+    return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
+
+
+def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:
+    """Parts whose places count from the first row of all `further`."""
+    made, before = [], 0
+    for part, more in zip(parts, further, strict=True):
+        at = part.column_names.index(_PLACE)
+        place = pc.add(part[_PLACE], pa.scalar(before, pa.int32()))
+        made.append(part.set_column(at, _PLACE, place))
+        before += len(more)
+    return made
+
+
+def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
+    """One table of all parts, its columns in one piece each, indices narrow; the parts are let go."""
+    names, fields = parts[0].column_names, parts[0].schema
+    columns = []
+    for at, name in enumerate(names):
+        column = pa.chunked_array([chunk for part in parts for chunk in part[name].chunks], fields.field(at).type)
+        whole = column.combine_chunks()
+        columns.append(_narrow(whole) if narrow else whole)
+        for number, part in enumerate(parts):
+            parts[number] = part.drop_columns(name) if part.num_columns > 1 else part
+    return pa.table(columns, names=names)
+
+
+def _narrow(column: pa.Array) -> pa.Array:
+    """Return a column of which a dictionary's indices have no more bytes than they need."""
+    if not pa.types.is_dictionary(column.type) or isinstance(column, pa.ChunkedArray):
+        return column
+    size = len(column.dictionary)
+    kind = pa.int8() if size < 1 << 7 else pa.int16() if size < 1 << 15 else pa.int32()
+    return pa.DictionaryArray.from_arrays(column.indices.cast(kind), column.dictionary)
+
+
+@kernel
+def place(dense: Array, starts: Array, by: Array) -> None:
+    """Sort rows by counting.
+
+    Args:
+        dense: number of each row's connection; -1 for rows that are left out.
+        starts: where the rows of each connection begin in `by`; changed.
+        by: written: rows by connection, each in the order in which they were.
+    """
+    for i in range(len(dense)):
+        connection = dense[i]
+        if connection >= 0:
+            by[starts[connection]] = i
+            starts[connection] += 1
+
+
+class _Source(NamedTuple):
+    rows: pa.Table
+    """Without `connection_id` and the column by which they are sorted: both are in `keys`."""
+    further: pa.Table | None
+    by: Any
+    """Rows in their order (int32)."""
+    keys: Any
+    """Of these, connection and order as one number (int64)."""
+
+
+class Sorted:
+    """Events of rows in memory, in their order.
+
+    Args:
+        tables: by source, rows and what is kept of some of them; emptied.
+        compiled: whether kernels run compiled.
+    """
+
+    def __init__(self, tables: dict[int, tuple[pa.Table, pa.Table | None]], compiled: bool = False) -> None:
+        self._compiled = compiled
+        found = [pc.unique(rows["connection_id"]) for rows, _ in reversed(tables.values())]
+        self._identities = pa.chunked_array(found, pa.int64()).unique().drop_null()
+        highest = [pc.max(rows[_ORDER[source]]).as_py() or 0 for source, (rows, _) in tables.items() if _ORDER[source]]
+        self._shift = (max([0, *highest]) + 1).bit_length()
+        self._sources: dict[int, _Source] = {}
+        for source in list(tables):
+            rows, further = tables.pop(source)
+            by, keys = self._sorted(source, rows)
+            self._sources[source] = _Source(rows.drop_columns(list(_IN_KEYS[source])), further, by, keys)
+
+    def __len__(self) -> int:
+        return sum(len(source.by) for source in self._sources.values())
+
+    def _sorted(self, source: int, rows: pa.Table) -> tuple[Any, Any]:
+        dense = pc.index_in(rows["connection_id"], value_set=self._identities)
+        connection = dense.fill_null(-1).to_numpy()
+        key = np.zeros(len(rows), np.int64)
+        if _ORDER[source]:
+            key = rows[_ORDER[source]].fill_null(-1).to_numpy() + 1
+            connection = np.where(key == 0, np.int32(-1), connection)
+        counts = np.bincount(connection[connection >= 0], minlength=len(self._identities))
+        by = np.empty(int(counts.sum()), np.int32)
+        call(place, self._compiled, connection, np.cumsum(counts) - counts, by)
+        key |= connection.astype(np.int64) << self._shift
+        keys = key[by]
+        if (keys[1:] < keys[:-1]).any():
+            again = np.argsort(keys, kind="stable")
+            by, keys = by[again], keys[again]
+        return by, keys
+
+    def batches(self, size: int = BATCH) -> Iterator[Events]:
+        """Yield all events in batches of this many at most."""
+        for events in self._chunks(size):
+            if len(events) <= size:
+                yield events
+                continue
+            for first in range(0, len(events), size):
+                yield events.slice(first, size)
+
+    def _chunks(self, size: int) -> Iterator[Events]:
+        sources = [(number, source) for number, source in self._sources.items() if len(source.by)]
+        if not sources:
+            return
+        step = max(CHUNK // (2 * len(sources)), 1)
+        borders = np.unique(np.concatenate([source.keys[step::step] for _, source in sources]))
+        borders = np.append(borders, np.iinfo(np.int64).max)
+        ends = np.stack([np.searchsorted(source.keys, borders) for _, source in sources])
+        total, taken = ends.sum(0), 0
+        begin = np.zeros(len(sources), np.int64)
+        for at in range(len(borders)):
+            if at == len(borders) - 1 or total[at + 1] - taken > max(size, CHUNK):
+                yield self._merged(sources, begin, ends[:, at])
+                begin, taken = ends[:, at], int(total[at])
+
+    def _merged(self, sources: list[tuple[int, _Source]], begin: Any, end: Any) -> Events:
+        tables, keys, kinds, row = {}, [], [], []
+        for (number, source), first, last in zip(sources, begin.tolist(), end.tolist(), strict=True):
+            if first == last:
+                continue
+            tables[number] = self._taken(number, source, first, last)
+            keys.append(source.keys[first:last])
+            kinds.append(np.full(last - first, number, np.int8))
+            row.append(np.arange(last - first))
+        kind = np.concatenate(kinds)
+        by = np.argsort(np.concatenate(keys), kind="stable")  # sources are in the order of their ranks
+        return Events(tables, kind[by], np.concatenate(row)[by])
+
+    def _taken(self, number: int, source: _Source, first: int, last: int) -> pa.Table:
+        """Some rows in their order, with all their columns."""
+        rows = source.rows.take(pa.array(source.by[first:last]))
+        if source.further is not None:
+            more = source.further.take(rows[_PLACE].combine_chunks())
+            rows = rows.drop_columns(_PLACE)
+            for name in more.column_names:
+                rows = rows.append_column(name, more[name])
+        keys = source.keys[first:last]
+        rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
+        if _ORDER[number]:
+            rows = rows.append_column(_ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
+        return decoded(rows)
+
+
+_ORDER = {ev.CONNECTIONS: "", ev.ANOMALIES: "frame_no", ev.FRAMES: "frame_no", ev.STREAM_FRAMES: "frame_no",
+          ev.MESSAGES: "order"}  # fmt: skip
+"""The column by which rows of a connection are sorted."""
+_IN_KEYS = {
+    source: tuple(dict.fromkeys(("connection_id", *([name] if name else ())))) for source, name in _ORDER.items()
+}
+
+
+def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = False) -> Iterator[pa.Table]:
+    """Yield rows sorted by these columns, in batches; the parts are let go.
+
+    Args:
+        order: numbers, booleans or texts; the first one tells nearly all rows apart or is a digest.
+        parts: rows; texts may be dictionaries.
+        compiled: whether kernels run compiled.
+    """
+    if not parts:
+        return
+    rows = joined([encoded(part) for part in parts], narrow=True)
+    parts.clear()
+    by = _order_of([rows[name] for name in order])
+    for first in range(0, len(by), CHUNK):
+        yield decoded(rows.take(pa.array(by[first : first + CHUNK])))
+
+
+def _order_of(columns: Sequence[pa.ChunkedArray]) -> Any:
+    """Return the positions of rows in the order of these columns, nulls first."""
+    ranks = [_ranks(column) for column in columns]
+    by = np.arange(len(ranks[0]))
+    if len(ranks) > 1:
+        # The second column, mostly a time, mostly grows already; ties behind it are rare, and sorted by themselves.
+        by = np.argsort(ranks[1], kind="stable")
+    by = by[np.argsort(ranks[0][by], kind="stable")]
+    same = np.ones(max(len(by) - 1, 0), bool)
+    for rank in ranks[:2]:
+        same &= rank[by[1:]] == rank[by[:-1]]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False)) if len(by) else by
+    if len(tied):
+        among = by[tied]
+        by[tied] = among[np.lexsort([rank[among] for rank in reversed(ranks)])]
+    return by
+
+
+def _ranks(column: pa.ChunkedArray) -> Any:
+    """Return numbers that sort as the values of a column do."""
+    if pa.types.is_dictionary(column.type):
+        column = column.combine_chunks()
+        values = column.dictionary
+        rank = np.empty(len(values) + 1, np.int64)
+        rank[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
+        rank[-1] = -1
+        return rank[column.indices.fill_null(len(values)).to_numpy()]
+    if column.null_count:
+        column = column.fill_null(-1)
+    return column.to_numpy().astype(np.int64, copy=False)

@@ -1,0 +1,139 @@
+"""Which statistics there are, and how their walks hang together. Engines know nothing else of them.
+
+- Walks over connections see all events of one connection after the other, perhaps behind a stage that changes them.
+- Walks over keys see rows that walks over connections yielded under a name of their own, or messages with their keys
+  (KEYED), brought together and sorted by columns.
+- Latencies and failures are added up from rows as they come, in partial results that merge.
+
+To add a walk, add a line to OVER_CONNECTIONS or OVER_KEYS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.confirms import Confirms
+from amqpscope.pipelines.walks.events import MESSAGES, Events
+from amqpscope.pipelines.walks.transits import HOUR_NS, Transits
+from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
+
+__all__ = ["HOUR_NS", "KEYED", "METRICS", "OVER_CONNECTIONS", "OVER_KEYS", "TABLES", "Chain", "OverKeys", "chains"]
+
+KEYED = "keyed messages"
+"""Rows of `keys.keyed`, of all messages."""
+
+
+class Stage(Protocol):
+    """What stands before a walk and changes its events."""
+
+    @property
+    def needs(self) -> Mapping[int, Needs]:
+        """What it wants."""
+
+    def feed(self, events: Events) -> Iterator[Events]:
+        """Take a batch; yield what is certain of this and of earlier ones."""
+        ...
+
+    def finish(self) -> Iterator[Events]:
+        """Yield what is held back; nothing follows."""
+        ...
+
+
+class KeyedWalk(Protocol):
+    """A pass over sorted rows that are no events."""
+
+    def feed(self, rows: pa.Table) -> Iterator[Rows]:
+        """Walk over a batch."""
+        ...
+
+    def finish(self) -> Iterator[Rows]:
+        """Yield rows of all that still waits."""
+        ...
+
+
+class OverConnections(NamedTuple):
+    """A walk over connections.
+
+    Attributes:
+        walk: makes it; called with whether kernels run compiled.
+        before: makes the stage before it.
+    """
+
+    walk: Callable[..., Walk]
+    before: Callable[..., Stage] | None = None
+
+
+class OverKeys(NamedTuple):
+    """A walk over keys.
+
+    Attributes:
+        of: name of the rows that it walks over.
+        tables: tables that it writes.
+        schema: of these rows.
+        key: columns by which rows are brought together.
+        order: columns by which they are sorted, the key first.
+        walk: makes it; called with whether kernels run compiled, and `--transit-window`.
+    """
+
+    of: str
+    tables: tuple[str, ...]
+    schema: pa.Schema
+    key: tuple[str, ...]
+    order: tuple[str, ...]
+    walk: Callable[[bool, int], KeyedWalk]
+
+
+OVER_CONNECTIONS: tuple[OverConnections, ...] = (OverConnections(Confirms),)
+OVER_KEYS: tuple[OverKeys, ...] = (
+    OverKeys(
+        KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
+        lambda compiled, window_ns: Transits(window_ns, compiled=compiled),
+    ),
+)  # fmt: skip
+METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
+"""Tables with latencies, and the metric that each is."""
+TABLES = (
+    "confirms", "settlements", "rpcs", "transits", "flow_control", "heartbeats", "stream_credit", "stream_deliveries",
+    "channel_errors", "failures", "latency_buckets", "latency_summary",
+)  # fmt: skip
+"""Tables of statistics, as far as they are declared."""
+READ_WITH: dict[int, Needs] = {MESSAGES: Needs(("body_size",))}
+"""What engines themselves want."""
+
+
+class Chain:
+    """A walk and the stage before it, if there is one."""
+
+    def __init__(self, member: OverConnections, compiled: bool = False) -> None:
+        self.walk = member.walk(compiled)
+        self.stage = member.before(compiled) if member.before else None
+
+    @property
+    def needs(self) -> list[Mapping[int, Needs]]:
+        """What both want."""
+        return [self.walk.needs, *([self.stage.needs] if self.stage else ())]
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch."""
+        for each in self.stage.feed(events) if self.stage else (events,):
+            yield from self.walk.feed(each)
+
+    def finish(self) -> Iterator[Rows]:
+        """Yield rows of all that still waits."""
+        for each in self.stage.finish() if self.stage else ():
+            yield from self.walk.feed(each)
+        yield from self.walk.finish()
+
+
+def chains(compiled: bool = False) -> list[Chain]:
+    """Return all walks over connections, fresh."""
+    return [Chain(member, compiled) for member in OVER_CONNECTIONS]
+
+
+def needs_of(walks: Sequence[Chain]) -> list[Mapping[int, Any]]:
+    """Return what these walks and the engine want of events."""
+    return [*(needs for chain in walks for needs in chain.needs), READ_WITH]
