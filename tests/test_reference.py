@@ -547,14 +547,14 @@ def test_requests_pair_first_in_first_out(read: Any) -> None:
 def test_requests_that_fail(read: Any) -> None:
     tape = Tape().opened().opened(2).client(commands.Queue.Declare(queue="x", passive=True))
     tape.client(commands.Tx.Select(), channel=2).client(commands.Queue.Purge(queue="x"))
-    tape.server(channel_close(404)).client(commands.Queue.Delete(queue="y"))
+    tape.server(commands.Channel.Close(404, "NOT_FOUND", 50, 10)).client(commands.Queue.Delete(queue="y"))
     tape.client(commands.Channel.CloseOk()).client(connection_close(200), channel=0)
     tape.server(connection_close(320), channel=0).client(commands.Connection.CloseOk(), channel=0)
     rows = reference.rpcs(read(tape))[2:]
     assert pick(rows, "request", "from_client", "response", "outcome", "reply_code", "latency_ns", "ended_by") == [
         ("queue.declare", True, "channel.close", "error", 404, 3 * MS, None),
-        ("tx.select", True, "connection.close", "error", 320, 6 * MS, None),
-        ("queue.purge", True, None, "none", None, None, "channel-close"),  # the close is about the request before
+        ("tx.select", True, None, "none", None, None, "connection-close"),  # the close names no method
+        ("queue.purge", True, None, "none", None, None, "channel-close"),  # the close names another
         ("channel.close", False, "channel.close-ok", "ok", None, 2 * MS, None),
         ("queue.delete", True, None, "none", None, None, "discarded"),
         ("connection.close", True, None, "none", None, None, "capture-end"),

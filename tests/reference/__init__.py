@@ -33,9 +33,10 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - `queue` is what the consume or get said. `no-ack` deliveries have no settle time and no latency; `multiple` is false
   for a reject, `requeue` null for an ack.
 - Requests of the server (connection.start, tune, channel.close ...) are rows of `rpcs`, too. A peer's close with a
-  reply code other than 200 is the error of the oldest request of the other side that waits on each channel it closes,
-  but a close does not fail a close of the same. The other requests there, and what was sent behind, have the outcome
-  `none`. Closes that are not answered wait until the connection ends.
+  reply code other than 200 is the error of the oldest open request of the other side that is of the method that it
+  names by class and method; a close of the connection only where one channel alone has such. All other requests that
+  are open then, and what was sent behind, have the outcome `none`. Closes that are not answered wait until the
+  connection ends.
 - `flow_control.side` is the side that makes the other wait. An interval ends with its cause, the cancel, the close or
   the end of the connection; at the capture's end `end_ts_ns` stays null. Full windows begin with the last frame of
   the delivery that fills them; consumers are counted one by one, and besides all of a channel together when a global

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tests.reference.amqp import ALL_METHODS, ENDS, Row, by_connection, messages, method_name, place
+from tests.reference.amqp import ALL_METHODS, ENDS, METHODS, Row, by_connection, messages, method_name, place
 
 Epoch = tuple[int, int]  # channel and channel_epoch of one connection
 NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
@@ -255,11 +255,10 @@ def _rpcs_of(group: list[Row]) -> list[Row]:
                 break
         reply_code = frame["args"].get("reply_code")
         if method in CLOSES and reply_code not in (None, 200):
-            for epoch in {epoch_of(row) for row in waiting}:
-                refused = _refused(waiting, epoch, frame)
-                if refused and _first_close(group, epoch, from_client) is frame:
-                    _respond(refused, frame, "error", reply_code)
-                    waiting.remove(refused)
+            refused = _refused(waiting, group, frame)
+            if refused:
+                _respond(refused, frame, "error", reply_code)
+                waiting.remove(refused)
         if method in ANSWERS and not frame["args"].get("no_wait"):
             row = place(frame) | {"from_client": from_client, "request": method, "response": None}
             row |= {f"request_{name}": frame[name] for name in ENDS} | {"frame_no": frame["frame_no"]}
@@ -282,13 +281,16 @@ def _first_close(group: list[Row], epoch: Epoch, by_client: bool) -> Row:
     return next(frame for frame in group if frame["from_client"] == by_client and _closes(frame, epoch))
 
 
-def _refused(waiting: list[Row], epoch: Epoch, close: Row) -> Row | None:
-    """The request that a close is about: the channel's oldest of the other side, and never a close of the same."""
+def _refused(waiting: list[Row], group: list[Row], close: Row) -> Row | None:
+    """The request that a close names by class and method: the oldest of the other side, where one channel has such."""
+    named = METHODS.get(close["args"]["class_id"] << 16 | close["args"]["method_id"])
+    oldest: dict[Epoch, Row] = {}
     for row in waiting:
-        asked = epoch_of(row) == epoch and row["from_client"] != close["from_client"] and _closes(close, epoch)
-        if asked and row["request"] not in (close["method"], "connection.close"):
-            return row
-    return None
+        epoch = epoch_of(row)
+        asked = row["request"] == named and row["from_client"] != close["from_client"] and _closes(close, epoch)
+        if asked and _first_close(group, epoch, close["from_client"]) is close:
+            oldest.setdefault(epoch, row)
+    return next(iter(oldest.values())) if len(oldest) == 1 else None
 
 
 def _respond(row: Row, frame: Row, outcome: str, reply_code: int | None) -> None:
