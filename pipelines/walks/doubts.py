@@ -1,0 +1,276 @@
+"""Pairs that a gap makes doubtful: what can be known of answers that were held (`requests` says how)."""
+
+from __future__ import annotations
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.walks.channels import ANSWERED
+from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, first_gap
+from amqpscope.pipelines.walks.open_requests import (
+    CH,
+    DROPPED,
+    HEAP,
+    LOST,
+    NO,
+    NONE,
+    ONCE,
+    QU,
+    State,
+    emit,
+    free_node,
+    pop,
+    unanswered,
+)  # fmt: skip
+
+TRUST = 2
+"""So many requests answered before the next of their kind show that a side asks one at a time."""
+LOOKED_AT = 256
+"""Requests among which that of an answer is looked for by what both say."""
+
+
+@kernel
+def trusted(heap: Array, side: int) -> bool:
+    """Whether a side asks one at a time, as far as was seen."""
+    return heap[HEAP.PIPELINED_SERVER + side] == 0 and heap[HEAP.ALONE_SERVER + side] >= TRUST
+
+
+@kernel
+def differ(key: int, other: int) -> bool:
+    """Whether a request and an answer cannot belong together."""
+    return key != 0 and other not in (0, key)
+
+
+@kernel
+def may_lack_requests(
+    conn: Array, gaps: Array, channels: Array, slot: int, side: int, behind: int, before: int
+) -> bool:
+    """Whether requests of a side may be missing between two frames; certain once a later frame of it was seen."""
+    row = first_gap(conn, gaps, side, behind)
+    return (row >= 0 and gaps[row, GAP_SINCE] < before) or channels[slot, CH.CUT_SERVER + side] > behind
+
+
+@kernel
+def may_be_last(conn: Array, queues: Array, q: int, frame: int) -> bool:
+    """Whether requests may be missing before a frame, for no later frame of that side was seen that would show it."""
+    return queues[q, QU.KIND] >= ONCE and conn[CONN.LAST_SERVER + queues[q, QU.SIDE]] < frame
+
+
+@kernel
+def is_doubtful(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
+    """Whether the answer to the oldest request may be missing."""
+    oldest = queues[q, QU.SKIP_FRAME] if queues[q, QU.SKIP] > 0 else nodes[queues[q, QU.HEAD], NO.FRAME]
+    behind = max(oldest, queues[q, QU.ALIGNED])
+    other = 1 - queues[q, QU.SIDE]
+    return first_gap(conn, gaps, other, behind) >= 0 or channels[slot, CH.CUT_SERVER + other] > behind
+
+
+@called
+def drop_held(state: State, q: int) -> None:
+    """Nobody will know whose answers these are."""
+    _, _, _, _, queues, nodes, heap, _ = state
+    while queues[q, QU.HELD] > 0:
+        node = queues[q, QU.HELD_HEAD]
+        emit(state, NONE, nodes[node, NO.ID], DROPPED, NONE, NONE, 1)
+        queues[q, QU.HELD_HEAD] = nodes[node, NO.NEXT]
+        queues[q, QU.HELD] -= 1
+        free_node(nodes, heap, node)
+
+
+@called
+def give_up(state: State, slot: int, q: int) -> None:
+    """Nobody will know which of these requests were answered: the queue is LOST."""
+    _, _, _, _, queues, nodes, heap, _ = state
+    slack = queues[q, QU.COUNT] - queues[q, QU.HELD]
+    if slack < 0 or queues[q, QU.SKIP] > 0 or queues[q, QU.STATE] == LOST:
+        slack = NONE
+    queues[q, QU.SLACK] = slack
+    queues[q, QU.STATE] = LOST
+    queues[q, QU.SKIP] = 0
+    drop_held(state, q)
+    while queues[q, QU.COUNT] > 0:
+        unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
+        pop(queues, nodes, heap, q)
+
+
+@called
+def resolve(state: State, slot: int, q: int) -> None:
+    """Decide about answers that are held, as far as can be: when the next is asked, or at the end."""
+    conn, gaps, _, channels, queues, nodes, heap, _ = state
+    side = queues[q, QU.SIDE]
+    if queues[q, QU.HELD] == queues[q, QU.TRIED] and not trusted(heap, side):
+        return  # there is nothing new
+    oldest = nodes[queues[q, QU.HEAD], NO.FRAME]
+    newest = nodes[queues[q, QU.HELD_TAIL], NO.FRAME]
+    lacking = may_lack_requests(conn, gaps, channels, slot, side, oldest, newest) or may_be_last(
+        conn, queues, q, newest
+    )
+    if queues[q, QU.COUNT] == queues[q, QU.HELD] and not lacking and nothing_lost(queues, nodes, q):
+        while queues[q, QU.HELD] > 0:
+            if nodes[queues[q, QU.HELD_HEAD], NO.ASKED] > nodes[queues[q, QU.HEAD], NO.FRAME]:
+                heap[HEAP.PIPELINED_SERVER + side] = 1
+            pair(state, q)
+        return
+    if trusted(heap, side):
+        if one_at_a_time(state, slot, q):
+            take_newest(state, slot, q)
+            return
+        heap[HEAP.PIPELINED_SERVER + side] = 1
+    if not lacking:
+        recognise(state, slot, q)
+    queues[q, QU.TRIED] = queues[q, QU.HELD]
+
+
+@called
+def pair(state: State, q: int) -> None:
+    """The oldest answer that is held is the oldest request's."""
+    _, _, _, _, queues, nodes, heap, _ = state
+    request = queues[q, QU.HEAD]
+    held = queues[q, QU.HELD_HEAD]
+    emit(state, nodes[request, NO.ID], nodes[held, NO.ID], ANSWERED, NONE, nodes[request, NO.NOTE], 1)
+    queues[q, QU.HELD_HEAD] = nodes[held, NO.NEXT]
+    queues[q, QU.HELD] -= 1
+    free_node(nodes, heap, held)
+    pop(queues, nodes, heap, q)
+
+
+@called
+def drop_one(state: State, q: int) -> None:
+    """Nobody will know whose the oldest answer is that is held."""
+    _, _, _, _, queues, nodes, heap, _ = state
+    held = queues[q, QU.HELD_HEAD]
+    emit(state, NONE, nodes[held, NO.ID], DROPPED, NONE, NONE, 1)
+    queues[q, QU.HELD_HEAD] = nodes[held, NO.NEXT]
+    queues[q, QU.HELD] -= 1
+    free_node(nodes, heap, held)
+
+
+@called
+def give_up_one(state: State, slot: int, q: int) -> None:
+    """Nobody will know what became of the oldest request."""
+    _, _, _, _, queues, nodes, heap, _ = state
+    unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
+    pop(queues, nodes, heap, q)
+
+
+@called
+def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
+    """Whether as many answers as requests can belong together one by one."""
+    request = queues[q, QU.HEAD]
+    held = queues[q, QU.HELD_HEAD]
+    for _ in range(queues[q, QU.HELD]):
+        early = nodes[held, NO.ORDINAL] < nodes[request, NO.ORDINAL]
+        if early or differ(nodes[request, NO.KEY], nodes[held, NO.KEY]):
+            return False
+        request = nodes[request, NO.NEXT]
+        held = nodes[held, NO.NEXT]
+    return True
+
+
+@called
+def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, behind: int, before: int) -> bool:
+    """Whether the answer to a request of a side may be missing between two frames."""
+    row = first_gap(conn, gaps, 1 - side, behind)
+    cut = nodes[request, NO.CUT_FRAME]
+    return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > behind and cut < before)
+
+
+@called
+def one_at_a_time(state: State, slot: int, q: int) -> bool:
+    """Whether each request may have been answered before the next was asked, and once."""
+    conn, gaps, _, channels, queues, nodes, _, _ = state
+    side = queues[q, QU.SIDE]
+    request = queues[q, QU.HEAD]
+    held = queues[q, QU.HELD_HEAD]
+    left = queues[q, QU.HELD]
+    for _ in range(queues[q, QU.COUNT]):
+        frame = nodes[request, NO.FRAME]
+        following = nodes[request, NO.NEXT]
+        answers = 0
+        while left > 0 and nodes[held, NO.ORDINAL] == nodes[request, NO.ORDINAL]:
+            answers += 1
+            if answers > 1 and not may_lack_requests(conn, gaps, channels, slot, side, frame, nodes[held, NO.FRAME]):
+                return False
+            held = nodes[held, NO.NEXT]
+            left -= 1
+        if answers == 0 and following >= 0:
+            behind = max(frame, queues[q, QU.ALIGNED])
+            if not may_lack_answer(conn, gaps, nodes, side, request, behind, nodes[following, NO.FRAME]):
+                return False
+        request = following
+    return True
+
+
+@called
+def take_newest(state: State, slot: int, q: int) -> None:
+    """Each answer is the newest request's before it; the last request may still be open."""
+    conn, gaps, _, channels, queues, nodes, _, _ = state
+    side = queues[q, QU.SIDE]
+    while queues[q, QU.HELD] > 0:
+        request = queues[q, QU.HEAD]
+        held = queues[q, QU.HELD_HEAD]
+        if nodes[held, NO.ORDINAL] > nodes[request, NO.ORDINAL]:
+            give_up_one(state, slot, q)
+            continue
+        frame = nodes[request, NO.FRAME]
+        answered = nodes[held, NO.FRAME]
+        ordinal = nodes[request, NO.ORDINAL]
+        lacking = may_lack_requests(conn, gaps, channels, slot, side, frame, answered)
+        lacking = lacking or may_be_last(conn, queues, q, answered)
+        of_another = lacking and may_lack_answer(conn, gaps, nodes, side, request, frame, answered)
+        if of_another or differ(nodes[request, NO.KEY], nodes[held, NO.KEY]):
+            give_up_one(state, slot, q)
+            drop_one(state, q)
+        else:
+            pair(state, q)
+        while queues[q, QU.HELD] > 0 and nodes[queues[q, QU.HELD_HEAD], NO.ORDINAL] == ordinal:
+            drop_one(state, q)
+
+
+@called
+def recognise(state: State, slot: int, q: int) -> None:
+    """Take answers for those requests that they alone can be of, by what both say; then by turn up to the next gap."""
+    conn, gaps, _, _, queues, nodes, _, _ = state
+    held = queues[q, QU.HELD_HEAD]
+    passed = 0
+    for _ in range(queues[q, QU.HELD]):
+        frame = nodes[held, NO.FRAME]
+        following = nodes[held, NO.NEXT]
+        before = place_of(conn, gaps, queues, nodes, q, held, passed)
+        if before < 0:
+            passed += 1
+        else:
+            for _ in range(before):
+                give_up_one(state, slot, q)
+            for _ in range(passed):
+                drop_one(state, q)
+            passed = 0
+            pair(state, q)
+            queues[q, QU.ALIGNED] = frame
+        held = following
+
+
+@called
+def place_of(conn: Array, gaps: Array, queues: Array, nodes: Array, q: int, held: int, passed: int) -> int:
+    """How many open requests are before the one that an answer belongs to; -1 where that is not known."""
+    if queues[q, QU.COUNT] == 0:
+        return NONE
+    key = nodes[held, NO.KEY]
+    asked = nodes[held, NO.ORDINAL]
+    request = queues[q, QU.HEAD]
+    aligned = queues[q, QU.ALIGNED]
+    if passed == 0 and aligned >= 0 and nodes[request, NO.ORDINAL] <= asked and not differ(nodes[request, NO.KEY], key):
+        since = max(aligned, nodes[request, NO.FRAME])
+        if not may_lack_answer(conn, gaps, nodes, queues[q, QU.SIDE], request, since, nodes[held, NO.FRAME]):
+            return 0
+    place = NONE
+    number = 0
+    while key != 0 and request >= 0 and nodes[request, NO.ORDINAL] <= asked:
+        if not differ(nodes[request, NO.KEY], key):
+            if place >= 0:
+                return NONE
+            place = number
+        number += 1
+        if number > LOOKED_AT:
+            return NONE
+        request = nodes[request, NO.NEXT]
+    return place

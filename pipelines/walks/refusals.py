@@ -1,0 +1,96 @@
+"""Closes as answers: a channel.close or connection.close is an error of the request that it names, if any."""
+
+from __future__ import annotations
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called
+from amqpscope.pipelines.walks.connection import CONN
+from amqpscope.pipelines.walks.doubts import is_doubtful
+from amqpscope.pipelines.walks.open_requests import (
+    CH,
+    HEAP,
+    LOST,
+    NO,
+    NONE,
+    QU,
+    REFUSED,
+    State,
+    cut_frame,
+    emit,
+    find_queue,
+    pop,
+)
+
+
+@called
+def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool, named: int, identity: int) -> None:
+    """A channel.close or connection.close, before it is asked.
+
+    Args:
+        state: see `open_requests`.
+        slot: its channel.
+        side: who closes.
+        frame: its frame.
+        ts: its time.
+        whole: it closes the connection.
+        named: kind of the request that it is an error of; -1 for none.
+        identity: the event's id.
+    """
+    conn, gaps, _, channels, queues, nodes, heap, _ = state
+    first = slot
+    behind = slot + 1
+    if whole:
+        first = 0
+        behind = heap[HEAP.CHANNELS]
+        if conn[CONN.SERVER_CLOSE + side] != frame:
+            return
+    elif channels[slot, CH.CLOSE_SERVER + side] >= 0:
+        return
+    else:
+        channels[slot, CH.CLOSE_SERVER + side] = frame
+        channels[slot, CH.CLOSE_SERVER_TS + side] = ts
+        if conn[CONN.SERVER_CLOSE + side] >= 0:
+            return
+    if named < 0:
+        return
+    refused = NONE
+    candidates = 0
+    doubtful = 0
+    for each in range(first, behind):
+        q = candidate(channels, queues, each, named, side, whole)
+        if q >= 0:
+            candidates += 1
+            certain = queues[q, QU.COUNT] > 0 and queues[q, QU.HELD] == 0 and queues[q, QU.SKIP] == 0
+            if certain and not is_doubtful(conn, gaps, channels, queues, nodes, each, q):
+                refused = q
+            else:
+                doubtful += 1
+    if refused >= 0 and doubtful > 0:  # it would be this one's error if the others' answers are lost
+        for each in range(first, behind):
+            q = candidate(channels, queues, each, named, side, whole)
+            if q >= 0 and queues[q, QU.COUNT] > 0 and nodes[queues[q, QU.HEAD], NO.CUT_FRAME] < 0:
+                nodes[queues[q, QU.HEAD], NO.CUT_FRAME] = frame
+                nodes[queues[q, QU.HEAD], NO.CUT_TS] = ts
+    if candidates == 1 and refused >= 0:
+        head = queues[refused, QU.HEAD]
+        emit(state, nodes[head, NO.ID], identity, REFUSED, NONE, nodes[head, NO.NOTE], 0)
+        pop(queues, nodes, heap, refused)
+
+
+@called
+def candidate(channels: Array, queues: Array, slot: int, named: int, side: int, whole: bool) -> int:
+    """The queue of a channel that a side's close may be about; -1 for none."""
+    if whole and (channels[slot, CH.CLOSE_SERVER + side] >= 0 or channels[slot, CH.REOPENED] >= 0):
+        return NONE
+    q = find_queue(channels, queues, slot, named, 1 - side)
+    return q if q >= 0 and (queues[q, QU.COUNT] > 0 or queues[q, QU.STATE] == LOST) else NONE
+
+
+@called
+def close_missing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool) -> None:
+    """A close of a side that may be the error of any request that is open: it, or what it says of that, is missing."""
+    _, _, _, channels, _, _, heap, _ = state
+    if channels[slot, CH.CUT_SERVER + side] < 0:
+        for each in range(heap[HEAP.CHANNELS] if whole else 0):
+            cut_frame(state, each, side, frame, ts)
+    cut_frame(state, slot, side, frame, ts)

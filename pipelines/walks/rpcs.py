@@ -1,0 +1,269 @@
+"""The table `rpcs`: synchronous requests of AMQP 0-9-1 and of streams, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope import spec
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.walks import requests
+from amqpscope.pipelines.walks.channels import ENDED_BY
+from amqpscope.pipelines.walks.digests import hashed
+from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.names import NO_NAME, Names
+from amqpscope.pipelines.walks.open_requests import CH, DROPPED, FO, HEAP, NO, NONE, REFUSED, State
+from amqpscope.pipelines.walks.requests import KINDS, NAMED, ROLES, UNKNOWN, Requests
+from amqpscope.pipelines.walks.rows import Waiting
+from amqpscope.pipelines.walks.rpc_frames import AR, finish, walk
+from amqpscope.pipelines.walks.store import pack, unpack
+from amqpscope.pipelines.walks.stream_requests import ANSWERED_ALWAYS, StreamRequests
+from amqpscope.pipelines.walks.stream_requests import ROLES as STREAM_ROLES
+from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
+
+VERSION = 1
+_DECLARE, _DECLARE_OK = what(FRAMES, "queue.declare"), what(FRAMES, "queue.declare-ok")
+_CLOSES = (what(FRAMES, "channel.close"), what(FRAMES, "connection.close"))
+_NAMED, _NAMED_KINDS = (np.array(each, np.int64) for each in zip(*sorted(NAMED.items()), strict=True))
+_KEYS = {
+    "queue": ("queue.declare", "queue.declare-ok"),
+    "consumer_tag": ("basic.consume", "basic.consume-ok", "basic.cancel", "basic.cancel-ok"),
+}
+"""Columns that say the same in a request and its answer."""
+_WITH_QUEUE = tuple(
+    what(FRAMES, method.full_name)
+    for method in spec.load().methods
+    if (method.responses or method.full_name == "queue.declare-ok") and any(f.name == "queue" for f in method.fields)
+)
+_EXTRA = ("no_wait", "reply_code", "class_id", "method_id", "queue", "consumer_tag", "reply_text")
+_FRAME_COLUMNS = (
+    "connection_id", "channel", "channel_epoch", "from_client", "method", "frame_no", "ts_ns", "capture", "packet",
+    "reply_code", "reply_text", "queue",
+)  # fmt: skip
+_STREAM_COLUMNS = (
+    "connection_id", "from_client", "command", "frame_no", "ts_ns", "capture", "packet", "response_code",
+    "closing_code", "closing_reason",
+)  # fmt: skip
+_POINT = ("ts_ns", "frame_no", "capture", "packet")
+_WELL = (1, 10)
+"""Response codes of streams of what went well: ok, and a further challenge."""
+
+
+class Rpcs:
+    """Pair synchronous requests with their answers; rows of `rpcs`."""
+
+    tables: ClassVar[tuple[str, ...]] = ("rpcs",)
+    needs: ClassVar[Mapping[int, Needs]] = {
+        FRAMES: Needs(
+            _EXTRA,
+            (*KINDS, *sorted({name for kind in KINDS for name in requests.responses(kind)})),
+        ),
+        STREAM_FRAMES: Needs(("correlation_id", "response_code", "closing_code", "closing_reason"), ANSWERED_ALWAYS),
+    }
+
+    def __init__(self, compiled: bool = False) -> None:
+        self._compiled = compiled
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._requests, self._streams = Requests(), StreamRequests()
+        self._frames = Waiting(FRAMES, _FRAME_COLUMNS)
+        self._stream_frames = Waiting(STREAM_FRAMES, _STREAM_COLUMNS)
+        self._names = Names()
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch."""
+        for waiting in (self._frames, self._stream_frames):
+            waiting.begin(events)
+        asks = np.zeros(len(events), np.int64)
+        arguments = self._arguments(events)
+        state, streams = self._states(events.matrix)
+        call(walk, self._compiled, events.matrix, arguments, state, streams, asks, self._frames.base)
+        base = self._frames.base
+        for machine, waiting, made in (
+            (self._requests, self._frames, self._rows),
+            (self._streams, self._stream_frames, self._stream_rows),
+        ):
+            found = machine.decided()
+            _done(asks, found, base)
+            if len(found):
+                yield from made(found)
+            waits = np.flatnonzero((asks == 1) & (events.source == waiting.source))
+            waiting.end(waits)
+        machine = self._requests
+        self._names.prune(
+            machine.channels[: machine.heap[HEAP.CHANNELS], CH.DECLARED],
+            machine.nodes[: machine.heap[HEAP.NODES], NO.NOTE],
+        )
+
+    def finish(self) -> Iterator[Rows]:
+        """All that is open was not answered."""
+        state, streams = self._states(np.empty((0, len(EV)), np.int64))
+        call(finish, self._compiled, state, streams)
+        if len(found := self._requests.decided()):
+            yield from self._rows(found)
+        if len(found := self._streams.decided()):
+            yield from self._stream_rows(found)
+        self._fresh()
+
+    def _states(self, events: Array) -> tuple[State, State]:
+        state = self._requests.state(events)
+        return state, self._streams.state(self._requests.conn, self._requests.gaps, len(events))
+
+    def _arguments(self, events: Events) -> Any:
+        """Columns of `Arguments` per event."""
+        made = np.empty((len(events), len(AR)), np.int64)
+        frames = events.source == FRAMES
+        roles = ROLES[np.where(frames, events.what, 0)]
+        made[:, AR.ASKS] = roles[:, requests.ASKS]
+        streams = events.source == STREAM_FRAMES
+        made[streams, AR.ASKS] = STREAM_ROLES[events.what[streams]]
+        made[:, AR.ANSWERS] = roles[:, requests.ANSWERS]
+        no_wait = events.ints({FRAMES: "no_wait"})
+        unknown = (no_wait < 0) & (events.matrix[:, EV.PARTIAL] == 1) & (roles[:, requests.MAY_NOT_WAIT] == 1)
+        made[:, AR.WAITS] = np.where(unknown, NONE, no_wait != 1)
+        made[:, AR.CODE] = events.ints({FRAMES: "reply_code", STREAM_FRAMES: "closing_code"})
+        made[:, AR.CORRELATION] = events.ints({STREAM_FRAMES: "correlation_id"})
+        made[:, AR.KIND] = NONE
+        made[:, AR.KEY] = 0
+        made[:, AR.NAME] = NONE
+        at = np.flatnonzero(np.isin(events.what, _CLOSES))
+        if len(at):
+            rows = events.take(FRAMES, at, ("class_id", "method_id"))
+            ids = [pc.fill_null(rows[name], 0).to_numpy().astype(np.int64) for name in rows.column_names]
+            named = (ids[0] << 16) | ids[1]
+            place = np.minimum(np.searchsorted(_NAMED, named), len(_NAMED) - 1)
+            kinds = np.where(_NAMED[place] == named, _NAMED_KINDS[place], NONE)
+            made[at, AR.KIND] = np.where(pc.is_null(rows["method_id"]), UNKNOWN, kinds)
+        for column, methods in _KEYS.items():
+            at = np.flatnonzero(np.isin(events.what, [what(FRAMES, name) for name in methods]))
+            if len(at):
+                texts = events.take(FRAMES, at, (column,))[column]
+                made[at, AR.KEY] = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, hashed(texts, self._compiled))
+        at = np.flatnonzero(np.isin(events.what, _WITH_QUEUE))
+        if len(at):
+            texts = events.take(FRAMES, at, ("queue",))["queue"].combine_chunks()
+            made[at, AR.NAME] = np.where(pc.fill_null(pc.equal(texts, ""), False), NO_NAME, NONE)
+            declares = np.flatnonzero(np.isin(events.what[at], (_DECLARE, _DECLARE_OK)))
+            if len(declares):
+                made[at[declares], AR.NAME] = self._names.numbers(texts.take(pa.array(declares)))
+        return made
+
+    def _rows(self, found: Any) -> Iterator[Rows]:
+        """Rows of AMQP 0-9-1."""
+        dropped = found[found[:, FO.HOW] == DROPPED, FO.ANSWER]
+        if len(dropped):
+            self._frames.take(dropped)
+        found = found[found[:, FO.HOW] != DROPPED]
+        asked = self._frames.take(found[:, FO.REQUEST])
+        answered = found[:, FO.ANSWER] >= 0
+        refused = found[:, FO.HOW] == REFUSED
+        plain = answered & ~refused
+        place = np.full(len(found), NONE, np.int64)
+        place[refused] = np.arange(np.count_nonzero(refused))
+        place[plain] = np.count_nonzero(refused) + np.arange(np.count_nonzero(plain))
+        closes = self._frames.get(found[refused, FO.ANSWER])  # each waits for its own answer: it is needed again
+        others = self._frames.take(found[plain, FO.ANSWER])
+        parts = [asked.slice(0, 0), closes, others]
+        answers = pa.concat_tables(parts, promote_options="default").take(known(place))
+        empty = pc.equal(asked["queue"], "")
+        declared = self._names.take(np.where(found[:, FO.NOTE] > NO_NAME, found[:, FO.NOTE], NONE))
+        server_named = pc.if_else(pc.equal(asked["method"], "queue.declare"), answers["queue"], declared)
+        error = pa.array(refused)
+        yield from _made(
+            found,
+            asked,
+            answers,
+            {
+                "channel": asked["channel"],
+                "channel_epoch": asked["channel_epoch"],
+                "request": asked["method"],
+                "response": answers["method"],
+                "outcome": pa.array(np.where(refused, "error", np.where(answered, "ok", "none"))),
+                "reply_code": pc.if_else(error, answers["reply_code"], None),
+                "reply_text": pc.if_else(error, answers["reply_text"], None),
+                "queue": pc.if_else(pc.fill_null(empty, False), server_named, asked["queue"]),
+            },
+        )
+
+    def _stream_rows(self, found: Any) -> Iterator[Rows]:
+        """Rows of the stream protocol."""
+        asked = self._stream_frames.take(found[:, FO.REQUEST])
+        refused = found[:, FO.HOW] == REFUSED
+        answered = found[:, FO.ANSWER] >= 0
+        place = np.full(len(found), NONE, np.int64)
+        place[answered] = np.arange(np.count_nonzero(answered))
+        parts = [asked.slice(0, 0), self._stream_frames.get(found[answered, FO.ANSWER])]
+        answers = pa.concat_tables(parts, promote_options="default").take(known(place))
+        error = pa.array(refused)
+        code = pc.if_else(error, answers["closing_code"], answers["response_code"])
+        well = pc.and_(pc.invert(error), pc.fill_null(pc.is_in(code, value_set=pa.array(_WELL, code.type)), False))
+        failed = pc.and_(pc.invert(pc.or_(well, pc.is_null(code))), pa.array(answered))
+        response = pc.binary_join_element_wise(asked["command"], "response", "-")
+        response = pc.if_else(pa.array(answered), pc.if_else(error, "close", response), None)
+        outcome = pc.if_else(pa.array(answered), pc.if_else(failed, "error", "ok"), "none")
+        yield from _made(
+            found,
+            asked,
+            answers,
+            {
+                "request": asked["command"],
+                "response": response,
+                "outcome": outcome,
+                "reply_code": pc.if_else(failed, code, None),
+                "reply_text": pc.if_else(error, answers["closing_reason"], None),
+            },
+        )
+
+    def take_out(self) -> bytes:
+        """State, versioned; the walk is then as new."""
+        parts: dict[str, Any] = {f"requests {name}": part for name, part in self._requests.parts().items()}
+        parts |= {f"streams {name}": part for name, part in self._streams.parts().items()}
+        for name, waiting in (("frames", self._frames), ("stream frames", self._stream_frames)):
+            rows = waiting.table()
+            if rows is not None:
+                parts[name] = rows
+        parts |= {"base": self._frames.base, "names": self._names.table()}
+        state = pack("rpcs", VERSION, parts)
+        self._fresh()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Go on where `take_out` left.
+
+        Raises:
+            ValueError: that is the state of something else.
+        """
+        parts = unpack("rpcs", VERSION, state)
+        for prefix, machine in (("requests ", self._requests), ("streams ", self._streams)):
+            machine.put_back({k.removeprefix(prefix): part for k, part in parts.items() if k.startswith(prefix)})
+        self._frames.put_back(parts.get("frames"), parts["base"])
+        self._stream_frames.put_back(parts.get("stream frames"), parts["base"])
+        self._names.put_back(parts["names"])
+
+
+def _done(asks: Any, found: Any, base: int) -> None:
+    """Mark events of this batch that wait no longer."""
+    for ids in (found[:, FO.REQUEST], found[found[:, FO.HELD] == 1, FO.ANSWER]):
+        asks[ids[ids >= base] - base] = 0
+
+
+def _made(found: Any, asked: pa.Table, answers: pa.Table, columns: dict[str, Any]) -> Iterator[Rows]:
+    """Rows of `rpcs`: who asked and who answered when, and why nobody did."""
+    columns |= {"connection_id": asked["connection_id"], "from_client": asked["from_client"]}
+    columns |= {f"request_{name}": asked[name] for name in _POINT}
+    columns |= {f"response_{name}": answers[name] for name in _POINT}
+    ended = pa.array(found[:, FO.ANSWER] < 0)
+    columns["ended_by"] = pa.array((*ENDED_BY, None, None), pa.string()).take(pa.array(found[:, FO.HOW]))
+    columns["end_ts_ns"] = pc.if_else(ended, pa.array(found[:, FO.END_TS]), None)
+    start, end = (pc.fill_null(each["ts_ns"], 0).to_numpy() for each in (asked, answers))
+    latency = end - start
+    overflows = ((end ^ start) & (end ^ latency)) < 0
+    missing = found[:, FO.ANSWER] < 0
+    columns["latency_ns"] = pa.array(latency, pa.int64(), mask=missing | overflows)
+    yield "rpcs", conform("rpcs", columns, len(found))
