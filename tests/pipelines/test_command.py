@@ -54,10 +54,12 @@ def test_a_master_that_is_none(master: str, why: str) -> None:
 
 
 def test_output_refuses_what_is_not_ours(tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
+    tables = written(tmp_path / "tables", [Connection()])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(OutputError, match="thesis"):
-        here.analyze_folder(written(tmp_path / "tables", [Connection()]), tmp_path, {})
-    assert (tmp_path / "thesis.tex").exists()
+        here.analyze_folder(tables, tmp_path / "mine", {})
+    assert (tmp_path / "mine" / "thesis.tex").exists()
 
 
 def written(folder: Path, connections: list[Connection], **note: Any) -> Path:
@@ -161,4 +163,5 @@ def test_heartbeats_of_a_dissection_that_was_killed(tmp_path):
     c = Connection(connection_id=0)  # was open, so has no row
     c.publish(1)
     folder = written(tmp_path / "tables", [c], complete=False)
-    assert len(rows_of(folder, tmp_path, "heartbeats")) == 2
+    rows = rows_of(folder, tmp_path, "heartbeats")
+    assert [row["connection_id"] for row in rows if row["connection_id"] != c.id] == [0, 0]
