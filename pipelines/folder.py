@@ -92,9 +92,27 @@ def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.
     """
     for path in parts(folder, table):
         try:
-            yield from _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns)
+            for rows in _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns):
+                yield _fitting(path, rows, _declared(table))
         except (OSError, pa.ArrowException) as error:
             raise ReadError(f"{path}: cannot read: {' '.join(str(error).split())}") from error
+
+
+def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
+    """The rows, with columns of the declared types where others can be cast to these.
+
+    Raises:
+        ReadError: one cannot.
+    """
+    for at, field in enumerate(rows.schema):
+        wanted = declared.field(field.name).type
+        is_text = pa.types.is_dictionary(field.type) and field.type.value_type == wanted
+        if field.type != wanted and not is_text:
+            try:
+                rows = rows.set_column(at, field.name, rows.column(at).cast(wanted))
+            except pa.ArrowException as error:
+                raise ReadError(f"{path}: column {field.name} is {field.type}, not {wanted}") from error
+    return rows
 
 
 def _parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:

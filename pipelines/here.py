@@ -253,7 +253,8 @@ def analyze_folder(
         OutputError: a table cannot be written.
     """
     captures = pa.concat_tables(
-        [schema("captures").empty_table(), *map(decoded, read_parts(folder, "captures", schema("captures").names))]
+        [schema("captures").empty_table(), *map(decoded, read_parts(folder, "captures", schema("captures").names))],
+        promote_options="default",
     )
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, found = snapped(captures), read_note(folder)

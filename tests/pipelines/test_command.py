@@ -114,6 +114,13 @@ def test_says_that_dissection_was_killed(tmp_path, capsys):
     assert json.loads((tmp_path / "statistics" / NOTE).read_text())["tables_complete"] is False
 
 
+def test_a_column_of_another_type_is_named(tmp_path):
+    folder = written(tmp_path / "tables", [Connection()])
+    pq.write_table(pa.table({"connection_id": ["x"]}), folder / "anomalies" / "part-0.parquet")
+    with pytest.raises(ReadError, match="column connection_id is string, not int64"):
+        here.analyze_folder(folder, tmp_path / "statistics", {})
+
+
 def test_captures_give_the_rows_of_their_tables(tmp_path):
     tables, once, again = (tmp_path / name for name in ("tables", "once", "again"))
     assert main(["dissect", str(CAPTURE), "-o", str(tables)]) == 0
