@@ -111,7 +111,8 @@ def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
             try:
                 rows = rows.set_column(at, field.name, rows.column(at).cast(wanted))
             except pa.ArrowException as error:
-                raise ReadError(f"{path}: column {field.name} is {field.type}, not {wanted}") from error
+                given = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+                raise ReadError(f"{path}: column {field.name} is {given}, not {wanted}") from error
     return rows
 
 
