@@ -238,12 +238,29 @@ def analyze_folder(
         ReadError: a table cannot be read.
         OutputError: a table cannot be written.
     """
+    with _written(output, note) as made:
+        walk_folder(folder, partial(emitted, made), window_ns, advance)
+    return made.rows
+
+
+def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = _quiet) -> None:
+    """Make the statistics of a folder of tables.
+
+    Args:
+        folder: what `dissect` wrote.
+        emit: called with each table's name and rows, in this thread.
+        window_ns: how long before a delivery its publish may have been.
+        advance: called with what is done, and how much of how much.
+
+    Raises:
+        ReadError: a table cannot be read.
+    """
     captures = pa.concat_tables(
         [schema("captures").empty_table(), *map(decoded, read_parts(folder, "captures", schema("captures").names))]
     )
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, found = snapped(captures), read_note(folder)
-    with _written(output, note) as made, ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
+    with ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
         engine = Engine(compiled, window_ns)
         under_way: deque[Future[Prepared | None]] = deque()
         for table in READ:
@@ -253,9 +270,8 @@ def analyze_folder(
                     engine.add(under_way.popleft().result())
         while under_way:
             engine.add(under_way.popleft().result())
-        engine.finish(partial(emitted, made), found, advance)
+        engine.finish(emit, found, advance)
     kernels.end(compiled)
-    return made.rows
 
 
 READ = ("connections", "tcp_windows", *ev.SOURCES[1:])
@@ -302,9 +318,25 @@ def analyze_captures(
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
-    options = reading.options
-    compiled = kernels.begin(octets(reading.sources))
-    engine = Engine(compiled, window_ns)
+    engine = gather(reading, window_ns, dissected)
+    with _written(output, note) as made:
+        finish(engine, reading, partial(emitted, made), advance)
+    return made.rows
+
+
+def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None = None) -> Engine:
+    """Dissect captures, and return an engine that holds their rows, for `finish`.
+
+    Args:
+        reading: of the captures.
+        window_ns: how long before a delivery its publish may have been.
+        dissected: where the tables of the dissection are written to as well, if anywhere; the caller completes it.
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: a table cannot be written.
+    """
+    engine = Engine(kernels.begin(octets(reading.sources)), window_ns)
     crew = WorkerPool()
     try:
         under_way: deque[Future[list[Row]]] = deque()
@@ -329,11 +361,21 @@ def analyze_captures(
         crew.leave(at_once=True)
         raise
     crew.leave()
-    with _written(output, note) as made:
-        found = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
-        engine.finish(partial(emitted, made), found, advance)
-    kernels.end(compiled)
-    return made.rows
+    return engine
+
+
+def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = _quiet) -> None:
+    """Make the statistics of captures that were gathered.
+
+    Args:
+        engine: what `gather` returned.
+        reading: of the captures.
+        emit: called with each table's name and rows, in this thread.
+        advance: called with what is done, and how much of how much.
+    """
+    options = reading.options
+    engine.finish(emit, {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}, advance)
+    kernels.end(engine.compiled)
 
 
 def emitted(output: Output, table: str, rows: pa.Table) -> None:
