@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +24,7 @@ from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, in_range, snapped, spans, timed, with_missing, with_windows
 from amqpscope.pipelines.sorting import BATCH, PART, Gathered, decoded, encoded, joined, sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, TABLES, Chain, chains, needs_of
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, RESOLVED, TABLES, Chain, chains, needs_of
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
 from amqpscope.pipelines.walks.events import Events
@@ -35,6 +36,7 @@ Emit = Callable[[str, pa.Table], None]
 Advance = Callable[[str, int, int], None]
 """Called with what is done, how much was, and how much there is."""
 NOTHING = pa.array([], pa.string())
+NOBODY = np.zeros(0, np.bool_)
 THREADS = 2
 """Threads that prepare rows or walk, besides the one that reads, sorts and hands results on."""
 
@@ -94,6 +96,8 @@ class Engine:
         self.latencies = Latencies()
         self.failures = Failures()
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in OVER_KEYS}
+        self.partial |= {each.of: [] for each in RESOLVED.values()}
+        self._undecided: dict[str, list[pa.Table]] = {name: [] for name in RESOLVED}
         self._keyed: list[pa.Table] = []
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
 
@@ -173,6 +177,11 @@ class Engine:
             for rows in sorted_by(each.order, self.partial.pop(each.of), self.compiled):
                 self._rows(walk.feed(rows))
             self._rows(walk.finish())
+        for name, resolved in RESOLVED.items():
+            told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
+            facts = resolved.facts(told, self.compiled)
+            for rows in self._undecided.pop(name):
+                self._emit(name, resolved.resolve(rows, facts))
         self._emit("failures", self.failures.table())
         self._emit("latency_buckets", self.latencies.buckets())
         self._emit("latency_summary", self.latencies.summary())
@@ -202,7 +211,12 @@ class Engine:
                 continue
             if name in METRICS:
                 self.latencies.add(METRICS[name], rows)
-            self._emit(name, rows)
+            waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
+            if waits.any():
+                self._undecided[name].append(rows.filter(pa.array(waits)))
+                self._emit(name, rows.filter(pa.array(~waits)))
+            else:
+                self._emit(name, rows)
 
 
 def _fed(chain: Chain, events: Events) -> list[Rows]:

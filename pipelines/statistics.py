@@ -15,9 +15,19 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks import keys, stored, stream_deliveries, stream_lag
+from amqpscope.pipelines.walks.channel_errors import ChannelErrors
 from amqpscope.pipelines.walks.confirms import Confirms
 from amqpscope.pipelines.walks.events import MESSAGES, Events
+from amqpscope.pipelines.walks.flow_control import FlowControl
+from amqpscope.pipelines.walks.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.numbers import Numbering
+from amqpscope.pipelines.walks.rpcs import Rpcs
+from amqpscope.pipelines.walks.settlements import Settlements
+from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
+from amqpscope.pipelines.walks.stream_credit import StreamCredit
+from amqpscope.pipelines.walks.stream_deliveries import StreamDeliveries
+from amqpscope.pipelines.walks.stream_lag import StreamLag
 from amqpscope.pipelines.walks.transits import HOUR_NS, Transits
 from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
 
@@ -87,13 +97,49 @@ class OverKeys(NamedTuple):
     walk: Callable[[bool, int], KeyedWalk]
 
 
-OVER_CONNECTIONS: tuple[OverConnections, ...] = (OverConnections(Confirms),)
+class Resolved(NamedTuple):
+    """Rows of which a column is decided by what other connections did.
+
+    Attributes:
+        of: name of the rows that walks over connections yield for that.
+        schema: of these rows.
+        undecided: which rows (bool) wait for that.
+        facts: makes what decides of all rows of that name; called with whether kernels run compiled.
+        resolve: fills in the column.
+    """
+
+    of: str
+    schema: pa.Schema
+    undecided: Callable[[pa.Table], Any]
+    facts: Callable[[pa.Table, bool], pa.Table]
+    resolve: Callable[[pa.Table, pa.Table], pa.Table]
+
+
+OVER_CONNECTIONS: tuple[OverConnections, ...] = (
+    OverConnections(Confirms, Numbering),
+    OverConnections(Settlements),
+    OverConnections(Rpcs),
+    OverConnections(FlowControl),
+    OverConnections(Heartbeats),
+    OverConnections(ChannelErrors),
+    OverConnections(StreamConfirms),
+    OverConnections(StreamCredit),
+    OverConnections(StreamDeliveries),
+)
 OVER_KEYS: tuple[OverKeys, ...] = (
     OverKeys(
         KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
         lambda compiled, window_ns: Transits(window_ns, compiled=compiled),
     ),
+    OverKeys(
+        stream_deliveries.PARTIAL, StreamLag.tables, stream_deliveries.OFFSETS, stream_lag.KEY,
+        (*stream_lag.KEY, *stream_lag.ORDER), lambda compiled, _: StreamLag(compiled),
+    ),
 )  # fmt: skip
+RESOLVED = {
+    "confirms": Resolved(stored.PARTIAL, stored.SCHEMA, stored.undecided, stored.verdicts, stored.resolve),
+}
+"""Tables of which a column is decided at the end."""
 METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
 """Tables with latencies, and the metric that each is."""
 TABLES = (

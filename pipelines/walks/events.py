@@ -186,6 +186,8 @@ class Events:
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
         """Rows of a source's table behind events (positions in this batch, all of that source)."""
+        if source not in self.tables:
+            return pa.table({name: pa.nulls(0) for name in columns})
         return self.tables[source].select(list(columns)).take(pa.array(self.row[positions]))
 
 

@@ -87,7 +87,7 @@ class Numbering:
             if last >= goes_on and goes_on < total:
                 self._begin(int(identity[-1]))
             self._note(events.slice(last, total - last))
-            yield _counted(events)
+            yield events
             return
         if goes_on:
             yield from self._go_on(events.slice(0, goes_on), unsure[:goes_on])
@@ -135,7 +135,7 @@ class Numbering:
         """Take events of the open connection."""
         if not self._is_held and not unsure.any():
             self._note(events)
-            yield _counted(events)
+            yield events
             return
         before = self._noted.count
         self._noted.add(events.matrix, unsure, _said(events, unsure))
@@ -162,7 +162,7 @@ class Numbering:
     def _whole(self, events: Events, unsure: Any) -> Events:
         """Take events of connections that are all there."""
         if not unsure.any():
-            return _counted(events)
+            return events
         identity = events.matrix[:, EV.CONNECTION]
         mine = np.flatnonzero(np.isin(identity, np.unique(identity[unsure])))
         said = _said(events, unsure)
@@ -176,14 +176,6 @@ def _length(values: Any, value: int) -> int:
     """How many values there are at the beginning that are the same as this."""
     other = values != value
     return int(np.argmax(other)) if other.any() else len(values)
-
-
-def _counted(events: Events) -> Events:
-    """The events, their publishes numbered as they are."""
-    if MESSAGES not in events.tables:
-        return events
-    rows = events.rows_of(MESSAGES)
-    return events.with_rows(MESSAGES, rows.append_column("numbered_by", _by(rows, np.zeros(len(rows), np.int64))))
 
 
 def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
@@ -209,7 +201,8 @@ def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, mask=~known))
     how = np.zeros(len(rows), np.int64)
     how[place] = by[told]
-    made = events.with_rows(MESSAGES, rows.append_column("numbered_by", _by(rows, how)))
+    place_of_column = rows.column_names.index("numbered_by")
+    made = events.with_rows(MESSAGES, rows.set_column(place_of_column, "numbered_by", _by(rows, how)))
     matrix = events.matrix.copy()
     matrix[at[told], EV.NUMBER] = numbers[told]
     made.__dict__["matrix"] = matrix

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.doubts import is_doubtful
 from amqpscope.pipelines.walks.open_requests import (

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks import connection
 from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, open_connection

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.connection import CONN, add_gap, attend
 from amqpscope.pipelines.walks.doubts import may_lack_requests
 from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, what

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import call
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import requests
 from amqpscope.pipelines.walks.channels import ENDED_BY
 from amqpscope.pipelines.walks.digests import hashed

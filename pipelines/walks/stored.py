@@ -239,6 +239,14 @@ def _none() -> Any:
     return np.zeros((0, len(FACT)), np.int64)
 
 
+def undecided(confirms: pa.Table) -> Any:
+    """Return which rows of `confirms` (bool, numpy) other connections may decide."""
+    found = pc.and_(pc.is_null(confirms["deduplicated"]), pc.equal(confirms["outcome"], "ack"))
+    for name in ("publisher_reference", "publish_seq", "publisher_epoch"):
+        found = pc.and_(found, pc.is_valid(confirms[name]))
+    return found.to_numpy()
+
+
 def resolve(confirms: pa.Table, found: pa.Table) -> pa.Table:
     """Fill in `deduplicated` where a connection alone did not decide it.
 
@@ -246,10 +254,7 @@ def resolve(confirms: pa.Table, found: pa.Table) -> pa.Table:
         confirms: rows of `confirms`, any of them.
         found: `verdicts` of all connections.
     """
-    number = confirms["publish_seq"]
-    undecided = pc.and_(pc.is_null(confirms["deduplicated"]), pc.equal(confirms["outcome"], "ack"))
-    undecided = pc.and_(undecided, pc.and_(pc.is_valid(confirms["publisher_reference"]), pc.is_valid(number)))
-    at = np.flatnonzero(pc.and_(undecided, pc.is_valid(confirms["publisher_epoch"])).to_numpy())
+    at = np.flatnonzero(undecided(confirms))
     if not len(at) or not len(found):
         return confirms
     names = ("connection_id", "publisher_id", "publisher_epoch")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector.arrays import Array
-from amqpscope.dissector.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.channels import ANSWERED, CAPTURE_END, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER
 from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, GAP_TS, first_gap, is_missing
 from amqpscope.pipelines.walks.events import STREAM_FRAMES, what

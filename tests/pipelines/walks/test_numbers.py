@@ -41,7 +41,7 @@ def numbered(
     """What comes out of the stage; with `again` the state is taken out after each batch, and put back into another."""
     stage = Numbering(compiled, **how)
     found = []
-    for batch in here.batches(tables, size):
+    for batch in here.batches(tables, [stage], size):
         found += stage.feed(batch)
         if again:
             state = stage.take_out()
@@ -695,8 +695,8 @@ def test_nothing_is_held_where_all_numbers_are_certain() -> None:
     for number in range(1, 50):
         c.publish(number)
         c.ack(number)
-    batches = list(here.batches(arrow([c]), 10))
     stage = Numbering()
+    batches = list(here.batches(arrow([c]), [stage], 10))
     for batch in batches:
         (passed,) = stage.feed(batch)
         assert len(passed) == len(batch)

@@ -39,7 +39,7 @@ class Streams:
 
     def lose(self, from_client: bool) -> int:
         where = {"connection_id": 1, "frame_no": len(self.frames), "ts_ns": len(self.frames) * 1000}
-        self.anomalies.append(where | {"from_client": from_client, "code": "tcp-hole"})
+        self.anomalies.append(where | {"from_client": from_client, "code": "tcp-gap"})
         return len(self.frames)
 
     def tables(self) -> dict[str, Any]:
