@@ -15,10 +15,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from amqpscope.errors import Error
-from amqpscope.pipelines.buckets import SMALL
 
 _SMALL = {
-    SMALL: "true",
     "spark.sql.shuffle.partitions": "1",
     # Planning anew behind each stage, and compiling loops for a few rows, take longer than they save.
     "spark.sql.adaptive.enabled": "false",

@@ -30,7 +30,7 @@ CHOICES = {
     ("handshakes", "--format"): ["text", "json"],
     ("dissect", "--bodies"): ["none", "hash", "full"],
 }
-DEFAULTS = {("dissect", "--bodies"): "hash", ("dissect", "--format"): "parquet", ("analyze", "--master"): "local[*]"}
+DEFAULTS = {("dissect", "--bodies"): "hash", ("dissect", "--format"): "parquet", ("analyze", "--master"): None}
 
 LEADING = """
     connection_id int64, frame_no int64, capture string, packet int64, ts_ns int64, ts timestamp, first_capture string,
@@ -123,7 +123,7 @@ ANALYZED = {
     "latency_buckets": f"{GROUP}, bucket int64, low_ns int64, high_ns int64, count int64",
 }
 
-ENDINGS = "capture-end hole channel-close connection-close discarded recover rollback"
+ENDINGS = "capture-end gap evicted channel-close connection-close discarded recover rollback"
 WORDS = {
     ("connections", "protocol"): "amqp-0-9-1 amqp-0-10 rabbitmq-stream amqp-1.0 tls unknown",
     ("amqp091_frames", "frame_type"): "protocol-header method header body heartbeat",
@@ -200,8 +200,7 @@ def test_words_are_documented(table: str, column: str) -> None:
 
 
 def test_latencies() -> None:
-    pytest.importorskip("pyspark")
-    from amqpscope.pipelines.latency import BITS, GROUPINGS, PERCENTILES  # noqa: PLC0415
+    from amqpscope.pipelines.walks.latency import BITS, GROUPINGS, PERCENTILES  # noqa: PLC0415
 
     assert {*PERCENTILES} == {"p50_ns", "p90_ns", "p99_ns", "p999_ns", "p9999_ns"}
     assert PERCENTILES["p9999_ns"] == 9999

@@ -29,7 +29,7 @@ from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import returns as rt
 from amqpscope.pipelines.walks.channels import ACC, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, SERVER
-from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
+from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, Events, what
 from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.rows import Waiting
@@ -81,6 +81,8 @@ class State(NamedTuple):
 OUT, MORE, ST = declare(Output), declare(More), declare(State)
 ROOM = 1 << 16
 """Rows of `out`."""
+PUBLISH, ANSWER = range(2)
+"""Columns of `still`."""
 SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, DONE = range(4)
 """Why the kernel returned."""
 
@@ -122,7 +124,9 @@ def walk(
             account = ch.account_of(channels, channel, epoch)
             if account >= 0:
                 entry = rt.answer(returns, account, epoch, more[i, MORE.DIGEST], more[i, MORE.CODE])
-                if entry >= 0 and returns[0][entry, rt.ENTRY.NUMBERED] == 0:
+                if entry >= 0 and returns[0][entry, rt.ENTRY.ROW] >= 0:
+                    let_out(entry, more[i, MORE.CODE], returns, out, state)
+                elif entry >= 0 and returns[0][entry, rt.ENTRY.NUMBERED] == 0:
                     rt.release(returns, entry)
         elif word == _OPEN or word == _CLOSE:
             account = ch.account_of(channels, channel, epoch - 1 if word == _OPEN else epoch)
@@ -232,17 +236,39 @@ def settle(
 ) -> None:  # fmt: skip
     """What waits in a slot is answered."""
     slots = ledger[1]
-    extra = slots[slot, SL.EXTRA]
+    extra, row = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
     returned, code = 0, -1
     if extra >= ENTRIES:
-        code = rt.release(returns, extra - ENTRIES)
+        code = returns[0][extra - ENTRIES, rt.ENTRY.CODE]
     if code >= 0:
         returned = 1
     elif extra != NOT_MANDATORY:  # its return may be lost
         lost, _, _ = ch.lost_at(channels, account, conn, gaps, SERVER, slots[slot, SL.FRAME])
         returned = -1 if lost <= frame else 0
-    finish(out, state, slots[slot, SL.ROW], outcome, answer, ch.ANSWERED, -1, returned, code)
     lg.remove(ledger, channels[0], slot)
+    if extra >= ENTRIES and code < 0:
+        rt.keep(returns, extra - ENTRIES, row, outcome, answer, returned)
+        if returns[2][rt.ANSWERED] > rt.LATE:
+            let_out(returns[2][rt.FIRST], -1, returns, out, state)
+        return
+    if extra >= ENTRIES:
+        rt.release(returns, extra - ENTRIES)
+    finish(out, state, row, outcome, answer, ch.ANSWERED, -1, returned, code)
+
+
+@called
+def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array) -> None:
+    """A publish that was answered is returned, or (code -1) returned no more."""
+    entries = returns[0]
+    row, outcome, answer = (
+        entries[entry, rt.ENTRY.ROW],
+        entries[entry, rt.ENTRY.OUTCOME],
+        entries[entry, rt.ENTRY.ANSWER],
+    )
+    returned = 1 if code >= 0 else entries[entry, rt.ENTRY.RETURNED]
+    finish(out, state, row, outcome, answer, ch.ANSWERED, -1, returned, code)
+    rt.let_out(returns, entry)
+    rt.release(returns, entry)
 
 
 @called
@@ -284,20 +310,49 @@ def close(
     for account in range(channels[3][0]):
         if not drain(account, conn, gaps, channels, ledger, returns, out, state):
             return False
+    while returns[2][rt.FIRST] >= 0:
+        if state[ST.OUT] >= len(out):
+            return False
+        let_out(returns[2][rt.FIRST], -1, returns, out, state)
     ch.forget(channels)
     rt.forget(returns)
     return True
 
 
 @kernel
-def mark(events: Array, conn: Array, channels: ch.Channels, ledger: lg.Ledger, still: Array, state: Array) -> None:
-    """Set `still` (uint8 per event) for publishes of this batch that wait on."""
+def mark(
+    events: Array,
+    conn: Array,
+    channels: ch.Channels,
+    ledger: lg.Ledger,
+    returns: rt.Returns,
+    still: Array,
+    state: Array,
+) -> int:
+    """Set `still` (uint8, PUBLISH and ANSWER per event) for events of this batch of which the rows are still needed.
+
+    Those are publishes that wait, or may still be returned, and the answers to these.
+
+    Returns:
+        The smallest id of such an answer; NEVER for none.
+    """
+    base = state[ST.BASE]
     for i in range(len(events)):
         if events[i, EV.WHAT] == _PUBLISH and events[i, EV.CONNECTION] == conn[CONN.ID]:
             account = ch.account_of(channels, events[i, EV.CHANNEL], events[i, EV.EPOCH])
-            slot = lg.slot_of(ledger, account, events[i, EV.NUMBER])
-            if slot >= 0 and ledger[1][slot, SL.ROW] == state[ST.BASE] + i:
-                still[i] = 1
+            slot = lg.slot_of(ledger, account, events[i, EV.NUMBER]) if account >= 0 else -1
+            if slot >= 0 and ledger[1][slot, SL.ROW] == base + i:
+                still[i, PUBLISH] = 1
+    entries, _, counts = returns
+    each, first = counts[rt.FIRST], ch.NEVER
+    while each >= 0:
+        first = min(first, entries[each, rt.ENTRY.ANSWER])
+        if entries[each, rt.ENTRY.ROW] >= base:
+            still[entries[each, rt.ENTRY.ROW] - base, PUBLISH] = 1
+        if entries[each, rt.ENTRY.ANSWER] >= base:
+            still[entries[each, rt.ENTRY.ANSWER] - base, ANSWER] = 1
+        each = entries[each, rt.ENTRY.LATER]
+    return first
 
 
 @kernel
@@ -344,6 +399,7 @@ class Confirms:
         self.compiled = compiled
         self.limit = limit
         self.waiting = Waiting(MESSAGES, self._COLUMNS)
+        self.answers = Waiting(FRAMES, (*COLUMNS, "multiple"))
         self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
         self._reset()
 
@@ -359,6 +415,7 @@ class Confirms:
         matrix = events.matrix
         more = self._more(events)
         self.waiting.begin(events)
+        self.answers.begin(events)
         self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, self.waiting.base, self.limit
         self.gaps = cn.with_room(self.conn, self.gaps, matrix)
         accounts, table, own, counts = self.channels
@@ -375,18 +432,23 @@ class Confirms:
                 accounts, table, own, counts = self.channels
                 self.channels = grown(accounts, 2 * len(accounts), -1), table, own, counts
             else:
-                yield from self._rows(events)
-        still = np.zeros(len(events), np.uint8)
-        call(mark, self.compiled, matrix, self.conn, self.channels, self.ledger, still, self.state)
-        self.waiting.end(np.flatnonzero(still))
+                yield from self._rows()
+        still = np.zeros((len(events), 2), np.uint8)
+        first = call(
+            mark, self.compiled, matrix, self.conn, self.channels, self.ledger, self.returns, still, self.state
+        )
+        self.waiting.end(np.flatnonzero(still[:, PUBLISH]))
+        self.answers.end(np.flatnonzero(still[:, ANSWER]))
+        self.answers.forget(first)
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
         while not call(close, self.compiled, self.conn, self.gaps, self.channels, self.ledger, self.returns, self.out,
                        self.state):  # fmt: skip
-            yield from self._rows(None)
-        yield from self._rows(None)
+            yield from self._rows()
+        yield from self._rows()
         self.waiting.drop()
+        self.answers.drop()
         self._reset()
 
     def take_out(self) -> bytes:
@@ -395,9 +457,12 @@ class Confirms:
         parts |= (
             named("channels", ch.cut(self.channels)) | named("ledger", self.ledger) | named("returns", self.returns)
         )
-        rows = self.waiting.table()
-        state = pack("confirms", self.VERSION, parts if rows is None else parts | {"rows": rows})
+        for name, store in (("rows", self.waiting), ("answers", self.answers)):
+            if (rows := store.table()) is not None:
+                parts[name] = rows
+        state = pack("confirms", self.VERSION, parts)
         self.waiting.drop()
+        self.answers.drop()
         self._reset()
         return state
 
@@ -408,6 +473,7 @@ class Confirms:
         self.channels = ch.whole(group(parts, "channels"))
         self.ledger, self.returns = group(parts, "ledger"), group(parts, "returns")
         self.waiting.put_back(parts.get("rows"), parts["base"])
+        self.answers.put_back(parts.get("answers"), parts["base"])
 
     def _more(self, events: Events) -> Any:
         more = np.full((len(events), len(MORE)), -1, np.int64)
@@ -423,26 +489,24 @@ class Confirms:
             more[:, MORE.DIGEST] = events.ints({MESSAGES: "content"})
         return more
 
-    def _rows(self, events: Events | None) -> Iterator[Rows]:
+    def _rows(self) -> Iterator[Rows]:
         count = int(self.state[ST.OUT])
         self.state[ST.OUT] = 0
         if not count:
             return
         out = self.out[:count].copy()
-        yield "confirms", confirmed(self.waiting.take(out[:, OUT.ROW]), out, events, self.waiting.base)
+        yield "confirms", confirmed(self.waiting.take(out[:, OUT.ROW]), self.answers.chosen(out[:, OUT.ANSWER]), out)
 
 
-def confirmed(publishes: pa.Table, out: Any, events: Events | None, base: int) -> pa.Table:
+def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     """Rows of `confirms`.
 
     Args:
         publishes: rows of `messages`, one for each row of `out`.
+        answers: the frames that answer them, nulls where there is none.
         out: OUT.
-        events: the batch that holds the answers; None where there are none.
-        base: id of its first event.
     """
     count = len(out)
-    answers = answers_of(events, out[:, OUT.ANSWER], base, (*COLUMNS, "multiple"))
     answered = out[:, OUT.OUTCOME] != NONE
     sent, heard = publishes["ts_ns"].to_numpy(), answers["ts_ns"]
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.channels import ANSWERED
 from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, first_gap
 from amqpscope.pipelines.walks.open_requests import (
@@ -64,7 +64,7 @@ def is_doubtful(conn: Array, gaps: Array, channels: Array, queues: Array, nodes:
     return first_gap(conn, gaps, other, behind) >= 0 or channels[slot, CH.CUT_SERVER + other] > behind
 
 
-@kernel
+@called
 def drop_held(state: State, q: int) -> None:
     """Nobody will know whose answers these are."""
     _, _, _, _, queues, nodes, heap, _ = state
@@ -76,7 +76,7 @@ def drop_held(state: State, q: int) -> None:
         free_node(nodes, heap, node)
 
 
-@kernel
+@called
 def give_up(state: State, slot: int, q: int) -> None:
     """Nobody will know which of these requests were answered: the queue is LOST."""
     _, _, _, _, queues, nodes, heap, _ = state
@@ -92,7 +92,7 @@ def give_up(state: State, slot: int, q: int) -> None:
         pop(queues, nodes, heap, q)
 
 
-@kernel
+@called
 def resolve(state: State, slot: int, q: int) -> None:
     """Decide about answers that are held, as far as can be: when the next is asked, or at the end."""
     conn, gaps, _, channels, queues, nodes, heap, _ = state
@@ -120,7 +120,7 @@ def resolve(state: State, slot: int, q: int) -> None:
     queues[q, QU.TRIED] = queues[q, QU.HELD]
 
 
-@kernel
+@called
 def pair(state: State, q: int) -> None:
     """The oldest answer that is held is the oldest request's."""
     _, _, _, _, queues, nodes, heap, _ = state
@@ -133,7 +133,7 @@ def pair(state: State, q: int) -> None:
     pop(queues, nodes, heap, q)
 
 
-@kernel
+@called
 def drop_one(state: State, q: int) -> None:
     """Nobody will know whose the oldest answer is that is held."""
     _, _, _, _, queues, nodes, heap, _ = state
@@ -144,7 +144,7 @@ def drop_one(state: State, q: int) -> None:
     free_node(nodes, heap, held)
 
 
-@kernel
+@called
 def give_up_one(state: State, slot: int, q: int) -> None:
     """Nobody will know what became of the oldest request."""
     _, _, _, _, queues, nodes, heap, _ = state
@@ -152,7 +152,7 @@ def give_up_one(state: State, slot: int, q: int) -> None:
     pop(queues, nodes, heap, q)
 
 
-@kernel
+@called
 def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
     """Whether as many answers as requests can belong together one by one."""
     request = queues[q, QU.HEAD]
@@ -166,7 +166,7 @@ def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
     return True
 
 
-@kernel
+@called
 def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, behind: int, before: int) -> bool:
     """Whether the answer to a request of a side may be missing between two frames."""
     row = first_gap(conn, gaps, 1 - side, behind)
@@ -174,7 +174,7 @@ def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: 
     return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > behind and cut < before)
 
 
-@kernel
+@called
 def one_at_a_time(state: State, slot: int, q: int) -> bool:
     """Whether each request may have been answered before the next was asked, and once."""
     conn, gaps, _, channels, queues, nodes, _, _ = state
@@ -200,7 +200,7 @@ def one_at_a_time(state: State, slot: int, q: int) -> bool:
     return True
 
 
-@kernel
+@called
 def take_newest(state: State, slot: int, q: int) -> None:
     """Each answer is the newest request's before it; the last request may still be open."""
     conn, gaps, _, channels, queues, nodes, _, _ = state
@@ -226,7 +226,7 @@ def take_newest(state: State, slot: int, q: int) -> None:
             drop_one(state, q)
 
 
-@kernel
+@called
 def recognise(state: State, slot: int, q: int) -> None:
     """Take answers for those requests that they alone can be of, by what both say; then by turn up to the next gap."""
     conn, gaps, _, _, queues, nodes, _, _ = state
@@ -249,7 +249,7 @@ def recognise(state: State, slot: int, q: int) -> None:
         held = following
 
 
-@kernel
+@called
 def place_of(conn: Array, gaps: Array, queues: Array, nodes: Array, q: int, held: int, passed: int) -> int:
     """How many open requests are before the one that an answer belongs to; -1 where that is not known."""
     if queues[q, QU.COUNT] == 0:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.channels import (
     CAPTURE_END,
     CHANNEL_CLOSE,
@@ -253,7 +253,7 @@ def first_close(conn: Array, channels: Array, slot: int, side: int, behind: int)
     return first
 
 
-@kernel
+@called
 def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown: int) -> None:
     """Append why a request has no answer, and when that was certain.
 
@@ -319,7 +319,7 @@ def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown
     emit(state, request, NONE, how, ts, note, 0)
 
 
-@kernel
+@called
 def cut_frame(state: State, slot: int, side: int, frame: int, ts: int) -> None:
     """Note a frame of a side of which it is not known what it says: a request of that side, or an answer."""
     _, _, _, channels, queues, nodes, _, _ = state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.doubts import is_doubtful
 from amqpscope.pipelines.walks.open_requests import (
@@ -22,7 +22,7 @@ from amqpscope.pipelines.walks.open_requests import (
 )
 
 
-@kernel
+@called
 def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool, named: int, identity: int) -> None:
     """A channel.close or connection.close, before it is asked.
 
@@ -77,7 +77,7 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
         pop(queues, nodes, heap, refused)
 
 
-@kernel
+@called
 def candidate(channels: Array, queues: Array, slot: int, named: int, side: int, whole: bool) -> int:
     """The queue of a channel that a side's close may be about; -1 for none."""
     if whole and (channels[slot, CH.CLOSE_SERVER + side] >= 0 or channels[slot, CH.REOPENED] >= 0):
@@ -86,7 +86,7 @@ def candidate(channels: Array, queues: Array, slot: int, named: int, side: int, 
     return q if q >= 0 and (queues[q, QU.COUNT] > 0 or queues[q, QU.STATE] == LOST) else NONE
 
 
-@kernel
+@called
 def close_missing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool) -> None:
     """A close of a side that may be the error of any request that is open: it, or what it says of that, is missing."""
     _, _, _, channels, _, _, heap, _ = state

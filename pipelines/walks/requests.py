@@ -24,7 +24,7 @@ import numpy as np
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import connection
 from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, open_connection
@@ -155,7 +155,7 @@ class Requests:
         self.places[at] = np.arange(len(self.channels))
 
 
-@kernel
+@called
 def begin_connection(state: State, identity: int) -> None:
     """Begin a connection; the one before was ended."""
     conn, _, _, _, _, _, heap, _ = state
@@ -165,7 +165,7 @@ def begin_connection(state: State, identity: int) -> None:
         heap[HEAP.PIPELINED_SERVER + side] = 0
 
 
-@kernel
+@called
 def end_connection(state: State) -> None:
     """All that is open was not answered."""
     _, _, places, channels, _, _, heap, _ = state
@@ -217,7 +217,7 @@ def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, open
     return slot
 
 
-@kernel
+@called
 def release(state: State, slot: int) -> None:
     """End all that is open on a channel."""
     _, _, _, channels, queues, nodes, heap, _ = state

@@ -2,8 +2,8 @@
 
 Equal are exchange, routing key, properties and body, by a digest. An entry (`entries`, ENTRY) is made for each
 mandatory publish; entries of equal digests are chained, oldest first, in `buckets` (head, tail). It goes when the
-publish is answered, for a broker returns first. Publishes before confirm mode, which nothing answers, count as well,
-the first so many of them.
+publish is answered, for a broker returns first; the last LATE that were answered stay (`book`: in their order), for not
+every broker does. Publishes before confirm mode, which nothing answers, count as well, the first so many of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ UNANSWERED = 1 << 16
 """Mandatory publishes of one connection before confirm mode that are remembered."""
 
 
+LATE = 256
+"""Mandatory publishes of one connection that were answered, and may still be returned."""
+
+
 class Entry(NamedTuple):
     """Columns of `entries`."""
 
@@ -30,18 +34,29 @@ class Entry(NamedTuple):
     CODE: int  # reply code of its return; -1: none came
     BEFORE: int  # the entry before it in its bucket; -1: none
     BEHIND: int  # the one behind it; of free entries the next free one
+    ROW: int  # of one that was answered: its id; else -1
+    OUTCOME: int  # how it was answered
+    ANSWER: int  # by which event
+    RETURNED: int  # what is known of its return: 0 none came, -1 it may be lost
+    EARLIER: int  # the one answered before it; -1: none
+    LATER: int  # the one answered after it
 
 
 ENTRY = declare(Entry)
-FREE, USED, UNNUMBERED = range(3)
-"""Places in `counts`: the first free entry (-1: none), entries ever used, entries of publishes without a number."""
+FREE, USED, UNNUMBERED, ANSWERED, FIRST, LAST = range(6)
+"""Places in `counts`: the first free entry (-1: none), entries ever used, those of publishes without a number, those of
+publishes that were answered, the first and the last of these (-1: none)."""
 Returns = tuple[Array, Array, Array]
 """`entries`, `buckets`, `counts`."""
 
 
 def fresh() -> Returns:
     """Nothing that may be returned."""
-    return np.zeros((16, len(ENTRY)), np.int64), np.full((32, 2), -1, np.int64), np.array([-1, 0, 0], np.int64)
+    return (
+        np.zeros((16, len(ENTRY)), np.int64),
+        np.full((32, 2), -1, np.int64),
+        np.array([-1, 0, 0, 0, -1, -1], np.int64),
+    )
 
 
 def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
@@ -108,6 +123,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     entries[entry, ENTRY.DIGEST] = digest
     entries[entry, ENTRY.NUMBERED] = numbered
     entries[entry, ENTRY.CODE] = -1
+    entries[entry, ENTRY.ROW] = -1
     _append(entries, buckets, entry)
     return entry
 
@@ -135,6 +151,41 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
 
 
 @called
+def keep(returns: Returns, entry: int, row: int, outcome: int, answer_: int, returned: int) -> None:
+    """Note how the publish of an entry was answered: it may still be returned."""
+    entries, _, counts = returns
+    entries[entry, ENTRY.ROW] = row
+    entries[entry, ENTRY.OUTCOME] = outcome
+    entries[entry, ENTRY.ANSWER] = answer_
+    entries[entry, ENTRY.RETURNED] = returned
+    entries[entry, ENTRY.EARLIER] = counts[LAST]
+    entries[entry, ENTRY.LATER] = -1
+    if counts[LAST] >= 0:
+        entries[counts[LAST], ENTRY.LATER] = entry
+    else:
+        counts[FIRST] = entry
+    counts[LAST] = entry
+    counts[ANSWERED] += 1
+
+
+@called
+def let_out(returns: Returns, entry: int) -> None:
+    """Take an entry out of those that were answered."""
+    entries, _, counts = returns
+    earlier, later = entries[entry, ENTRY.EARLIER], entries[entry, ENTRY.LATER]
+    if earlier >= 0:
+        entries[earlier, ENTRY.LATER] = later
+    else:
+        counts[FIRST] = later
+    if later >= 0:
+        entries[later, ENTRY.EARLIER] = earlier
+    else:
+        counts[LAST] = earlier
+    counts[ANSWERED] -= 1
+    entries[entry, ENTRY.ROW] = -1
+
+
+@called
 def release(returns: Returns, entry: int) -> int:
     """Give an entry back: the reply code of its return, -1 for none."""
     entries, buckets, counts = returns
@@ -159,3 +210,6 @@ def forget(returns: Returns) -> None:
     counts[FREE] = -1
     counts[USED] = 0
     counts[UNNUMBERED] = 0
+    counts[ANSWERED] = 0
+    counts[FIRST] = -1
+    counts[LAST] = -1

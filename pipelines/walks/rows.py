@@ -81,6 +81,15 @@ class Waiting:
         """Rows by id (int64), in this order, with the columns of this store; they wait on."""
         return self._get(ids, take=False)
 
+    def chosen(self, ids: Any) -> pa.Table:
+        """Rows by id, a row of nulls for -1; they wait on."""
+        there = ids >= 0
+        rows = self.get(ids[there])
+        if there.all():
+            return rows
+        place = np.cumsum(there) - 1
+        return rows.take(pa.array(place, mask=~there))
+
     def take(self, ids: Any) -> pa.Table:
         """Rows by id, in this order; they wait no more."""
         return self._get(ids, take=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, add_gap, attend
 from amqpscope.pipelines.walks.doubts import may_lack_requests
 from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, what
@@ -137,7 +137,7 @@ def stream_frame(events: Array, arguments: Array, streams: State, i: int, identi
     return 1
 
 
-@kernel
+@called
 def finish(state: State, streams: State) -> None:
     """The connection is over."""
     end_connection(state)

@@ -144,7 +144,7 @@ class Rpcs:
             at = np.flatnonzero(np.isin(events.what, [what(FRAMES, name) for name in methods]))
             if len(at):
                 texts = events.take(FRAMES, at, (column,))[column]
-                made[at, AR.KEY] = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, hashed(texts))
+                made[at, AR.KEY] = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, hashed(texts, self._compiled))
         at = np.flatnonzero(np.isin(events.what, _WITH_QUEUE))
         if len(at):
             texts = events.take(FRAMES, at, ("queue",))["queue"].combine_chunks()

@@ -223,8 +223,8 @@ class Settlements:
 
     def _settled(self, out: Any, events: Events | None) -> pa.Table:
         rows = self.deliveries.take(out[:, OUT.ROW])
-        answers = _chosen(self.answers, out[:, OUT.ANSWER])
-        queues = _chosen(self.queues, out[:, OUT.QUEUE])
+        answers = self.answers.chosen(out[:, OUT.ANSWER])
+        queues = self.queues.chosen(out[:, OUT.QUEUE])
         outcome = out[:, OUT.OUTCOME].copy()
         unsure = rows["no_ack"].is_null().to_numpy() & (out[:, OUT.BY] != ROLLBACK)
         outcome[(outcome == dl.NONE) & unsure] = UNKNOWN
@@ -252,7 +252,7 @@ class Settlements:
     def _waits(self, waits: Any) -> pa.Table:
         start, end = waits[:, WAIT.START], waits[:, WAIT.END]
         begun = _either(self.filled, self.turned, start)
-        over = _chosen(self.turned, end)
+        over = self.turned.chosen(end)
         until = waits[:, WAIT.END_TS]
         seen = waits[:, WAIT.SEEN] == 1
         one = waits[:, WAIT.WHOLE] != 1
@@ -285,16 +285,6 @@ def _not_empty(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _flag(values: Any) -> pa.Array:
     return pa.array(values == 1, mask=values < 0)
-
-
-def _chosen(store: Waiting, ids: Any) -> pa.Table:
-    """Rows by id; a row of nulls for -1."""
-    there = ids >= 0
-    rows = store.get(ids[there])
-    if there.all():
-        return rows
-    place = np.cumsum(there) - 1
-    return rows.take(pa.array(place, mask=~there))
 
 
 def _either(messages: Waiting, frames: Waiting, ids: Any) -> pa.Table:

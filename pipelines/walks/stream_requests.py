@@ -15,7 +15,7 @@ import numpy as np
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.channels import ANSWERED, CAPTURE_END, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER
 from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, GAP_TS, first_gap, is_missing
 from amqpscope.pipelines.walks.events import STREAM_FRAMES, what
@@ -253,7 +253,7 @@ def answer_stream(state: State, command: int, correlation: int, side: int, ident
         forget(state, node)
 
 
-@kernel
+@called
 def close_stream(state: State, side: int, frame: int, code: int, identity: int) -> None:
     """A close by a side: for a reason, an error in answer to the other side's oldest request that is open.
 
@@ -270,7 +270,7 @@ def close_stream(state: State, side: int, frame: int, code: int, identity: int) 
         forget(state, node)
 
 
-@kernel
+@called
 def end_stream(state: State) -> None:
     """The connection is over: all that is open was not answered."""
     conn, gaps, _, nodes, heap, _ = state

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqpscope import dissector
+from amqpscope.pipelines.here import analyze_folder
 from tests.dissector.runs import CAPTURES
 
 if TYPE_CHECKING:
@@ -49,10 +50,7 @@ class Recorded(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    from amqpscope.pipelines.analysis import analyze  # noqa: PLC0415
-    from amqpscope.pipelines.output import Output  # noqa: PLC0415
-
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("recorded")
     parts: dict[str, list[pa.Table]] = {}
     names: dict[int, Name] = {}
@@ -71,5 +69,5 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> R
     for table, found in parts.items():
         (folder / "tables" / table).mkdir(parents=True)
         pq.write_table(pa.concat_tables(found), folder / "tables" / table / "part-0.parquet")
-    analyze(spark, folder / "tables", Output(folder / "statistics", {}))
+    analyze_folder(folder / "tables", folder / "statistics", {})
     return Recorded(folder / "tables", folder / "statistics", names)

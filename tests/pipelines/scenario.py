@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
-from amqpscope.pipelines.holes import holes
-from amqpscope.pipelines.schemas import schema
 from amqpscope.pipelines.walks import walk
 
 TICK = 1000
@@ -96,23 +93,6 @@ class Connection:
         return defaults | {"first_ts_ns": 0, "rtt_ns": 10 * TICK} | self.columns
 
 
-def table(spark: SparkSession, name: str, rows: Iterable[dict[str, Any]]) -> DataFrame:
-    declared = schema(name)
-    unknown = {key for row in rows for key in row} - set(declared.names)
-    assert not unknown, unknown
-    return spark.createDataFrame([tuple(row.get(column) for column in declared.names) for row in rows], declared)
-
-
-def tables(spark: SparkSession, connections: Iterable[Connection]) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """The tables `amqp091_frames`, `messages` and `connections` for these."""
-    connections = list(connections)
-    return (
-        table(spark, "amqp091_frames", [row for each in connections for row in each.frames]),
-        table(spark, "messages", [row for each in connections for row in each.messages]),
-        table(spark, "connections", [each.row() for each in connections]),
-    )
-
-
 def arrow(connections: Iterable[Connection]) -> dict[str, pa.Table]:
     """All tables for these connections, as `dissect` would write them."""
     connections = list(connections)
@@ -138,21 +118,6 @@ def by_connection(result: pa.Table, *order: str) -> dict[int, list[dict[str, Any
     """Rows by connection, ordered by the given columns."""
     found: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(result.to_pylist(), key=lambda row: [row[name] for name in order]):
-        found.setdefault(row["connection_id"], []).append(row)
-    return found
-
-
-def lost(spark: SparkSession, connections: Iterable[Connection]) -> DataFrame:
-    """Where these may have lost frames."""
-    connections = list(connections)
-    anomalies = table(spark, "anomalies", [row for each in connections for row in each.anomalies])
-    return holes(anomalies, tables(spark, connections)[0])
-
-
-def collect(result: DataFrame, *order: str) -> dict[int, list[dict[str, Any]]]:
-    """Rows by connection, ordered by the given columns."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for row in sorted((row.asDict() for row in result.collect()), key=lambda row: [row[name] for name in order]):
         found.setdefault(row["connection_id"], []).append(row)
     return found
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from amqpscope.pipelines.walks.latency import PERCENTILES
 from tests import reference
 from tests.dissector.runs import CAPTURES
 from tests.dissector.test_against_reference import theirs
@@ -121,6 +122,10 @@ def test_summaries_are_those_of_the_reference(both, metric, table):
         wanted["censored"] = endings["capture-end"] + endings["gap"]
         wanted["unanswered"] = outcomes["none"] - wanted["censored"]
         wanted["failed"] = outcomes["nack"] + outcomes["reject"] + outcomes["error"] + wanted["unanswered"]
+        percentiles = {name: wanted.pop(name) for name in PERCENTILES}
         assert {name: row[name] for name in wanted} == wanted
+        for name, value in percentiles.items():
+            assert (row[name] is None) == (value is None)
+            assert value is None or abs(row[name] - value) * 1000 <= 4 * value  # of buckets
         asked = sum(outcomes.values()) - outcomes["auto"] - outcomes["unknown"]
         assert row["count"] + row["censored"] + row["unanswered"] + row["unusable"] == asked

@@ -15,9 +15,9 @@ RECORDINGS = (
 WAYS = ("lossy", "snapped", "one way")
 
 
-def test_no_pair_that_was_not_there(spark, tmp_path):
+def test_no_pair_that_was_not_there(tmp_path):
     recordings = [Recording.of(FOLDER / f"{name}.pcap") for name in RECORDINGS]
-    found = judge(analyzed(spark, runs_of(recordings, WAYS, seeds=1), tmp_path))
+    found = judge(analyzed(runs_of(recordings, WAYS, seeds=1), tmp_path))
     assert [(kind, table, mine.run.name, mine) for kind, table, mine, _ in found.examples] == []
     for way in WAYS:
         counts = found.counts[way, "rpcs"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from tests.reference.amqp import Row, by_connection, place
 from tests.reference.pairs import Epoch, epoch_of, settlements
 
+SOON_NS = 1_000_000
+NOT_IMPLEMENTED = 540
 STOPS = {
     ("connection.blocked", None): ("connection-blocked", True),
     ("connection.unblocked", None): ("connection-blocked", False),
@@ -55,8 +57,11 @@ def _stops_of(group: list[Row]) -> list[Row]:
                 found.append(going_on[key])
             elif not begins and key in going_on:
                 _end(going_on.pop(key), frame)
+        refused = frame["method"] == "connection.close" and frame["args"].get("reply_code") == NOT_IMPLEMENTED
         for key in list(going_on):
-            if _is_over(frame, key[0]):
+            if refused and key[1] == "channel-flow" and key[2] != frame["from_client"]:
+                found.remove(going_on.pop(key))  # the broker does not do it
+            elif _is_over(frame, key[0]):
                 _end(going_on.pop(key), frame)
     return found
 
@@ -87,8 +92,8 @@ class _Window:
 
     def delivered(self, frame: Row, tag: int, found: list[Row]) -> None:
         """A delivery shows that the broker had waited, when it follows soon enough."""
-        rtt_ns = frame["rtt_ns"]
-        if self.opened and rtt_ns is not None and frame["ts_ns"] - self.opened["end_ts_ns"] <= 2 * rtt_ns:
+        soon_ns = max(SOON_NS, 2 * (frame["rtt_ns"] or 0))
+        if self.opened and frame["ts_ns"] - self.opened["end_ts_ns"] <= soon_ns:
             self.opened["evidence"] = "proven"
         self.opened = None
         self.unsettled.add(tag)

@@ -26,23 +26,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.pipelines.here import analyze_folder
 from tests.captures.damage.recall import Beginnings, Frame, frames_found, messages_found
 from tests.captures.damage.recordings import Recording, recordings
 from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 Key = tuple[Any, ...]
 WHOLE = "whole"
-CENSORED = ("capture-end", "gap")
+CENSORED = ("capture-end", "gap", "evicted")
 KINDS = ("there", "found", "right", "wrong", "blamed", "censored", "no latency", "otherwise")
 
 
@@ -157,8 +155,8 @@ def own(
         "body_hash": lambda value: None if value is None else value ^ number,
     }
     cut = [len(packet.octets) for packet in packets if packet.wire > len(packet.octets)]
-    captures = {"capture": [f"{number}.pcap"], "snap_length": [max(cut, default=None)]}
-    yield "captures", pa.table(captures, pa.schema([("capture", pa.string()), ("snap_length", pa.int64())]))
+    captures = {"capture": f"{number}.pcap", "snap_length": max(cut, default=None)}
+    yield "captures", pa.Table.from_pylist([captures], tables["captures"].schema)
     for name, table in tables.items():
         if name == "captures":
             continue
@@ -170,17 +168,13 @@ def own(
         yield name, mine
 
 
-def analyzed(spark: SparkSession, runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row]]]:
+def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row]]]:
     """The rows of all tables of statistics, with the runs that they are of, analyzed all at once.
 
     Args:
-        spark: a session.
         runs: any.
         folder: empty; for tables and statistics.
     """
-    from amqpscope.pipelines.analysis import analyze  # noqa: PLC0415
-    from amqpscope.pipelines.output import Output  # noqa: PLC0415
-
     parts: dict[str, list[pa.Table]] = defaultdict(list)
     owners: dict[int, tuple[Run, int]] = {}
     for number, run in enumerate(runs, 1):
@@ -193,7 +187,7 @@ def analyzed(spark: SparkSession, runs: Iterable[Run], folder: Path) -> dict[str
     for name, found in parts.items():
         (folder / "tables" / name).mkdir(parents=True)
         pq.write_table(pa.concat_tables(found), folder / "tables" / name / "part-0.parquet")
-    analyze(spark, folder / "tables", Output(folder / "statistics", {}))
+    analyze_folder(folder / "tables", folder / "statistics", {})
     result: dict[str, list[tuple[Run, Row]]] = {}
     for name in (*PAIRS, *VALUES):
         result[name] = []
@@ -302,8 +296,6 @@ def judge(statistics: dict[str, list[tuple[Run, Row]]]) -> Judgement:
 
 def main(arguments: list[str]) -> int:
     """Print what was found; 1 when a row is wrong."""
-    from amqpscope.pipelines.session import session  # noqa: PLC0415
-
     assert __doc__
     parser = argparse.ArgumentParser(
         prog="python -m tests.captures.damage.answers", description=__doc__.split("\n", 1)[0], epilog=__doc__,
@@ -316,12 +308,8 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     ways = given.way or [*HARMLESS, *HARMFUL]
     found = (Recording.of(path, compiled=True) for path in given.captures or recordings())
-    spark = session("local[2]", small=True)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            result = judge(analyzed(spark, runs_of(found, ways, given.seeds), Path(folder)))
-    finally:
-        spark.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        result = judge(analyzed(runs_of(found, ways, given.seeds), Path(folder)))
     if given.told:
         for kind, table, mine, theirs in result.examples:
             print(f"{kind}: {table}, {mine.run.name}: {_short(mine)}; whole: {'; '.join(map(_short, theirs))}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,3 +167,10 @@ def test_many_batches_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     for at in range(0, len(rows), 3):
         parts.add(connections(rows[at : at + 3]).to_batches()[0])
     assert parts.table() == failures(connections(rows))
+
+
+def test_recorded_failures_are_all_there(recorded) -> None:
+    connections = pq.read_table(recorded.tables / "connections", columns=["severity"])["severity"]
+    bad = pc.sum(pc.is_in(connections, value_set=pa.array(["error", "warning"]))).as_py()
+    rows = pq.read_table(recorded.statistics / "failures")
+    assert bad == pc.sum(rows["connections"]).as_py() > len(rows) > 30
