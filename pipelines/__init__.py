@@ -1,8 +1,8 @@
 """Statistics over the tables of the dissector.
 
-`analyze` makes all of them. In a notebook there is a function for each table, from pyarrow Tables to a pyarrow Table, or
-from DataFrames to a DataFrame: `pipelines.confirms(frames, messages, connections)`; see `jobs`. They are imported when
-they are first used, so importing this package loads neither Arrow nor Spark.
+`analyze` makes all of them. In a notebook there is a function for each table, from pyarrow Tables to a pyarrow Table,
+or from DataFrames to a DataFrame: `pipelines.confirms(frames, messages, connections)`; see `jobs`. They are imported
+when they are first used, so importing this package loads neither Arrow nor Spark.
 """
 
 from __future__ import annotations
