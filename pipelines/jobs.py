@@ -244,7 +244,12 @@ def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
     if any(are_arrow) and not all(are_arrow):
         raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
     found: Any
-    found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
+    if not all(are_arrow):
+        from amqpscope.pipelines import jobs_on_spark  # noqa: PLC0415 - Spark is optional
+
+        found = jobs_on_spark.job(name, given, window_ns)
+    else:
+        found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
     return cast("Table", found)
 
 

@@ -48,6 +48,18 @@ def test_jobs_give_what_analyze_gives(capture: str) -> None:
         assert rows(found) == rows(whole[name]), name
 
 
+def test_jobs_on_spark_give_the_same_rows(spark: Any) -> None:
+    captures = [CAPTURES / "blocked.pcap", CAPTURES / "stream_js.pcap"]
+    tables = {name: reader.read_all() for name, reader in amqpscope.read(captures).items()}
+    given = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    for name in ("confirms", "flow_control", "transits", "stream_deliveries", "failures"):
+        here = made(name, tables)
+        assert rows(made(name, given).toArrow().cast(here.schema)) == rows(here), name
+    here = pipelines.confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections")))
+    found = pipelines.latency_summary(confirms=spark.createDataFrame(here)).toArrow()
+    assert rows(found) == rows(pipelines.latency_summary(confirms=here))
+
+
 def test_tables_that_are_left_out_have_no_rows() -> None:
     tables = {name: reader.read_all() for name, reader in amqpscope.read(CAPTURES / "pika_confirms.pcap").items()}
     given = [tables[name] for name in ("amqp091_frames", "messages", "connections")]
@@ -81,8 +93,10 @@ def test_the_package_is_light_and_complete() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "confirms", "False"]
-    assert set(pipelines.__all__) == {"read", *jobs.__all__} == set(dir(pipelines)) - {
-        name for name in dir(pipelines) if name.startswith("__")
-    }
+    assert (
+        set(pipelines.__all__)
+        == {"read", *jobs.__all__}
+        == set(dir(pipelines)) - {name for name in dir(pipelines) if name.startswith("__")}
+    )
     with pytest.raises(AttributeError, match="no attribute 'confirm'"):
         _ = pipelines.confirm  # type: ignore[attr-defined]
