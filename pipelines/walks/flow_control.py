@@ -18,6 +18,7 @@ picks them out of a batch, and plain Python goes over them. What an event does t
 | frame of which nothing is known      | those of its channel end, when is unknown (channel 0: of the connection)   |
 | FIN or RST                           | all end                                                                    |
 | end of the capture                   | all end, when is unknown                                                   |
+| one of the last four                 | a client's channel.flow that was not accepted was none                     |
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ class FlowControl:
         for scope in scopes:
             wait = self._open.waits.pop(scope, None)
             if wait is not None:
-                ended.add(wait, -1, step.ts, False)
+                self._unknown(scope, wait, step.ts, False, ended)
 
     def _over(self, scopes: Iterable[Scope], step: Step, ended: Ended) -> None:
         """These waits end, for the channel or the connection does; those that were refused were none."""
@@ -253,9 +254,16 @@ class FlowControl:
     def _silence(self, ended: Ended) -> None:
         """The connection is over: what still waits ends with its FIN or RST, or goes on at the end of the capture."""
         now = self._open
-        for wait in now.waits.values():
-            ended.add(wait, -1, now.silence_ts, now.ended)
+        for scope, wait in now.waits.items():
+            self._unknown(scope, wait, now.silence_ts, now.ended, ended)
         now.waits.clear()
+
+    def _unknown(self, scope: Scope, wait: Wait, until: int, seen: bool, ended: Ended) -> None:
+        """No frame ends a wait; a client's that the broker was not seen to accept was none, for brokers refuse them."""
+        if scope != THE_CONNECTION and scope[1] == CLIENT and not wait.accepted:
+            self._refused.append(wait.opener)
+        else:
+            ended.add(wait, -1, until, seen)
 
     def _remember(self, events: Events, ended: Ended) -> None:
         """What matters of the last connection of a batch for the next one."""

@@ -1,8 +1,11 @@
-"""`python -m tests.benchmarks.statistics`: how long the Spark jobs take over one busy channel, task by task.
+"""`python -m tests.benchmarks.statistics`: how long the walks take over made-up traffic, and how that grows with it.
 
-The tables are written here, not dissected: one channel on which so many messages are published and confirmed, or
-delivered and acknowledged, three tenths as many answers as messages, most `multiple`. The event log of Spark says
-what each task took; a channel must not be one task. No time is asserted.
+The tables are written here, not dissected: publishes in confirm mode over channels that are used as in Zipf's law, one
+of which has half of all; three tenths as many answers as publishes, out of order, most of them `multiple`, one in a
+hundred negative; channels are opened anew now and then. DuckDB, where it is installed, is asked for a confirm of each
+publish by SQL over the same Parquet. No time is asserted.
+
+    python -m tests.benchmarks.statistics --messages 1000000 10000000 [--master local[2]] [--unconfirmed]
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
-import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,143 +27,162 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.pipelines.walks.walk import conform
+
 PART = 1 << 20
-"""Rows of a part file."""
+"""Publishes of a part file."""
 STEP_NS = 10_000
 LAG = 1000
-"""Messages that are under way until the answer."""
+"""Publishes that come before the answer to one."""
+CHANNELS = 200_000
+PER_CONNECTION = 2000
+EPOCH = 50_000
+"""Publishes of a channel, on average, until it is opened anew."""
+
+SQL = """
+with answers as (select connection_id, channel, channel_epoch, delivery_tag as tag, frame_no, ts_ns
+                 from 'TABLES/amqp091_frames/*.parquet' where method in ('basic.ack', 'basic.nack')),
+sent as (select connection_id, channel, channel_epoch, publish_seq, frame_no, ts_ns
+         from 'TABLES/messages/*.parquet' where publish_seq is not null)
+select count(*), count(a.frame_no), max(a.ts_ns - s.ts_ns) from sent s asof left join answers a
+on s.connection_id = a.connection_id and s.channel = a.channel and s.channel_epoch = a.channel_epoch
+and a.tag >= s.publish_seq
+"""
+"""Nearly the question: of the answers at or above a number the smallest, not the earliest."""
 
 
-def frame_of(number: Any) -> Any:
-    """The last frame of a message: each has three, and one is left for an answer."""
-    return 4 * number + 3
-
-
-def messages(kind: str, first: int, count: int) -> pa.Table:
-    """Rows of `messages`, numbers from `first` on."""
-    number = np.arange(first, first + count, dtype=np.int64)
-    frame = frame_of(number)
-    delivered = kind == "deliver"
-    return _rows(
-        frame, not delivered, first_frame_no=frame - 2, kind=kind, protocol="amqp-0-9-1", exchange="orders",
-        routing_key=pa.array([f"eu.{i % 100}" for i in range(100)]).take(pa.array(number % 100)),
-        mandatory=False, body_size=np.full(count, 300), body_hash=number * 7919, is_partial=False,
-        **({"delivery_tag": number, "consumer_tag": "c", "no_ack": False} if delivered else {"publish_seq": number}),
-    )  # fmt: skip
-
-
-def answers(kind: str, first: int, count: int) -> pa.Table:
-    """Rows of `amqp091_frames`: the acknowledgements of these messages."""
-    number = np.arange(first, first + count, dtype=np.int64)
-    number = number[(number * 2654435761 >> 8) % 10 < 3]
-    before = np.concatenate([[first - 1], number[:-1]])
-    return _rows(
-        frame_of(number + LAG) + 1, kind == "deliver", frame_type="method", method="basic.ack",
-        delivery_tag=number, multiple=number - before > 1, is_partial=False,
-    )  # fmt: skip
-
-
-def _rows(frame: Any, from_client: bool, **columns: Any) -> pa.Table:
-    count = len(frame)
-    columns = {
-        "connection_id": 1, "frame_no": frame, "capture": "a.pcap", "packet": frame // 4 + 1, "ts_ns": frame * STEP_NS,
-        "first_ts_ns": frame * STEP_NS, "from_client": from_client, "channel": np.int32(1),
-        "channel_epoch": np.int32(1),
-    } | columns  # fmt: skip
-    columns = {
-        name: value if isinstance(value, np.ndarray | pa.Array) else pa.repeat(pa.scalar(value), count)
-        for name, value in columns.items()
-    }
-    return pa.table(columns)
-
-
-def write(folder: Path, kind: str, count: int) -> None:
-    """The tables of one channel."""
-    for table in ("messages", "amqp091_frames", "connections", "anomalies", "stream_frames"):
+def write(folder: Path, count: int, *, confirmed: bool = True, seed: int = 1) -> None:
+    """Write the tables of so many publishes."""
+    for table in ("messages", "amqp091_frames", "connections", "captures"):
         (folder / table).mkdir(parents=True)
-    for part, first in enumerate(range(1, count + 1, PART)):
-        size = min(PART, count + 1 - first)
-        for table, make in (("messages", messages), ("amqp091_frames", answers)):
-            pq.write_table(make(kind, first, size), folder / table / f"part-{part:05d}.parquet")
-    last = int(frame_of(count + LAG)) * STEP_NS
-    ends = {"connection_id": [1], "protocol": ["amqp-0-9-1"], "first_ts_ns": [0], "last_ts_ns": [last]}
-    pq.write_table(pa.table(ends | {"lost_bytes": [0], "skipped_bytes": [0]}), folder / "connections/part-0.parquet")
+    for table in ("anomalies", "stream_frames", "amqp010_frames", "tcp_windows"):
+        (folder / table).mkdir()
+    chance = np.random.default_rng(seed)
+    used = np.zeros(CHANNELS, np.int64)
+    frames = np.zeros(CHANNELS // PER_CONNECTION, np.int64)
+    for part, first in enumerate(range(0, count, PART)):
+        size = min(PART, count - first)
+        for table, rows in zip(
+            ("messages", "amqp091_frames"), _part(chance, used, frames, first, size, confirmed), strict=True
+        ):
+            pq.write_table(rows, folder / table / f"part-{part:05d}.parquet", compression="zstd")
+    ids = np.arange(1, len(frames) + 1)
+    last = (count + LAG) * STEP_NS
+    ends = {
+        "connection_id": ids,
+        "protocol": ["amqp-0-9-1"] * len(ids),
+        "first_ts_ns": ids * 0,
+        "last_ts_ns": ids * 0 + last,
+    }
+    pq.write_table(pa.table(ends), folder / "connections/part-0.parquet")
+    captures = conform("captures", {"capture": "a.pcap", "bytes": 600 * count}, 1)
+    pq.write_table(captures, folder / "captures/part-0.parquet")
 
 
-def jobs() -> dict[str, tuple[str, Callable[..., Any]]]:
-    """Jobs that are measured, each with the kind of message that it is about."""
-    from amqpscope.pipelines.confirms import confirms  # noqa: PLC0415 - Spark is slow to import
-    from amqpscope.pipelines.settlements import settlements  # noqa: PLC0415
+def _part(chance: Any, used: Any, frames: Any, first: int, size: int, confirmed: bool) -> Iterator[pa.Table]:
+    """The publishes from `first` on and the answers to them; `used` and `frames` are counted on."""
+    channel = np.minimum(chance.zipf(1.3, size) - 1, CHANNELS - 1)
+    channel[chance.random(size) < 0.5] = 0
+    order = np.argsort(channel, kind="stable")
+    _, begins, counts = np.unique(channel[order], return_index=True, return_counts=True)
+    turn = np.empty(size, np.int64)
+    turn[order] = np.arange(size) - np.repeat(begins, counts)
+    turn += used[channel]
+    np.add.at(used, channel, 1)
+    epoch, number = turn // EPOCH + 1, turn % EPOCH + 1
+    when = np.arange(first, first + size) * 2
+    answered = np.flatnonzero(chance.random(size) < (0.3 if confirmed else 0))
+    answers_when = when[answered] + 2 * chance.integers(1, LAG, len(answered)) + 1
+    kind = np.concatenate([np.zeros(size, np.int8), np.ones(len(answered), np.int8)])
+    of = np.concatenate([channel, channel[answered]])
+    time_ = np.concatenate([when, answers_when])
+    connection = of // PER_CONNECTION
+    by = np.lexsort((time_, connection))
+    _, begins, counts = np.unique(connection[by], return_index=True, return_counts=True)
+    frame = np.empty(len(by), np.int64)
+    frame[by] = np.arange(len(by)) - np.repeat(begins, counts)
+    frame = 3 * frame + frames[connection]
+    np.add.at(frames, connection, 3)
+    for is_answer, rows in ((0, slice(0, size)), (1, answered)):
+        mine = kind == is_answer
+        place = {
+            "connection_id": connection[mine] + 1, "frame_no": frame[mine],
+            "channel": (of[mine] % PER_CONNECTION + 1).astype(np.int32),
+            "channel_epoch": epoch[rows].astype(np.int32),
+            "ts_ns": time_[mine] * STEP_NS // 2, "packet": frame[mine] // 3 + 1,
+        }  # fmt: skip
+        place["first_ts_ns"] = place["ts_ns"]
+        if is_answer:
+            negative = chance.random(len(answered)) < 0.01
+            extra = {
+                "from_client": False, "frame_type": "method", "delivery_tag": number[rows], "is_partial": False,
+                "multiple": chance.random(len(answered)) < 0.8,
+                "method": pa.array(["basic.ack", "basic.nack"]).take(pa.array(negative.astype(np.int8))),
+            }  # fmt: skip
+        else:
+            extra = {
+                "from_client": True, "first_frame_no": frame[mine] - 2, "kind": "publish", "protocol": "amqp-0-9-1",
+                "exchange": "orders", "mandatory": False, "is_partial": False, "publish_seq": number[rows],
+                "publish_seq_unsure": False, "body_size": 300, "body_hash": when * 7919,
+                "routing_key": pa.array([f"eu.{i}" for i in range(100)]).take(pa.array(number[rows] % 100)),
+            }  # fmt: skip
+        yield _table({**place, **extra, "capture": "a.pcap"}, int(mine.sum()))
 
-    return {"confirms": ("publish", confirms), "settlements": ("deliver", settlements)}
+
+def _table(columns: dict[str, Any], count: int) -> pa.Table:
+    arrays = (np.ndarray, pa.Array, pa.ChunkedArray)
+    return pa.table({k: v if isinstance(v, arrays) else pa.repeat(pa.scalar(v), count) for k, v in columns.items()})
 
 
-def measure(name: str, count: int, scratch: Path) -> dict[str, Any]:
-    """One job over one channel of so many messages; the result is counted by outcome, not written."""
-    from amqpscope.pipelines.reader import read_table  # noqa: PLC0415
-    from amqpscope.pipelines.session import session  # noqa: PLC0415
+def measure(folder: Path, output: Path, master: str | None) -> dict[str, float]:
+    """The time and memory of `amqpscope analyze` as a process of its own."""
+    command = [sys.executable, "-m", "amqpscope.dissector.cli.program", "analyze", str(folder), "-o", str(output)]
+    begun = time.perf_counter()
+    subprocess.run([*command, *(["--master", master] if master else [])], check=True, capture_output=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "wall_s": time.perf_counter() - begun,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / 1024,
+    }
 
-    kind, job = jobs()[name]
-    tables, log = scratch / f"{name}-tables", scratch / f"{name}-log"
-    log.mkdir()
-    write(tables, kind, count)
-    spark = session(
-        "local[*]", spark_eventLog_enabled="true", spark_eventLog_dir=str(log), spark_eventLog_rolling_enabled="false",
-        spark_eventLog_compress="false",
-    )  # fmt: skip
+
+def duckdb_seconds(folder: Path) -> float | None:
+    """How long DuckDB takes for the confirm question; None where it is not installed."""
     try:
-        begun = time.perf_counter()
-        rows = job(*(read_table(spark, tables, each) for each in ("amqp091_frames", "messages", "connections")))
-        output = scratch / f"{name}-rows"
-        rows.write.parquet(str(output))
-        wall = time.perf_counter() - begun
-    finally:
-        spark.stop()
-    outcomes = pq.read_table(output, columns=["outcome"])["outcome"].value_counts().to_pylist()
-    found = {"job": name, "messages": count, "wall_s": wall, "outcomes": {o["values"]: o["counts"] for o in outcomes}}
-    return found | tasks(next(log.iterdir()))
-
-
-def tasks(log: Path) -> dict[str, Any]:
-    """Processor time of all tasks; of each stage of more than a second the longest task and the median."""
-    stages: dict[int, list[float]] = {}
-    cpu = collecting = 0.0
-    with log.open() as lines:
-        for line in lines:
-            if '"SparkListenerTaskEnd"' in line:
-                event = json.loads(line)
-                spent = event["Task Metrics"]
-                stages.setdefault(event["Stage ID"], []).append(spent["Executor Run Time"] / 1000)
-                cpu += spent["Executor CPU Time"] / 1e9
-                collecting += spent["JVM GC Time"] / 1000
-    large = [
-        {"tasks": len(times), "sum_s": sum(times), "median_s": statistics.median(times), "max_s": max(times)}
-        for times in stages.values()
-        if sum(times) > 1
-    ]
-    return {"task_cpu_s": cpu, "gc_s": collecting, "stages": large}
+        import duckdb  # noqa: PLC0415
+    except ImportError:
+        return None
+    begun = time.perf_counter()
+    duckdb.sql(SQL.replace("TABLES", str(folder))).fetchall()
+    return time.perf_counter() - begun
 
 
 def main() -> None:
-    """Measure, and say."""
+    """Measure each size in a process of its own, and print a line of JSON for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", nargs="*", default=["confirms", "settlements"])
-    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--messages", type=int, nargs="+", default=[1_000_000, 4_000_000])
+    parser.add_argument("--master", help="on Spark, here")
+    parser.add_argument("--unconfirmed", action="store_true", help="nothing is answered")
     arguments = parser.parse_args()
-    os.environ.setdefault("SPARK_LOCAL_DIRS", tempfile.gettempdir())
-    for name in arguments.job:
-        scratch = Path(tempfile.mkdtemp(prefix="amqpscope-"))
+    for count in arguments.messages:
+        if len(arguments.messages) > 1:  # a process each, for its peak of memory
+            others = [
+                *(["--master", arguments.master] if arguments.master else []),
+                *(["--unconfirmed"] * arguments.unconfirmed),
+            ]
+            subprocess.run([sys.executable, "-m", __spec__.name, "--messages", str(count), *others], check=True)
+            continue
+        scratch = Path(tempfile.mkdtemp(prefix="amqpscope-", dir=os.environ.get("TMPDIR")))
         try:
-            found = measure(name, arguments.messages, scratch)
+            write(scratch / "tables", count, confirmed=not arguments.unconfirmed)
+            found = {"messages": count} | measure(scratch / "tables", scratch / "statistics", arguments.master)
+            outcomes = pq.read_table(scratch / "statistics" / "confirms", columns=["outcome"])["outcome"]
+            found["outcomes"] = {each["values"]: each["counts"] for each in outcomes.value_counts().to_pylist()}
+            found["duckdb_s"] = duckdb_seconds(scratch / "tables")
         finally:
             shutil.rmtree(scratch)
-        print(
-            f"{name}: {found['messages']:,} messages in {found['wall_s']:.1f} s, "
-            f"{found['task_cpu_s']:.1f} s of tasks' processor time; {found['outcomes']}"
-        )
-        for stage in found["stages"]:
-            shape = "{tasks:5d} tasks, {sum_s:6.1f} s in all, median {median_s:6.3f} s, longest {max_s:6.3f} s"
-            print(shape.format(**stage))
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

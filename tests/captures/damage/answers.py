@@ -76,6 +76,8 @@ VALUES = {
     "stream_deliveries": ("age_ns", "stream_offset", "lag_records"),
 }
 """Tables of values; a value that is not known is null."""
+LEAST = "possible"
+"""What says less than any other value of its column (`evidence`)."""
 LESS = ("missed",)
 """Values that may be smaller where less was captured."""
 
@@ -243,7 +245,7 @@ def judged(table: str, mine: Told, theirs: list[Told]) -> str:
     same = [each for each in same if each.row[pairs.latency] is not None]
     if not same:
         return "wrong"
-    agree = any(all(row[name] in (None, each.row[name]) for name in pairs.says) for each in same)
+    agree = any(all(row[name] in (None, LEAST, each.row[name]) for name in pairs.says) for each in same)
     return "right" if agree or (retimed and table == "flow_control") else "otherwise"
 
 
