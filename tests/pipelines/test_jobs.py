@@ -79,6 +79,8 @@ def test_analyze_writes_what_it_returns(tmp_path: Path) -> None:
     of_tables = amqpscope.analyze(tmp_path / "tables")
     for name, table in whole.items():
         assert rows(ds.dataset(str(tmp_path / "stats" / name)).to_table()) == rows(table) == rows(of_tables[name])
+    assert main(["analyze", str(tmp_path / "tables"), "--to", "1", "-o", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="are for captures"):
         amqpscope.analyze(tmp_path / "tables", to_ns=1)
     with pytest.raises(FileNotFoundError):
