@@ -19,7 +19,7 @@ $(BIN)/.ready: pyproject.toml
 
 demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope dissect $(CAPTURE) -o $(DEMO)/tables
-	$(BIN)/amqpscope analyze $(DEMO)/tables -o $(DEMO)/stats
+	$(BIN)/amqpscope analyze $(DEMO)/tables -o $(DEMO)/stats --master 'local[*]'
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 

@@ -1,14 +1,20 @@
 """The command `amqpscope report`."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpscope.dashboards.tables import Tables
 
 
 class Report:
-    """Makes one self-contained HTML page from the tables of `dissect` and `analyze`."""
+    """Makes one self-contained HTML page from captures, or from the tables of `dissect` and `analyze`."""
 
     name = "report"
     help = "one self-contained page: findings, pictures, tables"
@@ -17,37 +23,60 @@ class Report:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.add_argument(
-            "paths",
-            metavar="DIR|STATS",
-            nargs="+",
-            type=Path,
-            help="folder that `analyze` or `dissect` wrote, or one of each; of one, the other is looked for",
-        )
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+
+        what = "captures, as for `dissect`; or a folder that `dissect` or `analyze` wrote, or one of each"
+        arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
         parser.add_argument("-o", "--output", metavar="FILE.html", type=Path, required=True, help="page to write")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the page.
 
         Raises:
-            ValueError: What was given is not a folder of tables, or a table cannot be read.
-            OSError: A folder cannot be read, or the page cannot be written.
+            Error: what was given cannot be read, or not together.
+            OSError: a folder cannot be read, or the page cannot be written.
         """
-        from amqpscope.dashboards import page, tables  # noqa: PLC0415 - loads pyarrow
+        from amqpscope.dashboards import page  # noqa: PLC0415 - loads pyarrow
 
         page.check(arguments.output)
-        with _statistics(arguments) as folders:
-            page.write(tables.locate(folders), arguments.output)
+        with _statistics(arguments) as (tables, status):
+            page.write(tables, arguments.output)
         sys.stderr.write(f"{arguments.output}\n")
-        return 0
+        return status
 
 
 @contextmanager
-def _statistics(arguments: argparse.Namespace) -> Iterator[list[Path]]:
-    """Yield the folders of tables that the page is made from; what is made for it alone is removed afterwards.
+def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
+    """Yield the tables that the page is made from, and the exit status; what is made for it alone is removed later."""
+    import pyarrow as pa  # noqa: PLC0415
 
-    The one place that knows where statistics come from. Folders are taken as they are. Captures are to become a
-    temporary folder here, with the tables of `dissect` and of `analyze` in it, and nothing else has to change: the
-    page names the captures, not the folder.
-    """
-    yield arguments.paths
+    from amqpscope.dashboards import making  # noqa: PLC0415
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.dissector.fields.arrow import without_pandas  # noqa: PLC0415
+
+    without_pandas()
+    pa.set_memory_pool(pa.system_memory_pool())
+    paths = [Path(path) for path in arguments.captures]
+    if making.are_tables(paths):
+        common.refuse_for_tables(arguments)
+        with making.of_folders(paths) as tables:
+            yield tables, 0
+        return
+    with making.temporary() as folder:
+        yield _of_captures(arguments, folder)
+
+
+def _of_captures(arguments: argparse.Namespace, folder: Path) -> tuple[Tables, int]:
+    from amqpscope.dashboards import making  # noqa: PLC0415
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+    from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+
+    options = common.options(arguments)
+    sources, status = common.sources(arguments)
+    with common.progress(sources) as advance, common.watch(sources) as watch:
+        compile_kernels(sources)
+        reading = Reading(sources, options, advance, watch=watch)
+        tables = making.of_captures(reading, folder)
+    common.print_warnings(reading)
+    return tables, status

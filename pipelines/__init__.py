@@ -1,13 +1,13 @@
-"""Spark jobs over the tables of the dissector: DataFrames in, a DataFrame out.
+"""Statistics over the tables of the dissector.
 
-Each job is a function in a module of the same name: `confirms.confirms(frames, messages, connections)`. They are
-DataFrame expressions and windows only, and a busy channel is spread over as many tasks as any other data (`buckets`
-says how). Importing this package does not import Spark.
+`analyze` makes all of them. In a notebook there is a function for each table, from pyarrow Tables to a pyarrow Table,
+or from DataFrames to a DataFrame: `pipelines.confirms(frames, messages, connections)`; see `jobs`. They are imported
+when they are first used, so importing this package loads neither Arrow nor Spark.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,36 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read"]
+    from amqpscope.pipelines.jobs import (
+        channel_errors,
+        confirms,
+        failures,
+        flow_control,
+        heartbeats,
+        latency_buckets,
+        latency_summary,
+        rpcs,
+        settlements,
+        stream_credit,
+        stream_deliveries,
+        transits,
+    )
+
+__all__ = [
+    "channel_errors",
+    "confirms",
+    "failures",
+    "flow_control",
+    "heartbeats",
+    "latency_buckets",
+    "latency_summary",
+    "read",
+    "rpcs",
+    "settlements",
+    "stream_credit",
+    "stream_deliveries",
+    "transits",
+]
 
 
 def read(spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str) -> DataFrame:
@@ -33,3 +62,20 @@ def read(spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLi
     from amqpscope.pipelines.reader import read_table  # noqa: PLC0415 - Spark is optional
 
     return read_table(spark, paths, table)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        """Import a function of `jobs` when it is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from amqpscope.pipelines import jobs  # noqa: PLC0415
+
+        found = globals()[name] = getattr(jobs, name)
+        return found
+
+
+def __dir__() -> list[str]:
+    """Names for completion: also those that were not used yet."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

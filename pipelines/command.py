@@ -53,6 +53,7 @@ class Analyze:
         """
         import pyarrow as pa  # noqa: PLC0415
 
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.fields.arrow import without_pandas  # noqa: PLC0415
 
         named = arguments.captures
@@ -60,6 +61,7 @@ class Analyze:
         # The allocator of the system gives back what Arrow's own keep: 1.3 GB at the peak of 1 GB of capture, not 1.9.
         pa.set_memory_pool(pa.system_memory_pool())
         if len(named) == 1 and is_tables(Path(named[0])):
+            common.refuse_for_tables(arguments)
             return self._tables(arguments, Path(named[0]))
         return self._captures(arguments)
 

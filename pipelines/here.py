@@ -24,7 +24,18 @@ from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, in_range, snapped, spans, timed, with_missing, with_windows
 from amqpscope.pipelines.sorting import BATCH, PART, Gathered, decoded, encoded, joined, sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, RESOLVED, TABLES, Chain, chains, needs_of
+from amqpscope.pipelines.statistics import (
+    HOUR_NS,
+    KEYED,
+    METRICS,
+    OVER_KEYS,
+    RESOLVED,
+    TABLES,
+    Chain,
+    chains,
+    needs_of,
+    rows_for,
+)  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
 from amqpscope.pipelines.walks.events import Events
@@ -86,18 +97,23 @@ class Engine:
     Args:
         compiled: whether kernels run compiled.
         window_ns: how long before a delivery its publish may have been.
+        tables: those that are wanted.
     """
 
-    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS) -> None:
+    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
         self.compiled = compiled
         self.window_ns = window_ns
-        self.chains = chains(compiled)
+        self.tables = frozenset(tables)
+        self.rows = rows_for(tables)
+        self.chains = chains(compiled, tables)
         self.gathered = Gathered(needs_of(self.chains), compiled)
         self.latencies = Latencies()
         self.failures = Failures()
-        self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in OVER_KEYS}
-        self.partial |= {each.of: [] for each in RESOLVED.values()}
-        self._undecided: dict[str, list[pa.Table]] = {name: [] for name in RESOLVED}
+        self.over_keys = [each for each in OVER_KEYS if each.of in self.rows]
+        self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
+        self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
+        self.partial |= {each.of: [] for each in self.resolved.values()}
+        self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
         self._keyed: list[pa.Table] = []
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
 
@@ -109,7 +125,9 @@ class Engine:
             return ()
         source = ev.SOURCES.index(table)
         found = self.gathered.layouts[source].base
-        return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size"))) if source == ev.MESSAGES else found
+        if source == ev.MESSAGES and KEYED in self.rows:
+            return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size")))
+        return found
 
     def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
         """Make of rows what is kept of them. Any thread may do that.
@@ -127,10 +145,11 @@ class Engine:
         messages = None
         if source == ev.MESSAGES:
             rows = timed(rows, cut)
-            lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
-            for name in lacking:
-                rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
-            messages = encoded(keys.keyed(rows, self.compiled))
+            if KEYED in self.rows:
+                lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
+                for name in lacking:
+                    rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
+                messages = encoded(keys.keyed(rows, self.compiled))
         return Prepared(table, self.gathered.prepare(source, rows), messages)
 
     def add(self, prepared: Prepared | None) -> None:
@@ -157,7 +176,8 @@ class Engine:
         """
         self._emit = emit
         self._connections(note)
-        self.partial[KEYED] += self._keyed
+        if KEYED in self.rows:
+            self.partial[KEYED] += self._keyed
         events = self.gathered.sorted()
         total, done = len(events), 0
         with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
@@ -172,19 +192,19 @@ class Engine:
             for chain in self.chains:
                 self._rows(chain.finish())
         del events
-        for each in OVER_KEYS:
+        for each in self.over_keys:
             walk = each.walk(self.compiled, self.window_ns)
             for rows in sorted_by(each.order, self.partial.pop(each.of), self.compiled):
                 self._rows(walk.feed(rows))
             self._rows(walk.finish())
-        for name, resolved in RESOLVED.items():
+        for name, resolved in self.resolved.items():
             told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
             facts = resolved.facts(told, self.compiled)
             for rows in self._undecided.pop(name):
-                self._emit(name, resolved.resolve(rows, facts))
-        self._emit("failures", self.failures.table())
-        self._emit("latency_buckets", self.latencies.buckets())
-        self._emit("latency_summary", self.latencies.summary())
+                self._found(name, resolved.resolve(rows, facts))
+        self._found("failures", self.failures.table())
+        self._found("latency_buckets", self.latencies.buckets())
+        self._found("latency_summary", self.latencies.summary())
 
     def _connections(self, note: Mapping[str, Any]) -> None:
         connections, windows = (
@@ -195,7 +215,8 @@ class Engine:
             for source, protocol in ((ev.FRAMES, "amqp-0-9-1"), (ev.STREAM_FRAMES, "rabbitmq-stream")):
                 for part in self.gathered.parts(source):
                     connections = with_missing(connections, spans(part, protocol))
-        self.failures.add(connections)
+        if "failures" in self.rows:
+            self.failures.add(connections)
         connections = with_windows(in_range(connections, note), windows)
         self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
         self._whole = {}
@@ -209,14 +230,20 @@ class Engine:
             if name in self.partial:
                 self.partial[name].append(rows)
                 continue
-            if name in METRICS:
+            if name not in self.rows:
+                continue
+            if name in METRICS and self.tables & {"latency_buckets", "latency_summary"}:
                 self.latencies.add(METRICS[name], rows)
             waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
             if waits.any():
                 self._undecided[name].append(rows.filter(pa.array(waits)))
-                self._emit(name, rows.filter(pa.array(~waits)))
+                self._found(name, rows.filter(pa.array(~waits)))
             else:
-                self._emit(name, rows)
+                self._found(name, rows)
+
+    def _found(self, name: str, rows: pa.Table) -> None:
+        if name in self.tables:
+            self._emit(name, rows)
 
 
 def _fed(chain: Chain, events: Events) -> list[Rows]:
@@ -252,13 +279,30 @@ def analyze_folder(
         ReadError: a table cannot be read.
         OutputError: a table cannot be written.
     """
+    with _written(output, note) as made:
+        walk_folder(folder, partial(emitted, made), window_ns, advance)
+    return made.rows
+
+
+def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = _quiet) -> None:
+    """Make the statistics of a folder of tables.
+
+    Args:
+        folder: what `dissect` wrote.
+        emit: called with each table's name and rows, in this thread.
+        window_ns: how long before a delivery its publish may have been.
+        advance: called with what is done, and how much of how much.
+
+    Raises:
+        ReadError: a table cannot be read.
+    """
     captures = pa.concat_tables(
         [schema("captures").empty_table(), *map(decoded, read_parts(folder, "captures", schema("captures").names))],
         promote_options="default",
     )
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, found = snapped(captures), read_note(folder)
-    with _written(output, note) as made, ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
+    with ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
         engine = Engine(compiled, window_ns)
         under_way: deque[Future[Prepared | None]] = deque()
         for table in READ:
@@ -268,9 +312,8 @@ def analyze_folder(
                     engine.add(under_way.popleft().result())
         while under_way:
             engine.add(under_way.popleft().result())
-        engine.finish(partial(emitted, made), found, advance)
+        engine.finish(emit, found, advance)
     kernels.end(compiled)
-    return made.rows
 
 
 READ = ("connections", "tcp_windows", *ev.SOURCES[1:])
@@ -317,9 +360,25 @@ def analyze_captures(
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
-    options = reading.options
-    compiled = kernels.begin(octets(reading.sources))
-    engine = Engine(compiled, window_ns)
+    engine = gather(reading, window_ns, dissected)
+    with _written(output, note) as made:
+        finish(engine, reading, partial(emitted, made), advance)
+    return made.rows
+
+
+def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None = None) -> Engine:
+    """Dissect captures, and return an engine that holds their rows, for `finish`.
+
+    Args:
+        reading: of the captures.
+        window_ns: how long before a delivery its publish may have been.
+        dissected: where the tables of the dissection are written to as well, if anywhere; the caller completes it.
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: a table cannot be written.
+    """
+    engine = Engine(kernels.begin(octets(reading.sources)), window_ns)
     crew = WorkerPool()
     try:
         under_way: deque[Future[list[Row]]] = deque()
@@ -344,11 +403,21 @@ def analyze_captures(
         crew.leave(at_once=True)
         raise
     crew.leave()
-    with _written(output, note) as made:
-        found = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
-        engine.finish(partial(emitted, made), found, advance)
-    kernels.end(compiled)
-    return made.rows
+    return engine
+
+
+def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = _quiet) -> None:
+    """Make the statistics of captures that were gathered.
+
+    Args:
+        engine: what `gather` returned.
+        reading: of the captures.
+        emit: called with each table's name and rows, in this thread.
+        advance: called with what is done, and how much of how much.
+    """
+    options = reading.options
+    engine.finish(emit, {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}, advance)
+    kernels.end(engine.compiled)
 
 
 def emitted(output: Output, table: str, rows: pa.Table) -> None:

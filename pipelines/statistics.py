@@ -175,9 +175,21 @@ class Chain:
         yield from self.walk.finish()
 
 
-def chains(compiled: bool = False) -> list[Chain]:
-    """Return all walks over connections, fresh."""
-    return [Chain(member, compiled) for member in OVER_CONNECTIONS]
+def chains(compiled: bool = False, tables: Sequence[str] = TABLES) -> list[Chain]:
+    """Return the walks over connections that these tables need, fresh."""
+    wanted = rows_for(tables)
+    made = [Chain(member, compiled) for member in OVER_CONNECTIONS]
+    return [chain for chain in made if wanted & {*chain.walk.tables, *getattr(chain.walk, "partial", ())}]
+
+
+def rows_for(tables: Sequence[str]) -> frozenset[str]:
+    """Return the names of all rows that walks yield and that these tables need, with their own."""
+    found = set(tables)
+    if found & {"latency_buckets", "latency_summary"}:
+        found |= set(METRICS)
+    found |= {each.of for each in OVER_KEYS if found & set(each.tables)}
+    found |= {resolved.of for name, resolved in RESOLVED.items() if name in found}
+    return frozenset(found)
 
 
 def needs_of(walks: Sequence[Chain]) -> list[Mapping[int, Any]]:

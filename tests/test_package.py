@@ -106,9 +106,8 @@ def test_other_names_are_refused() -> None:
 
 
 def test_a_star_imports_what_it_offers() -> None:
-    assert python("from amqpscope import *; print(read.__name__, frames.__name__, spec.__name__)") == (
-        "read frames amqpscope.spec"
-    )
+    code = "from amqpscope import *; print(read.__name__, frames.__name__, analyze.__name__, spec.__name__)"
+    assert python(code) == "read frames analyze amqpscope.spec"
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

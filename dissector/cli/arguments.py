@@ -85,6 +85,25 @@ def options(arguments: argparse.Namespace) -> Options:
     )
 
 
+def refuse_for_tables(arguments: argparse.Namespace) -> None:
+    """See that no option is given that is for captures alone, where folders of tables are read.
+
+    Raises:
+        ArgumentError: one is.
+    """
+    given = {
+        "--port": arguments.port,
+        "--spec": arguments.spec,
+        "--keylog": arguments.keylog,
+        "--from": arguments.from_ns is not None,
+        "--to": arguments.to_ns is not None,
+        "--bodies": arguments.bodies != "hash",
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise ArgumentError(f"{option} is for captures; give it to `amqpscope dissect`, which writes the tables")
+
+
 def sources(arguments: argparse.Namespace) -> tuple[list[Source], int]:
     """The captures that the arguments name, and the exit status: 2 where files of a folder are left out, which is told.
 

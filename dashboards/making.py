@@ -1,0 +1,97 @@
+"""The statistics behind a page, where they are not there: made in this process, in a folder that goes away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from amqpscope.dashboards.tables import Tables, locate
+from amqpscope.errors import Error
+
+if TYPE_CHECKING:
+    from amqpscope.dissector.reading import Reading
+
+QUICK = "lz4"
+"""Compression of tables that are read once."""
+
+
+class MixedError(Error, ValueError):
+    """Captures and folders of tables in one call; one line that says what to do."""
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """Yield a folder that goes away again."""
+    with TemporaryDirectory(prefix="amqpscope-") as folder:
+        yield Path(folder)
+
+
+def are_tables(paths: Sequence[Path]) -> bool:
+    """Return whether these are folders of tables, not captures.
+
+    Raises:
+        MixedError: they are both.
+    """
+    from amqpscope.pipelines.command import is_tables  # noqa: PLC0415
+
+    folders = [path for path in paths if is_tables(path)]
+    if folders and len(folders) < len(paths):
+        other = next(path for path in paths if path not in folders)
+        raise MixedError(
+            f"{folders[0]} is a folder of tables and {other} is not; name captures, or a folder of dissect and one of "
+            "analyze"
+        )
+    return bool(folders)
+
+
+@contextmanager
+def of_folders(paths: Sequence[Path]) -> Iterator[Tables]:
+    """Yield the tables of folders; statistics that are missing, or are of other tables, are made of those of `dissect`.
+
+    Raises:
+        NotTablesError: one is not a folder of tables, or there are two of a kind.
+        ReadError: a table cannot be read.
+        Error: there is not enough memory for the statistics.
+    """
+    from amqpscope.pipelines import here  # noqa: PLC0415
+    from amqpscope.pipelines.command import engine  # noqa: PLC0415
+
+    found = locate(paths)
+    is_usable = found.analyzed and (found.analyzed in paths or not (found.outdated() or found.unfinished()))
+    if not found.dissected or is_usable:
+        yield found
+        return
+    where, why = engine(found.dissected, None)
+    if where is not None:
+        text = why.partition(": ")[2]
+        raise Error(f"{text}; run `amqpscope analyze {found.dissected} -o STATS`, then name STATS here")
+    with temporary() as folder:
+        here.analyze_folder(found.dissected, folder, {})
+        yield Tables(found.dissected, folder)
+
+
+def of_captures(reading: Reading, folder: Path) -> Tables:
+    """Return the tables and statistics of captures, which are written to a folder.
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: there is no room for them.
+    """
+    from amqpscope.dissector.reading import schema_of  # noqa: PLC0415
+    from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
+    from amqpscope.dissector.tables.rows import NAMES  # noqa: PLC0415
+    from amqpscope.pipelines import here  # noqa: PLC0415
+
+    tables, statistics = folder / "tables", folder / "statistics"
+    schemas = {name: schema_of(name, reading.options) for name in NAMES}
+    dissected = Output(str(tables), schemas, compression=QUICK)
+    try:
+        here.analyze_captures(reading, statistics, {}, dissected=dissected)
+        dissected.finish()
+    except BaseException:
+        dissected.abort()
+        raise
+    return Tables(tables, statistics)

@@ -1,0 +1,287 @@
+"""Statistics in a notebook: a function for each table of `analyze`, from tables of `dissect`.
+
+Given pyarrow Tables, they walk in this process and return a pyarrow Table; given DataFrames, on Spark, and return a
+DataFrame. Arguments are named after the tables that they are: `frames` is `amqp091_frames`; `captures`, where it is
+given, tells of which messages a snap length cut the end, so that their times count nevertheless. Columns that a table
+lacks are null; a table that is left out has no rows.
+
+Whether `dissect` was given a time range, or did not finish, only `analyze` knows; here tables are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pyarrow as pa
+
+from amqpscope.pipelines.walks.walk import schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Table = TypeVar("Table", pa.Table, "DataFrame")
+HOUR_NS = 3_600_000_000_000
+
+__all__ = [
+    "channel_errors",
+    "confirms",
+    "failures",
+    "flow_control",
+    "heartbeats",
+    "latency_buckets",
+    "latency_summary",
+    "rpcs",
+    "settlements",
+    "stream_credit",
+    "stream_deliveries",
+    "transits",
+]
+
+
+def confirms(
+    frames: Table,
+    messages: Table,
+    connections: Table,
+    anomalies: Table | None = None,
+    stream_frames: Table | None = None,
+    captures: Table | None = None,
+) -> Table:
+    """Return the table `confirms`: one row per publish in confirm mode, of AMQP 0-9-1 and of streams.
+
+    Args:
+        frames: `amqp091_frames`.
+        messages: `messages`.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+        stream_frames: `stream_frames`.
+        captures: `captures`.
+    """
+    return _job(
+        "confirms", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
+        stream_frames=stream_frames, captures=captures,
+    )  # fmt: skip
+
+
+def settlements(
+    frames: Table,
+    messages: Table,
+    connections: Table,
+    anomalies: Table | None = None,
+    captures: Table | None = None,
+) -> Table:
+    """Return the table `settlements`: one row per delivery, pushed or got, and what settled it.
+
+    Args:
+        frames: `amqp091_frames`.
+        messages: `messages`.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+        captures: `captures`.
+    """
+    return _job(
+        "settlements", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
+        captures=captures,
+    )  # fmt: skip
+
+
+def rpcs(
+    frames: Table, connections: Table, anomalies: Table | None = None, stream_frames: Table | None = None
+) -> Table:
+    """Return the table `rpcs`: one row per synchronous request that asks for an answer, of either side.
+
+    Args:
+        frames: `amqp091_frames`.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+        stream_frames: `stream_frames`.
+    """
+    return _job(
+        "rpcs", amqp091_frames=frames, connections=connections, anomalies=anomalies, stream_frames=stream_frames
+    )
+
+
+def flow_control(
+    frames: Table,
+    messages: Table,
+    connections: Table,
+    anomalies: Table | None = None,
+    stream_frames: Table | None = None,
+    tcp_windows: Table | None = None,
+    captures: Table | None = None,
+) -> Table:
+    """Return the table `flow_control`: one row per interval in which one side made the other wait.
+
+    Args:
+        frames: `amqp091_frames`.
+        messages: `messages`, for full prefetch windows.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+        stream_frames: `stream_frames`, for credit that was used up.
+        tcp_windows: `tcp_windows`, for receive windows that were closed.
+        captures: `captures`.
+    """
+    return _job(
+        "flow_control", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
+        stream_frames=stream_frames, tcp_windows=tcp_windows, captures=captures,
+    )  # fmt: skip
+
+
+def heartbeats(frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
+    """Return the table `heartbeats`: one row per connection of AMQP 0-9-1 and direction.
+
+    Args:
+        frames: `amqp091_frames`.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+    """
+    return _job("heartbeats", amqp091_frames=frames, connections=connections, anomalies=anomalies)
+
+
+def channel_errors(frames: Table, anomalies: Table | None = None) -> Table:
+    """Return the table `channel_errors`: one row per channel that was closed with an error.
+
+    Args:
+        frames: `amqp091_frames`.
+        anomalies: `anomalies`: without them, nothing was lost.
+    """
+    return _job("channel_errors", amqp091_frames=frames, anomalies=anomalies)
+
+
+def stream_credit(stream_frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
+    """Return the table `stream_credit`: one row per frame that changes the credit of a subscription.
+
+    Args:
+        stream_frames: `stream_frames`.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+    """
+    return _job("stream_credit", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
+
+
+def stream_deliveries(stream_frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
+    """Return the table `stream_deliveries`: one row per chunk delivered, with its age and the consumer's lag.
+
+    Args:
+        stream_frames: `stream_frames`.
+        connections: `connections`.
+        anomalies: `anomalies`: without them, nothing was lost.
+    """
+    return _job("stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
+
+
+def transits(messages: Table, window_ns: int = HOUR_NS, captures: Table | None = None) -> Table:
+    """Return the table `transits`: one row per delivery, with the publish that it came from.
+
+    Args:
+        messages: `messages`.
+        window_ns: how long before a delivery its publish may have been.
+        captures: `captures`.
+    """
+    return _job("transits", window_ns, messages=messages, captures=captures)
+
+
+def failures(connections: Table) -> Table:
+    """Return the table `failures`: one row per group of connections that failed or ended badly alike.
+
+    Args:
+        connections: `connections`.
+    """
+    return _job("failures", connections=connections)
+
+
+def latency_summary(
+    confirms: Table | None = None,
+    settlements: Table | None = None,
+    rpcs: Table | None = None,
+    transits: Table | None = None,
+) -> Table:
+    """Return the table `latency_summary`: percentiles by metric and group, of the metrics whose tables are given.
+
+    Args:
+        confirms: the table `confirms`, as the function of that name returns it.
+        settlements: the table `settlements`.
+        rpcs: the table `rpcs`.
+        transits: the table `transits`.
+
+    Raises:
+        ValueError: no table is given.
+    """
+    return _job("latency_summary", confirms=confirms, settlements=settlements, rpcs=rpcs, transits=transits)
+
+
+def latency_buckets(
+    confirms: Table | None = None,
+    settlements: Table | None = None,
+    rpcs: Table | None = None,
+    transits: Table | None = None,
+) -> Table:
+    """Return the table `latency_buckets`: distributions by metric and group, of the metrics whose tables are given.
+
+    Args:
+        confirms: the table `confirms`, as the function of that name returns it.
+        settlements: the table `settlements`.
+        rpcs: the table `rpcs`.
+        transits: the table `transits`.
+
+    Raises:
+        ValueError: no table is given.
+    """
+    return _job("latency_buckets", confirms=confirms, settlements=settlements, rpcs=rpcs, transits=transits)
+
+
+def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
+    """Return a table of statistics, made of these tables by whoever can.
+
+    Raises:
+        TypeError: some are pyarrow Tables and some are not.
+        ValueError: there are none.
+    """
+    given = {each: rows for each, rows in tables.items() if rows is not None}
+    if not given:
+        raise ValueError(f"{name} needs one of {', '.join(tables)}")
+    are_arrow = [isinstance(rows, pa.Table) for rows in given.values()]
+    if any(are_arrow) and not all(are_arrow):
+        raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
+    found: Any
+    if not all(are_arrow):
+        from amqpscope.pipelines import jobs_on_spark  # noqa: PLC0415 - Spark is optional
+
+        found = jobs_on_spark.job(name, given, window_ns)
+    else:
+        found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
+    return cast("Table", found)
+
+
+def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) -> pa.Table:
+    """Return a table of statistics.
+
+    Args:
+        name: of it.
+        tables: rows of tables of `dissect`, by their names.
+        window_ns: how long before a delivery its publish may have been.
+    """
+    from amqpscope.pipelines import kernels  # noqa: PLC0415 - nothing of it is needed for Spark
+    from amqpscope.pipelines.here import NOTHING, Engine  # noqa: PLC0415
+    from amqpscope.pipelines.preparing import snapped  # noqa: PLC0415
+
+    engine = Engine(kernels.begin(sum(rows.nbytes for rows in tables.values())), window_ns, (name,))
+    cut = snapped(tables["captures"]) if "captures" in tables else NOTHING
+    for table, rows in tables.items():
+        wanted = [column for column in engine.columns(table) if column in rows.column_names]
+        if wanted:
+            engine.add(engine.prepare(table, rows.select(wanted), cut))
+    found = [schema(name).empty_table()]
+    engine.finish(lambda _, rows: found.append(rows), {})
+    return pa.concat_tables(found)
+
+
+def _summed(name: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return a table of latencies of tables with pairs."""
+    from amqpscope.pipelines.statistics import METRICS  # noqa: PLC0415
+    from amqpscope.pipelines.walks.latency import Latencies  # noqa: PLC0415
+
+    latencies = Latencies()
+    for table, rows in tables.items():
+        latencies.add(METRICS[table], rows)
+    return latencies.summary() if name == "latency_summary" else latencies.buckets()

@@ -1,0 +1,299 @@
+"""The functions of `jobs` for DataFrames: the same walks, lazily, on whatever Spark the DataFrames are of.
+
+Rows of all tables are one union, brought together by connection and sorted there; walks run in the Python workers, in
+bounded memory. What needs rows of several connections is brought together by its key in a second step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from amqpscope.pipelines import kernels
+from amqpscope.pipelines.preparing import snapped, timed, with_windows
+from amqpscope.pipelines.sorting import Layout, layouts
+from amqpscope.pipelines.statistics import (
+    KEYED,
+    METRICS,
+    OVER_KEYS,
+    RESOLVED,
+    Chain,
+    OverKeys,
+    chains,
+    needs_of,
+)
+from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks import failures, keys, latency
+from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.failures import Failures
+from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.walk import Rows, schema
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class Task(NamedTuple):
+    """What workers are told.
+
+    Attributes:
+        table: the statistic that is made.
+        of: name of the rows that are wanted of walks over connections.
+        cut: names of captures with cut packets.
+    """
+
+    table: str
+    of: str
+    cut: tuple[str, ...]
+
+
+def job(name: str, tables: Mapping[str, DataFrame], window_ns: int) -> DataFrame:
+    """Return a table of statistics.
+
+    Args:
+        name: of it.
+        tables: those that it takes, by their names.
+        window_ns: how long before a delivery its publish may have been.
+    """
+    if name == "failures":
+        return _merged(tables["connections"].mapInArrow(_failed, _spark(failures.PARTIAL)), _failures, name)
+    if name.startswith("latency_"):
+        added = [
+            rows.mapInArrow(partial(_added, METRICS[table]), _spark(latency.PARTIAL)) for table, rows in tables.items()
+        ]
+        return _merged(reduce(DataFrame.union, added), partial(_latencies, name), name)
+    cut: tuple[str, ...] = ()
+    if "captures" in tables:
+        cut = tuple(snapped(tables["captures"].select("capture", "snap_length").toArrow()).to_pylist())
+    for over in OVER_KEYS:
+        if name in over.tables:
+            return _over_keys(over, name, tables, window_ns, cut)
+    rows = _over_connections(Task(name, name, cut), tables, schema(name))
+    if name in RESOLVED and "stream_frames" in tables:
+        return _resolved(
+            name, rows, _over_connections(Task(name, RESOLVED[name].of, cut), tables, RESOLVED[name].schema)
+        )
+    return rows
+
+
+def _spark(fields: pa.Schema) -> StructType:
+    return from_arrow_schema(fields)
+
+
+# ---- walks over connections
+
+
+def _walks(task: Task, compiled: bool = False) -> list[Chain]:
+    """The walks that yield what is wanted, fresh."""
+    found = chains(compiled, (task.table,))
+    return [each for each in found if task.of in (*each.walk.tables, *getattr(each.walk, "partial", ()))]
+
+
+def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Schema) -> DataFrame:
+    kept = layouts(needs_of(_walks(task)))
+    parts = [
+        _part(source, _with_windows(tables), kept[source]) if source == ev.CONNECTIONS else
+        _part(source, tables[table], kept[source])
+        for source, table in enumerate(ev.SOURCES) if table in tables
+    ]  # fmt: skip
+    union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+    ordered = union.repartition("connection_id").sortWithinPartitions("connection_id", "order", "source", "position")
+    return ordered.mapInArrow(partial(walk_connections, task), _spark(fields))
+
+
+def _part(source: int, rows: DataFrame, layout: Layout) -> DataFrame:
+    """By what rows of a table are sorted, and a struct of its name with the columns that are there and wanted."""
+    order = sf.lit(-1).cast("long") if source == ev.CONNECTIONS else sf.col("frame_no")
+    if source == ev.MESSAGES:
+        delivered = sf.col("kind").isin("deliver", "get") & sf.col("first_frame_no").isNotNull()
+        order = sf.when(delivered, sf.col("first_frame_no")).otherwise(sf.col("frame_no"))
+    wanted = [name for name in _columns(source, layout) if name in rows.columns]
+    return rows.where(sf.col("connection_id").isNotNull() & order.isNotNull()).select(
+        "connection_id", order.alias("order"), sf.lit(source).cast("byte").alias("source"),
+        sf.monotonically_increasing_id().alias("position"), sf.struct(*wanted).alias(ev.SOURCES[source]),
+    )  # fmt: skip
+
+
+def _columns(source: int, layout: Layout) -> tuple[str, ...]:
+    return (*layout.base, "is_partial", "windows") if source == ev.CONNECTIONS else layout.base
+
+
+def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Connections with the rows of `tcp_windows` as a list (`preparing.with_windows`)."""
+    connections = tables["connections"]
+    if "tcp_windows" not in tables:
+        return connections
+    names = [field.name for field in _windows().value_type]
+    at = sf.monotonically_increasing_id().alias("at")
+    lists = (
+        tables["tcp_windows"]
+        .select("connection_id", sf.struct(at, sf.struct(*names).alias("window")).alias("each"))
+        .groupBy("connection_id")
+        .agg(sf.transform(sf.sort_array(sf.collect_list("each")), lambda each: each["window"]).alias("windows"))
+    )
+    return connections.join(lists, "connection_id", "left")
+
+
+def _windows() -> pa.ListType:
+    empty = (schema(name).empty_table() for name in ("connections", "tcp_windows"))
+    return with_windows(*empty).schema.field("windows").type
+
+
+def walk_connections(task: Task, batches: Batches) -> Batches:
+    """Walk over the connections of a task."""
+    compiled = kernels.begin(None)
+    walks = _walks(task, compiled)
+    kept = layouts(needs_of(walks))
+    cut = pa.array(task.cut, pa.string())
+    for batch in batches:
+        tables = {}
+        for source, layout in kept.items():
+            rows = _rows_of(batch, source, layout)
+            if len(rows):
+                rows = timed(rows, cut) if source == ev.MESSAGES else rows
+                columns = (*layout.leading, *layout.further)
+                rows = ev.prepared(source, rows, columns, compiled)
+                tables[source] = rows.select([name for name in columns if name in rows.column_names])
+        events = Events(tables, *_positions(batch["source"].to_numpy().astype(np.int8)))
+        for chain in walks:
+            yield from _wanted(task.of, chain.feed(events))
+    for chain in walks:
+        yield from _wanted(task.of, chain.finish())
+
+
+def _wanted(of: str, found: Iterator[Rows]) -> Batches:
+    for name, rows in found:
+        if name == of:
+            yield from rows.combine_chunks().to_batches()
+
+
+def _positions(sources: Any) -> tuple[Any, Any]:
+    """Source per event, and its row among those of the source."""
+    row = np.zeros(len(sources), np.int64)
+    for source in np.unique(sources):
+        at = np.flatnonzero(sources == source)
+        row[at] = np.arange(len(at))
+    return sources, row
+
+
+def _rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
+    """Rows of one source in their order, with all columns that walks take."""
+    mine = pa.array(np.flatnonzero(batch["source"].to_numpy() == source))
+    found: dict[str, pa.Array] = {}
+    if ev.SOURCES[source] in batch.schema.names:
+        values = batch[ev.SOURCES[source]].take(mine)
+        found |= zip((field.name for field in values.type), values.flatten(), strict=True)
+    fields = schema(ev.SOURCES[source])
+    made: dict[str, pa.Array] = {}
+    for name in _columns(source, layout):
+        if name == "is_partial" and source == ev.CONNECTIONS:
+            made[name] = found.get(name, pa.repeat(pa.scalar(False), len(mine)))
+        else:
+            kind = _windows() if name == "windows" else fields.field(name).type
+            made[name] = found[name].cast(kind) if name in found else pa.nulls(len(mine), kind)
+    return pa.table(made)
+
+
+# ---- walks over keys, and what other connections decide
+
+
+def _over_keys(
+    over: OverKeys, name: str, tables: Mapping[str, DataFrame], window_ns: int, cut: tuple[str, ...]
+) -> DataFrame:
+    if over.of == KEYED:
+        rows = tables["messages"].mapInArrow(partial(_keyed, cut), _spark(over.schema))
+    else:
+        rows = _over_connections(Task(name, over.of, cut), tables, over.schema)
+    ordered = rows.repartition(*over.key).sortWithinPartitions(*over.order)
+    return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns), _spark(schema(name)))
+
+
+def _keyed(cut: tuple[str, ...], batches: Batches) -> Batches:
+    compiled, fields = kernels.begin(None), schema("messages")
+    columns = dict.fromkeys((*keys.COLUMNS, "capture", "body_size", "unfinished"))
+    for batch in batches:
+        rows = pa.table({
+            name: batch[name].cast(fields.field(name).type) if name in batch.schema.names
+            else pa.nulls(len(batch), fields.field(name).type) for name in columns
+        })  # fmt: skip
+        yield from keys.keyed(timed(rows, pa.array(cut, pa.string())), compiled).combine_chunks().to_batches()
+
+
+def walk_keys(of: str, name: str, window_ns: int, batches: Batches) -> Batches:
+    """Walk over the keys of a task."""
+    over = next(each for each in OVER_KEYS if each.of == of)
+    walk = over.walk(kernels.begin(None), window_ns)
+    for batch in batches:
+        yield from _wanted(name, walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
+    yield from _wanted(name, walk.finish())
+
+
+def _resolved(name: str, rows: DataFrame, told: DataFrame) -> DataFrame:
+    """Rows of which a column is decided by what was told of all connections."""
+    resolved = RESOLVED[name]
+    fields = resolved.facts(resolved.schema.empty_table(), False).schema
+    facts = told.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
+    by = [each for each in fields.names if each in rows.columns]
+    joined = rows.join(facts, by, "left").select(*(rows[each] for each in rows.columns), *set(fields.names) - set(by))
+    return joined.mapInArrow(partial(_decided, name), _spark(schema(name)))
+
+
+def _facts(name: str, batches: Batches) -> Batches:
+    resolved = RESOLVED[name]
+    parts = [pa.Table.from_batches([batch]).cast(resolved.schema) for batch in batches]
+    told = pa.concat_tables([resolved.schema.empty_table(), *parts])
+    yield from resolved.facts(told, kernels.begin(None)).combine_chunks().to_batches()
+
+
+def _decided(name: str, batches: Batches) -> Batches:
+    fields = RESOLVED[name].facts(RESOLVED[name].schema.empty_table(), False).schema
+    for batch in batches:
+        whole = pa.Table.from_batches([batch])
+        rows = whole.select(schema(name).names).cast(schema(name))
+        facts = whole.select(fields.names).cast(fields)
+        known = facts.filter(facts["stored"].is_valid()).group_by(fields.names).aggregate([])
+        yield from RESOLVED[name].resolve(rows, known.select(fields.names)).combine_chunks().to_batches()
+
+
+# ---- sums
+
+
+def _merged(parts: DataFrame, merge: Callable[[Batches], Batches], name: str) -> DataFrame:
+    """The table that is made of partial results, in one task."""
+    return parts.repartition(1).mapInArrow(merge, _spark(schema(name)))
+
+
+def _failed(batches: Batches) -> Batches:
+    found = Failures()
+    for batch in batches:
+        found.add(batch)
+    yield from found.partial().combine_chunks().to_batches()
+
+
+def _failures(batches: Batches) -> Batches:
+    found = Failures()
+    for batch in batches:
+        found.merge(pa.Table.from_batches([batch]))
+    yield from found.table().combine_chunks().to_batches()
+
+
+def _added(metric: str, batches: Batches) -> Batches:
+    found = Latencies()
+    for batch in batches:
+        found.add(metric, batch)
+    yield from found.partial().combine_chunks().to_batches()
+
+
+def _latencies(name: str, batches: Batches) -> Batches:
+    found = Latencies()
+    for batch in batches:
+        found.merge(pa.Table.from_batches([batch]))
+    rows = found.summary() if name == "latency_summary" else found.buckets()
+    yield from rows.combine_chunks().to_batches()

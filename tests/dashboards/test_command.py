@@ -1,0 +1,97 @@
+"""The command `report` and `amqpscope.report`: from captures, and from folders of tables, in this process."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import amqpscope
+from amqpscope.dissector.cli.program import main
+
+CAPTURE = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
+
+
+def shown(page: Path) -> str:
+    """What a page says, but for the name of what it was made of."""
+    return re.sub(r"<title>.*?</title>", "", page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a capture."""
+    return amqpscope.report(CAPTURE, tmp_path_factory.mktemp("page") / "page.html")
+
+
+def test_of_a_capture_the_page_has_everything_and_names_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert CAPTURE.name in text
+    assert "amqpscope analyze" not in text
+    assert {'id="findings"', 'id="waits"', 'id="slowest"'} <= set(re.findall(r'id="\w+"', text))
+    assert "/tmp" not in text and [each.name for each in page.parent.iterdir()] == [page.name]
+
+
+def test_captures_tables_and_statistics_make_the_same_page(page: Path, tmp_path: Path) -> None:
+    tables, stats = tmp_path / "tables", tmp_path / "stats"
+    assert main(["dissect", str(CAPTURE), "-o", str(tables)]) == 0
+    for paths in ([CAPTURE], [tables]):
+        assert main(["report", *map(str, paths), "-o", str(tmp_path / "page.html")]) == 0
+        assert shown(tmp_path / "page.html") == shown(page)
+    assert amqpscope.analyze(tables, stats) == stats
+    for paths in ([tables], [stats], [tables, stats]):
+        amqpscope.report(paths, tmp_path / "page.html")
+        assert shown(tmp_path / "page.html") == shown(page)
+
+
+def test_statistics_of_other_tables_are_made_anew_unless_they_are_named(tmp_path: Path) -> None:
+    tables, stats = tmp_path / "tables", tmp_path / "stats"
+    main(["dissect", str(CAPTURE), "-o", str(tables)])
+    amqpscope.analyze(tables, stats)
+    main(["dissect", str(CAPTURE), "-o", str(tables), "--to", "2100-01-01"])
+    out = tmp_path / "page.html"
+    assert "changed after the statistics" not in amqpscope.report(tables, out).read_text(encoding="utf-8")
+    assert "changed after the statistics" in amqpscope.report([tables, stats], out).read_text(encoding="utf-8")
+
+
+def test_options_for_captures(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main(["report", str(CAPTURE), "--port", "5672=unknown", "--to", "2100-01-01", "-o", str(out)]) == 0
+    assert out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["CAPTURE", "TABLES"], "TABLES is a folder of tables and CAPTURE is not; name captures, or a folder of"),
+        (["TABLES", "--port", "5672=amqp-0-9-1"], "--port is for captures; give it to `amqpscope dissect`"),
+        (["TABLES", "--from", "0"], "--from is for captures"),
+        (["TABLES", "COPY"], "two folders of the same kind: TABLES and COPY"),
+        (["none.pcap"], "none.pcap: no such file"),
+        (["EMPTY"], "no tables of `amqpscope dissect` or `analyze` in EMPTY"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"CAPTURE": CAPTURE} | {name: tmp_path / name.lower() for name in ("TABLES", "COPY", "EMPTY")}
+    names["EMPTY"].mkdir()
+    main(["dissect", str(CAPTURE), "-o", str(names["TABLES"])])
+    shutil.copytree(names["TABLES"], names["COPY"])
+    capsys.readouterr()
+    out = tmp_path / "page.html"
+    assert main(["report", *(str(names.get(each, each)) for each in arguments), "-o", str(out)]) == 2
+    said = capsys.readouterr().err
+    for name, path in names.items():
+        said = said.replace(str(path), name)
+    assert said.startswith(f"amqpscope: {told}") and said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_no_spark_is_loaded(tmp_path: Path) -> None:
+    code = (
+        f"import sys, amqpscope; amqpscope.report({str(CAPTURE)!r}, {str(tmp_path / 'page.html')!r});"
+        "sys.exit('pyspark' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,104 @@
+"""Statistics in a notebook: each job by itself gives what `analyze` gives, and `analyze` the same from anywhere."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import amqpscope
+from amqpscope import pipelines
+from amqpscope.dissector.cli.program import main
+from amqpscope.pipelines import jobs
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+LATENCIES = ("latency_summary", "latency_buckets")
+NAMES = {"frames": "amqp091_frames"}
+"""Tables whose arguments are not called as they are."""
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+def made(name: str, tables: dict[str, Any]) -> Any:
+    """What a job returns for all tables that it takes."""
+    job = getattr(pipelines, name)
+    return job(**{each: tables[NAMES.get(each, each)] for each in taken(job)})
+
+
+def taken(job: Any) -> Iterable[str]:
+    return (each for each in inspect.signature(job).parameters if each != "window_ns")
+
+
+@pytest.mark.parametrize("capture", ["demo", "lossy_link", "stream_calls", "blocked"])
+def test_jobs_give_what_analyze_gives(capture: str) -> None:
+    path = CAPTURES / f"{capture}.pcap"
+    tables = {name: reader.read_all() for name, reader in amqpscope.read(path).items()}
+    whole = amqpscope.analyze(path)
+    assert set(whole) == set(jobs.__all__)
+    for name in jobs.__all__:
+        found = made(name, whole if name in LATENCIES else tables)
+        assert found.schema == whole[name].schema
+        assert rows(found) == rows(whole[name]), name
+
+
+def test_jobs_on_spark_give_the_same_rows(spark: Any) -> None:
+    captures = [CAPTURES / "blocked.pcap", CAPTURES / "stream_js.pcap"]
+    tables = {name: reader.read_all() for name, reader in amqpscope.read(captures).items()}
+    given = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    for name in ("confirms", "flow_control", "transits", "stream_deliveries", "failures"):
+        here = made(name, tables)
+        assert rows(made(name, given).toArrow().cast(here.schema)) == rows(here), name
+    here = pipelines.confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections")))
+    found = pipelines.latency_summary(confirms=spark.createDataFrame(here)).toArrow()
+    assert rows(found) == rows(pipelines.latency_summary(confirms=here))
+
+
+def test_tables_that_are_left_out_have_no_rows() -> None:
+    tables = {name: reader.read_all() for name, reader in amqpscope.read(CAPTURES / "pika_confirms.pcap").items()}
+    given = [tables[name] for name in ("amqp091_frames", "messages", "connections")]
+    found = pipelines.confirms(*given)
+    assert len(found) and rows(found) == rows(made("confirms", tables))
+    with pytest.raises(ValueError, match="latency_summary needs one of confirms, settlements, rpcs, transits"):
+        pipelines.latency_summary()
+    with pytest.raises(TypeError, match="not both"):
+        pipelines.confirms(given[0], given[1], "a DataFrame")
+
+
+def test_analyze_writes_what_it_returns(tmp_path: Path) -> None:
+    path = CAPTURES / "pika_confirms.pcap"
+    whole = amqpscope.analyze(path)
+    assert main(["dissect", str(path), "-o", str(tmp_path / "tables")]) == 0
+    assert amqpscope.analyze(path, tmp_path / "stats") == tmp_path / "stats"
+    of_tables = amqpscope.analyze(tmp_path / "tables")
+    for name, table in whole.items():
+        assert rows(ds.dataset(str(tmp_path / "stats" / name)).to_table()) == rows(table) == rows(of_tables[name])
+    assert main(["analyze", str(tmp_path / "tables"), "--to", "1", "-o", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="are for captures"):
+        amqpscope.analyze(tmp_path / "tables", to_ns=1)
+    with pytest.raises(FileNotFoundError):
+        amqpscope.analyze(tmp_path / "none.pcap")
+
+
+def test_the_package_is_light_and_complete() -> None:
+    code = (
+        "import sys, amqpscope.pipelines as p; dir(p);"
+        "light = not {'pyarrow', 'numpy', 'pyspark'} & set(sys.modules);"
+        "print(light, p.confirms.__name__, 'pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "confirms", "False"]
+    assert (
+        set(pipelines.__all__)
+        == {"read", *jobs.__all__}
+        == set(dir(pipelines)) - {name for name in dir(pipelines) if name.startswith("__")}
+    )
+    with pytest.raises(AttributeError, match="no attribute 'confirm'"):
+        _ = pipelines.confirm  # type: ignore[attr-defined]
