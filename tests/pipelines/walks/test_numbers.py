@@ -626,7 +626,7 @@ def test_what_is_proven_of_clients_that_wait_is_right() -> None:
 
 
 def publishes(batches: Iterable[Events]) -> list[tuple[Any, ...]]:
-    names = ("connection_id", "frame_no", "publish_seq", "number", "numbered_by", "exchange", "publish_seq_unsure")
+    names = ("connection_id", "frame_no", "publish_seq", "number", "numbered_by", "publish_seq_unsure")
     return [tuple(row[name] for name in names) for row in rows_of(batches, MESSAGES) if row["kind"] == "publish"]
 
 
