@@ -6,7 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 SHARE = 4
 """Tables are walked over in this process when they take less than one part in this many of the memory there is."""
@@ -87,8 +90,6 @@ class Analyze:
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
         from amqpscope.dissector.tables.output import digest  # noqa: PLC0415
-        from amqpscope.errors import Error  # noqa: PLC0415
-        from amqpscope.pipelines import here  # noqa: PLC0415
         from amqpscope.pipelines.folder import dissected, read_note  # noqa: PLC0415
 
         dissected(folder)
@@ -100,9 +101,12 @@ class Analyze:
         sys.stderr.write(f"amqpscope: {why}\n")
         with _progress() as advance:
             if where is None:
+                from amqpscope.pipelines import here  # noqa: PLC0415
+
                 made = here.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
-                raise Error("the walks do not run on Spark yet")
+                on_spark = spark_engine()
+                made = on_spark.analyze_folder(folder, arguments.output, note, where, arguments.transit_window, advance)
         say(made, arguments.output)
         return 0
 
@@ -118,6 +122,19 @@ def engine(folder: Path, master: str | None) -> tuple[str | None, str]:
     if needed <= room:
         return None, f"in this process: {told}"
     return "local[*]", f"on Spark, local[*]: {told}"
+
+
+def spark_engine() -> ModuleType:
+    """Return the engine on Spark.
+
+    Raises:
+        Error: Spark is not installed.
+    """
+    from amqpscope.errors import Error  # noqa: PLC0415
+
+    if find_spec("pyspark") is None:
+        raise Error("this needs Spark, which is not installed here; pip install 'amqpscope[spark]'")
+    return import_module("amqpscope.pipelines.on_spark")
 
 
 def memory() -> int:

@@ -44,6 +44,8 @@ from amqpscope.pipelines.walks.latency import Latencies
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]
+SPOKEN = {"amqp091_frames": "amqp-0-9-1", "stream_frames": "rabbitmq-stream"}
+"""Tables of frames, and the protocol of each."""
 Advance = Callable[[str, int, int], None]
 """Called with what is done, how much was, and how much there is."""
 NOTHING = pa.array([], pa.string())
@@ -52,7 +54,7 @@ THREADS = 2
 """Threads that prepare rows or walk, besides the one that reads, sorts and hands results on."""
 
 
-def _quiet(what: str, done: int, total: int) -> None:
+def quiet(what: str, done: int, total: int) -> None:
     """Say nothing."""
 
 
@@ -166,7 +168,7 @@ class Engine:
                 self.partial[KEYED].append(joined(self._keyed))
                 self._keyed = []
 
-    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = _quiet) -> None:
+    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = quiet) -> None:
         """Walk over all rows.
 
         Args:
@@ -192,6 +194,16 @@ class Engine:
             for chain in self.chains:
                 self._rows(chain.finish())
         del events
+        self.conclude(emit, self._undecided)
+
+    def conclude(self, emit: Emit, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
+        """Walk over keys, decide what waits for that, and sum up; after walks over connections, wherever they were.
+
+        Args:
+            emit: called with each table's name and rows, in this thread.
+            undecided: rows by table, those of RESOLVED.
+        """
+        self._emit = emit
         for each in self.over_keys:
             walk = each.walk(self.compiled, self.window_ns)
             for rows in sorted_by(each.order, self.partial.pop(each.of), self.compiled):
@@ -200,7 +212,7 @@ class Engine:
         for name, resolved in self.resolved.items():
             told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
             facts = resolved.facts(told, self.compiled)
-            for rows in self._undecided.pop(name):
+            for rows in undecided[name]:
                 self._found(name, resolved.resolve(rows, facts))
         self._found("failures", self.failures.table())
         self._found("latency_buckets", self.latencies.buckets())
@@ -211,15 +223,30 @@ class Engine:
             pa.concat_tables([schema(name).empty_table(), *map(decoded, parts)], promote_options="default")
             for name, parts in self._whole.items()
         )
+        seen = []
         if not note.get("complete", True):
-            for source, protocol in ((ev.FRAMES, "amqp-0-9-1"), (ev.STREAM_FRAMES, "rabbitmq-stream")):
-                for part in self.gathered.parts(source):
-                    connections = with_missing(connections, spans(part, protocol))
-        if "failures" in self.rows:
-            self.failures.add(connections)
-        connections = with_windows(in_range(connections, note), windows)
+            for name, protocol in SPOKEN.items():
+                seen.append(spans(self.gathered.parts(ev.SOURCES.index(name)), protocol))
+        connections = self.connections(connections, windows, seen, note)
         self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
         self._whole = {}
+
+    def connections(
+        self, connections: pa.Table, windows: pa.Table, seen: Iterable[pa.Table], note: Mapping[str, Any]
+    ) -> pa.Table:
+        """Return connections with what walks are told of them besides, and count those that failed.
+
+        Args:
+            connections: the table.
+            windows: the table `tcp_windows`.
+            seen: `spans` of the frames of a dissection that is not complete.
+            note: of the dissection.
+        """
+        for each in seen:
+            connections = with_missing(connections, each)
+        if "failures" in self.rows:
+            self.failures.add(connections)
+        return with_windows(in_range(connections, note), windows)
 
     def _take(self, futures: list[Future[list[Rows]]]) -> None:
         for future in futures:
@@ -264,7 +291,7 @@ def tables() -> list[str]:
 
 
 def analyze_folder(
-    folder: Path, output: Path, note: Mapping[str, object], window_ns: int = HOUR_NS, advance: Advance = _quiet
+    folder: Path, output: Path, note: Mapping[str, object], window_ns: int = HOUR_NS, advance: Advance = quiet
 ) -> dict[str, int]:
     """Write the statistics of a folder of tables.
 
@@ -279,12 +306,12 @@ def analyze_folder(
         ReadError: a table cannot be read.
         OutputError: a table cannot be written.
     """
-    with _written(output, note) as made:
+    with written(output, note) as made:
         walk_folder(folder, partial(emitted, made), window_ns, advance)
     return made.rows
 
 
-def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = _quiet) -> None:
+def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = quiet) -> None:
     """Make the statistics of a folder of tables.
 
     Args:
@@ -327,7 +354,7 @@ def weight(folder: Path) -> int:
 
 
 @contextmanager
-def _written(folder: Path, note: Mapping[str, object]) -> Iterator[Output]:
+def written(folder: Path, note: Mapping[str, object]) -> Iterator[Output]:
     """An output for the statistics, which is complete at the end, or as it was left."""
     output = Output(str(folder), {name: schema(name) for name in tables()}, note=note)
     try:
@@ -343,7 +370,7 @@ def analyze_captures(
     output: Path,
     note: Mapping[str, object],
     window_ns: int = HOUR_NS,
-    advance: Advance = _quiet,
+    advance: Advance = quiet,
     dissected: Output | None = None,
 ) -> dict[str, int]:
     """Write the statistics of captures, which are dissected meanwhile.
@@ -361,7 +388,7 @@ def analyze_captures(
         OutputError: a table cannot be written.
     """
     engine = gather(reading, window_ns, dissected)
-    with _written(output, note) as made:
+    with written(output, note) as made:
         finish(engine, reading, partial(emitted, made), advance)
     return made.rows
 
@@ -406,7 +433,7 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
     return engine
 
 
-def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = _quiet) -> None:
+def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = quiet) -> None:
     """Make the statistics of captures that were gathered.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,11 +43,22 @@ def in_range(connections: pa.Table, note: Mapping[str, Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def spans(frames: pa.Table, protocol: str) -> pa.Table:
-    """Return first and last time of the frames of each connection, for `with_missing`."""
-    times = frames.select(["connection_id", "ts_ns"]).group_by("connection_id").aggregate(
-        [("ts_ns", "min"), ("ts_ns", "max")]
-    )  # fmt: skip
+def spans(frames: Iterable[pa.Table], protocol: str) -> pa.Table:
+    """Return first and last time of the frames of each connection, for `with_missing`.
+
+    Args:
+        frames: in parts, with `connection_id` and `ts_ns`.
+        protocol: of these.
+    """
+    ends = [
+        part.group_by("connection_id").aggregate([("ts_ns", "min"), ("ts_ns", "max")]).combine_chunks()
+        for part in frames
+    ]
+    names = ("connection_id", "ts_ns_min", "ts_ns_max")
+    empty = pa.schema([(name, pa.int64()) for name in names]).empty_table()
+    found = pa.concat_tables([empty, *(part.select(names) for part in ends)])
+    times = found.group_by("connection_id").aggregate([("ts_ns_min", "min"), ("ts_ns_max", "max")])
+    times = times.rename_columns({"ts_ns_min_min": "ts_ns_min", "ts_ns_max_max": "ts_ns_max"})
     return pa.table(
         {
             "connection_id": times["connection_id"],

@@ -6,11 +6,16 @@ import contextlib
 import os
 import re
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext, java_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -31,6 +36,12 @@ THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
 """What the JVM threw, by its class: behind it stands what was wrong."""
 
 
+REACH_S = 5
+"""Seconds in which a master is to answer."""
+END_S = 2
+"""Seconds that a JVM has to remove its files when it is to end."""
+
+
 class SessionError(Error):
     """Spark cannot be started; the message is one line that says why."""
 
@@ -49,6 +60,8 @@ def session(master: str | None = None, *, small: bool = False, **settings: str) 
     Raises:
         SessionError: Spark does not start.
     """
+    if SparkSession._instantiatedSession is None:
+        _check(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("amqpscope")
@@ -71,11 +84,114 @@ def session(master: str | None = None, *, small: bool = False, **settings: str) 
         builder = builder.config(name, value)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # the page it writes is in the exception as well
-    with _silenced() as said:
+    with _silenced() as said, _noted():
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j and the launcher raise many kinds
             raise SessionError(_reason(error, said)) from error
+
+
+_started: list[subprocess.Popen[bytes]] = []
+"""JVMs that were started here, and are not yet ended."""
+_ended = False
+
+
+@contextlib.contextmanager
+def running(master: str, *, small: bool = False, **settings: str) -> Iterator[Callable[[], SparkSession]]:
+    """A session while this lasts: called, the result starts it, in any thread. One that runs already goes on after it.
+
+    Args:
+        master: as for `session`.
+        small: as for `session`.
+        settings: as for `session`.
+    """
+    global _ended  # noqa: PLW0603
+    _ended = False
+    mine = SparkSession._instantiatedSession is None
+    try:
+        yield lambda: session(master, small=small, **settings)
+    finally:
+        if mine:
+            if not _ended and SparkSession._instantiatedSession is not None:
+                SparkSession._instantiatedSession.stop()
+            end()
+
+
+def end() -> None:
+    """End what was started here, whatever it is doing: within seconds, and nothing of it goes on."""
+    global _ended  # noqa: PLW0603
+    _ended = True
+    context = SparkContext._active_spark_context
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None  # that the JVM is gone is no error
+    while _started:
+        process = _started.pop()
+        for how, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+                break
+        for other in _session(process.pid):  # workers, which see it only when they write
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(other, signal.SIGKILL)
+    SparkSession._instantiatedSession = None
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+
+
+def _session(leader: int) -> list[int]:
+    """Processes of a session, where the system tells."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(path.name)) == leader:
+                found.append(int(path.name))
+    return found
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    """Note the JVM that is started meanwhile. It is the first of a process group, so that all of it can be ended."""
+    start = vars(java_gateway)["Popen"]
+
+    def started(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        if _ended:
+            raise SessionError("Spark cannot be started: interrupted")
+        how.pop("preexec_fn", None)  # it would have Ctrl-C ignored, which does not come to another session
+        process: subprocess.Popen[bytes] = start(command, start_new_session=True, **how)
+        _started.append(process)
+        return process
+
+    vars(java_gateway)["Popen"] = started
+    try:
+        yield
+    finally:
+        vars(java_gateway)["Popen"] = start
+
+
+def _check(master: str | None) -> None:
+    """See that there is what Spark needs; it takes minutes to find out itself.
+
+    Raises:
+        SessionError: there is not.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home and not os.access(Path(home, "bin", "java"), os.X_OK):
+        raise SessionError(f"Spark cannot be started: JAVA_HOME is {home}, but there is no bin/java")
+    if master is None or not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+            return
+        except ValueError:
+            return  # Spark says what is wrong with it
+        except OSError as error:
+            reasons.append(f"{address}: {(error.strerror or str(error)).lower()}")
+    raise SessionError(f"no Spark master at {'; '.join(reasons)}")
 
 
 def _local(small: bool) -> dict[str, str]:

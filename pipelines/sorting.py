@@ -122,7 +122,7 @@ class Gathered:
             rows: with the columns `layouts[source].base`, as far as they are there; texts may be dictionaries.
         """
         layout = self.layouts[source]
-        rows = _completed(source, rows, layout.base)
+        rows = completed(source, rows, layout.base)
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
@@ -189,8 +189,8 @@ _PLACE = "__place"
 """Row of `further`, null for rows that are not in it."""
 
 
-def _completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Columns that a table lacks are null."""
+def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return these columns; those that a table lacks are null."""
     there = set(rows.column_names)
     fields = schema(ev.SOURCES[source])
     made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 NOTE = "_amqpscope.json"
 """Marks a folder as ours; says whether it is complete."""
+HIDDEN = ".amqpscope-tasks"
+"""Folder of parts that others write before they are adopted; what a killed run left of it is removed."""
 FORMATS = ("parquet", "arrow")
 CODEC = "zstd"
 """Of Parquet, unless another is asked for: tables take 30 % less room than with snappy, for a tenth more time."""
@@ -239,6 +242,18 @@ class Output:
         if error is not None:
             raise error
 
+    def adopt(self, name: str, part: Path, rows: int) -> None:
+        """Make a file that somebody else wrote a part of a table. It is renamed.
+
+        Raises:
+            OutputError: it cannot be.
+        """
+        try:
+            self._tables[name].adopt(part)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+        self.rows[name] += rows
+
     def finish(self) -> None:
         """Complete all parts.
 
@@ -248,7 +263,8 @@ class Output:
         while self._work:
             self._place(self._workers.result(self._work.popleft()))
         for table in self._tables.values():
-            self._submit(table)
+            if table.waiting or not table.parts:
+                self._submit(table)
         self._workers.leave()
         self._check()
         try:
@@ -338,9 +354,14 @@ class _Table:
             self._writer.close()
         finally:
             self._forget()
-        self._temporary.rename(self.folder / f"part-{self.parts:05d}.{self.form}")
-        self.parts += 1
+        self.adopt(self._temporary)
         self.written = 0
+
+    def adopt(self, part: Path) -> None:
+        """Give a complete part its name."""
+        with self._lock:
+            part.rename(self.folder / f"part-{self.parts:05d}.{self.form}")
+            self.parts += 1
 
     def discard(self) -> None:
         """Remove the part at hand."""
@@ -367,7 +388,7 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
         notes = {NOTE, _temporary(folder / NOTE).name}
-        strange = there - notes - set(schemas)
+        strange = there - notes - ({HIDDEN} if there & notes else set()) - set(schemas)
         parts: list[Path] = []
         for name in sorted(there & set(schemas)):
             parts += (folder / name).iterdir()
@@ -391,6 +412,8 @@ def _empty(folder: Path, parts: list[Path], schemas: Mapping[str, pa.Schema]) ->
     try:
         for part in parts:
             part.unlink()
+        if (folder / HIDDEN).exists():
+            shutil.rmtree(folder / HIDDEN)
         for name in schemas:
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:

@@ -7,7 +7,7 @@ first frame, for a client may settle it before its last frame was captured; ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -47,6 +47,12 @@ def what(source: int, name: str = "") -> int:
         KeyError: the specification has none of that name.
     """
     return _WORDS[source, name]
+
+
+def names_of(numbers: Iterable[int]) -> list[str]:
+    """The names of numbers (EV.WHAT)."""
+    names = {number: name for (_, name), number in _WORDS.items()}
+    return [names[number] for number in numbers]
 
 
 class Event(NamedTuple):

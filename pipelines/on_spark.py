@@ -1,0 +1,447 @@
+"""The engine on Spark: one shuffle by connection for all statistics, and the same walks as in this process.
+
+Rows of all tables are one union, which is brought together by connection and sorted there: (connection_id, order, rank
+of the table). Tasks walk over it, and write the part files of all tables into a folder of their own attempt. They give
+back the names of these files only, so what a killed or repeated task wrote is never looked at. This process moves part
+files into place, and ends what needs rows of all connections; on Spark again where these are many.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from amqpscope.dissector.tables.output import HIDDEN, Output
+from amqpscope.errors import Error
+from amqpscope.pipelines import here, kernels, session
+from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.preparing import snapped, spans, timed, with_windows
+from amqpscope.pipelines.reader import read_table
+from amqpscope.pipelines.sorting import Layout, completed, decoded, layouts
+from amqpscope.pipelines.statistics import (
+    HOUR_NS,
+    KEYED,
+    METRICS,
+    OVER_KEYS,
+    RESOLVED,
+    KeyedWalk,
+    OverKeys,
+    chains,
+    needs_of,
+)  # fmt: skip
+from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.walk import Rows, schema
+
+T = TypeVar("T")
+
+WRITTEN = "name string, file string, rows long"
+"""What tasks give back: part files of tables and of partial results."""
+LATENCIES = "latencies"
+"""Name of partial results of latencies."""
+UNDECIDED = "undecided "
+"""Before the name of a table: rows of it that wait for what other connections did."""
+SMALL = 32 << 20
+"""Tables that take fewer bytes of memory are walked over in one task, with little planning."""
+TASK = 128 << 20
+"""Bytes of memory that the rows of a task take, about."""
+FEW = 1 << 21
+"""So many rows of a walk over keys are walked over in this process."""
+TASK_ROWS = 1 << 22
+"""Rows of a walk over keys that a task walks over, about."""
+READ_EVERY = 1 << 16
+"""Rows of a batch that goes to Python."""
+_FURTHER = " further"
+_CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+class SparkError(Error):
+    """A job failed on Spark; the message is one line that says why."""
+
+
+class Job(NamedTuple):
+    """What tasks are told.
+
+    Attributes:
+        folder: where each makes a folder of its own.
+        compiled: whether kernels run compiled.
+        window_ns: how long before a delivery its publish may have been.
+        cut: names of captures with cut packets.
+    """
+
+    folder: str
+    compiled: bool
+    window_ns: int = HOUR_NS
+    cut: tuple[str, ...] = ()
+
+
+class Written(NamedTuple):
+    """A part file that a task wrote."""
+
+    file: Path
+    rows: int
+
+
+def analyze_folder(
+    folder: Path,
+    output: Path,
+    note: Mapping[str, object],
+    master: str,
+    window_ns: int = HOUR_NS,
+    advance: here.Advance = here.quiet,
+    **settings: str,
+) -> dict[str, int]:
+    """Write the statistics of a folder of tables, on Spark.
+
+    Args:
+        folder: what `dissect` wrote; tasks see it under the same path, and `output`.
+        output: the folder that they are written to.
+        note: what is noted there.
+        master: Spark's.
+        window_ns: how long before a delivery its publish may have been.
+        advance: called with what is done, and how much of how much.
+        settings: of the session (`session.session`).
+
+    Raises:
+        ReadError: a table cannot be read.
+        OutputError: a table cannot be written.
+        SessionError: Spark does not start.
+        SparkError: a task failed, again and again.
+    """
+    folder, output = folder.absolute(), output.absolute()
+    weight = here.weight(folder)
+    own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_EVERY), "spark.sql.adaptive.enabled": "false"}
+    with session.running(master, small=weight < SMALL, **own, **settings) as begin:
+        advance("on Spark", 0, 0)
+        return _interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns))
+
+
+def _interruptible(work: Callable[[], T]) -> T:
+    """Do work in a thread: this one is there for Ctrl-C, which the gateway to the JVM keeps to itself.
+
+    Raises:
+        KeyboardInterrupt: the JVM was ended.
+    """
+    with ThreadPoolExecutor(1, "amqpscope-spark") as pool:
+        future: Future[T] = pool.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            logging.disable()  # of the gateway, that the JVM is gone
+            session.end()
+            wait([future])
+            logging.disable(logging.NOTSET)
+            raise
+
+
+def _analyze(
+    spark: SparkSession, folder: Path, output: Path, note: Mapping[str, object], weight: int, window_ns: int
+) -> dict[str, int]:
+    captures = _whole(folder, "captures")
+    compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
+    engine = here.Engine(compiled, window_ns)
+    with here.written(output, note) as made:
+        hidden = output / HIDDEN
+        hidden.mkdir()
+        try:
+            job = Job(str(hidden), compiled, window_ns, tuple(snapped(captures).to_pylist()))
+            connections = _connections(engine, folder)
+            pq.write_table(connections, hidden / "connections.parquet")
+            tables = [_parquet(spark, [hidden / "connections.parquet"], connections.schema)]
+            tables += [read_table(spark, folder, name) for name in ev.SOURCES[1:]]
+            found = _collected(_walked(tables, job, _partitions(spark, weight)))
+            _conclude(spark, engine, made, found, job)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+    return made.rows
+
+
+def _parquet(spark: SparkSession, files: Sequence[Path], declared: pa.Schema) -> DataFrame:
+    """Rows of files; with their schema told, no job of its own looks for it."""
+    return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
+
+
+def _partitions(spark: SparkSession, weight: int) -> int:
+    """Return in how many tasks so many bytes of rows are walked over."""
+    return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
+
+
+def _whole(folder: Path, name: str) -> pa.Table:
+    """All rows of a small table."""
+    parts = map(decoded, read_parts(folder, name, schema(name).names))
+    return pa.concat_tables([schema(name).empty_table(), *parts], promote_options="default")
+
+
+def _connections(engine: here.Engine, folder: Path) -> pa.Table:
+    """Connections, with what walks are told of them besides."""
+    note, seen = read_note(folder), []
+    if not note["complete"]:
+        for name, protocol in here.SPOKEN.items():
+            parts = read_parts(folder, name, ["connection_id", "ts_ns"])
+            seen.append(spans(parts, protocol))
+    rows = engine.connections(_whole(folder, "connections"), _whole(folder, "tcp_windows"), seen, note)
+    layout = layouts(needs_of(engine.chains))[ev.CONNECTIONS]
+    return rows.select([*layout.base, "is_partial", "windows"])
+
+
+# ---- walks over connections
+
+
+def _walked(tables: Sequence[DataFrame], job: Job, partitions: int) -> DataFrame:
+    """Part files of all tables (WRITTEN) of these rows: of `events.SOURCES`, in their order."""
+    kept = layouts(needs_of(chains()))
+    structs = [_structs(source, kept[source]) for source in range(len(tables))]
+    kinds = [_kinds(table, structs[source]) for source, table in enumerate(tables)]
+    union = None
+    for source, rows in enumerate(tables):
+        columns = [structs[source].get(name, f"cast(null as {kind}) as `{name}`")
+                   for each in kinds for name, kind in each.items()]  # fmt: skip
+        order = _ORDER.get(source, "frame_no")
+        some = rows.where(f"connection_id is not null and {order} is not null").selectExpr(
+            "connection_id", f"{order} as order", f"{source}Y as source", "monotonically_increasing_id() as position",
+            *columns,
+        )  # fmt: skip
+        union = some if union is None else union.union(some)
+    assert union is not None
+    ordered = union.repartition(partitions, "connection_id").sortWithinPartitions(
+        "connection_id", "order", "source", "position"
+    )
+    return ordered.mapInArrow(partial(walk_connections, job), WRITTEN)
+
+
+_ORDER = {
+    ev.CONNECTIONS: "-1L",
+    ev.MESSAGES: "if(kind in ('deliver', 'get'), coalesce(first_frame_no, frame_no), frame_no)",
+}
+"""By what rows of a connection are sorted, where it is not `frame_no`."""
+
+
+def _structs(source: int, layout: Layout) -> dict[str, str]:
+    """Columns of a table as a struct of its name; those of some methods only as another, which is null elsewhere."""
+    name, further = ev.SOURCES[source], layout.further if layout.words is not None else ()
+    made = {name: _struct([each for each in _columns(source, layout) if each not in further])}
+    if layout.words is not None and further:
+        words = ", ".join(f"'{each}'" for each in ev.names_of(layout.words.to_pylist()))
+        made[name + _FURTHER] = f"if({ev.EVENT_OF[source]} in ({words}), {_struct(further)}, null)"
+    return {name: f"{struct} as `{name}`" for name, struct in made.items()}
+
+
+def _struct(columns: Sequence[str]) -> str:
+    return f"struct({', '.join(f'`{name}`' for name in columns)})"
+
+
+def _kinds(table: DataFrame, structs: Mapping[str, str]) -> dict[str, str]:
+    """Types of the structs of a table."""
+    return dict(table.selectExpr(*structs.values()).dtypes)
+
+
+def _columns(source: int, layout: Layout) -> tuple[str, ...]:
+    extra = {ev.CONNECTIONS: ("is_partial", "windows"), ev.MESSAGES: (*keys.COLUMNS, "body_size")}
+    return tuple(dict.fromkeys((*layout.base, *extra.get(source, ()))))
+
+
+def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Walk over the connections of a task; what is yielded are the part files that it wrote (WRITTEN)."""
+    walks = chains(job.compiled)
+    kept = layouts(needs_of(walks))
+    with _Task(job, _schemas()) as task:
+        for batch in batches:
+            tables = {source: rows for source, layout in kept.items() if len(rows := _rows_of(batch, source, layout))}
+            if ev.MESSAGES in tables:
+                tables[ev.MESSAGES] = timed(tables[ev.MESSAGES], pa.array(job.cut, pa.string()))
+                task.add([(KEYED, keys.keyed(tables[ev.MESSAGES], job.compiled))])
+            prepared = {source: _prepared(source, rows, kept[source], job) for source, rows in tables.items()}
+            events = Events(prepared, *_positions(batch["source"].to_numpy().astype(np.int8)))
+            for chain in walks:
+                task.add(chain.feed(events))
+        for chain in walks:
+            task.add(chain.finish())
+        task.add([(LATENCIES, task.latencies.partial())])
+    yield from task.written()
+
+
+def _positions(sources: Any) -> tuple[Any, Any]:
+    """Source per event, and its row among those of the source."""
+    row = np.zeros(len(sources), np.int64)
+    for source in np.unique(sources):
+        at = np.flatnonzero(sources == source)
+        row[at] = np.arange(len(at))
+    return sources, row
+
+
+def _rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
+    """Rows of one source, in their order."""
+    name = ev.SOURCES[source]
+    mine = pa.array(np.flatnonzero(batch["source"].to_numpy() == source))
+    found: dict[str, pa.Array] = {}
+    for struct in (name, name + _FURTHER):
+        if struct in batch.schema.names:
+            values = batch[struct].take(mine)
+            found |= zip((field.name for field in values.type), values.flatten(), strict=True)
+    return pa.table([found[each].cast(_type(source, each)) for each in _columns(source, layout)],
+                    names=list(_columns(source, layout)))  # fmt: skip
+
+
+def _type(source: int, column: str) -> pa.DataType:
+    if source == ev.CONNECTIONS and column == "is_partial":
+        return pa.bool_()
+    if source == ev.CONNECTIONS and column == "windows":
+        empty = (schema(name).empty_table() for name in ("connections", "tcp_windows"))
+        return with_windows(*empty).schema.field("windows").type
+    return schema(ev.SOURCES[source]).field(column).type
+
+
+def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table:
+    columns = (*layout.leading, *layout.further)
+    rows = ev.prepared(source, completed(source, rows, layout.base), columns, job.compiled)
+    return rows.select([name for name in columns if name in rows.column_names])
+
+
+# ---- tasks
+
+
+class _Task:
+    """What one attempt of a task writes, in a folder of its own."""
+
+    def __init__(self, job: Job, schemas: Mapping[str, pa.Schema]) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        self.job = job
+        self.latencies = Latencies()
+        self.folder = Path(job.folder, f"{context.partitionId()}-{context.taskAttemptId()}")
+        self._schemas = schemas
+        self._output = Output(str(self.folder), schemas)
+
+    def __enter__(self) -> _Task:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._output.abort()
+            return
+        self._output.finish()
+        kernels.end(self.job.compiled)
+
+    def add(self, found: Iterator[Rows] | Sequence[Rows]) -> None:
+        """Write rows."""
+        for name, rows in found:
+            if name in METRICS:
+                self.latencies.add(METRICS[name], rows)
+            if name in RESOLVED and (waits := RESOLVED[name].undecided(rows)).any():
+                self._add(UNDECIDED + name, rows.filter(pa.array(waits)))
+                self._add(name, rows.filter(pa.array(~waits)))
+            else:
+                self._add(name, rows)
+
+    def _add(self, name: str, rows: pa.Table) -> None:
+        if len(rows):
+            here.emitted(self._output, name, rows.cast(self._schemas[name]))
+
+    def written(self) -> Iterator[pa.RecordBatch]:
+        """Yield what was written."""
+        files = [(name, file) for name, rows in self._output.rows.items() if rows
+                 for file in sorted((self.folder / name).iterdir())]  # fmt: skip
+        names, paths = [name for name, _ in files], [str(file) for _, file in files]
+        rows = [pq.read_metadata(path).num_rows for path in paths]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "name": pa.array(names, pa.string()),
+                "file": pa.array(paths, pa.string()),
+                "rows": pa.array(rows, pa.int64()),
+            }
+        )
+
+
+def _schemas() -> dict[str, pa.Schema]:
+    """Of all that tasks write."""
+    found = {name: schema(name) for name in here.tables()}
+    found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
+    found |= {UNDECIDED + name: schema(name) for name in RESOLVED}
+    return found | {LATENCIES: PARTIAL}
+
+
+def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
+    """Run tasks; what the successful ones wrote, by name.
+
+    Raises:
+        SparkError: one failed, again and again.
+    """
+    try:
+        found = jobs.collect()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkError(f"Spark: {_reason(error)}") from error
+    made: dict[str, list[Written]] = {}
+    for name, file, rows in found:
+        made.setdefault(name, []).append(Written(Path(file), rows))
+    return made
+
+
+def _reason(error: Exception) -> str:
+    """The line that says most: what was raised in Python at last, or what the JVM threw first of all."""
+    found = _CAUSE.findall(str(error))
+    ours = [told for name, told in found if name.startswith("amqpscope.")]
+    python = [f"{name}: {told}" for name, told in found if "." not in name]
+    told = ours[-1:] or python[-1:] or [told for _, told in found[-1:]] or str(error).strip().splitlines()[:1]
+    return " ".join((told or [type(error).__name__])[0].split())
+
+
+# ---- walks over keys, and the end
+
+
+def _conclude(
+    spark: SparkSession, engine: here.Engine, made: Output, found: dict[str, list[Written]], job: Job
+) -> None:
+    """Move part files into place, and end what needs rows of all connections."""
+    for each in OVER_KEYS:
+        files = found.get(each.of, [])
+        if sum(file.rows for file in files) > FEW:
+            for name, parts in _collected(_walked_over(spark, each, files, job)).items():
+                found[name] = found.get(name, []) + parts
+            del found[each.of]
+    for name in here.tables():
+        for file in found.get(name, ()):
+            made.adopt(name, file.file, file.rows)
+    for file in found.get(LATENCIES, ()):
+        engine.latencies.merge(pq.read_table(file.file))
+    for name in engine.partial:
+        engine.partial[name] = [pq.read_table(file.file) for file in found.get(name, ())]
+    waiting = {name: (pq.read_table(file.file) for file in found.get(UNDECIDED + name, ())) for name in RESOLVED}
+    engine.conclude(partial(here.emitted, made), waiting)
+
+
+def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Written], job: Job) -> DataFrame:
+    """Part files of a walk over keys (WRITTEN)."""
+    rows = _parquet(spark, [each.file for each in files], over.schema)
+    partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
+    ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)
+    return ordered.sortWithinPartitions(*over.order).mapInArrow(partial(walk_keys, over.of, job), WRITTEN)
+
+
+def walk_keys(of: str, job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Walk over the keys of a task; what is yielded are the part files that it wrote (WRITTEN)."""
+    over = next(each for each in OVER_KEYS if each.of == of)
+    walk: KeyedWalk = over.walk(job.compiled, job.window_ns)
+    with _Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
+        for batch in batches:
+            task.add(walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
+        task.add(walk.finish())
+        task.add([(LATENCIES, task.latencies.partial())])
+    yield from task.written()

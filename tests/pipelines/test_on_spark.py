@@ -1,0 +1,217 @@
+"""Spark writes the rows that this process writes, whatever becomes of its tasks; and it ends when it is to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from amqpscope import dissector, errors
+from amqpscope.dissector.tables.output import HIDDEN, NOTE
+from amqpscope.pipelines import here
+from tests.dissector.runs import CAPTURES
+from tests.pipelines.scenario import Connection
+from tests.pipelines.test_command import written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+COMMAND = [sys.executable, "-m", "amqpscope.dissector.cli.program", "analyze"]
+PARTS = 3
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All recordings, dissected, each table in some parts."""
+    folder = tmp_path_factory.mktemp("recordings") / "tables"
+    parts: dict[str, list[pa.Table]] = {}
+    for capture in CAPTURES:
+        keylog = str(capture.with_suffix(".keylog")) if capture.with_suffix(".keylog").exists() else None
+        for table, reader in dissector.read(capture, keylog=keylog).items():
+            parts.setdefault(table, []).append(reader.read_all())
+    for table, found in parts.items():
+        (folder / table).mkdir(parents=True)
+        for number in range(PARTS):
+            pq.write_table(pa.concat_tables(found[number::PARTS]), folder / table / f"part-{number}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(tables: Path) -> dict[str, Counter[str]]:
+    here.analyze_folder(tables, tables.parent / "here", {})
+    return rows_of(tables.parent / "here")
+
+
+def rows_of(folder: Path) -> dict[str, Counter[str]]:
+    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in here.tables()}
+
+
+def analyzed(spark: SparkSession, folder: Path, output: Path) -> dict[str, Counter[str]]:
+    """With the session that there is."""
+    from amqpscope.pipelines import on_spark  # noqa: PLC0415
+
+    counts = on_spark.analyze_folder(folder, output, {"made_of": "nothing"}, spark.sparkContext.master)
+    assert {path.name for path in output.iterdir()} == {NOTE, *here.tables()}
+    note = json.loads((output / NOTE).read_text())
+    assert note["complete"] and note["made_of"] == "nothing" and note["rows"] == counts
+    found = rows_of(output)
+    assert {name: rows.total() for name, rows in found.items()} == counts
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 5])
+def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monkeypatch, partitions):
+    monkeypatch.setattr("amqpscope.pipelines.on_spark._partitions", lambda *_: partitions)
+    # Batches with borders everywhere.
+    monkeypatch.setattr("amqpscope.pipelines.on_spark.READ_EVERY", 1000)
+    if partitions > 1:  # walks over keys run as tasks
+        monkeypatch.setattr("amqpscope.pipelines.on_spark.FEW", 1)
+    found = analyzed(spark, tables, tmp_path / "statistics")
+    assert all(expected[name] for name in ("confirms", "transits", "stream_deliveries", "failures", "flow_control"))
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+
+
+def test_a_dissection_that_was_killed(spark, tmp_path):
+    """Connections without a row get one."""
+    c = Connection(connection_id=0)  # was open
+    c.publish(1)
+    folder = written(tmp_path / "tables", [c], complete=False)
+    here.analyze_folder(folder, tmp_path / "here", {})
+    assert analyzed(spark, folder, tmp_path / "spark") == rows_of(tmp_path / "here")
+
+
+FAILING = """
+import os
+from pathlib import Path
+from amqpscope.pipelines import on_spark
+
+walked = on_spark._Task.written
+
+def written(task):
+    flag = Path(os.environ["FLAG"])
+    if not flag.exists():
+        flag.touch()
+        raise MemoryError("all gone")
+    return walked(task)
+
+on_spark._Task.written = written
+"""
+"""A module that tasks import; the first one fails when it has written all."""
+RUN = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import failing
+from amqpscope.pipelines import on_spark
+walk = on_spark.walk_connections
+
+def failing_walk(job, batches):
+    import failing
+    return walk(job, batches)
+
+on_spark.walk_connections = failing_walk
+try:
+    on_spark.analyze_folder(Path(sys.argv[1]), Path(sys.argv[2]), {}, sys.argv[3])
+except on_spark.SparkError as error:
+    print(error)
+"""
+
+
+def failing(tmp_path: Path, tables: Path, master: str) -> tuple[Path, str]:
+    (tmp_path / "failing.py").write_text(FAILING)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "FLAG": str(tmp_path / "flag")}
+    command = [sys.executable, "-c", RUN, str(tables), str(tmp_path / "statistics"), master]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (tmp_path / "flag").exists()
+    return tmp_path / "statistics", done.stdout
+
+
+def test_a_repeated_task_leaves_nothing_double(tables, expected, tmp_path):
+    statistics, said = failing(tmp_path, tables, "local[2,2]")
+    assert rows_of(statistics) == expected
+    assert {path.name for path in statistics.iterdir()} == {NOTE, *here.tables()}
+    assert said == ""
+
+
+def test_a_failed_task_is_an_error(tables, tmp_path):
+    statistics, said = failing(tmp_path, tables, "local[2]")
+    assert said == "Spark: MemoryError: all gone\n"
+    assert not json.loads((statistics / NOTE).read_text())["complete"]
+    assert not (statistics / HIDDEN).exists()
+
+
+def jvms(of: int) -> list[int]:
+    """Processes of Java, and of its workers, that a test started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "environ").read_bytes().split(b"\0")
+            is_java = any(name in (path / "cmdline").read_bytes() for name in (b"java", b"pyspark"))
+        except OSError:
+            continue
+        if is_java and f"AMQPSCOPE_TEST={of}".encode() in words:
+            found.append(int(path.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("seconds", [0.5, 3, 9])
+def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
+    """While the JVM starts, and while it works."""
+    mark = hash((tmp_path, seconds))
+    command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", "local[2]"]
+    environment = os.environ | {"AMQPSCOPE_TEST": str(mark)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while not jvms(mark):
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(seconds)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert time.monotonic() - begun < 5
+    assert process.returncode == 130
+    assert said == "amqpscope: on Spark, local[2]\n"
+    assert not jvms(mark)
+
+
+def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> str:
+    command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master]
+    begun = time.monotonic()
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert time.monotonic() - begun < 15
+    first, said = done.stderr.splitlines()
+    assert first == f"amqpscope: on Spark, {master}"
+    return said
+
+
+def test_an_unreachable_master(tables, tmp_path):
+    assert refused(tmp_path, tables, "spark://127.0.0.1:1") == (
+        "amqpscope: no Spark master at 127.0.0.1:1: connection refused"
+    )
+
+
+def test_a_wrong_java_home(tables, tmp_path):
+    assert refused(tmp_path, tables, "local[2]", JAVA_HOME="/nowhere") == (
+        "amqpscope: Spark cannot be started: JAVA_HOME is /nowhere, but there is no bin/java"
+    )
+
+
+def test_errors_are_ours():
+    from amqpscope.pipelines import on_spark, session  # noqa: PLC0415
+
+    assert issubclass(on_spark.SparkError, errors.Error) and issubclass(session.SessionError, errors.Error)
