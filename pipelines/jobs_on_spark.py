@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -161,7 +161,7 @@ def walk_connections(task: Task, batches: Batches) -> Batches:
                 columns = (*layout.leading, *layout.further)
                 rows = ev.prepared(source, rows, columns, compiled)
                 tables[source] = rows.select([name for name in columns if name in rows.column_names])
-        events = Events(tables, *_positions(batch["source"].to_numpy().astype(np.int8)))
+        events = Events.mixed(tables, batch["source"].to_numpy().astype(np.int8))
         for chain in walks:
             yield from _wanted(task.of, chain.feed(events))
     for chain in walks:
@@ -172,15 +172,6 @@ def _wanted(of: str, found: Iterator[Rows]) -> Batches:
     for name, rows in found:
         if name == of:
             yield from rows.combine_chunks().to_batches()
-
-
-def _positions(sources: Any) -> tuple[Any, Any]:
-    """Source per event, and its row among those of the source."""
-    row = np.zeros(len(sources), np.int64)
-    for source in np.unique(sources):
-        at = np.flatnonzero(sources == source)
-        row[at] = np.arange(len(at))
-    return sources, row
 
 
 def _rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:

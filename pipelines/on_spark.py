@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -269,22 +269,13 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
                 tables[ev.MESSAGES] = timed(tables[ev.MESSAGES], pa.array(job.cut, pa.string()))
                 task.add([(KEYED, keys.keyed(tables[ev.MESSAGES], job.compiled))])
             prepared = {source: _prepared(source, rows, kept[source], job) for source, rows in tables.items()}
-            events = Events(prepared, *_positions(batch["source"].to_numpy().astype(np.int8)))
+            events = Events.mixed(prepared, batch["source"].to_numpy().astype(np.int8))
             for chain in walks:
                 task.add(chain.feed(events))
         for chain in walks:
             task.add(chain.finish())
         task.add([(LATENCIES, task.latencies.partial())])
     yield from task.written()
-
-
-def _positions(sources: Any) -> tuple[Any, Any]:
-    """Source per event, and its row among those of the source."""
-    row = np.zeros(len(sources), np.int64)
-    for source in np.unique(sources):
-        at = np.flatnonzero(sources == source)
-        row[at] = np.arange(len(at))
-    return sources, row
 
 
 def _rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:

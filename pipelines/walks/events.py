@@ -92,6 +92,20 @@ class Events:
         self.source = source
         self.row = row
 
+    @classmethod
+    def mixed(cls, tables: Mapping[int, pa.Table], sources: Any) -> Events:
+        """Events of rows that came together, those of each source in the order of its table.
+
+        Args:
+            tables: rows of each source.
+            sources: int8 per event.
+        """
+        row = np.zeros(len(sources), np.int64)
+        for source in np.unique(sources):
+            at = np.flatnonzero(sources == source)
+            row[at] = np.arange(len(at))
+        return cls(tables, sources, row)
+
     def __len__(self) -> int:
         return len(self.source)
 
