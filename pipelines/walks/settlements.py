@@ -13,13 +13,15 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import consumers as co
+from amqpscope.pipelines.walks import delivered as dv
 from amqpscope.pipelines.walks import deliveries as dl
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import prefetch as pf
+from amqpscope.pipelines.walks import settling
 from amqpscope.pipelines.walks import transactions as tx
 from amqpscope.pipelines.walks.channels import ROLLBACK
 from amqpscope.pipelines.walks.connection import CONN
-from amqpscope.pipelines.walks.deliveries import MORE, OUT, ST
+from amqpscope.pipelines.walks.delivered import MORE, OUT, ST
 from amqpscope.pipelines.walks.digests import hashed
 from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES, MESSAGES, Events, what
@@ -95,15 +97,15 @@ class Settlements:
         self.opened = 0  # id of the first event of the open connection
 
     @property
-    def _book(self) -> dl.Book:
+    def _book(self) -> dv.Book:
         return self.conn, self.gaps, self.channels, self.ledger
 
     @property
-    def _own(self) -> dl.Own:
+    def _own(self) -> dv.Own:
         return self.consumers, self.transactions, self.prefetch
 
     @property
-    def _result(self) -> dl.Result:
+    def _result(self) -> dv.Result:
         return self.out, self.state
 
     def feed(self, events: Events) -> Iterator[Rows]:
@@ -117,16 +119,16 @@ class Settlements:
         accounts, table, own, counts = self.channels
         self.channels = accounts, table, grown(own, int(counts[1]) + _count(matrix[:, EV.CUT] > 0)), counts
         self._make_room(_count(np.isin(matrix[:, EV.WHAT], [*_TAGGED, *_QUEUED])), len(events))
-        why = dl.SPENT_OUT
-        while why != dl.DONE:
+        why = dv.SPENT_OUT
+        while why != dv.DONE:
             why = call(dl.walk, self.compiled, matrix, more, self._book, self._own, self._result)
             yield from self._rows(events)
-            if why == dl.SPENT_PAGES:
+            if why == dv.SPENT_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
-            elif why == dl.SPENT_ACTS:
+            elif why == dv.SPENT_ACTS:
                 work, acts, asked, counts = self.transactions
                 self.transactions = work, grown(acts, 2 * len(acts)), asked, counts
-            elif why == dl.SPENT_ACCOUNTS:
+            elif why == dv.SPENT_ACCOUNTS:
                 accounts, table, own, counts = self.channels
                 self.channels = grown(accounts, 2 * len(accounts), -1), table, own, counts
             self._make_room(0, 0)
@@ -161,7 +163,7 @@ class Settlements:
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
         self._make_room(0, 0)
-        while not call(dl.close, self.compiled, self._book, self._own, self._result):
+        while not call(settling.close, self.compiled, self._book, self._own, self._result):
             yield from self._rows(None)
         yield from self._rows(None)
         for store in self.stores:
@@ -227,7 +229,7 @@ class Settlements:
         queues = self.queues.chosen(out[:, OUT.QUEUE])
         outcome = out[:, OUT.OUTCOME].copy()
         unsure = rows["no_ack"].is_null().to_numpy() & (out[:, OUT.BY] != ROLLBACK)
-        outcome[(outcome == dl.NONE) & unsure] = UNKNOWN
+        outcome[(outcome == dv.NONE) & unsure] = UNKNOWN
         sent = rows["ts_ns"].to_numpy()
         timed = (out[:, OUT.ANSWER] >= 0) & ~rows["unfinished"].fill_null(False).to_numpy()
         copied = ("connection_id", "channel", "channel_epoch", "kind", "consumer_tag", "exchange", "routing_key")
