@@ -181,7 +181,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     """
     count = len(out)
     answered = out[:, OUT.OUTCOME] != NONE
-    sent, heard = publishes["ts_ns"].to_numpy(), answers["ts_ns"]
+    sent, heard = publishes["ts_ns"].fill_null(0).to_numpy(), answers["ts_ns"]
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
     timed &= ~pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
     returned = out[:, OUT.RETURNED]

@@ -36,6 +36,8 @@ PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown")
 UNKNOWN = OUTCOMES.index("unknown")
 ROOM = 1 << 16
+LONGEST = 1 << 60
+"""Round trips, in ns, are clamped to this: twice as much is still a number."""
 
 _METHODS = (
     *(
@@ -199,7 +201,8 @@ class Settlements:
         more = np.full((len(events), len(MORE)), -1, np.int64)
         more[:, MORE.NO_ACK] = events.ints({MESSAGES: "no_ack"})
         more[:, MORE.REQUEUE] = events.ints({FRAMES: "requeue"})
-        more[:, MORE.LIMIT] = events.ints({FRAMES: "prefetch_count", CONNECTIONS: "rtt_ns"})
+        limits = events.ints({FRAMES: "prefetch_count", CONNECTIONS: "rtt_ns"})
+        more[:, MORE.LIMIT] = np.minimum(limits, LONGEST)
         more[:, MORE.WHOLE] = events.ints({FRAMES: "global"})
         more[:, MORE.TAG] = 0
         word = matrix[:, EV.WHAT]
@@ -230,7 +233,7 @@ class Settlements:
         outcome = out[:, OUT.OUTCOME].copy()
         unsure = rows["no_ack"].is_null().to_numpy() & (out[:, OUT.BY] != ROLLBACK)
         outcome[(outcome == dv.NONE) & unsure] = UNKNOWN
-        sent = rows["ts_ns"].to_numpy()
+        sent = rows["ts_ns"].fill_null(0).to_numpy()
         timed = (out[:, OUT.ANSWER] >= 0) & ~rows["unfinished"].fill_null(False).to_numpy()
         copied = ("connection_id", "channel", "channel_epoch", "kind", "consumer_tag", "exchange", "routing_key")
         return conform(
@@ -269,7 +272,7 @@ class Settlements:
                 "consumer_tag": pc.if_else(pa.array(one), begun["consumer_tag"], None),
                 "cause": "prefetch",
                 "end_ts_ns": pa.array(until, mask=~seen),
-                "duration_ns": latency(begun["ts_ns"].to_numpy(), pa.chunked_array([until]), until >= 0),
+                "duration_ns": latency(begun["ts_ns"].fill_null(0).to_numpy(), pa.chunked_array([until]), until >= 0),
                 "side": "client",
                 "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WAIT.PROVEN])),
             },
