@@ -52,7 +52,7 @@ def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
 
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-    from amqpscope.dissector.fields.arrow import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
 
     without_pandas()
     pa.set_memory_pool(pa.system_memory_pool())

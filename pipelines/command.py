@@ -57,7 +57,7 @@ class Analyze:
         import pyarrow as pa  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-        from amqpscope.dissector.fields.arrow import without_pandas  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
 
         named = arguments.captures
         without_pandas()

@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Protocol
@@ -110,6 +111,30 @@ def _run(argv: Sequence[str] | None) -> int:
 def _is_ours(error: Exception) -> bool:
     """Whether the error is one that a user can act upon; others are bugs and keep their trace."""
     return isinstance(error, OSError | Error)
+
+
+def without_pandas() -> None:
+    """Keep pyarrow from importing pandas, where this process is the program: nothing here uses it, and it takes 0.2 s.
+
+    pyarrow tries it once, when something is first made an array.
+    """
+    if not is_running or "pandas" in sys.modules:
+        return
+    import pyarrow as pa  # noqa: PLC0415 - not every command needs it
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Find nothing, and say of pandas that it is not there."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Arrow arrays from arrays of numpy and lists. `pa.array` would import pandas wherever it is installed: 0.1 s."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
 from itertools import accumulate
 from typing import Any
 
@@ -10,33 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amqpscope.dissector.cli import program
 from amqpscope.dissector.kernels.arrays import Ints
 
 Values = NDArray[np.generic] | Sequence[Any]
 TEXTS = (pa.string(), pa.binary())
-
-
-def without_pandas() -> None:
-    """Keep pyarrow from importing pandas, where this process is the program: nothing here uses it, and it takes 0.2 s.
-
-    pyarrow tries it once, when something is first made an array.
-    """
-    if not program.is_running or "pandas" in sys.modules:
-        return
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Find nothing, and say of pandas that it is not there."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
 
 
 def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool_] | None = None) -> pa.Array:
