@@ -326,22 +326,3 @@ def _cut(frames: pa.Table) -> Any:
     answers = pc.and_(pc.is_in(frames["what"], value_set=pa.array(_NUMBERED, pa.int16())), number)
     cut = pc.if_else(pc.is_null(frames["method"]), 1, pc.if_else(answers, 2, 0))
     return pc.fill_null(pc.if_else(method, cut, 0), 0).cast(pa.int8())
-
-
-def ordered(tables: Mapping[int, pa.Table]) -> Events:
-    """All rows of these tables (each `prepared`) as events in their order.
-
-    Rows without a connection or a frame number belong to none, and are left out.
-    """
-    columns = []
-    for source, rows in tables.items():
-        identity = rows["connection_id"].combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
-        order = np.full(len(rows), -1, np.int64)
-        if source != CONNECTIONS:
-            name = "order" if source == MESSAGES else "frame_no"
-            order = rows[name].combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
-        row = np.flatnonzero((identity >= 0) & ((order >= 0) | (source == CONNECTIONS)))
-        columns.append((identity[row], order[row], np.full(len(row), source, np.int8), row))
-    identity, order, sources, row = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    by = np.lexsort((sources, order, identity))
-    return Events(tables, sources[by], row[by])

@@ -117,28 +117,6 @@ def known(values: Any, missing: int = -1) -> pa.Array:
     return pa.array(values, pa.int64(), mask=values == missing)
 
 
-def merged(walks: Iterable[Walk]) -> dict[int, Needs]:
-    """What several walks want together."""
-    columns: dict[int, dict[str, None]] = {}
-    names: dict[int, set[str] | None] = {}
-    for walk in walks:
-        for source, needs in walk.needs.items():
-            columns.setdefault(source, {}).update(dict.fromkeys(needs.columns))
-            wanted = names.setdefault(source, set())
-            names[source] = None if wanted is None or needs.names is None else wanted | set(needs.names)
-    return {
-        source: Needs(tuple(found), None if (some := names[source]) is None else tuple(sorted(some)))
-        for source, found in columns.items()
-    }
-
-
-def run(walk: Walk, batches: Iterable[Events]) -> Iterator[Rows]:
-    """All rows of a walk over these batches."""
-    for events in batches:
-        yield from walk.feed(events)
-    yield from walk.finish()
-
-
 @dataclass
 class Collected:
     """Rows by table, as they come."""
