@@ -80,14 +80,12 @@ def of_captures(reading: Reading, folder: Path) -> Tables:
         CaptureError: a capture cannot be read.
         OutputError: there is no room for them.
     """
-    from amqpscope.dissector.reading import schema_of  # noqa: PLC0415
     from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
-    from amqpscope.dissector.tables.rows import NAMES  # noqa: PLC0415
+    from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
     from amqpscope.pipelines import here  # noqa: PLC0415
 
     tables, statistics = folder / "tables", folder / "statistics"
-    schemas = {name: schema_of(name, reading.options) for name in NAMES}
-    dissected = Output(str(tables), schemas, compression=QUICK)
+    dissected = Output(str(tables), schemas(reading.options.protocol), compression=QUICK)
     try:
         here.analyze_captures(reading, statistics, {}, dissected=dissected)
         dissected.finish()

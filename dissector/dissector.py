@@ -3,10 +3,9 @@
 `feed` and `finish` are what everybody uses: the command line, the Spark source and the tests.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +20,10 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges, Retained, gathe
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
-from amqpscope.dissector.protocols import detection, framing
-from amqpscope.dissector.protocols.amqp091 import layout as ly
-from amqpscope.dissector.protocols.amqp091.protocol import Amqp091, Faults, Frames, Messages
-from amqpscope.dissector.protocols.amqp10.frames import Amqp10
-from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
-from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
-from amqpscope.dissector.protocols.stream.protocol import Stream, StreamFaults, StreamFrames
+from amqpscope.dissector.protocols import framing, registry
+from amqpscope.dissector.protocols.detection import Detector
+from amqpscope.dissector.protocols.registry import Context, Stage
+from amqpscope.dissector.protocols.rows import SIDE, SLOT, Faults, Made
 from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
 from amqpscope.dissector.tcp.gaps import Gaps
@@ -53,30 +49,6 @@ SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts
 """Where rows begin and end, in tables whose rows are not of one moment."""
 STEPS = 64
 """How often it is seen that not too much is remembered, while as much may be."""
-
-
-Made = Frames | Messages | Faults | StreamFrames | StreamMessages | StreamFaults
-"""What protocols hand on: matrices of rows whose columns are still to be made."""
-
-
-class ProtocolStage(Protocol):
-    """What a protocol does with the pieces of its connections."""
-
-    @property
-    def ranges(self) -> Sequence[Ranges]:
-        """Bytes that must outlive their batch."""
-
-    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
-        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Made]:
-        """Take the first `count` pieces."""
-
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made]:
-        """Forget connections that are over, and hand on what was under way."""
-
-    def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over in the searches at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +80,6 @@ class Dissector:
     def __init__(self, options: Options | None = None, compiled: bool = True) -> None:
         self.options = options or Options()
         self.compiled = compiled
-        self.protocol = self.options.protocol or spec.load("amqp-0-9-1")
         self.captures: list[str] = []
         """Names of the captures; a batch's `capture` is an index into it."""
         self.points: list[int] = []
@@ -118,37 +89,28 @@ class Dissector:
         """What became of the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
         self.accounting = MemoryAccounting()
-        self.stream = Stream(compiled, self.options.bodies == "full", self.accounting)
-        self.detector = detection.Detector(
-            self.protocol, self.options.ports, compiled, self.stream.layouts, self.accounting
-        )
-        self.amqp091 = Amqp091(self.protocol, compiled, self.options.bodies == "full")
-        self.connections = Connections(self.protocol, compiled, self.accounting, self.options.ports)
-        self.protocols: dict[int, ProtocolStage] = {
-            detection.AMQP_0_9_1: self.amqp091, detection.STREAM: self.stream,
-            detection.AMQP_1_0: Amqp10(
-                compiled, self.connections.count, Amqp10Handshakes(self.connections.record, self.accounting)
-            ),
-        }  # fmt: skip
-        """The protocols that are decoded, by their number in a connection's state."""
+        own = self.options.protocol
+        self.connections = Connections(own or spec.load(), compiled, self.options.ports)
+        context = Context(
+            compiled, self.options.bodies, self.options.handshakes, self.accounting, self.connections.record,
+            self.connections.used, {own.name: own} if own else {},
+        )  # fmt: skip
+        self.detector = Detector(context, self.options.ports)
+        self.stages: dict[int, Stage] = {
+            number: plugin.stage(context) for number, plugin in registry.numbered() if plugin.stage
+        }
+        """Of the protocols that are decoded, by their number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
-        if self.options.handshakes:
-            self.amqp091.select = self.connections.methods.telling
-            self.stream.select = self.connections.commands.telling
-        self._makers: dict[type, Callable[..., list[Row]]] = {
-            Frames: self._frames, Messages: self._messages,
-            StreamFrames: self._stream_frames, StreamMessages: self._stream_messages,
-        }  # fmt: skip
         self.holes = Gaps()
         self.over = False
         self.read = 0
         """Bytes that may have been remembered, of all that was read."""
-        self.tables = Tables(self.protocol, self.captures, self.options.bodies != "none", compiled)
+        self.tables = Tables(own, self.captures, compiled)
         self.carried = Retained.nothing(self._ranges)
 
     @property
     def _ranges(self) -> list[Ranges]:
-        return sum((list(protocol.ranges) for protocol in self.protocols.values()), self.tcp.ranges)
+        return sum((list(protocol.ranges) for protocol in self.stages.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture; captures one after the other, each in its own order."""
@@ -216,11 +178,11 @@ class Dissector:
         conn = self.tcp.conn
         for slot, side in self.detector.holding(conn):
             yield slot, side, bool(conn[slot, C_SYN] == 0)
-        for number, framed in ((detection.AMQP_0_9_1, self.amqp091), (detection.STREAM, self.stream)):
+        for number, stage in self.stages.items():
             mine = (conn[:, C_USED] == 1) & (conn[:, C_PROTOCOL] == number)
-            yield from framed.framing.holding(np.flatnonzero(mine))
+            yield from stage.holding(np.flatnonzero(mine))
         for row in np.flatnonzero(self.tcp.half[:, H_COUNT]).tolist():
-            if conn[row // 2, C_PROTOCOL] in self.protocols:
+            if conn[row // 2, C_PROTOCOL] in self.stages:
                 yield row // 2, row % 2, False
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
@@ -260,7 +222,7 @@ class Dissector:
         sealed = self.tls.mine(pieces[S_SLOT])
         rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, conn)
         for slot, skipped in self.detector.decided.items():
-            if conn[slot, C_PROTOCOL] == detection.TLS:
+            if conn[slot, C_PROTOCOL] == registry.TLS:
                 begun = bool(conn[slot, C_SYN] != 0 and skipped == 0)
                 self.connections.record(slot).tls = self.tls.begin(slot, begun, len(conn))
         new = self.tls.mine(rest[S_SLOT])
@@ -294,12 +256,12 @@ class Dissector:
             yield partial(self._tls_faults, faults, Ends.of(conn, *where.T))
         self._begin(conn)
         spoken = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
-        for number, protocol in self.protocols.items():
+        for number, stage in self.stages.items():
             mine = spoken == number
             if mine.any():
                 own = pieces if mine.all() else np.ascontiguousarray(pieces[:, mine])
-                for made in protocol.feed(own, own.shape[1], buffer, conn):
-                    yield self._work(made, buffer, conn)
+                for made in stage.feed(own, own.shape[1], buffer, conn):
+                    yield self._work(made, conn)
 
     def _begin(self, conn: Ints) -> None:
         if not self.detector.decided:
@@ -309,25 +271,25 @@ class Dissector:
         # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
         states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), framing.HEAD, framing.SEARCH)
         spoken = conn[slots, C_PROTOCOL]
-        for number, protocol in self.protocols.items():
+        for number, stage in self.stages.items():
             mine = spoken == number
             if mine.any():
-                protocol.begin(slots[mine], states[mine], len(conn))
+                stage.begin(slots[mine], states[mine], len(conn))
         self._skip(slots, skipped)
 
     def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
         spoken = conn[ended, C_PROTOCOL]
-        self.holes.end(ended, ended[np.isin(spoken, list(self.protocols))])
-        for number, protocol in self.protocols.items():
+        self.holes.end(ended, ended[np.isin(spoken, list(self.stages))])
+        for number, stage in self.stages.items():
             slots = ended[spoken == number]
             if len(slots):
-                for made in protocol.end(slots, conn, buffer):
-                    yield self._work(made, buffer, conn)
-                self._skip(slots, protocol.skipped(slots))
+                for made in stage.end(slots, conn, buffer):
+                    yield self._work(made, conn)
+                self._skip(slots, stage.skipped(slots))
         for slot, probe in self.detector.forget(ended).items():
             self.connections.record(slot).skipped += probe.skipped
             if slot in self.tls.sessions:
-                conn[slot, C_PROTOCOL] = detection.TLS
+                conn[slot, C_PROTOCOL] = registry.TLS
         clock = int(self.tcp.control[K_CLOCK]) if self.over else None
         yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
         self.tls.free(ended)
@@ -339,49 +301,24 @@ class Dissector:
         for i in np.flatnonzero(octets).tolist():
             self.connections.record(int(slots[i])).skipped += int(octets[i])
 
-    def _work(self, made: Made, buffer: Buffer, conn: Ints) -> Work:
+    def _work(self, made: Made | Faults, conn: Ints) -> Work:
         """Note what state must know of these rows now; what is left is to make them."""
         rows = made.rows
-        if isinstance(made, Faults | StreamFaults):
+        ends = Ends.of(conn, rows[SLOT], rows[SIDE])
+        if isinstance(made, Faults):
             skips = rows[:, rows[framing.Y_CODE] == framing.SKIPPED]
-            self._skip(skips[framing.Y_SLOT], skips[framing.Y_VALUE])
-            return partial(self._faults, made, Ends.of(conn, rows[framing.Y_SLOT], rows[framing.Y_SIDE]))
-        if isinstance(made, Frames):
-            self.connections.methods.take(made, buffer.data)
-        elif isinstance(made, StreamFrames):
-            self.connections.commands.take(made, buffer.data)
-        if isinstance(made, Messages | StreamMessages):
-            self.connections.count_messages(rows[ly.R_SLOT], made.counts if isinstance(made, StreamMessages) else None)
-        if self.options.handshakes:
-            return list
-        # Rows of all kinds begin with slot and side.
-        return partial(self._makers[type(made)], made, Ends.of(conn, rows[ly.R_SLOT], rows[ly.R_SIDE]))
+            self._skip(skips[SLOT], skips[framing.Y_VALUE])
+            return partial(self._faults, made, ends)
+        if made.table == "messages":
+            self.connections.count_messages(rows[SLOT], made.counts)
+        return partial(self._rows, made, ends)
 
     def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
         rows = self.connections.rows(closed, self.captures, clock)
         return self.cut("connections", rows) + self.cut("anomalies", self.tables.connections(rows))
 
-    def _frames(self, frames: Frames, ends: Ends) -> list[Row]:
-        rows = self.tables.frames(frames, ends)
-        return self.cut("amqp091_frames", rows) + self.cut("anomalies", self.tables.problems(rows, frames.fields))
-
-    def _messages(self, messages: Messages, ends: Ends) -> list[Row]:
-        arguments, properties = self.amqp091.decode(messages)
-        rows = self.tables.messages(messages, arguments, properties, ends)
-        return self.cut("messages", rows) + self.cut("anomalies", self.tables.problems(rows, properties))
-
-    def _stream_frames(self, frames: StreamFrames, ends: Ends) -> list[Row]:
-        rows = self.tables.stream_frames(frames, ends)
-        return self.cut("stream_frames", rows) + self.cut("anomalies", self.tables.problems(rows, frames.fields))
-
-    def _stream_messages(self, messages: StreamMessages, ends: Ends) -> list[Row]:
-        columns, wrong = messages.unread.columns()
-        made = self.cut("messages", self.tables.stream_messages(messages, columns, ends))
-        if wrong:
-            at = [frame for frame, _, _ in wrong]
-            theirs = Ends(ends.connection_id[at], ends.from_client[at])
-            made += self._faults(StreamFaults(faults_of(messages.rows, wrong)), theirs)
-        return made
+    def _rows(self, made: Made, ends: Ends) -> list[Row]:
+        return [row for table, batch in self.tables.rows(made, ends) for row in self.cut(table, batch)]
 
     def _tcp_faults(self, faults: Ints, ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.tcp_faults(faults, ends))
@@ -392,7 +329,7 @@ class Dissector:
     def _windows(self, windows: Ints, ends: Ends) -> list[Row]:
         return self.cut("tcp_windows", self.tables.windows(windows, ends))
 
-    def _faults(self, faults: Faults | StreamFaults, ends: Ends) -> list[Row]:
+    def _faults(self, faults: Faults, ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.faults(faults, ends))
 
     def cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:

@@ -20,7 +20,7 @@ from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.packets.merging import Capture, Decoded, merge
-from amqpscope.dissector.tables.rows import NAMES, Row, Work, record_batch, schema
+from amqpscope.dissector.tables.rows import Row, Work, record_batch, schema, schemas
 from amqpscope.spec.model import Protocol
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -259,9 +259,4 @@ def read(
             if name == table:
                 yield batch
 
-    return {name: pa.RecordBatchReader.from_batches(schema_of(name, options), rows(name)) for name in NAMES}
-
-
-def schema_of(table: str, options: Options) -> pa.Schema:
-    """The schema that a table has with these options."""
-    return schema(table, options.protocol) if table == "amqp091_frames" else schema(table)
+    return {name: pa.RecordBatchReader.from_batches(found, rows(name)) for name, found in schemas(protocol).items()}

@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
-from amqpscope.spec.data import read_document
+from amqpscope.spec import documents
 
 NAME = "amqp-1.0"
 ValueKind = Literal[
@@ -58,7 +58,7 @@ class Messages:
 @functools.cache
 def load() -> Messages:
     """The document."""
-    document = read_document(f"{NAME}.toml")
+    document = documents.read(documents.FOLDER / f"{NAME}.toml")
     return Messages(
         document["title"],
         tuple(document["provenance"]),

@@ -1,11 +1,8 @@
 """Reads our own documents: the TOML files beside this module."""
 
-import functools
-import tomllib
-from pathlib import Path
 from typing import Any
 
-from amqpscope.spec import columns
+from amqpscope.spec import columns, documents
 from amqpscope.spec.model import (
     Anomaly,
     Class,
@@ -16,30 +13,25 @@ from amqpscope.spec.model import (
     Header,
     Method,
     Protocol,
-    SpecError,
+    Shown,
     Struct,
     Table,
 )
 
-_FOLDER = Path(__file__).parent
-_PROTOCOLS = ("amqp-0-9-1", "rabbitmq-stream")
-
 
 def names() -> list[str]:
     """Names of the protocols that are held as data."""
-    return list(_PROTOCOLS)
+    return list(documents.names())
 
 
-@functools.cache
+@documents.caching
 def load(name: str = "amqp-0-9-1") -> Protocol:
     """A protocol held as data.
 
     Raises:
         SpecError: there is none of this name.
     """
-    if name not in _PROTOCOLS:
-        raise SpecError(f"{name}: no such protocol; known are {', '.join(_PROTOCOLS)}")
-    document = read_document(f"{name}.toml")
+    document = documents.of_protocol(name)
     domains = tuple(Domain(**entry) for entry in document["domains"])
     types = {domain.name: domain.type for domain in domains}
     major, minor, revision = document["version"]
@@ -53,26 +45,35 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
         domains=domains,
         classes=tuple(_class(entry, types) for entry in document.get("class", ())) + _commands(document, domains),
         structs=tuple(_struct(entry) for entry in document.get("struct", ())),
+        shown=_shown(document.get("shown", {})),
     )
     return columns.assign(protocol)
 
 
-@functools.cache
+@documents.caching
 def anomalies() -> dict[str, Anomaly]:
     """The closed list of anomaly codes, in the order of the document."""
-    return {entry["code"]: Anomaly(**entry) for entry in read_document("anomalies.toml")["anomalies"]}
+    entries = list(documents.read(documents.FOLDER / "anomalies.toml")["anomalies"])
+    for more in documents.plug_ins("anomaly"):
+        entries += [{"code": code} | entry for code, entry in more.items()]
+    return {entry["code"]: Anomaly(**entry) for entry in entries}
 
 
-@functools.cache
+@documents.caching
 def tables() -> dict[str, Table]:
     """All tables of `dissect` and `analyze` with their fixed columns, in the order of the document.
 
     Tables of frames go on with one column for each method argument: see `Table.with_methods`.
     """
-    document = read_document("tables.toml")
+    document = documents.read(documents.FOLDER / "tables.toml")
     shared = {name: group["columns"] for name, group in document["shared"].items()}
+    messages = [column for more in documents.plug_ins("messages") for column in more["columns"]]
+    described = dict(document["table"])
+    described["messages"] = described["messages"] | {"columns": described["messages"]["columns"] + messages}
+    for more in documents.plug_ins("table"):
+        described |= more
     result = {}
-    for name, entry in document["table"].items():
+    for name, entry in described.items():
         methods_of: str | None = None
         listed: list[Column] = []
         for column in entry["columns"]:
@@ -86,9 +87,8 @@ def tables() -> dict[str, Table]:
     return result
 
 
-def read_document(file_name: str) -> dict[str, Any]:
-    """One of the documents beside this module."""
-    return tomllib.loads((_FOLDER / file_name).read_text(encoding="utf-8"))
+def _shown(entry: dict[str, Any]) -> Shown:
+    return Shown(entry.get("names", {}), tuple(entry.get("milliseconds", ())), tuple(entry.get("left_out", ())))
 
 
 def _class(entry: dict[str, Any], types: dict[str, str]) -> Class:

@@ -2,15 +2,17 @@
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
+
+from amqpscope.spec import documents
 
 Severity = Literal["fine", "note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("fine", "note", "warning", "error")
 """In rising order."""
+UNKNOWN = "unknown"
+"""The name of a protocol that was not recognised."""
 STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", "ready")
 """How far a connection came, in order."""
 
@@ -35,6 +37,12 @@ class Machine:
     start: str
     states: Mapping[str, State]
     transitions: Mapping[tuple[str, str, str], str]
+    ports: tuple[int, ...] = ()
+    """Where brokers listen for it, with TLS or without."""
+    frame_min: int = 0
+    """The smallest frame size that may be agreed; 0 where there is none."""
+    capabilities: bool = False
+    """Whether clients tell theirs among their properties."""
 
     @functools.cached_property
     def order(self) -> dict[str, int]:
@@ -54,6 +62,15 @@ class Opening:
     kind: str
     pattern: re.Pattern[bytes]
     doc: str
+    step: str
+    """The step that it is: `header`, `tls.hello` and so on; empty where the frames in it are steps themselves."""
+    amqp: bool
+    """Whether somebody wants AMQP, of whatever version."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is only said at the beginning of a connection by one of the protocols that are known."""
+        return self.step in ("", "header")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,8 @@ class Cause:
     remedy: str
     evidence: tuple[str, ...] = ()
     """Steps that prove it, besides the last ones."""
+    anomaly: str | None = None
+    """Code of the anomaly that a connection with this outcome is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +96,7 @@ class Rule:
     when: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Handshakes:
     """All of the document."""
 
@@ -95,11 +114,26 @@ class Handshakes:
     causes: Mapping[str, Cause] = field(default_factory=dict)
     """Of outcomes and endings, by code."""
 
+    @functools.cached_property
+    def ports(self) -> frozenset[int]:
+        """Where brokers listen."""
+        return frozenset(port for machine in self.machines.values() for port in machine.ports)
 
-@functools.cache
+    def machine(self, protocol: str, port: int) -> Machine:
+        """The dialogue of a protocol; of one that is not known, that which its server's port stands for."""
+        usual, *others = (machine for machine in self.machines.values() if machine.ports)
+        by_port = next((machine for machine in others if protocol == UNKNOWN and port in machine.ports), usual)
+        return self.machines.get(protocol, by_port)
+
+
+@documents.caching
 def load() -> Handshakes:
-    """The document."""
-    document = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    """The document, and in front of its openings and rules those that plug-ins bring."""
+    document = dict(documents.read(documents.FOLDER / "handshakes.toml"))
+    for more in documents.plug_ins("handshake"):
+        for part, entries in more.items():
+            behind = part in ("machine", "note")
+            document[part] = [*document[part], *entries] if behind else [*entries, *document[part]]
     causes = {
         entry["code"]: _cause(entry) for part in ("outcome", "ending") for entry in document[part] if "summary" in entry
     }
@@ -107,7 +141,13 @@ def load() -> Handshakes:
         tuple(Rule(causes[entry["code"]], entry["when"]) for entry in document[part]) for part in ("outcome", "ending")
     )
     openings = tuple(
-        Opening(entry["kind"], re.compile(entry["octets"].encode("latin-1"), re.DOTALL), entry["doc"])
+        Opening(
+            entry["kind"],
+            re.compile(entry["octets"].encode("latin-1"), re.DOTALL),
+            entry["doc"],
+            entry.get("step", "octets"),
+            entry.get("amqp", False),
+        )
         for entry in document["opening"]
     )
     machines: dict[str, Machine] = {}
@@ -119,9 +159,13 @@ def load() -> Handshakes:
     return Handshakes(machines, openings, outcomes, endings, notes, document["words"], performatives, codes, causes)
 
 
-@functools.lru_cache(256)
 def opening(octets: bytes) -> Opening:
     """What the first octets of a side are; there must be some."""
+    return _opening(octets, documents.generation())
+
+
+@functools.lru_cache(256)
+def _opening(octets: bytes, _: object) -> Opening:
     return next(opening for opening in load().openings if opening.pattern.match(octets))
 
 
@@ -157,4 +201,13 @@ def _machine(entry: dict[str, Any], before: Machine | None) -> Machine:
     states |= {state["name"]: State(**state) for state in entry["states"]}
     transitions = dict(before.transitions if before else {})
     transitions |= {(state, side, event): after for state, side, event, after in entry["transitions"]}
-    return Machine(entry["name"], entry["title"], before.start if before else entry["start"], states, transitions)
+    return Machine(
+        entry["name"],
+        entry["title"],
+        before.start if before else entry["start"],
+        states,
+        transitions,
+        tuple(entry.get("ports", ())),
+        entry.get("frame-min", 0),
+        entry.get("capabilities", False),
+    )

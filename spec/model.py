@@ -5,6 +5,7 @@ its structs and wire types have records of their own that stay empty for the old
 each layout of a command is a method: class 0 has the requests, class 1 the responses, as the key's highest bit says.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -162,6 +163,18 @@ class WireType:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """How people see columns of frames in lines of text."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Columns of numbers that have names: those of the constants of this kind, or whose names begin so."""
+    milliseconds: tuple[str, ...] = ()
+    """Columns that are times, in milliseconds since 1970."""
+    left_out: tuple[str, ...] = ()
+    """Columns that lines of text leave out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Protocol:
     """All that is known of one protocol."""
 
@@ -178,6 +191,7 @@ class Protocol:
     classes: tuple[Class, ...]
     structs: tuple[Struct, ...] = ()
     types: tuple[WireType, ...] = ()
+    shown: Shown = Shown()
     _methods: tuple[Method, ...] = field(init=False, repr=False, compare=False)
     _by_name: dict[str, Method] = field(init=False, repr=False, compare=False)
     _by_id: dict[tuple[int, int], Method] = field(init=False, repr=False, compare=False)
@@ -220,6 +234,13 @@ class Protocol:
                 return constant
         raise KeyError(name)
 
+    def names_of(self, column: str) -> dict[int, str]:
+        """Names of the numbers in a column; none where they have none."""
+        what = self.shown.names.get(column)
+        if what is None:
+            return {}
+        return {c.value: c.name.removeprefix(what) for c in self.constants if c.kind == what or c.name.startswith(what)}
+
     def method_columns(self) -> dict[str, ColumnType]:
         """Columns of the method arguments and their types, in order of first appearance over `methods`."""
         return {f.column: f.column_type for m in self._methods for f in m.fields if f.column is not None}
@@ -236,6 +257,17 @@ class Anomaly:
     code: str
     severity: Severity
     doc: str
+    detail: str = "in {records}"
+    """What the column `detail` says of one, with the number that was noted in it: see `Anomaly.describe`."""
+    detail_none: str | None = None
+    """The same where the number is 0, if that is something else."""
+
+    def describe(self, value: int) -> str:
+        """The detail of an anomaly of which this number was noted."""
+        if not value and self.detail_none is not None:
+            return self.detail_none
+        counted = {unit: f"{value} {unit[: len(unit) - (value == 1)]}" for unit in ("octets", "records", "packets")}
+        return self.detail.format(value=value, high=value >> 16, low=value & 0xFFFF, **counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source, find
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import Reading
 from amqpscope.errors import Error
-
-PROTOCOLS = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
 
 
 class ArgumentError(Error):
@@ -44,7 +43,8 @@ def add_common(
     parser.add_argument("captures", metavar=what[0], nargs="+", help=what[1])
     parser.add_argument(
         "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
-        help=f"protocol on this TCP port, whatever the content looks like ({', '.join(PROTOCOLS)}); may be repeated",
+        help=f"protocol on this TCP port, whatever the content looks like ({', '.join(registry.names())}); "
+        "may be repeated",
     )  # fmt: skip
     parser.add_argument("--spec", metavar="FILE", help="AMQP XML document of a vendor, laid over our own data")
     parser.add_argument(
@@ -119,8 +119,12 @@ def sources(arguments: argparse.Namespace) -> tuple[list[Source], int]:
 
 def _port(text: str) -> tuple[int, str]:
     port, sign, name = text.partition("=")
-    if not sign or not port.isdigit() or not 0 < int(port) < 1 << 16 or name not in PROTOCOLS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not PORT=PROTOCOL with one of {', '.join(PROTOCOLS)}")
+    if not sign or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT=PROTOCOL with a port from 1 to 65535")
+    try:
+        registry.chosen(name)
+    except registry.ProtocolError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     return int(port), name
 
 

@@ -39,9 +39,9 @@ class Dissect:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.formatting import counted  # noqa: PLC0415
-        from amqpscope.dissector.reading import Reading, schema_of  # noqa: PLC0415
+        from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
-        from amqpscope.dissector.tables.rows import NAMES  # noqa: PLC0415
+        from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
 
         # The allocator of the system gives back what Arrow's own keep: 650 MB at the peak of 1 GB of capture, not 850.
         pa.set_memory_pool(pa.system_memory_pool())
@@ -50,16 +50,16 @@ class Dissect:
         with common.progress(sources) as advance, common.watch(sources) as watch:
             compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch)
-            schemas = {name: schema_of(name, options) for name in NAMES}
+            wanted = schemas(options.protocol)
             output: Output | None = None
             try:
                 # The first rows come before the folder is touched: what is no capture leaves no trace.
                 for work in reading.work():
                     if output is None:
-                        output = self._open(arguments, options, Output, schemas)
+                        output = self._open(arguments, options, Output, wanted)
                     output.add(work)
                 if output is None:
-                    output = self._open(arguments, options, Output, schemas)
+                    output = self._open(arguments, options, Output, wanted)
                 output.finish()
             except BaseException:
                 if output is not None:
@@ -116,7 +116,7 @@ class Frames:
             for table, batch in reading:
                 if table.endswith("_frames"):
                     frames += batch.num_rows
-                    printer.frames(batch)
+                    printer.frames(table, batch)
                     sys.stdout.flush()
         common.print_warnings(reading, frames)
         return status

@@ -3,28 +3,24 @@
 import csv
 import json
 from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.dissector.formatting import clean, counted, instant, moment
+from amqpscope.spec import documents
 
 if TYPE_CHECKING:  # verdicts and the report need the words here, not what dissects
     from amqpscope.dissector.dissector import Dissector
 
-LEADING = {
+LEADING = frozenset({
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
     "from_client", "channel", "channel_epoch", "frame_type", "method", "size", "is_partial", "missing",
     "command", "version", "is_response",
-}  # fmt: skip
+})  # fmt: skip
 LONGEST = 240
 """Characters shown of a text value."""
-UNTOLD = {
-    "chunk_version", "chunk_epoch", "chunk_crc", "chunk_data_length", "chunk_trailer_length", "chunk_bloom_size",
-}  # fmt: skip
-"""Columns of streams that lines of text leave out: JSON and CSV have them."""
 MOST_MS = 1 << 46
 """Times in milliseconds that can be written as dates."""
 
@@ -56,8 +52,8 @@ class Json:
         self.out = out
         self.peers = Peers(dissector)
 
-    def frames(self, batch: pa.RecordBatch) -> None:
-        """Print these frames."""
+    def frames(self, table: str, batch: pa.RecordBatch) -> None:
+        """Print these frames of a table."""
         for told in objects(batch, self.peers):
             self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
 
@@ -73,8 +69,8 @@ class Csv:
         self.writer = csv.writer(out, lineterminator="\n")
         self.names: list[str] = []
 
-    def frames(self, batch: pa.RecordBatch) -> None:
-        """Print these frames."""
+    def frames(self, table: str, batch: pa.RecordBatch) -> None:
+        """Print these frames of a table."""
         if batch.schema.names != self.names:
             self.names = batch.schema.names
             self.writer.writerow(self.names)
@@ -89,16 +85,17 @@ class Text:
         self.out = out
         self.peers = Peers(dissector)
 
-    def frames(self, batch: pa.RecordBatch) -> None:
-        """Print these frames."""
+    def frames(self, table: str, batch: pa.RecordBatch) -> None:
+        """Print these frames of a table."""
+        view = _view(table)
         for row in rows(batch):
-            self.out.write(self._line(row) + "\n")
+            self.out.write(self._line(row, view) + "\n")
 
-    def _line(self, row: dict[str, Any]) -> str:
+    def _line(self, row: dict[str, Any], view: "_View") -> str:
         sender, receiver = self.peers.of(row)
         time = instant(row["ts_ns"])[11:26]
         what = row.get("method") or row.get("frame_type") or self._command(row)
-        told = " ".join(_told(k, v) for k, v in row.items() if k not in LEADING and k not in UNTOLD)
+        told = " ".join(_told(k, v, view) for k, v in row.items() if k not in view.left_out)
         if row.get("is_partial"):
             told += f" [{counted(row['missing'], 'octet')} missing]"
         channel = f"{row['channel']}.{row['channel_epoch']}" if "channel" in row else "-"
@@ -130,26 +127,30 @@ def objects(batch: pa.RecordBatch, peers: Peers) -> Iterator[dict[str, Any]]:
         yield {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
 
 
-@cache
-def _meanings() -> dict[str, dict[int, str]]:
-    """Names of numbers in columns of streams, as the specification has them."""
-    constants = spec.load("rabbitmq-stream").constants
-    codes = {c.value: c.name for c in constants if c.kind == "response"}
-    found = {"response_code": codes, "closing_code": codes}
-    for column, prefix in (("offset_type", "offset-"), ("chunk_type", "chunk-")):
-        found[column] = {c.value: c.name.removeprefix(prefix) for c in constants if c.name.startswith(prefix)}
-    return found
+class _View(NamedTuple):
+    """How people see the frames of a table: names of numbers by column, times in milliseconds, what is left out."""
+
+    names: dict[str, dict[int, str]]
+    milliseconds: tuple[str, ...]
+    left_out: frozenset[str]
 
 
-def _told(column: str, value: object) -> str:
+@documents.caching
+def _view(table: str) -> _View:
+    protocol = spec.load(spec.tables()[table].methods_of or "amqp-0-9-1")
+    shown = protocol.shown
+    names = {column: protocol.names_of(column) for column in shown.names}
+    return _View(names, shown.milliseconds, LEADING.union(shown.left_out))
+
+
+def _told(column: str, value: object, view: _View) -> str:
     """A column and its value; numbers that have names with these."""
     told = f"{column}={_value(value)}"
     if not isinstance(value, int):
         return told
-    if column in _meanings():
-        name = _meanings()[column].get(value)
-        return f"{told} ({name})" if name else told
-    if column == "chunk_timestamp" and 0 <= value < MOST_MS:
+    if name := view.names.get(column, {}).get(value):
+        return f"{told} ({name})"
+    if column in view.milliseconds and 0 <= value < MOST_MS:
         return f"{told} ({moment(value // 1000, value % 1000, 3)})"
     return told
 

@@ -5,6 +5,7 @@ row and the bytes that stand there, in ascending order of rows, no row twice. Al
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +143,18 @@ def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
     np.cumsum(offsets, out=offsets)
     held = np.frombuffer(octets * len(row), np.uint8)
     return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, held), n - valid.values)
+
+
+def repeated(text: str, n: int) -> pa.Array:
+    """A column with the same text in every row; shares memory with others."""
+    return _repeated(text, 1 << max(n - 1, 0).bit_length()).slice(0, n)
+
+
+@lru_cache(8)
+def _repeated(text: str, n: int) -> pa.Array:
+    octets = text.encode()
+    offsets = np.arange(n + 1, dtype=np.int32) * len(octets)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(octets * n)])
 
 
 def spread(held: Mapping[str, pa.Array], counts: Integers, compiled: bool) -> dict[str, pa.Array]:

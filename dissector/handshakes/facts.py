@@ -29,7 +29,6 @@ import ipaddress
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from amqpscope.dissector.fields.decoding import REDACTED
@@ -38,20 +37,13 @@ from amqpscope.dissector.handshakes.arguments import NOTHING
 from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.handshakes.dialogue import Run, run
 from amqpscope.dissector.handshakes.record import ConnectionRecord, FirstBytes, PacketRef, Step
-from amqpscope.spec.handshakes import Handshakes, opening
+from amqpscope.spec.handshakes import Handshakes, Machine, opening
 from amqpscope.spec.model import Protocol
 
-STREAM_PORTS = frozenset({5552, 5551})
-SERVER_PORTS = STREAM_PORTS | {5672, 5671}
-FRAME_MIN = 4096
-"""AMQP 0-9-1, frame-min-size."""
 ROLES = ("client", "server")
 AGAIN = "tcp.again"
 """The step of sending something again."""
 ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
-AMQP_KINDS = frozenset({"amqp-0-9-1", "amqp-0-9", "amqp-0-8", "amqp-0-10", "amqp-1.0", "amqp-other", "amqp-frames"})
-FIRST_KINDS = AMQP_KINDS | {"stream"}
-"""What is only said at the beginning of a connection."""
 USUAL = ("amqp-0-9-1", "amqp-frames")
 """First bytes that say all by their kind."""
 
@@ -161,11 +153,11 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
     """The case of one connection; `steps` are those of its `timeline`."""
     first = record.firsts[tcp.client], record.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
-    begun = tcp.begun or kinds[0] in FIRST_KINDS or tls_facts.is_begun(record.tls)
+    openings = [opening(side.octets) if side.octets else None for side in first]
+    begun = tcp.begun or (openings[0] is not None and openings[0].begins) or tls_facts.is_begun(record.tls)
     told = [SidedStep(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
-    usual = "rabbitmq-stream" if tcp.protocol == "unknown" and tcp.server[1] in STREAM_PORTS else "amqp-0-9-1"
-    machine = handshakes.machines.get(tcp.protocol, handshakes.machines[usual])
+    machine = handshakes.machine(tcp.protocol, tcp.server[1])
     # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
@@ -175,7 +167,12 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
     state = machine.states[ran.state]
     known: dict[str, Any] = {
         "protocol": tcp.protocol,
-        "amqp": _is_amqp(tcp, kinds),
+        "amqp": tcp.protocol in handshakes.machines
+        or tcp.is_broker
+        or tcp.server[1] in handshakes.ports
+        or any(found is not None and found.amqp for found in openings)
+        # Where TCP itself failed nobody can tell what would have been spoken.
+        or (tcp.begun and not tcp.sides[1].syns and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
         "holes": tcp.lost,
@@ -194,11 +191,8 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
         "blocked": record.blocked is not None,
         "blocked_reason": record.blocked or None,
     }
-    known |= {
-        f"{role}_first_doc": opening(side.octets).doc if side.octets else None
-        for role, side in zip(ROLES, first, strict=True)
-    }
-    known |= _ends(record, tcp, told) | _agreement(record, tcp.protocol) | _closing(record, protocol) | _refusal(record)
+    known |= {f"{role}_first_doc": found.doc if found else None for role, found in zip(ROLES, openings, strict=True)}
+    known |= _ends(record, tcp, told) | _agreement(record, machine) | _closing(record, protocol) | _refusal(record)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
     known |= {"unread": None} | record.facts | tls_facts.facts(record.tls, tcp.client)
     return Case(known, _times(record, told, ran, handshakes.words), told, ran)
@@ -283,6 +277,7 @@ def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes
     """The step that the first bytes of a side are, if they are one."""
     if not first.at or not first.octets:
         return None
+    event: str | None
     event, doc = _opening_event(first.octets)
     if record.tls and event in ("tls.hello", "tls.alert"):
         event, doc = tls_facts.opening(event, record.tls, side)
@@ -302,17 +297,10 @@ def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
     return merged + theirs[::-1]
 
 
-@lru_cache(256)
-def _opening_event(octets: bytes) -> tuple[str | None, str]:
-    """The step that the first bytes of a side are, and what to say of them."""
+def _opening_event(octets: bytes) -> tuple[str, str]:
+    """The step that the first bytes of a side are, empty where it is none, and what to say of them."""
     first = opening(octets)
-    kind, doc = first.kind, first.doc
-    if kind in ("amqp-frames", "stream"):  # their frames are steps themselves
-        return None, ""
-    if kind in AMQP_KINDS:
-        return "header", doc
-    events = {"tls": "tls.hello", "tls-alert": "tls.alert", "proxy": "proxy"}
-    return events.get(kind, "octets"), f"{doc}: {octets[:8].hex(' ')}" if kind == "other" else doc
+    return first.step, f"{first.doc}: {octets[:8].hex(' ')}" if first.kind == "other" else first.doc
 
 
 def _seen(tcp: Tcp) -> str:
@@ -320,13 +308,6 @@ def _seen(tcp: Tcp) -> str:
     if server.packets or server.syns:
         return "both" if client.packets or client.syns else "server"
     return "client" if client.packets else "syn"
-
-
-def _is_amqp(tcp: Tcp, kinds: list[str]) -> bool:
-    known = tcp.protocol in ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0")
-    # Where TCP itself failed nobody can tell what would have been spoken.
-    unheard = tcp.begun and not tcp.sides[1].syns and kinds == ["none", "none"]
-    return known or unheard or tcp.is_broker or tcp.server[1] in SERVER_PORTS or bool(AMQP_KINDS & set(kinds))
 
 
 def _ends(record: ConnectionRecord, tcp: Tcp, steps: list[SidedStep]) -> dict[str, Any]:
@@ -341,19 +322,21 @@ def _times(record: ConnectionRecord, told: list[SidedStep], ran: Run, words: Map
     return Times(over, done, record.told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
-def _agreement(record: ConnectionRecord, protocol: str) -> dict[str, Any]:
+def _agreement(record: ConnectionRecord, machine: Machine) -> dict[str, Any]:
     start, login = record.told.get("start", NOTHING), record.told.get("start-ok", NOTHING)
     offer, settled = record.told.get("tune", NOTHING), record.told.get("tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
     mechanism = None if mechanism == REDACTED else mechanism  # of a malformed login
-    streams = protocol == "rabbitmq-stream"
-    capable = None if record.cut_login or streams else capabilities(record.properties.get("client_properties"))
+    tells = machine.capabilities and not record.cut_login
+    capable = capabilities(record.properties.get("client_properties")) if tells else None
     above = {
         f"{name}_above": _is_above(settled.get(name), offer.get(name)) if settled and offer else None
         for name in ("channel_max", "frame_max")
     }
     return above | {
-        "frame_max_below": 0 < (settled.get("frame_max") or 0) < FRAME_MIN if settled and not streams else None,
+        "frame_max_below": 0 < (settled.get("frame_max") or 0) < machine.frame_min
+        if settled and machine.frame_min
+        else None,
         "channel_max": settled.get("channel_max"),
         "frame_max": settled.get("frame_max"),
         "is_tuned": bool(settled),

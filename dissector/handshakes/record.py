@@ -3,7 +3,7 @@
 import json
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.kernels import limits
@@ -92,8 +92,8 @@ class ConnectionRecord:
     channels_failed: int = 0
     closer: int | None = None
     """Side that said close first."""
-    performatives: str | None = None
-    """JSON text of how many of each AMQP 1.0 had."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Further columns of the connection's row, as a protocol finds them."""
     skipped: int = 0
     tls: Shown | None = None
     """What TLS shows, where there is TLS."""

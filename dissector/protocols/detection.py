@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.accounting import PIECE_COST, MemoryAccounting
+from amqpscope.dissector.kernels.accounting import PIECE_COST
 from amqpscope.dissector.kernels.arrays import Ints
-from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols.amqp091 import layout as ly
-from amqpscope.dissector.protocols.amqp091.boundary import frame_follows, long_frame
-from amqpscope.dissector.protocols.amqp091.boundary import looks_like_frames as looks_like_amqp
-from amqpscope.dissector.protocols.stream.boundary import looks_like_frames as looks_like_stream
+from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
 from amqpscope.dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
@@ -32,40 +29,23 @@ from amqpscope.dissector.tcp.layout import (
     S_SLOT,
 )
 from amqpscope.dissector.tls.records import boundary
-from amqpscope.spec.model import Protocol
 
-PROTOCOLS = ("", "amqp-0-9-1", "amqp-0-10", "rabbitmq-stream", "amqp-1.0", "tls", "unknown")
-"""Protocol names by their number in the connection's state; 0 is undecided."""
-AMQP_0_9_1, AMQP_0_10, STREAM, AMQP_1_0, TLS, UNKNOWN = range(1, len(PROTOCOLS))
 HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
 HELLOS = (1, 2)
 """Of client and server: the byte behind the head of a record. Any other message may be of either side."""
 START = 16
 """Bytes of each direction that are looked at."""
+MAGIC = 4
+"""Bytes of a header that tell whose it is; those behind them are a version's."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 """With these a proxy's header begins that tells whose connection it is (HAProxy's PROXY protocol, versions 1 and 2)."""
 PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
-SERVER_PORTS = {5672, 5671, 5552, 5551}
-TLS_PORTS = {5671, 5551}
 MOST_HELD = 256
 """Pieces of one connection held back until its protocol is known."""
 CHAIN = 3
 """Heads of TLS records in a row by which TLS is recognised in the middle, on other ports than these."""
-
-HEADERS = {
-    b"\x00\x00\x09\x01": AMQP_0_9_1,
-    b"\x01\x01\x00\x09": AMQP_0_9_1,
-    b"\x01\x01\x09\x01": AMQP_0_9_1,
-    b"\x01\x01\x08\x00": AMQP_0_9_1,
-    b"\x01\x01\x00\x08": AMQP_0_9_1,
-    b"\x01\x01\x00\x0a": AMQP_0_10,
-    b"\x00\x01\x00\x00": AMQP_1_0,
-    b"\x02\x01\x00\x00": AMQP_1_0,
-    b"\x03\x01\x00\x00": AMQP_1_0,
-}
-"""What follows `AMQP`. 0-8 and 0-9 frame as 0-9-1 does; unknown versions are read so too."""
 
 
 @dataclass(slots=True)
@@ -79,24 +59,20 @@ class Probe:
     octets_held: int = 0
     proxy: int = 0
     """Bytes of a proxy's header in front of what the client says."""
-    due: list[int] = field(default_factory=lambda: [-1, -1])
-    """Of each side, where a frame must end that is longer than pieces, if it is one; -1: none."""
+    due: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By protocol and side, where a frame must end that is longer than pieces, if it is one."""
 
 
 class Detector:
-    """Sorts pieces by protocol; `ports` are forced ones, `layouts` is the table of the stream protocol's layouts.
+    """Sorts pieces by protocol; `ports` are protocols that are forced, by port."""
 
-    What is held back counts in `accounting`.
-    """
-
-    def __init__(
-        self, protocol: Protocol, ports: dict[int, str], compiled: bool, layouts: Ints, accounting: MemoryAccounting
-    ) -> None:  # fmt: skip
-        self.accounting = accounting
-        self.layouts = layouts
-        self.compiled = compiled
-        self.ports = {port: PROTOCOLS.index(name) for port, name in ports.items()}
-        self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
+    def __init__(self, context: Context, ports: dict[int, str]) -> None:
+        self.accounting = context.accounting
+        self.ports = {port: registry.chosen(name) for port, name in ports.items()}
+        self.brokers = registry.ports() | ports.keys()
+        self.tls_ports = registry.tls_ports()
+        self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))
+        self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
         self.probes: dict[int, Probe] = {}
         self.held = 0
         self.decided: dict[int, int] = {}
@@ -149,9 +125,8 @@ class Detector:
 
     def holding(self, conn: Ints) -> Iterator[tuple[int, int]]:
         """Undecided connections that hold bytes back and seem to be a broker's, and the side of the first."""
-        brokers = SERVER_PORTS | self.ports.keys()
         for slot, probe in self.probes.items():
-            if probe.held and brokers & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])}:
+            if probe.held and self.brokers & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])}:
                 yield slot, int(probe.held[0][0][S_SIDE])
 
     def forget(self, slots: Ints) -> dict[int, Probe]:
@@ -167,9 +142,8 @@ class Detector:
         if conn[slot, C_CLIENT] >= 0:
             return
         a, b = int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])
-        known = SERVER_PORTS | self.ports.keys()
-        if (a in known) != (b in known):
-            conn[slot, C_CLIENT] = 1 if a in known else 0
+        if (a in self.brokers) != (b in self.brokers):
+            conn[slot, C_CLIENT] = 1 if a in self.brokers else 0
         else:
             conn[slot, C_CLIENT] = 1 if a < b else 0
 
@@ -199,9 +173,8 @@ class Detector:
                 self._hold(slot, probe, piece, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
-            start = call(looks_like_amqp, self.compiled, buffer.data, offset, offset + length, self.methods)
             octets = bytes(probe.octets[side][:8])
-            is_first = probe.skipped == 0 and octets.startswith((b"AMQP", HELLO))
+            is_first = probe.skipped == 0 and octets.startswith(self.magics)
             if is_first and (verdict := judge_start(octets, b"")):
                 conn[slot, C_PROTOCOL] = verdict
                 if verdict != TLS:
@@ -209,14 +182,10 @@ class Detector:
                 elif conn[slot, C_SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
                     conn[slot, C_CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
                 return
-            if start >= 0 or self._ends(piece, probe, buffer):
-                conn[slot, C_PROTOCOL] = AMQP_0_9_1
+            if recognised := self._recognise(piece, probe, buffer):
+                conn[slot, C_PROTOCOL] = recognised
                 return
-            start = call(looks_like_stream, self.compiled, buffer.data, offset, offset + length, self.layouts)
-            if start >= 0:
-                conn[slot, C_PROTOCOL] = STREAM
-                return
-            chain = 1 if TLS_PORTS & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])} else CHAIN
+            chain = 1 if self.tls_ports & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])} else CHAIN
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
                 conn[slot, C_PROTOCOL] = TLS
                 return
@@ -224,19 +193,15 @@ class Detector:
         if probe.seen > limits.PROBE:
             conn[slot, C_PROTOCOL] = UNKNOWN
 
-    def _ends(self, piece: Ints, probe: Probe, buffer: Buffer) -> bool:
-        """Whether a frame longer than pieces ends in this one, where its head said; else looks for such a head."""
-        offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
-        end = offset + length
-        due = probe.due[side] - int(piece[S_POS]) + offset if probe.due[side] >= 0 else -1
-        if due > end - 7:
-            return False
-        if due >= offset and call(frame_follows, self.compiled, buffer.data, offset, due, end, self.methods):
-            return True
-        begin = call(long_frame, self.compiled, buffer.data, offset, end, self.methods)
-        octets = int.from_bytes(buffer.data[begin + 3 : begin + 7].tobytes(), "big") + ly.OVERHEAD
-        probe.due[side] = int(piece[S_POS]) + begin - offset + octets if begin >= 0 else -1
-        return False
+    def _recognise(self, piece: Ints, probe: Probe, buffer: Buffer) -> int:
+        """The protocol whose frames these bytes are, 0 where they seem to be none."""
+        begin, end, side = int(piece[S_OFFSET]), int(piece[S_OFFSET] + piece[S_LENGTH]), int(piece[S_SIDE])
+        for number, recogniser in self.recognisers:
+            due = probe.due.get((number, side), -1)
+            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(piece[S_POS]), due)
+            if is_it:
+                return number
+        return 0
 
     def _hold(self, slot: int, probe: Probe, piece: Ints, octets: bytes) -> None:
         probe.held.append((piece.copy(), octets))
@@ -248,7 +213,7 @@ class Detector:
         """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
         offset, length = int(piece[S_OFFSET]), int(piece[S_LENGTH])
         most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
-        most *= 4 if max(probe.due) >= 0 else 1
+        most *= 4 if max(probe.due.values(), default=-1) >= 0 else 1
         octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
         self._hold(slot, probe, piece, octets)
         passed = 0
@@ -308,18 +273,21 @@ def behind(piece: Ints, position: int, client: int) -> bool:
 
 def judge_start(client: bytes, server: bytes) -> int | None:
     """The protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
+    headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
     if not client:
-        return None if len(server) < len(b"AMQP") or server.startswith(b"AMQP") else 0
-    if client.startswith(b"AMQP"):
-        return HEADERS.get(client[4:8], AMQP_0_9_1) if len(client) >= 8 else None
-    if client[:1] == b"\x16":
+        return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
+    if client.startswith(HELLO[:1]):
         if len(client) < 3:
             return None
-        return TLS if client[1] == 3 and client[2] <= 4 else 0
-    if b"AMQP".startswith(client[:4]):
+        return TLS if client[1] == HELLO[1] and client[2] <= 4 else 0
+    for header, number in headers.items():
+        if client.startswith(header):
+            return number
+    if any(header.startswith(client) for header in headers):
         return None
-    if len(client) < 8:
-        return None if b"\x00\x00".startswith(client[:2]) else 0
-    if client[4:8] == b"\x00\x11\x00\x01" and client[:2] == b"\x00\x00":
-        return STREAM
+    for number, plugin in registry.numbered():
+        if begins := plugin.begins(client):
+            return number
+        if begins is None:
+            return None
     return 0

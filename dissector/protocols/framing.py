@@ -58,11 +58,9 @@ SEARCH, HEAD, PAYLOAD, END = range(4)
     W_QUEUE, W_QUEUE_END, W_QUEUED,  # side 0: pieces of the connection that are held back, and how many
     W_TAKEN,  # side 0: bytes of the first of them that are done with
     W_OVER,  # side 0: 1 when nothing will follow them
-    W_KEEP, W_PARTED,  # streams: bytes of the frame that are wanted; those handed on as parts
-    W_REST, W_REST_CHANNEL, W_BODY,  # AMQP 0-9-1: bytes of the last content to come, its channel, its last frame's
-    W_PASSED,  # bytes of it that are known to be among those passed over
+    W_REST,  # bytes still to come of a content that goes on in further frames, where the protocol tells
     W_WIDTH,
-) = range(37)  # fmt: skip
+) = range(32)  # fmt: skip
 
 # Columns of `fragments`: bytes of payloads that go on in a later piece.
 F_NEXT, F_OFFSET, F_LENGTH, F_USED, F_WIDTH = range(5)
@@ -72,8 +70,8 @@ V_NEXT, V_USED, V_WIDTH = range(S_HEIGHT, S_HEIGHT + 3)
 
 # Rows of `faults`, what becomes rows of `anomalies`. Y_VALUE depends on the code.
 (
-    Y_CODE, Y_SLOT, Y_SIDE, Y_NO, Y_CHANNEL, Y_POS, Y_VALUE,
-    Y_PACKET, Y_TS, Y_CAPTURE, Y_FIRST_PACKET, Y_FIRST_TS, Y_FIRST_CAPTURE, Y_HEIGHT,
+    Y_SLOT, Y_SIDE, Y_NO, Y_CAPTURE, Y_PACKET, Y_TS, Y_FIRST_CAPTURE, Y_FIRST_PACKET, Y_FIRST_TS,  # as in `rows`
+    Y_CODE, Y_CHANNEL, Y_POS, Y_VALUE, Y_HEIGHT,
 ) = range(14)  # fmt: skip
 
 FAULTS = (
@@ -228,7 +226,6 @@ def lose(walk: Array, row: int, fragments: Array, free: Array, control: Array, p
     walk[row, W_UNTIL] = -1
     walk[row, W_TRIED] = 0
     walk[row, W_LOST] = pos
-    walk[row, W_PASSED] = 0
 
 
 @kernel

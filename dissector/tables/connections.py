@@ -15,11 +15,8 @@ from amqpscope.dissector.handshakes.facts import Side, Tcp
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
-from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints, Octets
-from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
-from amqpscope.dissector.protocols.detection import PROTOCOLS
-from amqpscope.dissector.protocols.stream.handshake import StreamHandshakes
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.rows import record_batch, schema
 from amqpscope.dissector.tcp.layout import (
     C_A_HI,
@@ -94,14 +91,12 @@ class Closed(NamedTuple):
 
 
 class Connections:
-    """The records of all open connections, by slot; `brokers` are ports that the user names.
+    """The records of all open connections, by slot.
 
-    `methods` and `commands` read frames of AMQP 0-9-1 and of streams into them.
+    `brokers` are ports that the user names; `protocol` has the words of reply codes.
     """
 
-    def __init__(
-        self, protocol: Protocol, compiled: bool, accounting: MemoryAccounting, brokers: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, protocol: Protocol, compiled: bool, brokers: Iterable[int] = ()) -> None:
         self.brokers = frozenset(brokers)
         self.judge = Judge(handshakes.load(), protocol)
         self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
@@ -110,12 +105,6 @@ class Connections:
         self.used = FirstUses(compiled)
         self.messages = np.zeros(0, np.int64)
         """How many were seen, by slot."""
-        self.methods = Amqp091Handshakes(protocol, compiled, self.record, self.used, accounting)
-        self.commands = StreamHandshakes(compiled, self.record, self.used, accounting)
-
-    def count(self, slot: int, performatives: str) -> None:
-        """Take the counts of a connection of AMQP 1.0, as JSON text."""
-        self.record(slot).performatives = performatives
 
     def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
         """Keep the first bytes of each side; `inside`: of what TLS holds."""
@@ -175,9 +164,8 @@ class Connections:
             "vantage": captures[state[C_VANTAGE]],
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,
-            "performatives": record.performatives,
         }
-        return told | record.properties | tls_facts.columns(record.tls, tcp.client)
+        return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
     def _tcp(self, state: list[int], client: int, sides: tuple[list[int], list[int]], clock: int | None) -> Tcp:
         both = endpoints(state)
@@ -189,7 +177,7 @@ class Connections:
             ack=_where(state, C_UP_TS, C_UP_PACKET, C_UP_CAPTURE),
             until_ns=max(clock or 0, state[C_LAST_TS]),
             lost=bool(sides[0][H_LOST] or sides[1][H_LOST]),
-            protocol=PROTOCOLS[state[C_PROTOCOL]] or "unknown",
+            protocol=registry.name_of(state[C_PROTOCOL]),
             address=both[client][0],
             server=server,
             is_broker=server[1] in self.brokers,

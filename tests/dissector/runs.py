@@ -10,8 +10,8 @@ import pyarrow as pa
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Dissector, Options
-from amqpscope.dissector.reading import Reading, schema_of
-from amqpscope.dissector.tables.rows import NAMES
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.tables.rows import schemas as all_schemas
 from tests.dissector.builders import Packet, pcap
 from tests.reference.packets import read_packets
 
@@ -29,13 +29,13 @@ Batches = Iterable[tuple[str, pa.RecordBatch]]
 
 def tables(batches: Batches, options: Options | None = None, check: bool = False) -> dict[str, pa.Table]:
     """All tables; with `check` every batch is held to Arrow's rules in full."""
-    schemas = {name: schema_of(name, options or Options()) for name in NAMES}
-    found: dict[str, list[pa.RecordBatch]] = {name: [] for name in NAMES}
+    schemas = all_schemas(options.protocol if options else None)
+    found: dict[str, list[pa.RecordBatch]] = {name: [] for name in schemas}
     for name, batch in batches:
         if check:
             batch.validate(full=True)
         found[name].append(batch)
-    return {name: pa.Table.from_batches(found[name], schemas[name]) for name in NAMES}
+    return {name: pa.Table.from_batches(found[name], schema) for name, schema in schemas.items()}
 
 
 def dissect(*paths: Path | str, check: bool = False, **how: Any) -> dict[str, pa.Table]:

@@ -15,7 +15,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.protocols.amqp091.layout import Q_HELD, Q_KEEPING
 from amqpscope.dissector.protocols.framing import M_CHAINED
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.rows import NAMES
+from amqpscope.dissector.tables.rows import schemas
 from amqpscope.dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
@@ -132,7 +132,7 @@ def many(folder: Path, port: int, turns: list[Turn], wait: bool = False, syn: bo
 
 def read(reading: Reading, held: Callable[[Reading], int]) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """All rows, and the most that was held. The other connection is not disturbed by any limit."""
-    most, found = 0, {name: [] for name in NAMES}
+    most, found = 0, {name: [] for name in schemas()}
     for work in reading.work():
         most = max(most, held(reading))
         for table, batch in work():
@@ -157,7 +157,7 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
     assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
     for size in (1_000, 5_000, 1 << 20):
         again = dissect(tmp_path / "many.pcap", batch_bytes=size)
-        assert {name: sorted(map(str, again[name].to_pylist())) for name in NAMES} == {
+        assert {name: sorted(map(str, again[name].to_pylist())) for name in found} == {
             name: sorted(map(str, rows)) for name, rows in found.items()
         }
 

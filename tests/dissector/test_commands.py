@@ -21,7 +21,7 @@ import pytest
 from amqpscope.dissector import CaptureError, read
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.cli.warnings import MOST
-from amqpscope.dissector.tables.rows import NAMES, schema
+from amqpscope.dissector.tables.rows import schema, schemas
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, dissect, rows
 from tests.dissector.wire import CLIENT, Tape, handshake, opening, publish, raw
@@ -36,6 +36,8 @@ SECRETS = sorted(
         for secret in json.loads(path.read_text(encoding="utf-8")).get("secrets", [])
     }
 )
+
+NAMES = tuple(schemas())
 
 
 def table(folder: Path, name: str) -> pa.Table:

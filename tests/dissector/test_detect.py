@@ -5,8 +5,6 @@ import pytest
 
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.logins import user_name
-from amqpscope.dissector.tables.rows import MISMATCHES
-from amqpscope.spec import handshakes
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import CLIENT, HEADER, SERVER, SYN, Tape, Turn, handshake, opening, publish
@@ -150,10 +148,6 @@ def test_anomalies_of_connections_say_what_was_there() -> None:
     assert (code, severity) == ("version-mismatch", "error")
     assert "version" in detail
     assert told == {by_port[40001]: ("stream-unrecognised", "note", "22 octets")}
-
-
-def test_outcomes_that_are_mismatches_are_known() -> None:
-    assert set(MISMATCHES) <= {rule.cause.code for rule in handshakes.load().outcomes}
 
 
 # logins

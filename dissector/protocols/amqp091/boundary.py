@@ -1,31 +1,35 @@
 """AMQP 0-9-1: what can be a frame, for searches (specification §2.3.5, §4.2.3, §4.2.6)."""
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import i64, kernel
+from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.protocols.amqp091.layout import (
+    A_BODY,
+    A_CHANNEL,
+    A_PASSED,
     BODY,
     BY_CLIENT,
     BY_SERVER,
     CARRIES_CONTENT,
     FRAME_END,
+    HEAD_OCTETS,
     HEADER,
     HEARTBEAT,
     METHOD,
+    NAME,
     OF_CONNECTION,
     OVERHEAD,
     method_index,
+    method_table,
 )
 from amqpscope.dissector.protocols.framing import (
-    W_BODY,
     W_LARGEST,
     W_LOST,
-    W_PASSED,
     W_REST,
-    W_REST_CHANNEL,
     u16,
     u32,
 )
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.resync import T_CHANNEL, T_EXPECT, T_REST, T_SENDER, Own
 
 USUAL = 131_072
@@ -72,7 +76,7 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     Beside what a frame looks like, it must be of its sender, and in its place on its channel; of the channels only the
     one used last is remembered.
     """
-    _, methods, traits = own
+    _, methods, traits, _ = own
     if end - p < 7:
         return 0 if data[p] in (METHOD, HEADER, BODY, HEARTBEAT) else -1
     octets: int = plausible(data, p, end, methods)
@@ -125,7 +129,7 @@ def may_begin(data: Array, p: int) -> bool:
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
     """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
-    _, methods, traits = own
+    _, methods, traits, _ = own
     while end - p >= 11:
         octets = plausible(data, p, end, methods)
         if octets < 0:
@@ -145,6 +149,7 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
     -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
     """
+    directions = own[3]
     lost = walk[row, W_LOST]
     rest = walk[row, W_REST]
     if lost < 0 or rest <= 0 or rest > 1 << 40:
@@ -152,7 +157,7 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
     sure = False
     behind = False
     for choice in range(5):
-        size = walk[row, W_BODY]
+        size = directions[row, A_BODY]
         if choice == 1:
             size = rest
         elif choice == 2:
@@ -177,16 +182,16 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
         if place > 0 and data[at - 1] != FRAME_END:
             continue
         if passed < rest:
-            right = data[at] == BODY and u16(data, at + 1) == walk[row, W_REST_CHANNEL]
+            right = data[at] == BODY and u16(data, at + 1) == directions[row, A_CHANNEL]
             if right and u32(data, at + 3) == min(size, rest - passed):
                 walk[row, W_REST] = rest - passed
-                walk[row, W_PASSED] = passed
+                directions[row, A_PASSED] = passed
                 return place
             continue
         trial[T_CHANNEL] = -1
         if next_frame(data, at, base + n, trial, own) >= 0:
             walk[row, W_REST] = 0
-            walk[row, W_PASSED] = rest
+            directions[row, A_PASSED] = rest
             return place
     if sure:
         return -3
@@ -234,3 +239,25 @@ def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
 def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
     """Whether at p, among the bytes from start on, one frame may end and another begin. Seven bytes are there."""
     return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0
+
+
+class Amqp091Recogniser:
+    """Sees AMQP 0-9-1 in the middle of connections, also where its frames are longer than segments."""
+
+    def __init__(self, context: Context) -> None:
+        self.compiled = context.compiled
+        self.methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
+
+    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+        """Whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
+        if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
+            return True, -1
+        at = due - position + begin if due >= 0 else -1
+        if at > end - HEAD_OCTETS:
+            return False, due
+        if at >= begin and call(frame_follows, self.compiled, data, begin, at, end, self.methods):
+            return True, -1
+        first = call(long_frame, self.compiled, data, begin, end, self.methods)
+        if first < 0:
+            return False, -1
+        return False, position + first - begin + OVERHEAD + int.from_bytes(data[first + 3 : first + 7].tobytes(), "big")

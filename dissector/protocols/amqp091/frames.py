@@ -9,6 +9,9 @@ from amqpscope.dissector.kernels.kernel import i64, kernel, specialize
 from amqpscope.dissector.protocols.amqp091 import boundary
 from amqpscope.dissector.protocols.amqp091.boundary import expected_boundary, may_begin, next_frame, sender
 from amqpscope.dissector.protocols.amqp091.layout import (
+    A_BODY,
+    A_CHANNEL,
+    A_PASSED,
     BODY,
     END_WRONG,
     FOUND,
@@ -60,7 +63,6 @@ from amqpscope.dissector.protocols.framing import (
     PAYLOAD,
     TOO_LARGE,
     TYPE_UNKNOWN,
-    W_BODY,
     W_CHAINED,
     W_CHANNEL,
     W_FIRST_CAPTURE,
@@ -72,10 +74,8 @@ from amqpscope.dissector.protocols.framing import (
     W_HEADS,
     W_LARGEST,
     W_MISSING,
-    W_PASSED,
     W_POS,
     W_REST,
-    W_REST_CHANNEL,
     W_SIZE,
     W_STATE,
     W_TYPE,
@@ -142,24 +142,24 @@ def put_frame(
 
 @kernel
 def expect_bodies(
-    data: Array, offset: int, length: int, kind: int, channel: int, size: int, walk: Array, row: int
+    data: Array, offset: int, length: int, kind: int, channel: int, size: int, walk: Array, row: int, directions: Array
 ) -> None:  # fmt: skip
     """Note how much of a content is still to come, by which a search behind a gap knows what is a body."""
     if kind == HEADER:
-        walk[row, W_REST_CHANNEL] = channel
+        directions[row, A_CHANNEL] = channel
         walk[row, W_REST] = u32(data, offset + 8) if length >= 12 and u32(data, offset + 4) == 0 else 0
-        walk[row, W_BODY] = 0
-    elif kind == BODY and channel == walk[row, W_REST_CHANNEL]:
+        directions[row, A_BODY] = 0
+    elif kind == BODY and channel == directions[row, A_CHANNEL]:
         rest = walk[row, W_REST] - size
         walk[row, W_REST] = rest
         if rest > 0:
-            walk[row, W_BODY] = size
+            directions[row, A_BODY] = size
 
 
 @kernel
 def finish_frame(
     data: Array, pieces: Array, i: int, walk: Array, row: int, conn: Array, frames: Array, faults: Array,
-    fragments: Array, free: Array, control: Array, methods: Array, offset: int,
+    fragments: Array, free: Array, control: Array, methods: Array, directions: Array, offset: int,
 ) -> None:  # fmt: skip
     """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
     number = conn[pieces[S_SLOT, i], C_FRAMES]
@@ -184,7 +184,7 @@ def finish_frame(
     frames[R_FIRST_TS, n] = walk[row, W_FIRST_TS]
     frames[R_FIRST_CAPTURE, n] = walk[row, W_FIRST_CAPTURE]
     frames[R_POS, n] = walk[row, W_POS]
-    expect_bodies(data, offset, length, kind, channel, size, walk, row)
+    expect_bodies(data, offset, length, kind, channel, size, walk, row, directions)
     drop_chain(walk, row, fragments, free, control)
     next_head(walk, row, HEAD)
 
@@ -192,7 +192,7 @@ def finish_frame(
 @kernel
 def take_whole(
     data: Array, pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, frames: Array, control: Array,
-    methods: Array,
+    methods: Array, directions: Array,
 ) -> int:  # fmt: skip
     """Take a frame that begins here if it lies whole in the piece, as most do; returns its bytes, else 0."""
     p = pieces[S_OFFSET, i] + at
@@ -217,7 +217,7 @@ def take_whole(
     frames[R_FIRST_TS, n] = pieces[S_FIRST_TS, i]
     frames[R_FIRST_CAPTURE, n] = pieces[S_FIRST_CAPTURE, i]
     frames[R_POS, n] = pieces[S_POS, i] + at
-    expect_bodies(data, p + 7, size, kind, channel, size, walk, row)
+    expect_bodies(data, p + 7, size, kind, channel, size, walk, row, directions)
     return octets
 
 
@@ -237,7 +237,7 @@ def span(spans: Array, control: Array, pieces: Array, i: int, channel: int, offs
 @kernel
 def cross_hole(
     pieces: Array, i: int, at: int, walk: Array, row: int, conn: Array, data: Array, frames: Array, spans: Array,
-    faults: Array, fragments: Array, free: Array, control: Array, methods: Array,
+    faults: Array, fragments: Array, free: Array, control: Array, methods: Array, directions: Array,
 ) -> int:  # fmt: skip
     """Take bytes of a gap; return how many. The length of a payload is known, so the walk goes on behind it."""
     left: int = pieces[S_LENGTH, i] - at
@@ -254,7 +254,7 @@ def cross_hole(
     if state == END:
         walk[row, W_MISSING] += 1
         finish_frame(
-            data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, -1
+            data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, directions, -1
         )  # fmt: skip
         return 1
     if state == HEAD:
@@ -266,7 +266,7 @@ def cross_hole(
 @kernel
 def take_head(
     pieces: Array, i: int, p: int, end: int, data: Array, conn: Array, walk: Array, row: int, fragments: Array,
-    free: Array, control: Array, frames: Array, faults: Array, spans: Array, methods: Array,
+    free: Array, control: Array, frames: Array, faults: Array, spans: Array, methods: Array, directions: Array,
 ) -> int:  # fmt: skip
     """Take bytes of a head from p on; returns where it or the piece ends."""
     if walk[row, W_HEADS] == 0:
@@ -296,7 +296,7 @@ def take_head(
             data[top + k] = (head >> (56 - 8 * k)) & 0xFF
         control[M_ARENA] = top + 8
         finish_frame(
-            data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, top
+            data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, directions, top
         )  # fmt: skip
         return p
     kind = head >> 48
@@ -323,7 +323,7 @@ def walk_piece(
     control: Array, frames: Array, faults: Array, own: Own,
 ) -> int:  # fmt: skip
     """Walk a piece, as `resync.walk_piece` says."""
-    spans, methods, _ = own
+    spans, methods, _, directions = own
     slot = pieces[S_SLOT, i]
     row = 2 * slot + pieces[S_SIDE, i]
     length: int = pieces[S_LENGTH, i]
@@ -340,7 +340,8 @@ def walk_piece(
             return -1 - at
         if base < 0:
             at += cross_hole(
-                pieces, i, at, walk, row, conn, data, frames, spans, faults, fragments, free, control, methods
+                pieces, i, at, walk, row, conn, data, frames, spans, faults, fragments, free, control, methods,
+                directions,
             )  # fmt: skip
             continue
         state = walk[row, W_STATE]
@@ -348,13 +349,14 @@ def walk_piece(
         end = base + length
         if state == HEAD:
             if walk[row, W_HEADS] == 0:
-                octets = take_whole(data, pieces, i, at, walk, row, conn, frames, control, methods)
+                octets = take_whole(data, pieces, i, at, walk, row, conn, frames, control, methods, directions)
                 at += octets
                 if octets > 0:
                     continue
                 begin_frame(walk, row, pieces, i, at)
             at = take_head(
-                pieces, i, p, end, data, conn, walk, row, fragments, free, control, frames, faults, spans, methods
+                pieces, i, p, end, data, conn, walk, row, fragments, free, control, frames, faults, spans, methods,
+                directions,
             ) - base  # fmt: skip
         elif state == PAYLOAD:
             take = min(end - p, walk[row, W_SIZE] - walk[row, W_GOT])
@@ -385,7 +387,7 @@ def walk_piece(
                 span(spans, control, pieces, i, -1, LOST_WAY, NOT_TAKEN)
             at += 1
             finish_frame(
-                data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, -1
+                data, pieces, i, walk, row, conn, frames, faults, fragments, free, control, methods, directions, -1
             )  # fmt: skip
             if not right:
                 span(spans, control, pieces, i, -1, LOST_WAY, LOST)
@@ -398,9 +400,10 @@ def walk_piece(
             if walk[row, W_UNTIL] < 0:
                 return at
             at += pass_over(pieces, i, at, conn, walk, row, faults, control)
-            if walk[row, W_STATE] == HEAD and walk[row, W_PASSED] > 0:
+            if walk[row, W_STATE] == HEAD and directions[row, A_PASSED] > 0:
                 span(spans, control, pieces, i, -1, LOST_WAY, FOUND)
-                span(spans, control, pieces, i, walk[row, W_REST_CHANNEL], -1, walk[row, W_PASSED])
+                span(spans, control, pieces, i, directions[row, A_CHANNEL], -1, directions[row, A_PASSED])
+                directions[row, A_PASSED] = 0
     return at
 
 
@@ -416,4 +419,4 @@ _search = specialize(
 walk_pieces = specialize(
     any_walk_pieces, walk_piece=walk_piece, replay=specialize(replay, walk_piece=walk_piece, search=_search)
 )
-"""`resync.walk_pieces` with `own` a tuple of spans, the table of methods and that of their traits."""
+"""`resync.walk_pieces` with `own` a tuple of spans, the table of methods, that of their traits, and directions."""

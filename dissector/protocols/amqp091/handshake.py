@@ -1,21 +1,19 @@
 """What AMQP 0-9-1's methods tell of their connection: frames to records."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from amqpscope.dissector.fields.arrow import picked
+from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.secrets import with_secrets
 from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
 from amqpscope.dissector.handshakes.cache import BoundedCache
-from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.logins import Logins
-from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
-from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.handshakes.record import PacketRef
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.protocols.amqp091 import layout as ly
-from amqpscope.dissector.protocols.amqp091.protocol import IDS_OCTETS, Frames
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.spec.model import Protocol
 
 CHANNEL_FAILED = 300
@@ -34,19 +32,12 @@ class _Arguments(NamedTuple):
 
 
 class Amqp091Handshakes:
-    """Reads methods into the records that `record` gives by slot."""
+    """Reads methods into the records of their connections."""
 
-    def __init__(
-        self,
-        protocol: Protocol,
-        compiled: bool,
-        record: Callable[[int], ConnectionRecord],
-        used: FirstUses,
-        accounting: MemoryAccounting,
-    ) -> None:
-        self.record = record
-        self.accounting = accounting
-        self.used = used
+    def __init__(self, protocol: Protocol, context: Context) -> None:
+        self.record = context.record
+        self.accounting = context.accounting
+        self.used = context.used
         self.arguments = ArgumentsCache()
         self.known: BoundedCache[bytes, _Arguments] = BoundedCache()
         """By bytes, for most connections say the same; none that a secret is in."""
@@ -59,20 +50,26 @@ class Amqp091Handshakes:
         )
         self.introduces = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
-        self.logins = Logins(protocol, "connection.start-ok", "response", compiled)
+        self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
         return self.used.telling(rows[ly.R_SLOT], rows[ly.R_METHOD], self.is_telling, ~self.is_telling)
 
-    def take(self, frames: Frames, data: Octets) -> None:
-        """Read the frames that tell of their connection, and note who is in use."""
-        index = self.telling(frames.rows)
-        rows = frames.rows[:, index]
+    def take(self, frames: Ints, fields: Decoded, data: Octets) -> None:
+        """Read the frames that tell of their connection, and note who is in use.
+
+        Args:
+            frames: (ly.R_HEIGHT, n).
+            fields: their methods' arguments.
+            data: has the bytes of both.
+        """
+        index = self.telling(frames)
+        rows = frames[:, index]
         introduces = self.introduces[rows[ly.R_METHOD]]
         self.accounting.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
         self.used.note(rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]])
-        said = self._said(rows, index, frames, data)
+        said = self._said(rows, index, fields, data)
         users = self._users(rows, said, data)
         wheres = map(PacketRef, *rows[(ly.R_TS, ly.R_PACKET, ly.R_CAPTURE), :].tolist())
         senders = rows[(ly.R_SLOT, ly.R_SIDE, ly.R_CHANNEL), :].tolist()
@@ -95,7 +92,7 @@ class Amqp091Handshakes:
                 record.describe(side_told, text)
             record.say(event, role, side, at, values, detail)
 
-    def _said(self, rows: Ints, index: Ints, frames: Frames, data: Octets) -> list[_Arguments | None]:
+    def _said(self, rows: Ints, index: Ints, fields: Decoded, data: Octets) -> list[_Arguments | None]:
         """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
         methods = rows[ly.R_METHOD]
         said: list[_Arguments | None] = [None] * len(index)
@@ -113,7 +110,7 @@ class Amqp091Handshakes:
                 is_new[n] = False
         for method in np.unique(methods[is_new]).tolist():
             mine = np.flatnonzero(is_new & (methods == method))
-            columns = {name: picked(frames.fields.columns[name], index[mine]) for name in self.columns[method]}
+            columns = {name: picked(fields.columns[name], index[mine]) for name in self.columns[method]}
             apart = [(whose, columns.pop(name)) for name, whose in PROPERTIES.items() if name in columns]
             event, role, names = self.names[method], self.roles[method], tuple(columns)
             for place, (n, *values) in enumerate(zip(mine.tolist(), *columns.values(), strict=True)):
@@ -134,7 +131,7 @@ class Amqp091Handshakes:
         if not len(mine):
             return {}
         mechanisms = [arguments.said["mechanism"] for n in mine.tolist() if (arguments := said[n])]
-        offset, length = rows[ly.R_OFFSET, mine] + IDS_OCTETS, rows[ly.R_LENGTH, mine] - IDS_OCTETS
+        offset, length = rows[ly.R_OFFSET, mine] + ly.IDS_OCTETS, rows[ly.R_LENGTH, mine] - ly.IDS_OCTETS
         users = self.logins.users(mechanisms, offset, length, data)
         missing = (rows[ly.R_MISSING, mine] > 0).tolist()
         return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

@@ -7,12 +7,14 @@ from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.protocols import framing
 from amqpscope.spec.model import Protocol
 
+NAME = "amqp-0-9-1"
+
 # Rows of `frames`, one column a frame.
 (
-    R_SLOT, R_SIDE, R_NO, R_TYPE, R_CHANNEL, R_SIZE,
+    R_SLOT, R_SIDE, R_NO, R_CAPTURE, R_PACKET, R_TS, R_FIRST_CAPTURE, R_FIRST_PACKET, R_FIRST_TS,  # as in `rows`
+    R_TYPE, R_CHANNEL, R_SIZE,
     R_OFFSET, R_LENGTH,  # the payload's present bytes before its first gap
     R_MISSING, R_METHOD,  # bytes in gaps; index of the method, -1: none, -2: unknown
-    R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
     R_EPOCH, R_POS, R_HEIGHT,
 ) = range(19)  # fmt: skip
 
@@ -39,10 +41,18 @@ FAULTS = (
     END_WRONG, METHOD_UNKNOWN, HEADER_UNKNOWN, INTERRUPTED, UNEXPECTED, ABANDONED, BODY_TOO_LARGE, CHANNEL_WRONG,
 ) = range(len(framing.FAULTS), len(FAULTS))  # fmt: skip
 
+# Columns of `directions`, one row a direction: of the content that is announced there, whose rest is `framing.W_REST`.
+A_CHANNEL, A_BODY = range(2)
+"""Its channel; bytes of its last body frame."""
+A_PASSED, A_WIDTH = 2, 3
+"""Bytes of it that are known to be among those passed over in a search."""
+
 METHOD, HEADER, BODY, HEARTBEAT, PROTOCOL_HEADER = 1, 2, 3, 8, 0x41
 """Frame types; a protocol header has the number of its first byte, `A`."""
 FRAME_END = 0xCE
-OVERHEAD, HEAD_OCTETS = 8, 7
+OVERHEAD, HEAD_OCTETS, FRAME_END_OCTETS = 8, 7, 1
+IDS_OCTETS = 4
+"""Class and method id, in front of the arguments."""
 IDS = 128
 """Class and method ids below this are looked up in a square table, others in the list behind it."""
 
@@ -145,10 +155,11 @@ UNFINISHED = 2
 
 # Rows of `messages`, one column a message.
 (
-    G_SLOT, G_SIDE, G_KIND, G_CHANNEL, G_EPOCH, G_NO, G_FIRST_NO,
+    G_SLOT, G_SIDE, G_NO, G_CAPTURE, G_PACKET, G_TS, G_FIRST_CAPTURE, G_FIRST_PACKET, G_FIRST_TS,  # as in `rows`
+    G_KIND, G_CHANNEL, G_EPOCH, G_FIRST_NO,
     G_METHOD, G_METHOD_OFFSET, G_METHOD_LENGTH, G_HEADER_OFFSET, G_HEADER_LENGTH, G_HEADER_CUT,
     G_SIZE, G_MISSING, G_HASH, G_SEQ, G_NO_ACK, G_PARTIAL,
-    G_PACKET, G_TS, G_CAPTURE, G_FIRST_PACKET, G_FIRST_TS, G_FIRST_CAPTURE, G_BODY, G_HEIGHT,
+    G_BODY, G_HEIGHT,
 ) = range(27)  # fmt: skip
 
 # Columns of `nodes`, the members of all lists.

@@ -4,12 +4,10 @@ Holds the state that the kernels of `frames` and `content` work on, makes room f
 as `spec` says.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
@@ -17,69 +15,40 @@ from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.kernels.pool import APART, Pool, grown
+from amqpscope.dissector.kernels.pool import Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
-from amqpscope.dissector.protocols.framing import Y_HEIGHT, Framing
-from amqpscope.spec.model import Protocol
-
-IDS_OCTETS = 4
-"""Class and method id, in front of the arguments."""
-HEADER_OCTETS = 12
-"""Class, weight and body size, in front of the property flags."""
-MESSAGE_ARGUMENTS = (
-    "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
-)  # fmt: skip
-"""Arguments of the method that a message row repeats."""
+from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
+from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
+from amqpscope.dissector.protocols.amqp091.rows import Messages, RowMaker
+from amqpscope.dissector.protocols.framing import Y_HEIGHT
+from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
+from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.dissector.protocols.stage import FramedStage
 
 
-class Frames(NamedTuple):
-    """Some frames: `rows` is (ly.R_HEIGHT, n), `fields` the methods' arguments."""
-
-    rows: Ints
-    fields: Decoded
-
-
-class Messages(NamedTuple):
-    """Some messages: `rows` is (ly.G_HEIGHT, n), `hashes` (n,) uint64. Their fields still lie in `data`."""
-
-    rows: Ints
-    hashes: NDArray[np.uint64]
-    data: Octets
-    bodies: list[bytes | None] | None
-
-
-class Faults(NamedTuple):
-    """Some faults: (framing.Y_HEIGHT, n)."""
-
-    rows: Ints
-
-
-class Amqp091:
+class Amqp091(FramedStage):
     """The walk and the contents of all connections that speak AMQP 0-9-1."""
 
-    def __init__(self, protocol: Protocol, compiled: bool, keep_bodies: bool) -> None:
-        self.compiled = compiled
-        self.keep = int(keep_bodies)
-        self.names = [m.full_name for m in protocol.methods]
-        self.roles = ly.role_table(self.names)
-        basic = next(k for k in protocol.classes if k.name == "basic")
+    def __init__(self, context: Context) -> None:
+        super().__init__(
+            context, frames.walk_pieces, ly.R_HEIGHT, ly.A_WIDTH, ly.FAULTS, (ly.HEAD_OCTETS, ly.FRAME_END_OCTETS)
+        )
+        protocol = context.specification(ly.NAME)
+        self.keep = int(context.bodies == "full")
+        self.roles = ly.role_table([m.full_name for m in protocol.methods])
         self.all_arguments = Plan.of_methods(protocol)
-        self.some_arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
-        self.properties = Plan.of_properties(basic)
         self.bodies: dict[int, list[bytes]] = {}
-        # Two rows of padding: -1 and -2 are no methods.
         self.has_secret = with_secrets(protocol)
-        self.select: Callable[[Ints], Ints] | None = None
-        """Where it is set, only the frames that it chooses are decoded, and no messages are put together."""
+        self.handshakes = Amqp091Handshakes(protocol, context)
+        self.only_handshakes = context.handshakes
+        self.rows = RowMaker(protocol, context)
 
-        room = (65_536 if compiled else 2_048) + APART
-        self.framing = Framing(compiled, room)
-        self.frames = np.empty((ly.R_HEIGHT, room), np.int64)
+        room = self.room
         self.spans = np.empty((ly.X_HEIGHT, room), np.int64)
-        self.own = self.spans, ly.method_table([(m.class_id, m.id) for m in protocol.methods]), ly.trait_table(protocol)
-
+        self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
+        self.traits = ly.trait_table(protocol)
         self.control = np.zeros(ly.Q_WIDTH, np.int64)
         self.first = np.zeros(0, np.int64)
         self.messages = np.empty((ly.G_HEIGHT, room), np.int64)
@@ -100,7 +69,7 @@ class Amqp091:
         """Bytes of unfinished frames and contents, which must outlive their batch."""
         most = len(self.contents)
         return [
-            *self.framing.ranges,
+            *super().ranges,
             Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH, most),
             Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH, most),
         ]
@@ -109,7 +78,7 @@ class Amqp091:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
         if len(self.first) < capacity:
             self.first = grown(self.first, capacity, -1)
-        self.framing.begin(slots, states, capacity)
+        super().begin(slots, states, capacity)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
@@ -125,22 +94,18 @@ class Amqp091:
 
     # ---------------------------------------------------------------------------------------------- stages
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Frames | Messages | Faults]:
-        """Walk the first `count` pieces. Frames come out before the messages that they complete."""
-        for _ in self.framing.rounds(pieces, count, buffer, frames.walk_pieces, conn, self.frames, self.own):
-            yield from self._take(buffer, conn)
+    @property
+    def own(self) -> tuple[Ints, ...]:
+        """Spans, the table of methods, that of their traits, and what is known of contents."""
+        return self.spans, self.methods, self.traits, self.directions
 
-    def _take(self, buffer: Buffer, conn: Ints) -> Iterator[Frames | Messages | Faults]:
-        n, spans = self.framing.found
-        if self.framing.new_faults.shape[1]:
-            yield Faults(self.framing.new_faults.copy())
-        if not n and not spans:
-            return
+    def take(self, n: int, spans: int, buffer: Buffer, conn: Ints) -> Iterator[Made | Faults]:
+        """Make rows of these frames, put contents together, and read what tells of connections."""
         rows = self.frames[:, :n]
-        if self.select is not None:
-            rows = rows[:, self.select(rows)]
+        if self.only_handshakes:
+            rows = rows[:, self.handshakes.telling(rows)]
             if rows.shape[1]:
-                yield Frames(rows, self._fields(rows, buffer.data))
+                self.handshakes.take(rows, self._fields(rows, buffer.data), buffer.data)
             return
         fields = self._fields(rows, buffer.data)
         tags = self._tags(fields.columns["consumer_tag"])
@@ -149,7 +114,7 @@ class Amqp091:
         q[ly.Q_FRAME] = q[ly.Q_SPAN] = 0
         if self.nodes.left < n and len(self.nodes) < limits.PENDING:
             self.nodes.grow(min(2 * len(self.nodes), limits.PENDING))
-        messages: list[Messages | Faults] = []
+        messages: list[Made | Faults] = []
         while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < spans:
             q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
             call(
@@ -167,12 +132,13 @@ class Amqp091:
                 else:
                     q[ly.Q_FULL] = 1
         if n:
-            yield Frames(rows.copy(), fields)
+            self.handshakes.take(rows, fields, buffer.data)
+            yield self.rows.frames(rows.copy(), fields)
         yield from messages
         if q[ly.Q_TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
-    def _finished(self, data: Octets) -> Iterator[Messages | Faults]:
+    def _finished(self, data: Octets) -> Iterator[Made | Faults]:
         q = self.control
         if self.keep:
             for body, offset, length in self.kept[:, : q[ly.Q_KEPT]].T.tolist():
@@ -182,7 +148,7 @@ class Amqp091:
                     self.bodies.setdefault(body, []).append(data[offset : offset + length].tobytes())
         n = int(q[ly.Q_MESSAGES])
         if q[ly.Q_FAULTS]:
-            yield Faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
+            yield self.faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
         if n:
             rows = self.messages[:, :n].copy()
             bodies = None
@@ -191,34 +157,13 @@ class Amqp091:
                 for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
                     octets = b"".join(self.bodies.pop(body, []))
                     bodies.append(octets if whole and body >= 0 else None)
-            yield Messages(rows, self.hashes[:n].copy(), data, bodies)
-
-    def decode(self, messages: Messages) -> tuple[Decoded, Decoded]:
-        """The arguments that message rows repeat, and the properties. Touches no state: any thread may do it."""
-        rows, data = messages.rows, messages.data
-        arguments = self._arguments(
-            self.some_arguments, data, rows, ly.G_METHOD_OFFSET, ly.G_METHOD_LENGTH, rows[ly.G_PARTIAL] > 0, ly.G_METHOD
-        )
-        offset, length = rows[ly.G_HEADER_OFFSET], rows[ly.G_HEADER_LENGTH]
-        there = (offset >= 0) & (length >= HEADER_OCTETS)
-        properties = decode(
-            self.properties, data, offset + HEADER_OCTETS, length - HEADER_OCTETS, there.astype(np.int64) - 1,
-            (rows[ly.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
-        )  # fmt: skip
-        return arguments, properties
-
-    def _arguments(
-        self, plan: Plan, data: Octets, rows: Ints, offset: int, length: int, cut: Ints, method: int = ly.R_METHOD
-    ) -> Decoded:
-        return decode(
-            plan, data, rows[offset] + IDS_OCTETS, rows[length] - IDS_OCTETS, rows[method], cut.astype(np.uint8),
-            self.compiled,
-        )  # fmt: skip
+            yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, bodies))
 
     def _fields(self, rows: Ints, data: Octets) -> Decoded:
         """The arguments of frames."""
-        cut = rows[ly.R_MISSING] > 0
-        fields = self._arguments(self.all_arguments, data, rows, ly.R_OFFSET, ly.R_LENGTH, cut)
+        cut = (rows[ly.R_MISSING] > 0).astype(np.uint8)
+        offset, length = rows[ly.R_OFFSET] + ly.IDS_OCTETS, rows[ly.R_LENGTH] - ly.IDS_OCTETS
+        fields = decode(self.all_arguments, data, offset, length, rows[ly.R_METHOD], cut, self.compiled)
         hide(fields, self.has_secret[rows[ly.R_METHOD]], ("mechanism", "locale"))
         return fields
 
@@ -231,12 +176,9 @@ class Amqp091:
             call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Frames | Messages | Faults]:
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over. What was under way comes out as partial messages and faults."""
-        last = self.framing.last_pieces(slots)
-        yield from self.feed(last, last.shape[1], buffer, conn)
-        for cuts in self.framing.end(slots, ly.HEAD_OCTETS, 1):
-            yield Faults(cuts)
+        yield from super().end(slots, conn, buffer)
         at = 0
         q = self.control
         while at < len(slots):
@@ -249,13 +191,28 @@ class Amqp091:
             yield from self._finished(buffer.data)
         q[ly.Q_FULL] = 0
 
-    def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over in the searches at hand, both directions together."""
-        return self.framing.skipped(slots)
-
 
 def _flags(column: pa.Array) -> Octets:
     """A decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(-(-len(column) // 8), np.uint8)
     return np.frombuffer(column.buffers()[1], np.uint8)
+
+
+def _begins(client: bytes) -> bool | None:
+    """Versions that do not exist are read so too."""
+    return (len(client) >= 8 or None) if client.startswith(b"AMQP") else False
+
+
+PROTOCOL = ProtocolPlugin(
+    ly.NAME,
+    headers=tuple(
+        b"AMQP" + version for version in (b"\0\0\x09\x01", b"\1\1\0\x09", b"\1\1\x09\x01", b"\1\1\x08\0", b"\1\1\0\x08")
+    ),
+    begins=_begins,
+    ports=(5672,),
+    tls_ports=(5671,),
+    recogniser=Amqp091Recogniser,
+    stage=Amqp091,
+)
+"""0-8 and 0-9 frame as 0-9-1 does."""

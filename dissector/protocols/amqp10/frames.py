@@ -6,7 +6,7 @@ with a performative, a described list, and is empty in a heartbeat. Eight bytes 
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols import framing
 from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
 from amqpscope.spec import amqp10
 
@@ -98,17 +99,14 @@ def count_frames(pieces: Array, n: int, data: Array, conn: Array, walk: Array, c
 
 
 class Amqp10:
-    """Counts of all connections that speak AMQP 1.0; `tell` is handed slot and counts as JSON text at their end.
-
-    `handshakes` reads their beginnings.
-    """
+    """Counts of all connections that speak AMQP 1.0, and what tells of them."""
 
     ranges: tuple[Ranges, ...] = ()
 
-    def __init__(self, compiled: bool, tell: Callable[[int, str], None], handshakes: Amqp10Handshakes) -> None:
-        self.compiled = compiled
-        self.tell = tell
-        self.handshakes = handshakes
+    def __init__(self, context: Context) -> None:
+        self.compiled = context.compiled
+        self.record = context.record
+        self.handshakes = Amqp10Handshakes(context)
         self.walk = np.zeros((0, W_WIDTH), np.int64)
         self.counts = np.zeros((0, COUNTS), np.int64)
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
@@ -139,9 +137,13 @@ class Amqp10:
             found: Counter[str] = Counter()
             for code in np.flatnonzero(self.counts[slot]).tolist():
                 found[self.names.get(code, "unknown")] += int(self.counts[slot, code])
-            self.tell(slot, json.dumps(found, separators=(",", ":")))
+            self.record(slot).columns["performatives"] = json.dumps(found, separators=(",", ":"))
         yield from ()
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes passed over: none, for nothing is decoded."""
         return np.zeros(len(slots), np.int64)
+
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
+        """Nothing is held back."""
+        yield from ()

@@ -5,7 +5,6 @@ A connection begins with a header for SASL or for AMQP itself, and after SASL co
 `spec/handshakes.toml`. Behind close, or KEPT bytes of a side, nothing is read any more.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +13,10 @@ import numpy as np
 from amqpscope.dissector.handshakes.arguments import ArgumentsCache
 from amqpscope.dissector.handshakes.logins import user_name
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
-from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.tcp.layout import S_CAPTURE, S_LENGTH, S_OFFSET, S_PACKET, S_SIDE, S_SLOT, S_TS
 from amqpscope.spec import amqp10, handshakes
 
@@ -39,11 +38,11 @@ class _Half:
 
 
 class Amqp10Handshakes:
-    """Reads the beginnings of connections into the records that `record` gives by slot."""
+    """Reads the beginnings of connections into their records."""
 
-    def __init__(self, record: Callable[[int], ConnectionRecord], accounting: MemoryAccounting) -> None:
-        self.record = record
-        self.accounting = accounting
+    def __init__(self, context: Context) -> None:
+        self.record = context.record
+        self.accounting = context.accounting
         self.arguments = ArgumentsCache()
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
         self.fields = handshakes.load().performatives

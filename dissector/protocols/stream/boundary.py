@@ -1,9 +1,11 @@
 """RabbitMQ streams: what can be a frame, and how its body is laid out."""
 
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.protocols.framing import u16, u32
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.resync import T_COUNT, T_SENDER, Own
 from amqpscope.dissector.protocols.stream.layout import (
     CHUNK_DATA_LENGTH,
@@ -17,9 +19,11 @@ from amqpscope.dissector.protocols.stream.layout import (
     L_INDEX,
     L_KEEP,
     LENGTH_OCTETS,
+    NAME,
     RESPONSE,
     UNMARKED,
     VERSIONS,
+    layout_table,
 )
 
 USUAL = 1 << 20
@@ -189,3 +193,16 @@ def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p
     return -1
+
+
+class StreamRecogniser:
+    """Sees streams in the middle of connections."""
+
+    def __init__(self, context: Context) -> None:
+        protocol = context.specification(NAME)
+        self.compiled = context.compiled
+        self.layouts = layout_table(protocol, Plan.of_methods(protocol))
+
+    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+        """Whether these bytes are frames; see `registry.Recogniser`."""
+        return call(looks_like_frames, self.compiled, data, begin, end, self.layouts) >= 0, -1

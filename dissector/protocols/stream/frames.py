@@ -25,10 +25,8 @@ from amqpscope.dissector.protocols.framing import (
     W_GOT,
     W_HEAD,
     W_HEADS,
-    W_KEEP,
     W_LARGEST,
     W_MISSING,
-    W_PARTED,
     W_POS,
     W_SIZE,
     W_STATE,
@@ -55,6 +53,8 @@ from amqpscope.dissector.protocols.stream.boundary import (
     sender,
 )
 from amqpscope.dissector.protocols.stream.layout import (
+    A_KEEP,
+    A_PARTED,
     CHUNK_HEADER_2021,
     COMMAND_UNKNOWN,
     DELIVER,
@@ -111,7 +111,7 @@ from amqpscope.dissector.tcp.layout import (
 @kernel
 def part(
     data: Array, pieces: Array, i: int, walk: Array, row: int, conn: Array, parts: Array, fragments: Array, free: Array,
-    control: Array, layouts: Array, senders: Array,
+    control: Array, layouts: Array, senders: Array, directions: Array,
 ) -> None:  # fmt: skip
     """Hand on what there is of a long publish or delivery, so that it need never lie together."""
     client = pieces[S_SIDE, i] == conn[pieces[S_SLOT, i], C_CLIENT]
@@ -124,9 +124,9 @@ def part(
     parts[P_SIDE, n] = pieces[S_SIDE, i]
     parts[P_LAYOUT, n] = layouts[place, L_INDEX]
     parts[P_SIZE, n] = walk[row, W_SIZE]
-    parts[P_PARTED, n] = walk[row, W_PARTED]
+    parts[P_PARTED, n] = directions[row, A_PARTED]
     parts[P_LENGTH, n] = walk[row, W_CHAINED]
-    walk[row, W_PARTED] += walk[row, W_CHAINED]
+    directions[row, A_PARTED] += walk[row, W_CHAINED]
     parts[P_OFFSET, n] = put_together(data, walk, row, fragments, control)
     control[M_ASIDE] = n + 1
     drop_chain(walk, row, fragments, free, control)
@@ -135,7 +135,7 @@ def part(
 @kernel
 def finish_frame(
     data: Array, offset: int, pieces: Array, i: int, walk: Array, row: int, conn: Array, frames: Array, faults: Array,
-    fragments: Array, free: Array, control: Array, layouts: Array, senders: Array,
+    fragments: Array, free: Array, control: Array, layouts: Array, senders: Array, directions: Array,
 ) -> None:  # fmt: skip
     """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
     slot = pieces[S_SLOT, i]
@@ -160,7 +160,7 @@ def finish_frame(
     frames[R_SIZE, n] = walk[row, W_SIZE] + HEAD_OCTETS
     frames[R_OFFSET, n] = max(offset, 0)
     frames[R_LENGTH, n] = min(length, wanted)
-    frames[R_CUT, n] = 1 if length + walk[row, W_PARTED] < wanted else 0
+    frames[R_CUT, n] = 1 if length + directions[row, A_PARTED] < wanted else 0
     frames[R_MISSING, n] = walk[row, W_MISSING]
     frames[R_PACKET, n] = pieces[S_PACKET, i]
     frames[R_TS, n] = pieces[S_TS, i]
@@ -170,7 +170,7 @@ def finish_frame(
     frames[R_FIRST_CAPTURE, n] = walk[row, W_FIRST_CAPTURE]
     frames[R_POS, n] = walk[row, W_POS]
     frames[R_BODY, n] = length
-    frames[R_PARTED, n] = walk[row, W_PARTED]
+    frames[R_PARTED, n] = directions[row, A_PARTED]
     if place >= 0:
         frames[R_LAYOUT, n] = layouts[place, L_INDEX]
     else:
@@ -186,7 +186,7 @@ def finish_frame(
 @kernel
 def begin_body(
     pieces: Array, i: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array, free: Array,
-    control: Array, layouts: Array, senders: Array,
+    control: Array, layouts: Array, senders: Array, directions: Array,
 ) -> None:  # fmt: skip
     """A head is complete: find out how long the body is, and how much of it is wanted."""
     head = walk[row, W_HEAD]
@@ -206,8 +206,8 @@ def begin_body(
     walk[row, W_CHANNEL] = version
     walk[row, W_SIZE] = size - LENGTH_OCTETS
     walk[row, W_STATE] = PAYLOAD
-    walk[row, W_KEEP] = size - LENGTH_OCTETS if place >= 0 else 0
-    walk[row, W_PARTED] = 0
+    directions[row, A_KEEP] = size - LENGTH_OCTETS if place >= 0 else 0
+    directions[row, A_PARTED] = 0
 
 
 @kernel
@@ -230,15 +230,15 @@ def cross_hole(
 @kernel
 def take_body(
     pieces: Array, i: int, p: int, left: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array,
-    free: Array, control: Array,
+    free: Array, control: Array, directions: Array,
 ) -> int:  # fmt: skip
     """Take bytes of a body that does not lie in one piece; returns how many."""
     take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
-    wanted = min(take, walk[row, W_KEEP])
+    wanted = min(take, directions[row, A_KEEP])
     if (
         wanted > 0
         and walk[row, W_MISSING] == 0
-        and walk[row, W_CHAINED] + walk[row, W_PARTED] == walk[row, W_GOT]
+        and walk[row, W_CHAINED] + directions[row, A_PARTED] == walk[row, W_GOT]
         and chain(walk, row, fragments, free, control, p, wanted) == 0
     ):
         fault(
@@ -256,7 +256,7 @@ def walk_piece(
     control: Array, frames: Array, faults: Array, own: Own,
 ) -> int:  # fmt: skip
     """Walk a piece, as `resync.walk_piece` says."""
-    _, layouts, senders, parts = own
+    directions, layouts, senders, parts = own
     row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
     length: int = pieces[S_LENGTH, i]
     base = pieces[S_OFFSET, i]
@@ -274,7 +274,8 @@ def walk_piece(
         state = walk[row, W_STATE]
         if state == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]:
             finish_frame(
-                data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders
+                data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders,
+                directions,
             )  # fmt: skip
             continue
         if base < 0:
@@ -295,19 +296,20 @@ def walk_piece(
             at = p - base
             if walk[row, W_HEADS] < HEAD_OCTETS:
                 continue
-            begin_body(pieces, i, walk, row, conn, faults, fragments, free, control, layouts, senders)
+            begin_body(pieces, i, walk, row, conn, faults, fragments, free, control, layouts, senders, directions)
             if walk[row, W_STATE] == PAYLOAD and p + walk[row, W_SIZE] <= end:
                 # most frames lie whole in one piece
                 at += walk[row, W_SIZE]
                 walk[row, W_GOT] = walk[row, W_SIZE]
                 finish_frame(
-                    data, p, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders
+                    data, p, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders,
+                    directions,
                 )  # fmt: skip
         elif state == PAYLOAD:
-            at += take_body(pieces, i, p, end - p, walk, row, conn, faults, fragments, free, control)
+            at += take_body(pieces, i, p, end - p, walk, row, conn, faults, fragments, free, control, directions)
             if walk[row, W_CHAINED] >= PART and walk[row, W_GOT] < walk[row, W_SIZE]:
                 part(
-                    data, pieces, i, walk, row, conn, parts, fragments, free, control, layouts, senders
+                    data, pieces, i, walk, row, conn, parts, fragments, free, control, layouts, senders, directions
                 )  # fmt: skip
         else:
             if walk[row, W_UNTIL] < 0:
@@ -330,7 +332,7 @@ _search = specialize(
 walk_pieces = specialize(
     any_walk_pieces, walk_piece=walk_piece, replay=specialize(replay, walk_piece=walk_piece, search=_search)
 )
-"""`resync.walk_pieces` with `own` a tuple of nothing, the table of layouts, that of senders, and parts."""
+"""`resync.walk_pieces` with `own` a tuple of directions, the table of layouts, that of senders, and parts."""
 
 
 @kernel

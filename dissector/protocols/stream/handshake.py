@@ -6,21 +6,19 @@ names.
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from amqpscope import spec
 from amqpscope.dissector.fields.arrow import picked
+from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.handshakes.arguments import ArgumentsCache
-from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.logins import Logins
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
-from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.stream import layout as sl
-from amqpscope.dissector.protocols.stream.protocol import PROTOCOL, StreamFrames
+from amqpscope.spec.model import Protocol
 
 OK, CHALLENGE = 1, 10
 """Response codes that are no errors."""
@@ -40,35 +38,38 @@ COLUMNS = (
 
 
 class StreamHandshakes:
-    """Reads commands into the records that `record` gives by slot."""
+    """Reads commands into the records of their connections."""
 
-    def __init__(
-        self, compiled: bool, record: Callable[[int], ConnectionRecord], used: FirstUses, accounting: MemoryAccounting
-    ) -> None:
-        protocol = spec.load(PROTOCOL)
-        self.accounting = accounting
-        self.record = record
-        self.used = used
+    def __init__(self, protocol: Protocol, context: Context) -> None:
+        self.accounting = context.accounting
+        self.record = context.record
+        self.used = context.used
         self.arguments = ArgumentsCache()
         self.names = [m.name for m in protocol.methods]
         self.is_answer = [m.class_id == 1 for m in protocol.methods]
         self.is_telling = np.array([name in DIALOGUE for name in self.names], np.bool_)
         self.is_use = np.array([name not in DIALOGUE + NEUTRAL for name in self.names], np.bool_)
         self.words = {c.value: (c.name, c.doc) for c in protocol.constants if c.kind == "response"}
-        self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", compiled)
+        self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", context.compiled)
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
         return self.used.telling(rows[sl.R_SLOT], rows[sl.R_LAYOUT], self.is_telling, self.is_use)
 
-    def take(self, frames: StreamFrames, data: Octets) -> None:
-        """Read the frames that tell of their connection, and note who is in use."""
-        index = self.telling(frames.rows)
-        rows = frames.rows[:, index]
+    def take(self, frames: Ints, fields: Decoded, data: Octets) -> None:
+        """Read the frames that tell of their connection, and note who is in use.
+
+        Args:
+            frames: (sl.R_HEIGHT, n).
+            fields: those of the commands.
+            data: has the bytes of both.
+        """
+        index = self.telling(frames)
+        rows = frames[:, index]
         telling = self.is_telling[rows[sl.R_LAYOUT]]
         self.accounting.add(rows[sl.R_SLOT][telling], rows[sl.R_LENGTH][telling])
         self.used.note(rows[sl.R_SLOT][~telling])
-        values = {name: picked(frames.fields.columns[name], index) for name in COLUMNS}
+        values = {name: picked(fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
         wanted = (sl.R_SLOT, sl.R_SIDE, sl.R_LAYOUT, sl.R_TS, sl.R_PACKET, sl.R_CAPTURE)
         for n, (slot, side, kind, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):

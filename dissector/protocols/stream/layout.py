@@ -13,17 +13,22 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols import framing
 from amqpscope.spec.model import Protocol
 
+NAME = "rabbitmq-stream"
+
 # Rows of `frames`, one column a frame.
 (
-    R_SLOT, R_SIDE, R_NO, R_LAYOUT, R_KEY, R_VERSION, R_SIZE,  # R_LAYOUT: index of the layout, -1: unknown
+    R_SLOT, R_SIDE, R_NO, R_CAPTURE, R_PACKET, R_TS, R_FIRST_CAPTURE, R_FIRST_PACKET, R_FIRST_TS,  # as in `rows`
+    R_LAYOUT, R_KEY, R_VERSION, R_SIZE,  # R_LAYOUT: index of the layout, -1: unknown
     R_OFFSET, R_LENGTH,  # the body's bytes that are there, up to the first gap or as many as are kept
     R_CUT, R_MISSING,  # 1: fields lie in a gap or beyond a limit; bytes in gaps
-    R_PACKET, R_TS, R_CAPTURE, R_FIRST_PACKET, R_FIRST_TS, R_FIRST_CAPTURE,
     R_POS,
     R_BODY,  # bytes of the body that lie together from R_OFFSET on; R_LENGTH of them have columns
     R_PARTED,  # bytes of the body that were handed on before these, as parts
     R_HEIGHT,
 ) = range(21)  # fmt: skip
+
+# Columns of `directions`, one row a direction, of the frame at hand: bytes that are wanted; those handed on as parts.
+A_KEEP, A_PARTED, A_WIDTH = range(3)
 
 # Rows of `parts`: bytes of a publish or delivery that is not complete, in order. P_BEFORE is the number of frames that
 # were complete before.

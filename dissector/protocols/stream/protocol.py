@@ -3,130 +3,106 @@
 Holds the state that the kernels of `frames` work on, makes room for it, and has the fields decoded as `spec` says.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
-from amqpscope import spec
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
-from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.kernels.pool import APART
-from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.protocols.framing import Framing
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
+from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.stream import frames
 from amqpscope.dissector.protocols.stream import layout as sl
-from amqpscope.dissector.protocols.stream.messages import Records, StreamMessages
+from amqpscope.dissector.protocols.stream.boundary import StreamRecogniser
+from amqpscope.dissector.protocols.stream.handshake import StreamHandshakes
+from amqpscope.dissector.protocols.stream.messages import Records
 from amqpscope.dissector.protocols.stream.names import Names
-
-PROTOCOL = "rabbitmq-stream"
-
-
-class StreamFrames(NamedTuple):
-    """Some frames: `rows` is (sl.R_HEIGHT, n), `fields` those of the commands."""
-
-    rows: Ints
-    fields: Decoded
+from amqpscope.dissector.protocols.stream.rows import RowMaker
 
 
-class StreamFaults(NamedTuple):
-    """Some faults: (framing.Y_HEIGHT, n), their codes indexes into sl.FAULTS."""
-
-    rows: Ints
-
-
-Out = StreamFrames | StreamFaults | StreamMessages
-
-
-class Stream:
+class Stream(FramedStage):
     """The walk and the records of all connections that speak the stream protocol."""
 
-    def __init__(self, compiled: bool, keep_bodies: bool, accounting: MemoryAccounting) -> None:
-        self.compiled = compiled
-        protocol = spec.load(PROTOCOL)
+    def __init__(self, context: Context) -> None:
+        super().__init__(
+            context, frames.walk_pieces, sl.R_HEIGHT, sl.A_WIDTH, sl.FAULTS, (sl.HEAD_OCTETS, 0), room=131_072
+        )
+        protocol = context.specification(sl.NAME)
         self.plan = Plan.of_methods(protocol)
         self.has_secret = with_secrets(protocol)
         self.layouts = sl.layout_table(protocol, self.plan)
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
-        names = [m.full_name for m in protocol.methods]
-        self.names = Names(names, accounting)
-        self.select: Callable[[Ints], Ints] | None = None
-        """Where it is set, only the fields of frames that it chooses are decoded, and no records."""
-        self.records = Records(protocol, self.plan, self.names, compiled, keep_bodies)
-        room = (131_072 if compiled else 2_048) + APART
-        self.framing = Framing(compiled, room)
-        self.frames = np.empty((sl.R_HEIGHT, room), np.int64)
         self.parts = np.empty((sl.P_HEIGHT, 256), np.int64)
-        self.own = np.zeros(0, np.int64), self.layouts, self.senders, self.parts
+        self.names = Names([m.full_name for m in protocol.methods], context.accounting)
+        self.records = Records(protocol, self.plan, self.names, self.compiled, context.bodies == "full")
+        self.handshakes = StreamHandshakes(protocol, context)
+        self.only_handshakes = context.handshakes
+        self.rows = RowMaker(protocol, context)
 
     @property
-    def ranges(self) -> list[Ranges]:
-        """Bytes of unfinished frames, which must outlive their batch."""
-        return self.framing.ranges
+    def own(self) -> tuple[Ints, ...]:
+        """What is known of the frames at hand, the table of layouts, that of senders, and parts of long frames."""
+        return self.directions, self.layouts, self.senders, self.parts
 
-    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
-        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-        self.framing.begin(slots, states, capacity)
-
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Out]:
-        """Walk the first `count` pieces. Frames come out before the messages that they hold."""
-        for _ in self.framing.rounds(pieces, count, buffer, frames.walk_pieces, conn, self.frames, self.own):
-            n, parts = self.framing.found
-            if self.framing.new_faults.shape[1]:
-                yield StreamFaults(self.framing.new_faults.copy())
-            if n or parts:
-                yield from self._take(n, parts, buffer)
-
-    def _take(self, n: int, parts: int, buffer: Buffer) -> Iterator[Out]:
-        if self.select is not None:
+    def take(self, n: int, parts: int, buffer: Buffer, conn: Ints) -> Iterator[Made | Faults]:
+        """Make rows of these frames and of the records in them, and read what tells of connections."""
+        if self.only_handshakes:
             if n:
-                yield self._decoded(n, buffer)
+                self.handshakes.take(*self._decoded(n, buffer), buffer.data)
             return
         self.records.long_frames(self.frames[:, :n], self.parts[:, :parts], buffer)
         if not n:
             return
-        frames = self._decoded(n, buffer)
-        tracking, torn = self.records.tracking(frames.rows, frames.fields, buffer)
+        rows, fields = self._decoded(n, buffer)
+        tracking, torn = self.records.tracking(rows, fields, buffer)
         if tracking is not None:
-            frames.fields.columns["tracking"] = tracking
-        yield frames
+            fields.columns["tracking"] = tracking
+        self.handshakes.take(rows, fields, buffer.data)
+        yield self.rows.frames(rows, fields)
         if torn.shape[1]:
-            yield StreamFaults(torn)
-        messages, faults = self.records.take(frames.rows, frames.fields, buffer)
+            yield self.faults(torn)
+        messages, faults = self.records.take(rows, fields, buffer)
         if faults.shape[1]:
-            yield StreamFaults(faults)
+            yield self.faults(faults)
         if messages is not None:
-            yield messages
+            yield self.rows.messages(messages)
 
-    def _decoded(self, n: int, buffer: Buffer) -> StreamFrames:
+    def _decoded(self, n: int, buffer: Buffer) -> tuple[Ints, Decoded]:
+        """The rows of frames, where nothing but handshakes is wanted of those that tell of these, and their fields."""
         plan = self.plan
         call(
             frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
             plan.lists[0], plan.lists[1],
         )  # fmt: skip
         rows = self.frames[:, :n]
-        rows = rows.copy() if self.select is None else rows[:, self.select(rows)]
+        rows = rows[:, self.handshakes.telling(rows)] if self.only_handshakes else rows.copy()
         fields = decode(
             plan, buffer.data, rows[sl.R_OFFSET], rows[sl.R_LENGTH], rows[sl.R_LAYOUT],
             rows[sl.R_CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
         hide(fields, self.has_secret[rows[sl.R_LAYOUT]], ("mechanism",))
-        return StreamFrames(rows, fields)
+        return rows, fields
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Out]:
-        """Forget connections that are over."""
-        last = self.framing.last_pieces(slots)
-        yield from self.feed(last, last.shape[1], buffer, conn)
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
+        """Forget connections that are over, and hand on what was under way."""
+        yield from super().end(slots, conn, buffer)
         self.names.forget(slots)
         self.records.forget(slots)
-        for cuts in self.framing.end(slots, sl.HEAD_OCTETS, 0):
-            yield StreamFaults(cuts)
 
-    def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over in the searches at hand, both directions together."""
-        return self.framing.skipped(slots)
+
+def _begins(client: bytes) -> bool | None:
+    """A client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
+    if len(client) < 8:
+        return None if b"\0\0".startswith(client[:2]) else False
+    return client.startswith(b"\0\0") and client[4:8] == b"\x00\x11\x00\x01"
+
+
+PROTOCOL = ProtocolPlugin(
+    sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+)

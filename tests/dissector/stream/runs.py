@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
-from amqpscope.dissector.reading import schema_of
-from amqpscope.dissector.tables.rows import NAMES
+from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 
 CLIENT, SERVER = ("10.0.0.1", 40000), ("10.0.0.2", 5552)
@@ -80,14 +79,14 @@ def dissect(
     """All rows of all tables, frames and messages in their order."""
     dissector = Dissector(Options(**how), compiled)
     dissector.captures.append("memory.pcap")
-    found: dict[str, list[pa.RecordBatch]] = {name: [] for name in NAMES}
+    found: dict[str, list[pa.RecordBatch]] = {name: [] for name in schemas()}
     octets = io.BytesIO(pcap(packets, ns=True))
     for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
         for name, rows in dissector.feed(batch):
             found[name].append(rows)
     for name, rows in dissector.finish():
         found[name].append(rows)
-    tables = {name: pa.Table.from_batches(found[name], schema_of(name, Options())) for name in NAMES}
+    tables = {name: pa.Table.from_batches(found[name], schema) for name, schema in schemas().items()}
     for table in tables.values():
         table.validate(full=True)
     return {name: table.to_pylist() for name, table in tables.items()}

@@ -1,0 +1,110 @@
+"""AMQP 0-9-1: what rows of `amqp091_frames` and `messages` have besides the leading columns."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from amqpscope.dissector.fields.arrow import array
+from amqpscope.dissector.fields.columns import Names, repeated
+from amqpscope.dissector.fields.decoding import Decoded, decode
+from amqpscope.dissector.fields.plan import Plan
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.protocols.amqp091 import layout as ly
+from amqpscope.dissector.protocols.registry import Context
+from amqpscope.dissector.protocols.rows import Columns, Made
+from amqpscope.spec.model import Protocol
+
+HEADER_OCTETS = 12
+"""Class, weight and body size, in front of the property flags."""
+MESSAGE_ARGUMENTS = (
+    "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
+)  # fmt: skip
+"""Arguments of the method that a message row repeats."""
+FRAME_TYPES = {
+    ly.METHOD: "method", ly.HEADER: "header", ly.BODY: "body", ly.HEARTBEAT: "heartbeat",
+    ly.PROTOCOL_HEADER: "protocol-header",
+}  # fmt: skip
+
+
+class Messages(NamedTuple):
+    """Some messages: `rows` is (ly.G_HEIGHT, n), `hashes` (n,) uint64. Their fields still lie in `data`."""
+
+    rows: Ints
+    hashes: NDArray[np.uint64]
+    data: Octets
+    bodies: list[bytes | None] | None
+
+
+class RowMaker:
+    """Makes the columns of frames and messages. It touches no state: any thread may do it."""
+
+    def __init__(self, protocol: Protocol, context: Context) -> None:
+        self.compiled = context.compiled
+        self.show_hashes = context.bodies != "none"
+        self.methods = Names([m.full_name for m in protocol.methods])
+        self.frame_types = Names([FRAME_TYPES.get(k, "") for k in range(max(FRAME_TYPES) + 1)])
+        self.kinds = Names([ly.KINDS.get(k, "") for k in range(max(ly.KINDS) + 1)])
+        self.arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
+        self.properties = Plan.of_properties(next(k for k in protocol.classes if k.name == "basic"))
+
+    def frames(self, rows: Ints, fields: Decoded) -> Made:
+        """Rows of `amqp091_frames`: `rows` is (ly.R_HEIGHT, n), `fields` the methods' arguments."""
+        return Made("amqp091_frames", rows, partial(self._frames, rows, fields))
+
+    def messages(self, messages: Messages) -> Made:
+        """Rows of `messages`."""
+        return Made("messages", messages.rows, partial(self._messages, messages))
+
+    def _frames(self, rows: Ints, fields: Decoded) -> Columns:
+        columns = {
+            "channel": array(rows[ly.R_CHANNEL].astype(np.int32)),
+            "channel_epoch": array(rows[ly.R_EPOCH].astype(np.int32)),
+            "frame_type": self.frame_types.column(rows[ly.R_TYPE], self.compiled),
+            "method": self.methods.column(rows[ly.R_METHOD], self.compiled),
+            "size": array(rows[ly.R_SIZE].astype(np.int32)),
+            "is_partial": array(rows[ly.R_MISSING] > 0),
+            "missing": array(rows[ly.R_MISSING]),
+        }
+        return Columns(columns | fields.columns, fields)
+
+    def _messages(self, messages: Messages) -> Columns:
+        rows = messages.rows
+        arguments, properties = self._decoded(messages)
+        columns = {
+            "first_frame_no": array(rows[ly.G_FIRST_NO]),
+            "protocol": repeated(ly.NAME, rows.shape[1]),
+            "kind": self.kinds.column(rows[ly.G_KIND], self.compiled),
+            "channel": array(rows[ly.G_CHANNEL].astype(np.int32)),
+            "channel_epoch": array(rows[ly.G_EPOCH].astype(np.int32)),
+            "no_ack": array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
+            "publish_seq": array(rows[ly.G_SEQ], mask=rows[ly.G_SEQ] < 0),
+            "publish_seq_unsure": array(
+                (rows[ly.G_SEQ] == -2) | (rows[ly.G_EPOCH] == 0), mask=rows[ly.G_KIND] != ly.PUBLISH
+            ),
+            "body_size": array(rows[ly.G_SIZE], mask=rows[ly.G_SIZE] < 0),
+            "body_hash": array(messages.hashes.view(np.int64), mask=(rows[ly.G_HASH] == 0) | (not self.show_hashes)),
+            "is_partial": array(rows[ly.G_PARTIAL] > 0),
+            "unfinished": array(rows[ly.G_PARTIAL] == ly.UNFINISHED),
+            "missing": array(rows[ly.G_MISSING]),
+        }
+        if messages.bodies is not None:
+            columns["body"] = array(messages.bodies, pa.binary())
+        return Columns(columns | arguments.columns | properties.columns, properties)
+
+    def _decoded(self, messages: Messages) -> tuple[Decoded, Decoded]:
+        """The arguments that message rows repeat, and the properties."""
+        rows, data = messages.rows, messages.data
+        arguments = decode(
+            self.arguments, data, rows[ly.G_METHOD_OFFSET] + ly.IDS_OCTETS, rows[ly.G_METHOD_LENGTH] - ly.IDS_OCTETS,
+            rows[ly.G_METHOD], (rows[ly.G_PARTIAL] > 0).astype(np.uint8), self.compiled,
+        )  # fmt: skip
+        offset, length = rows[ly.G_HEADER_OFFSET], rows[ly.G_HEADER_LENGTH]
+        there = (offset >= 0) & (length >= HEADER_OCTETS)
+        properties = decode(
+            self.properties, data, offset + HEADER_OCTETS, length - HEADER_OCTETS, there.astype(np.int64) - 1,
+            (rows[ly.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
+        )  # fmt: skip
+        return arguments, properties

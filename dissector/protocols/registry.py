@@ -1,0 +1,195 @@
+"""The protocols that are known: ours, and those that plug-ins bring.
+
+A protocol is an object `PROTOCOL` in a module of its own folder; of a plug-in, an entry point of the group
+`amqpscope.protocols` (see `amqpscope.spec.documents`). Whoever wants to know something of protocols asks here.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from amqpscope import spec
+from amqpscope.dissector.handshakes.first_use import FirstUses
+from amqpscope.dissector.handshakes.record import ConnectionRecord
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.errors import Error
+from amqpscope.spec import documents
+from amqpscope.spec.model import Protocol as Specification
+
+TLS, UNKNOWN = -1, -2
+"""Numbers of connections that speak no protocol that is described; those of protocols begin with 1, 0 is undecided."""
+OTHERS = {TLS: "tls", UNKNOWN: "unknown", 0: "unknown"}
+FOLDERS = ("amqp091", "amqp010", "stream", "amqp10")
+"""Ours. Where several could be meant, the first is."""
+
+_added: dict[str, "ProtocolPlugin"] = {}
+
+
+class ProtocolError(Error):
+    """A protocol cannot be what is asked for; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a stage has of the dissector that it belongs to.
+
+    Attributes:
+        compiled: whether kernels run compiled.
+        bodies: `none`, `hash` or `full`.
+        handshakes: nothing is wanted but what tells of connections, so no other frames are decoded.
+        accounting: what is remembered of connections is counted here.
+        record: the record of a connection, by slot.
+        used: whose first use was seen.
+        documents: specifications that stand for our own, by the protocol's name.
+    """
+
+    compiled: bool
+    bodies: str
+    handshakes: bool
+    accounting: MemoryAccounting
+    record: Callable[[int], ConnectionRecord]
+    used: FirstUses
+    documents: dict[str, Specification]
+
+    def specification(self, name: str) -> Specification:
+        """The specification of a protocol: the user's, or our own."""
+        return self.documents.get(name) or spec.load(name)
+
+
+class Stage(Protocol):
+    """What a protocol does with the pieces of its connections. A row of `pieces` is one of `tcp.layout`'s S_ rows."""
+
+    @property
+    def ranges(self) -> Sequence[Ranges]:
+        """Bytes that must outlive their batch."""
+
+    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
+        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
+
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Made | Faults]:
+        """Take the first `count` pieces."""
+
+    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
+        """Forget connections that are over, and hand on what was under way."""
+
+    def skipped(self, slots: Ints) -> Ints:
+        """Bytes passed over in the searches at hand."""
+
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
+        """Of these connections those that hold pieces back, the side looked at, and whether no frame of it was seen."""
+
+
+class Recogniser(Protocol):
+    """Sees a protocol in the middle of connections."""
+
+    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+        """Whether bytes are frames of the protocol.
+
+        Args:
+            data: has the bytes, from `begin` to `end`.
+            begin: where in it they begin.
+            end: where in it they end.
+            position: of the first of them in its stream.
+            due: what was returned for the bytes of the same direction before, else -1.
+
+        Returns:
+            Whether they are, and where in the stream a frame must end that is longer than these; -1: there is none.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolPlugin:
+    """One protocol.
+
+    Attributes:
+        name: as in tables and on the command line; its document in `spec` is called so too.
+        headers: first bytes of a client that can be nothing else.
+        begins: whether a client that begins with these bytes speaks it; None when more are needed to tell. It is asked
+            when they are nobody's header.
+        ports: where its brokers listen.
+        tls_ports: where they listen for TLS.
+        recogniser: makes what sees it in the middle; None where it is not recognised there.
+        stage: makes what decodes it; None where it is known by its header alone.
+    """
+
+    name: str
+    headers: tuple[bytes, ...] = ()
+    begins: Callable[[bytes], bool | None] = lambda _: False
+    ports: tuple[int, ...] = ()
+    tls_ports: tuple[int, ...] = ()
+    recogniser: Callable[[Context], Recogniser] | None = None
+    stage: Callable[[Context], Stage] | None = None
+
+
+def add(plugin: ProtocolPlugin, document: Path) -> None:
+    """Have a further protocol, as an entry point would bring it; `document` is its specification.
+
+    Raises:
+        ValueError: one of this name is known.
+    """
+    if plugin.name in names():
+        raise ValueError(f"{plugin.name}: a protocol of this name is known")
+    documents.add(document)
+    _added[plugin.name] = plugin
+
+
+def remove(name: str) -> None:
+    """Forget a protocol that was added."""
+    del _added[name]
+    documents.remove(name)
+
+
+def protocols() -> tuple[ProtocolPlugin, ...]:
+    """All protocols; the number of one in a connection's state is its place here, from 1 on."""
+    return (*_installed(), *_added.values())
+
+
+def numbered() -> Iterator[tuple[int, ProtocolPlugin]]:
+    """All protocols with their numbers."""
+    return enumerate(protocols(), 1)
+
+
+def names() -> tuple[str, ...]:
+    """What `--port` may name, and the column `protocol` hold: the protocols, and `tls` and `unknown`."""
+    return (*(plugin.name for plugin in protocols()), OTHERS[TLS], OTHERS[UNKNOWN])
+
+
+def chosen(name: str) -> int:
+    """The number of a protocol that a port is said to stand for.
+
+    Raises:
+        ProtocolError: there is none of this name, or it is not decoded.
+    """
+    known = {plugin.name: number for number, plugin in numbered() if plugin.stage} | {"tls": TLS, "unknown": UNKNOWN}
+    if name in known:
+        return known[name]
+    reason = "is known by its header, but not decoded" if name in names() else "is no protocol that is known"
+    raise ProtocolError(f"{name} {reason}; there are {', '.join(known)}")
+
+
+def name_of(number: int) -> str:
+    """The name of a protocol in tables, by its number."""
+    return OTHERS.get(number) or protocols()[number - 1].name
+
+
+def ports() -> frozenset[int]:
+    """Where brokers listen, with TLS or without."""
+    return frozenset(port for plugin in protocols() for port in plugin.ports + plugin.tls_ports)
+
+
+def tls_ports() -> frozenset[int]:
+    """Where brokers listen for TLS."""
+    return frozenset(port for plugin in protocols() for port in plugin.tls_ports)
+
+
+@functools.cache
+def _installed() -> tuple[ProtocolPlugin, ...]:
+    own: list[Any] = [import_module(f"amqpscope.dissector.protocols.{folder}.protocol").PROTOCOL for folder in FOLDERS]
+    return (*own, *(entry.load() for entry in entry_points(group=documents.GROUP)))

@@ -1,0 +1,60 @@
+"""RabbitMQ streams: what rows of `stream_frames` and `messages` have besides the leading columns."""
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.fields.arrow import array, numbers, valid
+from amqpscope.dissector.fields.columns import repeated, spread
+from amqpscope.dissector.fields.decoding import Decoded
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.protocols.registry import Context
+from amqpscope.dissector.protocols.rows import NUMBER, Columns, Faults, Made
+from amqpscope.dissector.protocols.stream import layout as sl
+from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
+from amqpscope.spec.model import Protocol
+
+
+class RowMaker:
+    """Makes the columns of frames and messages. It touches no state: any thread may do it."""
+
+    def __init__(self, protocol: Protocol, context: Context) -> None:
+        self.compiled = context.compiled
+        self.show_hashes = context.bodies != "none"
+        self.commands = array([m.name for m in protocol.methods], pa.string())
+        self.answers = np.array([m.class_id == 1 for m in protocol.methods], np.bool_)
+
+    def frames(self, rows: Ints, fields: Decoded) -> Made:
+        """Rows of `stream_frames`: `rows` is (sl.R_HEIGHT, n), `fields` those of the commands."""
+        return Made("stream_frames", rows, partial(self._frames, rows, fields))
+
+    def messages(self, messages: StreamMessages) -> Made:
+        """Rows of `messages`."""
+        return Made("messages", messages.rows, partial(self._messages, messages), messages.counts)
+
+    def _frames(self, rows: Ints, fields: Decoded) -> Columns:
+        layout = rows[sl.R_LAYOUT]
+        answers = np.where(layout >= 0, self.answers[layout], rows[sl.R_KEY] & sl.RESPONSE != 0)
+        columns = {
+            "command": self.commands.take(array(layout, mask=layout < 0)),
+            "version": array(rows[sl.R_VERSION].astype(np.int32)),
+            "is_response": array(answers),
+            "size": array(rows[sl.R_SIZE].astype(np.int32)),
+            "is_partial": array(rows[sl.R_MISSING] > 0),
+            "missing": array(rows[sl.R_MISSING]),
+        }
+        return Columns(columns | fields.columns, fields)
+
+    def _messages(self, messages: StreamMessages) -> Columns:
+        counts = messages.counts
+        own, wrong = messages.unread.columns()
+        columns = spread(messages.shared, counts, self.compiled) | own
+        if "chunk_id" in columns:
+            offset = numbers(columns["chunk_id"]) + messages.ordinal
+            columns["offset"] = array(offset, mask=~valid(columns["chunk_id"]))
+        columns["first_frame_no"] = array(np.repeat(messages.rows[NUMBER], counts))
+        columns["protocol"] = repeated(sl.NAME, int(counts.sum()))
+        if not self.show_hashes:
+            del columns["body_hash"]
+        return Columns(columns, faults=Faults(faults_of(messages.rows, wrong), sl.FAULTS) if wrong else None)
