@@ -20,10 +20,11 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges, Retained, gathe
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
-from amqpscope.dissector.protocols import framing, registry
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Context, Stage
-from amqpscope.dissector.protocols.rows import SIDE, SLOT, Faults, Made
+from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.dissector.protocols.state import HEAD, SEARCH, SKIPPED, Fault, Place
 from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
 from amqpscope.dissector.tcp.gaps import Gaps
@@ -41,7 +42,7 @@ from amqpscope.dissector.tcp.layout import (
     V_SLOT,
 )
 from amqpscope.dissector.tcp.reassembler import Output, Reassembler
-from amqpscope.dissector.tls.shown import Fault
+from amqpscope.dissector.tls.shown import Fault as TlsFault
 from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
 
@@ -269,7 +270,7 @@ class Dissector:
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
         # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
-        states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), framing.HEAD, framing.SEARCH)
+        states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), HEAD, SEARCH)
         spoken = conn[slots, C_PROTOCOL]
         for number, stage in self.stages.items():
             mine = spoken == number
@@ -304,13 +305,13 @@ class Dissector:
     def _work(self, made: Made | Faults, conn: Ints) -> Work:
         """Note what state must know of these rows now; what is left is to make them."""
         rows = made.rows
-        ends = Ends.of(conn, rows[SLOT], rows[SIDE])
+        ends = Ends.of(conn, rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
-            skips = rows[:, rows[framing.Y_CODE] == framing.SKIPPED]
-            self._skip(skips[SLOT], skips[framing.Y_VALUE])
+            skips = rows[:, rows[Fault.CODE] == SKIPPED]
+            self._skip(skips[Place.SLOT], skips[Fault.VALUE])
             return partial(self._faults, made, ends)
         if made.table == "messages":
-            self.connections.count_messages(rows[SLOT], made.counts)
+            self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
 
     def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
@@ -323,7 +324,7 @@ class Dissector:
     def _tcp_faults(self, faults: Ints, ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.tcp_faults(faults, ends))
 
-    def _tls_faults(self, faults: list[Fault], ends: Ends) -> list[Row]:
+    def _tls_faults(self, faults: list[TlsFault], ends: Ends) -> list[Row]:
         return self.cut("anomalies", self.tables.tls_faults(faults, ends))
 
     def _windows(self, windows: Ints, ends: Ends) -> list[Row]:

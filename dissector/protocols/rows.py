@@ -1,7 +1,7 @@
 """What protocols hand on: rows whose place is known, and columns that are still to be made.
 
-The first rows of each matrix of rows say where a row belongs, in the order below: so tables put the leading columns in
-front of all rows alike, and know nothing of protocols.
+The first rows of each matrix of rows are those of `Place`: so tables put the leading columns in front of all rows
+alike, and know nothing of protocols.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,17 +12,14 @@ import pyarrow as pa
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels.arrays import Ints
 
-SLOT, SIDE, NUMBER, CAPTURE, PACKET, TS, FIRST_CAPTURE, FIRST_PACKET, FIRST_TS, PLACE_HEIGHT = range(10)
-"""Connection and direction, frame number (-1: none), the packet that completed it and the one with its first byte."""
-
 
 class Faults(NamedTuple):
     """Some anomalies."""
 
     rows: Ints
-    """(framing.Y_HEIGHT, n)."""
+    """(Fault, n)."""
     codes: Sequence[str]
-    """What the numbers in `rows[framing.Y_CODE]` mean."""
+    """What the numbers in `rows[Fault.CODE]` mean."""
 
 
 class Columns(NamedTuple):
@@ -41,13 +38,8 @@ class Made(NamedTuple):
 
     table: str
     rows: Ints
-    """(at least PLACE_HEIGHT, n)."""
+    """(at least Place, n)."""
     make: Callable[[], Columns]
     """Makes the columns; it touches no state, so any thread may call it at any time."""
     counts: Ints | None = None
     """(n,) how many rows of the table each place has; None: one."""
-
-    @property
-    def places(self) -> Ints:
-        """(PLACE_HEIGHT, n), where the rows belong."""
-        return self.rows[:PLACE_HEIGHT]

@@ -1,75 +1,283 @@
-"""The walk over stream chunks, and those that are held back while a direction is searched for the next frame."""
+"""The walk over stream chunks: chunks of all connections to frames, and chunks that are held back during a search.
+
+The kernels in the first part are templates: a protocol lays its own under their names (`laid_over`), and the walk is
+compiled for it as if it had been written for it alone.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.kernels.pool import give_row, take_row
-from amqpscope.dissector.protocols.framing import (
-    M_AT,
-    M_COUNT,
-    M_HELD,
-    M_PIECE,
-    M_REPLAY,
-    SEARCH,
-    V_NEXT,
-    V_USED,
-    W_FOUND,
-    W_HOLES,
-    W_LAST,
-    W_OCTETS,
-    W_OVER,
-    W_QUEUE,
-    W_QUEUE_END,
-    W_QUEUED,
-    W_STATE,
-    W_TAKEN,
-    W_UNTIL,
-)
+from amqpscope.dissector.protocols import resync
+from amqpscope.dissector.protocols.framing import begin_frame, keep_payload, lose_head, skip
 from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
-from amqpscope.dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_POS, S_SIDE, S_SLOT
+from amqpscope.dissector.protocols.state import (
+    END,
+    HEAD,
+    HEAD_ROOM,
+    PAYLOAD,
+    SEARCH,
+    Cursor,
+    Direction,
+    Held,
+    Walk,
+)
+from amqpscope.dissector.tcp.state import Chunk
+
+END_BYTES = 0
+"""Bytes behind a payload that belong to the frame."""
 
 
 @kernel
-def walk_piece(
-    pieces: Array, i: int, at: int, data: Array, conn: Array, walk: Array, fragments: Array, free: Array,
-    control: Array, frames: Array, faults: Array, own: Own,
-) -> int:  # fmt: skip
-    """Walk a piece from byte `at` on.
-
-    Returns: how many of its bytes are done with: all, or less where a search must go before; the complement of that
-    when there is no more room.
-    """
+def head_bytes(octet: int) -> int:
+    """Bytes of a head that begins so; HEAD_ROOM at most."""
     raise NotImplementedError
 
 
 @kernel
-def walk_pieces(
-    pieces: Array, data: Array, conn: Array, walk: Array, fragments: Array, free: Array, held: Array, free_held: Array,
-    piece: Array, edges: Array, marks: Array, trial: Array, control: Array, frames: Array, faults: Array, own: Own,
-) -> None:  # fmt: skip
-    """Walk from the cursor on until the pieces, or the room for results, end. One without bytes ends all waiting."""
-    i = control[M_PIECE]
-    at = control[M_AT]
+def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+    """Take a frame that begins here if it lies whole in the chunk, without a note in its direction.
+
+    Returns: its bytes; 0 when it is not whole, or nothing for haste.
+    """
+    return 0
+
+
+@kernel
+def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+    """A head is complete, and lies in `head` at p: note type, channel and size of the frame, or lose the way."""
+    raise NotImplementedError
+
+
+@kernel
+def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+    """Bytes of a payload that does not lie whole in one chunk pass; offset -1: they lie in a gap."""
+    keep_payload(walk, chunks, i, row, offset, length, 0)
+
+
+@kernel
+def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
+    """Look at the bytes behind a payload, and finish the frame."""
+    raise NotImplementedError
+
+
+@kernel
+def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    raise NotImplementedError
+
+
+@kernel
+def begins_connection(data: Array, p: int, end: int) -> bool:
+    """Whether a connection begins with these bytes, also where its SYN was not captured."""
+    return False
+
+
+@kernel
+def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+    """A boundary is not known any more."""
+    return
+
+
+@kernel
+def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+    """Behind what was skipped a frame begins."""
+    return
+
+
+def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., None]:
+    """The walk over chunks of a protocol.
+
+    Args:
+        search_kernels: the kernels and constants of `resync` that are its own.
+        kernels: those of this module.
+    """
+    walk_own = specialize(walk_chunk, **kernels, **_parts(kernels))
+    found = resync.laid_over(**search_kernels)
+    return specialize(walk_chunks, walk_chunk=walk_own, replay=specialize(replay, walk_chunk=walk_own, search=found))
+
+
+def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
+    """The parts of `walk_chunk` that use the protocol's kernels."""
+    return {
+        "cross_gap": specialize(cross_gap, **kernels, take_payload=specialize(take_payload, **kernels)),
+        "take_head": specialize(take_head, **kernels),
+        "take_payload": specialize(take_payload, **kernels),
+        "is_complete": specialize(is_complete, **kernels),
+        "skip_bytes": specialize(skip_bytes, **kernels),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ one chunk
+
+
+@kernel
+def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
+    """Walk a chunk from byte `at` on.
+
+    Returns: how many of its bytes are done with: all, or less where a search must go before; the complement of that
+    when there is no more room.
+    """
+    row = 2 * chunks[Chunk.SLOT, i] + chunks[Chunk.SIDE, i]
+    length: int = chunks[Chunk.LENGTH, i]
+    is_gap = chunks[Chunk.OFFSET, i] < 0
+    arena = 8 if is_gap else length + HEAD_ROOM
+    # a frame without a payload is complete when its head is
+    while at < length or is_complete(walk.directions, row):
+        if is_full(walk, row, arena):
+            return -1 - at
+        state = walk.directions[row, Direction.STATE]
+        if is_complete(walk.directions, row):
+            finish_frame(walk, chunks, i, row, -1, own)
+        elif is_gap:
+            at += cross_gap(walk, chunks, i, at, row, own)
+        elif state == HEAD:
+            at += take_head(walk, chunks, i, at, row, own)
+        elif state == PAYLOAD:
+            at += take_payload(walk, chunks, i, at, row, own)
+        elif state == END:
+            take_end(walk, chunks, i, at, row, own)
+            at += END_BYTES
+        else:
+            taken = skip_bytes(walk, chunks, i, at, row, own)
+            if taken < 0:
+                return at
+            at += taken
+    return at
+
+
+@kernel
+def is_full(walk: Walk, row: int, arena: int) -> bool:
+    """Whether there may be too little room for what the next bytes bring."""
+    cursor = walk.cursor
+    return (
+        cursor[Cursor.FRAMES] + 1 > walk.frames.shape[1]
+        or cursor[Cursor.ASIDE] + 2 > walk.aside.shape[1]
+        or cursor[Cursor.FAULTS] + 4 > walk.faults.shape[1]
+        or (walk.free[0] == 0 and walk.fragments.shape[0] < limits.FRAGMENTS)
+        or cursor[Cursor.ARENA] + walk.directions[row, Direction.CHAINED] + arena > len(walk.data)
+    )
+
+
+@kernel
+def is_complete(directions: Array, row: int) -> bool:
+    """Whether a frame that has nothing behind its payload has all of that."""
+    return (
+        END_BYTES == 0
+        and directions[row, Direction.STATE] == PAYLOAD
+        and directions[row, Direction.GOT] == directions[row, Direction.SIZE]
+    )
+
+
+@kernel
+def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+    """Take a frame that lies whole in the chunk, as most do, else bytes of its head; returns how many."""
+    directions, data, heads = walk.directions, walk.data, walk.heads
+    p = chunks[Chunk.OFFSET, i] + at
+    left: int = chunks[Chunk.LENGTH, i] - at
+    head = HEAD_ROOM * row
+    if directions[row, Direction.HEADS] == 0:
+        octets: int = take_whole(walk, chunks, i, at, row, own)
+        if octets > 0:
+            return octets
+        begin_frame(walk, chunks, i, at, row)
+        directions[row, Direction.WANTED] = head_bytes(data[p])
+    had = directions[row, Direction.HEADS]
+    wanted = directions[row, Direction.WANTED]
+    take: int = min(wanted - had, left)
+    for k in range(take):
+        heads[head + had + k] = data[p + k]
+    directions[row, Direction.HEADS] = had + take
+    if had + take < wanted:
+        return take
+    begin_payload(walk, chunks, i, row, heads, head, own)
+    size = directions[row, Direction.SIZE]
+    if directions[row, Direction.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
+        directions[row, Direction.GOT] = size
+        finish_frame(walk, chunks, i, row, p + take, own)
+        return take + size
+    return take
+
+
+@kernel
+def take_payload(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+    """Take bytes of a payload, or of a gap in it; returns how many."""
+    directions = walk.directions
+    size = directions[row, Direction.SIZE]
+    take: int = min(chunks[Chunk.LENGTH, i] - at, size - directions[row, Direction.GOT])
+    offset = chunks[Chunk.OFFSET, i]
+    pass_payload(walk, chunks, i, row, offset + at if offset >= 0 else -1, take, own)
+    directions[row, Direction.GOT] += take
+    if offset < 0:
+        directions[row, Direction.MISSING] += take
+    if END_BYTES > 0 and directions[row, Direction.GOT] == size:
+        directions[row, Direction.STATE] = END
+    return take
+
+
+@kernel
+def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+    """Take bytes of a gap; returns how many. The length of a payload is known, so the walk goes on behind it."""
+    directions = walk.directions
+    state = directions[row, Direction.STATE]
+    if state == PAYLOAD:
+        return take_payload(walk, chunks, i, at, row, own)
+    left: int = chunks[Chunk.LENGTH, i] - at
+    if state == END:
+        take: int = min(left, END_BYTES)
+        directions[row, Direction.MISSING] += take
+        finish_frame(walk, chunks, i, row, -1, own)
+        return take
+    if state == HEAD:
+        lose_head(walk, chunks, i, at, row)
+        lost_way(walk, chunks, i, row, own)
+    return left
+
+
+@kernel
+def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+    """Skip bytes in a search; returns how many, -1 where nothing is known of them yet."""
+    directions = walk.directions
+    p = chunks[Chunk.OFFSET, i] + at
+    if chunks[Chunk.POS, i] + at == 0 and begins_connection(walk.data, p, p + chunks[Chunk.LENGTH, i] - at):
+        directions[row, Direction.UNTIL] = 0
+        directions[row, Direction.FOUND] = 1
+    if directions[row, Direction.UNTIL] < 0:
+        return -1
+    take = skip(walk, chunks, i, at, row)
+    if directions[row, Direction.STATE] == HEAD:
+        found_way(walk, chunks, i, row, own)
+    return take
+
+
+# ------------------------------------------------------------------------------------------------------ all chunks
+
+
+@kernel
+def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
+    """Walk from the cursor on until the chunks, or the room for results, end. One without bytes ends all waiting."""
+    cursor, directions = walk.cursor, walk.directions
+    i = cursor[Cursor.CHUNK]
+    at = cursor[Cursor.AT]
     while True:
-        if control[M_REPLAY] >= 0:
-            done = replay(
-                control[M_REPLAY], data, conn, walk, fragments, free, held, free_held, piece, edges, marks, trial,
-                control, frames, faults, own,
-            )  # fmt: skip
-            if done == 0:
+        if cursor[Cursor.REPLAY] >= 0:
+            if replay(walk, cursor[Cursor.REPLAY], own) == 0:
                 break
-            control[M_REPLAY] = -1
-        if i >= control[M_COUNT]:
+            cursor[Cursor.REPLAY] = -1
+        if i >= cursor[Cursor.COUNT]:
             break
-        slot = pieces[S_SLOT, i]
-        length = pieces[S_LENGTH, i]
+        slot = chunks[Chunk.SLOT, i]
+        length = chunks[Chunk.LENGTH, i]
         if length == 0:
-            walk[2 * slot, W_OVER] = 1
-            control[M_REPLAY] = slot
+            directions[2 * slot, Direction.OVER] = 1
+            cursor[Cursor.REPLAY] = slot
             i += 1
             continue
-        if walk[2 * slot, W_QUEUE] < 0:
-            at = walk_piece(pieces, i, at, data, conn, walk, fragments, free, control, frames, faults, own)
+        if directions[2 * slot, Direction.QUEUE] < 0:
+            at = walk_chunk(walk, chunks, i, at, own)
             if at < 0:
                 at = -1 - at
                 break
@@ -77,93 +285,92 @@ def walk_pieces(
                 i += 1
                 at = 0
                 continue
-        if free_held[0] == 0:
-            if held.shape[0] < limits.FRAGMENTS:
+        if walk.free_held[0] == 0:
+            if walk.held.shape[0] < limits.FRAGMENTS:
                 break
-            if walk[2 * slot, W_QUEUE] >= 0:
-                walk[2 * slot, W_OVER] = 1
-                control[M_REPLAY] = slot
+            if directions[2 * slot, Direction.QUEUE] >= 0:
+                directions[2 * slot, Direction.OVER] = 1
+                cursor[Cursor.REPLAY] = slot
             else:  # nothing can be held back, so nothing is looked at
-                row = 2 * slot + pieces[S_SIDE, i]
-                walk[row, W_UNTIL] = pieces[S_POS, i] + length
-                walk[row, W_FOUND] = 0
+                row = 2 * slot + chunks[Chunk.SIDE, i]
+                directions[row, Direction.UNTIL] = chunks[Chunk.POS, i] + length
+                directions[row, Direction.FOUND] = 0
             continue
-        hold(pieces, i, at, walk, held, free_held, control)
-        control[M_REPLAY] = slot
+        hold(walk, chunks, i, at)
+        cursor[Cursor.REPLAY] = slot
         i += 1
         at = 0
-    control[M_PIECE] = i
-    control[M_AT] = at
+    cursor[Cursor.CHUNK] = i
+    cursor[Cursor.AT] = at
 
 
 @kernel
-def hold(pieces: Array, i: int, at: int, walk: Array, held: Array, free: Array, control: Array) -> None:
-    """Put a piece behind those of its connection that are held back; `at` of its bytes are done with."""
-    queue = 2 * pieces[S_SLOT, i]
-    row = queue + pieces[S_SIDE, i]
-    h = take_row(free)
-    for k in range(S_HEIGHT):
-        held[h, k] = pieces[k, i]
-    held[h, V_NEXT] = -1
-    held[h, V_USED] = 1
-    if walk[queue, W_QUEUE] < 0:
-        walk[queue, W_QUEUE] = h
-        walk[queue, W_TAKEN] = at
+def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
+    """Put a chunk behind those of its connection that are held back; `at` of its bytes are done with."""
+    directions, held = walk.directions, walk.held
+    queue = 2 * chunks[Chunk.SLOT, i]
+    row = queue + chunks[Chunk.SIDE, i]
+    h = take_row(walk.free_held)
+    for k in range(Chunk.WIDTH):
+        held[h, k] = chunks[k, i]
+    held[h, Held.NEXT] = -1
+    held[h, Held.USED] = 1
+    if directions[queue, Direction.QUEUE] < 0:
+        directions[queue, Direction.QUEUE] = h
+        directions[queue, Direction.TAKEN] = at
     else:
-        held[walk[queue, W_QUEUE_END], V_NEXT] = h
-    walk[queue, W_QUEUE_END] = h
-    walk[queue, W_QUEUED] += 1
-    if pieces[S_OFFSET, i] >= 0:
-        walk[row, W_OCTETS] += pieces[S_LENGTH, i]
-        walk[row, W_LAST] = pieces[S_LENGTH, i]
-        control[M_HELD] += pieces[S_LENGTH, i]
+        held[directions[queue, Direction.QUEUE_END], Held.NEXT] = h
+    directions[queue, Direction.QUEUE_END] = h
+    directions[queue, Direction.QUEUED] += 1
+    if chunks[Chunk.OFFSET, i] >= 0:
+        directions[row, Direction.BYTES] += chunks[Chunk.LENGTH, i]
+        directions[row, Direction.LAST] = chunks[Chunk.LENGTH, i]
+        walk.cursor[Cursor.HELD] += chunks[Chunk.LENGTH, i]
     else:
-        walk[row, W_HOLES] += 1
+        directions[row, Direction.GAPS] += 1
 
 
 @kernel
-def release_first(queue: int, walk: Array, held: Array, free: Array, control: Array) -> None:
-    """Give back the first piece that is held back."""
-    h = walk[queue, W_QUEUE]
-    row = queue + held[h, S_SIDE]
-    if held[h, S_OFFSET] >= 0:
-        walk[row, W_OCTETS] -= held[h, S_LENGTH]
-        control[M_HELD] -= held[h, S_LENGTH]
+def release_first(walk: Walk, queue: int) -> None:
+    """Give back the first chunk that is held back."""
+    directions, held = walk.directions, walk.held
+    h = directions[queue, Direction.QUEUE]
+    row = queue + held[h, Held.SIDE]
+    if held[h, Held.OFFSET] >= 0:
+        directions[row, Direction.BYTES] -= held[h, Held.LENGTH]
+        walk.cursor[Cursor.HELD] -= held[h, Held.LENGTH]
     else:
-        walk[row, W_HOLES] -= 1
-    walk[queue, W_QUEUE] = held[h, V_NEXT]
-    walk[queue, W_QUEUED] -= 1
-    walk[queue, W_TAKEN] = 0
-    held[h, V_USED] = 0
-    give_row(free, h)
+        directions[row, Direction.GAPS] -= 1
+    directions[queue, Direction.QUEUE] = held[h, Held.NEXT]
+    directions[queue, Direction.QUEUED] -= 1
+    directions[queue, Direction.TAKEN] = 0
+    held[h, Held.USED] = 0
+    give_row(walk.free_held, h)
 
 
 @kernel
-def replay(
-    slot: int, data: Array, conn: Array, walk: Array, fragments: Array, free: Array, held: Array, free_held: Array,
-    piece: Array, edges: Array, marks: Array, trial: Array, control: Array, frames: Array, faults: Array, own: Own,
-) -> int:  # fmt: skip
-    """Walk the pieces that a connection holds back, until a search must wait for more; 0 when there is no room."""
+def replay(walk: Walk, slot: int, own: Own) -> int:
+    """Walk the chunks that a connection holds back, until a search must wait for more; 0 when there is no room."""
+    directions, held, chunk = walk.directions, walk.held, walk.chunk
     queue = 2 * slot
-    while walk[queue, W_QUEUE] >= 0:
-        h = walk[queue, W_QUEUE]
-        row = queue + held[h, S_SIDE]
-        if walk[row, W_STATE] == SEARCH and walk[row, W_UNTIL] < 0 and held[h, S_OFFSET] >= 0:
-            found = search(data, conn, walk, row, held, edges, marks, trial, control, own)
+    while directions[queue, Direction.QUEUE] >= 0:
+        h = directions[queue, Direction.QUEUE]
+        row = queue + held[h, Held.SIDE]
+        is_searching = directions[row, Direction.STATE] == SEARCH and directions[row, Direction.UNTIL] < 0
+        if is_searching and held[h, Held.OFFSET] >= 0:
+            found = search(walk, row, own)
             if found == WAIT:
                 return 1
             if found == NO_ROOM:
                 return 0
-        for k in range(S_HEIGHT):
-            piece[k, 0] = held[h, k]
-        at = walk_piece(
-            piece, 0, walk[queue, W_TAKEN], data, conn, walk, fragments, free, control, frames, faults, own
-        )  # fmt: skip
+        for k in range(Chunk.WIDTH):
+            chunk[k, 0] = held[h, k]
+        at = walk_chunk(walk, chunk, 0, directions[queue, Direction.TAKEN], own)
         if at < 0:
-            walk[queue, W_TAKEN] = -1 - at
+            directions[queue, Direction.TAKEN] = -1 - at
             return 0
-        walk[queue, W_TAKEN] = at
-        if at == held[h, S_LENGTH]:
-            release_first(queue, walk, held, free_held, control)
-    walk[queue, W_OVER] = 0
+        directions[queue, Direction.TAKEN] = at
+        if at == held[h, Held.LENGTH]:
+            release_first(walk, queue)
+    directions[queue, Direction.OVER] = 0
     return 1

@@ -13,8 +13,9 @@ from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES, nulls, repeated, spread
 from amqpscope.dissector.fields.decoding import PROBLEM_CODES, Decoded
 from amqpscope.dissector.kernels.arrays import Ints
-from amqpscope.dissector.protocols.framing import Y_CHANNEL, Y_CODE, Y_POS, Y_VALUE
-from amqpscope.dissector.protocols.rows import NUMBER, PLACE_HEIGHT, Faults, Made
+from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.dissector.protocols.state import Fault as Anomaly
+from amqpscope.dissector.protocols.state import Place
 from amqpscope.dissector.tcp.layout import (
     C_A_PORT,
     C_B_PORT,
@@ -92,7 +93,7 @@ class Tables:
     def rows(self, made: Made, ends: Ends) -> list["Row"]:
         """The rows that a protocol hands on, and of `anomalies` for what their fields had."""
         columns, decoded, faults = made.make()
-        leading = self._leading(ends, made.places, made.counts)
+        leading = self._leading(ends, made.rows, made.counts)
         batch = record_batch(schema(made.table, self.protocol), leading | columns)
         rows = [(made.table, batch)]
         if decoded is not None and len(decoded.problem_row):
@@ -104,11 +105,11 @@ class Tables:
     def faults(self, faults: Faults, ends: Ends) -> pa.RecordBatch:
         """Rows of `anomalies` for what framing and contents had."""
         rows = faults.rows
-        codes = [faults.codes[code] for code in rows[Y_CODE].tolist()]
-        channel = array(rows[Y_CHANNEL], pa.int32(), mask=rows[Y_CHANNEL] < 0)
-        offset = array(rows[Y_POS], mask=rows[Y_POS] < 0)
+        codes = [faults.codes[code] for code in rows[Anomaly.CODE].tolist()]
+        channel = array(rows[Anomaly.CHANNEL], pa.int32(), mask=rows[Anomaly.CHANNEL] < 0)
+        offset = array(rows[Anomaly.POS], mask=rows[Anomaly.POS] < 0)
         leading = self._leading(ends, rows)
-        return self._anomalies(codes, self._details(codes, rows[Y_VALUE]), channel, offset, leading)
+        return self._anomalies(codes, self._details(codes, rows[Anomaly.VALUE]), channel, offset, leading)
 
     def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Rows of `anomalies` for what segments had."""
@@ -197,7 +198,7 @@ class Tables:
 
     def _leading(self, ends: Ends, places: Ints, counts: Ints | None = None) -> dict[str, pa.Array]:
         """The leading columns, each row as often as `counts` says."""
-        number, capture, packet, ts, first_capture, first_packet, first_ts = places[NUMBER:PLACE_HEIGHT]
+        number, capture, packet, ts, first_capture, first_packet, first_ts = places[Place.NUMBER : Place.WIDTH]
         columns = {
             "connection_id": array(ends.connection_id),
             "frame_no": array(number, mask=number < 0),
@@ -228,7 +229,7 @@ def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.Recor
 
 
 def _of_packets(capture: Ints, packet: Ints, ts: Ints) -> Ints:
-    """Places (PLACE_HEIGHT, n) of what is of a packet, and of no frame."""
+    """Places (Place, n) of what is of a packet, and of no frame."""
     none = np.full(len(packet), -1, np.int64)
     return np.stack((none, none, none, capture, packet, ts, capture, packet, ts))
 

@@ -9,14 +9,21 @@ before, numbers are not known until channel.open is seen.
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.integers import be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.kernels.pool import give_row
-from amqpscope.dissector.protocols.amqp091.channels import add_consumer, answered, channel_row, clear, consumer, push
+from amqpscope.dissector.protocols.amqp091.channels import (
+    add_consumer,
+    answered,
+    channel_row,
+    clear,
+    consumer,
+    end_channel,
+    push,
+)
 from amqpscope.dissector.protocols.amqp091.content import (
     HUGE,
+    add_body,
     begin_content,
-    body_octets,
     content_fault,
     desynchronise,
     finish_message,
@@ -24,19 +31,7 @@ from amqpscope.dissector.protocols.amqp091.content import (
     unfinished_fault,
 )
 from amqpscope.dissector.protocols.amqp091.layout import (
-    ABANDONED,
-    B_FIRST_NO,
-    B_GOT,
-    B_HEADER_LENGTH,
-    B_HEADER_MISSING,
-    B_HEADER_OFFSET,
-    B_LOST,
-    B_OVER,
-    B_SIZE,
-    B_STATE,
     BODY,
-    BODY_TOO_LARGE,
-    CHANNEL_WRONG,
     CONNECTION,
     CONSUME,
     CONSUME_OK,
@@ -45,97 +40,199 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     GET_EMPTY,
     GET_OK,
     HEADER,
-    INTERRUPTED,
-    KNOWN,
-    LOST_WAY,
     METHOD,
-    N_CHANNEL,
-    N_CONFIRM,
-    N_CONSUMES,
-    N_EPOCH,
-    N_GETS,
-    N_NEXT,
-    N_SEQ,
-    N_SLOT,
-    N_STRAYED,
-    N_UNSURE,
-    N_USED,
-    NOT_TAKEN,
     OPEN,
     PLAIN,
     PROTOCOL_HEADER,
     PUBLISH,
-    Q_FAULTS,
-    Q_FRAME,
-    Q_FULL,
-    Q_HELD,
-    Q_KEPT,
-    Q_MESSAGES,
-    Q_SPAN,
-    Q_TOMBSTONES,
-    R_CHANNEL,
-    R_EPOCH,
-    R_LENGTH,
-    R_METHOD,
-    R_MISSING,
-    R_OFFSET,
-    R_SIDE,
-    R_SLOT,
-    R_TYPE,
     RETURN,
     SELECT,
+)
+from amqpscope.dissector.protocols.amqp091.state import (
+    ABANDONED,
+    BODY_TOO_LARGE,
+    CHANNEL_WRONG,
+    INTERRUPTED,
+    KNOWN,
+    LOST_WAY,
+    NOT_TAKEN,
     STRAYED,
     UNEXPECTED,
     UNKNOWN,
-    X_BEFORE,
-    X_CHANNEL,
-    X_LENGTH,
-    X_OFFSET,
-    X_SIDE,
-    X_SLOT,
-    Z_KEY,
-    Z_VALUE,
+    Assembly,
+    Batch,
+    Channel,
+    Channels,
+    Content,
+    Frame,
+    Node,
+    Span,
 )
-from amqpscope.dissector.protocols.framing import LIMIT, TOO_LARGE, u32
-from amqpscope.dissector.tcp.layout import C_CLIENT, C_GAPPED
-
-NONE = -1
-"""No fault."""
+from amqpscope.dissector.protocols.state import LIMIT, TOO_LARGE
+from amqpscope.dissector.tcp.state import Facts
 
 
 @kernel
-def take_method(
-    frames: Array, i: int, role: int, tag: int, no_ack: int, no_wait: int, channels: Array, row: int,
-    contents: Array, lanes: Array, nodes: Array, free_nodes: Array, control: Array, server: int, keep: int,
-) -> None:  # fmt: skip
-    """What a method changes on its channel."""
-    if role in (PUBLISH, DELIVER, GET_OK, RETURN):
-        flag = -1
-        if role == DELIVER:
-            node = consumer(channels, row, nodes, tag)
-            if node >= 0:
-                flag = nodes[node, Z_VALUE]
-        elif role == GET_OK:
-            node = answered(channels, row, N_GETS, nodes, free_nodes, 0)
-            if node >= 0:
-                flag = nodes[node, Z_VALUE]
-        begin_content(frames, i, role, flag, channels, row, contents, 2 * row + server, lanes, control, keep)
+def assemble(batch: Batch, of: Channels) -> None:
+    """Take frames and spans from the cursor on until they end or the room for results does.
+
+    It also ends where too much is held of contents under way; see `evict_contents`. Fills Frame.EPOCH.
+    """
+    spans, assembly = batch.spans, of.assembly
+    i = assembly[Assembly.FRAME]
+    s = assembly[Assembly.SPAN]
+    row = -1
+    while (i < assembly[Assembly.FRAMES] or s < assembly[Assembly.SPANS]) and not is_full(of):
+        if s < assembly[Assembly.SPANS] and (i >= assembly[Assembly.FRAMES] or spans[Span.BEFORE, s] <= i):
+            slot = spans[Span.SLOT, s]
+            server = 0 if spans[Span.SIDE, s] == batch.facts[slot, Facts.CLIENT] else 1
+            if spans[Span.OFFSET, s] == LOST_WAY:
+                desynchronise(of, batch.facts, slot, server, spans[Span.LENGTH, s])
+            else:
+                row = take_span(batch, of, s, server)
+            s += 1
+            continue
+        row = take_frame(batch, of, i, row)
+        i += 1
+    assembly[Assembly.FRAME] = i
+    assembly[Assembly.SPAN] = s
+
+
+@kernel
+def is_full(of: Channels) -> bool:
+    """Whether there may be too little room for what the next frame brings."""
+    assembly = of.assembly
+    return (
+        assembly[Assembly.MESSAGES] + 3 > of.messages.shape[1]
+        or assembly[Assembly.FAULTS] + 5 > of.faults.shape[1]
+        or assembly[Assembly.KEPT] + 2 > of.kept.shape[1]
+        or (of.free[0] == 0 and assembly[Assembly.FULL] == 0)
+        or assembly[Assembly.HELD] > limits.CONTENTS
+    )
+
+
+@kernel
+def take_span(batch: Batch, of: Channels, s: int, server: int) -> int:
+    """Take bytes of a body whose frame is not complete yet; returns the channel's row, -1 when it is not known."""
+    spans = batch.spans
+    row = channel_row(of, spans[Span.SLOT, s], spans[Span.CHANNEL, s], 0)
+    if row >= 0:
+        k = 2 * row + server
+        dropped = add_body(of, k, batch.data, spans[Span.OFFSET, s], spans[Span.LENGTH, s])
+        if dropped > 0:
+            unfinished_fault(of, row, k, spans[Span.SIDE, s], LIMIT, dropped)
+    return row
+
+
+@kernel
+def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
+    """Take a frame.
+
+    Args:
+        batch: has it.
+        of: channels and contents.
+        i: which frame.
+        row: of the channel of the frame before it, for frames of one channel mostly follow each other; -1: none.
+
+    Returns:
+        The row of its channel; where it has none, that which was given.
+    """
+    frames, channels = batch.frames, of.channels
+    slot = frames[Frame.SLOT, i]
+    kind = frames[Frame.TYPE, i]
+    number = frames[Frame.CHANNEL, i]
+    method = frames[Frame.METHOD, i]
+    role = PLAIN
+    if method >= 0:
+        role = batch.roles[method]
+    frames[Frame.EPOCH, i] = 0
+    if kind == PROTOCOL_HEADER or number == 0:
+        if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION)):
+            content_fault(of, frames, i, CHANNEL_WRONG, 0)
+        return row
+    if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
+        row = channel_row(of, slot, number, 1)
+        if row < 0:
+            content_fault(of, frames, i, LIMIT, 0)
+            return row
+    server = 0 if frames[Frame.SIDE, i] == batch.facts[slot, Facts.CLIENT] else 1
+    if kind == METHOD:
+        take_method(batch, of, i, row, server, role)
+    elif kind == HEADER:
+        take_header(batch, of, i, row, 2 * row + server)
+    elif kind == BODY:
+        take_body(batch, of, i, row, 2 * row + server)
+    frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
+    return row
+
+
+@kernel
+def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role: int) -> None:
+    """What a method does to contents under way and to its channel."""
+    frames, channels, contents = batch.frames, of.channels, of.contents
+    k = 2 * row + server
+    side = frames[Frame.SIDE, i]
+    opens = role == OPEN and server == 0
+    for other in range(2 * row if opens else k, 2 * row + 2 if opens else k + 1):
+        if contents[other, Content.STATE] != 0:
+            content_fault(of, frames, i, ABANDONED if opens else INTERRUPTED, contents[other, Content.FIRST_NUMBER])
+            finish_message(of, row, other, side if other == k else 1 - side)
+    if opens:
+        clear(of, row)
+        channels[row, Channel.EPOCH] += 1
+        channels[row, Channel.CONFIRM] = 0
+        channels[row, Channel.SEQ] = 0
+        channels[row, Channel.UNSURE] = KNOWN
+        channels[row, Channel.STRAYED] = 0
     elif role == SELECT:
-        channels[row, N_CONFIRM] = 1
-    elif role == CONSUME:
+        if channels[row, Channel.EPOCH] == 0 and batch.facts[frames[Frame.SLOT, i], Facts.GAPPED] == 0:
+            channels[row, Channel.UNSURE] = KNOWN  # the opening was before the capture; this is the first select
+        channels[row, Channel.CONFIRM] = 1
+    elif role in (PUBLISH, DELIVER, GET_OK, RETURN):
+        begin_content(of, frames, i, row, k, role, acknowledgement(of, row, role, batch.tags[i]))
+    elif role == CONNECTION:
+        content_fault(of, frames, i, CHANNEL_WRONG, 0)
+    elif role != PLAIN:
+        take_request(batch, of, i, row, role)
+    if frames[Frame.METHOD, i] == -1:  # not enough is left of it to say what it was
+        channels[row, Channel.STRAYED] |= STRAYED
+        if server == 0:
+            channels[row, Channel.UNSURE] = UNKNOWN
+
+
+@kernel
+def acknowledgement(of: Channels, row: int, role: int, tag: int) -> int:
+    """The no_ack of what a delivery, or the answer to a get, belongs to; -1 where it is not known."""
+    node = -1
+    if role == DELIVER:
+        node = consumer(of, row, tag)
+    elif role == GET_OK:
+        node = answered(of, row, Channel.GETS, 0)
+    flag: int = of.nodes[node, Node.VALUE] if node >= 0 else -1
+    return flag
+
+
+@kernel
+def take_request(batch: Batch, of: Channels, i: int, row: int, role: int) -> None:
+    """Remember consumers and gets, and whose the answers are."""
+    tag = batch.tags[i]
+    no_ack = -1
+    if batch.frames[Frame.MISSING, i] == 0:
+        no_ack = is_set(batch.no_acks, i)
+    if role == CONSUME:
         if no_ack < 0:  # nor is it known whether an answer will come
-            channels[row, N_STRAYED] |= STRAYED
-        add_consumer(channels, row, nodes, free_nodes, tag, no_ack)
-        if no_wait == 0:
-            push(channels, row, N_CONSUMES, nodes, free_nodes, tag, no_ack)
+            of.channels[row, Channel.STRAYED] |= STRAYED
+        add_consumer(of, row, tag, no_ack)
+        if is_set(batch.no_waits, i) == 0:
+            push(of, row, Channel.CONSUMES, tag, no_ack)
     elif role == CONSUME_OK:
-        node = answered(channels, row, N_CONSUMES, nodes, free_nodes, tag)
-        if node >= 0 and nodes[node, Z_KEY] == 0:
-            add_consumer(channels, row, nodes, free_nodes, tag, nodes[node, Z_VALUE])
+        node = answered(of, row, Channel.CONSUMES, tag)
+        if node >= 0 and of.nodes[node, Node.KEY] == 0:
+            add_consumer(of, row, tag, of.nodes[node, Node.VALUE])
     elif role == GET:
-        push(channels, row, N_GETS, nodes, free_nodes, 0, no_ack)
+        push(of, row, Channel.GETS, 0, no_ack)
     elif role == GET_EMPTY:
-        answered(channels, row, N_GETS, nodes, free_nodes, 0)
+        answered(of, row, Channel.GETS, 0)
 
 
 @kernel
@@ -145,191 +242,74 @@ def is_set(bits: Array, i: int) -> int:
 
 
 @kernel
-def assemble(
-    frames: Array, count: int, spans: Array, span_count: int, data: Array, conn: Array, roles: Array, tags: Array,
-    no_acks: Array, no_waits: Array,
-    channels: Array, contents: Array, lanes: Array, waiting: Array, table: Array, first: Array, free_channels: Array,
-    nodes: Array, free_nodes: Array, messages: Array, hashes: Array, faults: Array, kept: Array, control: Array,
-    keep: int,
-) -> None:  # fmt: skip
-    """Take frames and spans from the cursor on until they end or the room for results does.
-
-    It also ends where too much is held of contents under way; see `give_up`.
-
-    `tags`: per frame the hash of its consumer tag (0: none or empty); `no_acks`, `no_waits`: bitmaps of two arguments.
-    Fills R_EPOCH of the frames.
-    """
-    i = control[Q_FRAME]
-    s = control[Q_SPAN]
-    row = -1
-    while i < count or s < span_count:
-        if (
-            control[Q_MESSAGES] + 3 > messages.shape[1]
-            or control[Q_FAULTS] + 5 > faults.shape[1]
-            or control[Q_KEPT] + 2 > kept.shape[1]
-            or (free_channels[0] == 0 and control[Q_FULL] == 0)
-            or control[Q_HELD] > limits.CONTENTS
-        ):
-            break
-        if s < span_count and (i >= count or spans[X_BEFORE, s] <= i):
-            if spans[X_OFFSET, s] == LOST_WAY:
-                server = 0 if spans[X_SIDE, s] == conn[spans[X_SLOT, s], C_CLIENT] else 1
-                desynchronise(spans[X_SLOT, s], server, spans[X_LENGTH, s], conn, channels, contents, first)
-                s += 1
-                continue
-            row = channel_row(
-                spans[X_SLOT, s], spans[X_CHANNEL, s], 0, channels, contents, lanes, table, first, free_channels,
-                control,
-            )  # fmt: skip
-            if row >= 0:
-                side = spans[X_SIDE, s]
-                k = 2 * row + (0 if side == conn[spans[X_SLOT, s], C_CLIENT] else 1)
-                dropped = body_octets(
-                    contents, lanes, waiting, kept, control, k, data, spans[X_OFFSET, s], spans[X_LENGTH, s], keep
-                )  # fmt: skip
-                if dropped > 0:
-                    unfinished_fault(faults, control, channels, row, contents, k, side, LIMIT, dropped)
-            s += 1
-            continue
-        slot = frames[R_SLOT, i]
-        kind = frames[R_TYPE, i]
-        number = frames[R_CHANNEL, i]
-        method = frames[R_METHOD, i]
-        role = PLAIN
-        if method >= 0:
-            role = roles[method]
-        epoch = 0
-        wrong = NONE
-        value = 0
-        is_over = False
-        side = frames[R_SIDE, i]
-        server = 0 if side == conn[slot, C_CLIENT] else 1
-        k = 0
-        if kind == PROTOCOL_HEADER or number == 0:
-            if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION)):
-                wrong = CHANNEL_WRONG
-            number = 0
-        # Frames of one channel mostly follow each other.
-        elif row < 0 or channels[row, N_SLOT] != slot or channels[row, N_CHANNEL] != number:
-            row = channel_row(slot, number, 1, channels, contents, lanes, table, first, free_channels, control)
-            if row < 0:
-                wrong = LIMIT
-                number = 0
-        if number != 0:
-            k = 2 * row + server
-            if kind == METHOD:
-                wrong = CHANNEL_WRONG if role == CONNECTION else NONE
-                opens = role == OPEN and server == 0
-                for other in range(2 * row if opens else k, 2 * row + 2 if opens else k + 1):
-                    if contents[other, B_STATE] != 0:
-                        broken = ABANDONED if opens else INTERRUPTED
-                        content_fault(faults, control, frames, i, broken, contents[other, B_FIRST_NO])
-                        sender = side if other == k else 1 - side
-                        finish_message(
-                            channels, row, contents, other, sender, lanes, waiting, hashes, messages, control
-                        )
-                if opens:
-                    clear(channels, row, nodes, free_nodes)
-                    channels[row, N_EPOCH] += 1
-                    channels[row, N_CONFIRM] = 0
-                    channels[row, N_SEQ] = 0
-                    channels[row, N_UNSURE] = KNOWN
-                    channels[row, N_STRAYED] = 0
-                if role == SELECT and channels[row, N_EPOCH] == 0 and conn[slot, C_GAPPED] == 0:
-                    channels[row, N_UNSURE] = KNOWN  # the opening was before the capture; this is the first select
-                if method == -1:  # not enough is left of it to say what it was
-                    channels[row, N_STRAYED] |= STRAYED
-                    if server == 0:
-                        channels[row, N_UNSURE] = UNKNOWN
-                no_ack = 0
-                if role in (CONSUME, GET):
-                    no_ack = is_set(no_acks, i) if frames[R_MISSING, i] == 0 else -1
-                take_method(
-                    frames, i, role, tags[i], no_ack, is_set(no_waits, i), channels, row, contents, lanes, nodes,
-                    free_nodes, control, server, keep,
-                )  # fmt: skip
-            elif kind == HEADER:
-                if contents[k, B_STATE] != 1 or contents[k, B_LOST] != 0 or frames[R_LENGTH, i] < 12:
-                    wrong = UNEXPECTED
-                    value = kind
-                    is_over = contents[k, B_STATE] != 0
-                else:
-                    touch(frames, i, contents, k)
-                    offset = frames[R_OFFSET, i]
-                    contents[k, B_STATE] = 2
-                    contents[k, B_HEADER_OFFSET] = offset
-                    contents[k, B_HEADER_LENGTH] = frames[R_LENGTH, i]
-                    contents[k, B_HEADER_MISSING] = frames[R_MISSING, i]
-                    control[Q_HELD] += frames[R_LENGTH, i]
-                    high = u32(data, offset + 4)
-                    if high < 1 << 30:
-                        contents[k, B_SIZE] = (high << 32) | u32(data, offset + 8)
-                    else:
-                        contents[k, B_SIZE] = HUGE
-                        wrong = TOO_LARGE
-                        value = HUGE
-                    is_over = contents[k, B_SIZE] == 0
-            elif kind == BODY:
-                if contents[k, B_STATE] != 2 or contents[k, B_LOST] != 0:
-                    if contents[k, B_LOST] != NOT_TAKEN:
-                        wrong = UNEXPECTED
-                        value = kind
-                    is_over = contents[k, B_STATE] != 0 and contents[k, B_LOST] != 0
-                else:
-                    touch(frames, i, contents, k)
-                    if frames[R_OFFSET, i] >= 0:
-                        dropped = body_octets(
-                            contents, lanes, waiting, kept, control, k, data, frames[R_OFFSET, i], frames[R_LENGTH, i],
-                            keep,
-                        )  # fmt: skip
-                        if dropped > 0:
-                            unfinished_fault(faults, control, channels, row, contents, k, side, LIMIT, dropped)
-                    if contents[k, B_OVER] > 0:
-                        wrong = BODY_TOO_LARGE
-                        value = contents[k, B_OVER]
-                    is_over = contents[k, B_GOT] >= contents[k, B_SIZE]
-            epoch = channels[row, N_EPOCH]
-        if wrong != NONE:
-            content_fault(faults, control, frames, i, wrong, value)
-        if is_over:
-            finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-        frames[R_EPOCH, i] = epoch
-        i += 1
-    control[Q_FRAME] = i
-    control[Q_SPAN] = s
+def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
+    """Take the header of a content."""
+    frames, contents = batch.frames, of.contents
+    side, length = frames[Frame.SIDE, i], frames[Frame.LENGTH, i]
+    if contents[k, Content.STATE] != 1 or contents[k, Content.LOST] != 0 or length < 12:
+        content_fault(of, frames, i, UNEXPECTED, HEADER)
+        if contents[k, Content.STATE] != 0:
+            finish_message(of, row, k, side)
+        return
+    touch(frames, i, contents, k)
+    offset = frames[Frame.OFFSET, i]
+    contents[k, Content.STATE] = 2
+    contents[k, Content.HEADER_OFFSET] = offset
+    contents[k, Content.HEADER_LENGTH] = length
+    contents[k, Content.HEADER_MISSING] = frames[Frame.MISSING, i]
+    of.assembly[Assembly.HELD] += length
+    high = be32(batch.data, offset + 4)
+    if high < 1 << 30:
+        contents[k, Content.SIZE] = (high << 32) | be32(batch.data, offset + 8)
+    else:
+        contents[k, Content.SIZE] = HUGE
+        content_fault(of, frames, i, TOO_LARGE, HUGE)
+    if contents[k, Content.SIZE] == 0:
+        finish_message(of, row, k, side)
 
 
 @kernel
-def end_channels(
-    slots: Array, begin: int, conn: Array, channels: Array, contents: Array, lanes: Array, waiting: Array, table: Array,
-    first: Array, free_channels: Array, nodes: Array, free_nodes: Array, messages: Array, hashes: Array, faults: Array,
-    control: Array,
-) -> int:  # fmt: skip
+def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
+    """Take a body frame of a content."""
+    frames, contents = batch.frames, of.contents
+    side = frames[Frame.SIDE, i]
+    if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
+        if contents[k, Content.LOST] != NOT_TAKEN:
+            content_fault(of, frames, i, UNEXPECTED, BODY)
+        if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
+            finish_message(of, row, k, side)
+        return
+    touch(frames, i, contents, k)
+    if frames[Frame.OFFSET, i] >= 0:
+        dropped = add_body(of, k, batch.data, frames[Frame.OFFSET, i], frames[Frame.LENGTH, i])
+        if dropped > 0:
+            unfinished_fault(of, row, k, side, LIMIT, dropped)
+    if contents[k, Content.OVER] > 0:
+        content_fault(of, frames, i, BODY_TOO_LARGE, contents[k, Content.OVER])
+    if contents[k, Content.GOT] >= contents[k, Content.SIZE]:
+        finish_message(of, row, k, side)
+
+
+@kernel
+def end_channels(of: Channels, facts: Array, slots: Array, begin: int) -> int:
     """Forget the channels of connections that are over; contents under way become partial messages and faults.
 
     Returns the index of the first slot not done for lack of room in `messages` or `faults`.
     """
+    assembly, contents = of.assembly, of.contents
     for i in range(begin, len(slots)):
         slot = slots[i]
-        while first[slot] >= 0:
-            if control[Q_MESSAGES] + 2 > messages.shape[1] or control[Q_FAULTS] + 2 > faults.shape[1]:
+        while of.first[slot] >= 0:
+            if (
+                assembly[Assembly.MESSAGES] + 2 > of.messages.shape[1]
+                or assembly[Assembly.FAULTS] + 2 > of.faults.shape[1]
+            ):
                 return i
-            row = first[slot]
+            row = of.first[slot]
             for k in range(2 * row, 2 * row + 2):
-                if contents[k, B_STATE] != 0:
-                    side = conn[slot, C_CLIENT] if k & 1 == 0 else 1 - conn[slot, C_CLIENT]
-                    unfinished_fault(
-                        faults, control, channels, row, contents, k, side, ABANDONED, contents[k, B_FIRST_NO]
-                    )  # fmt: skip
-                    finish_message(channels, row, contents, k, side, lanes, waiting, hashes, messages, control)
-            clear(channels, row, nodes, free_nodes)
-            mask = len(table) - 1
-            place = mix(mix(7, slot), channels[row, N_CHANNEL]) & mask
-            while table[place] != row + 1:
-                place = (place + 1) & mask
-            table[place] = -1
-            control[Q_TOMBSTONES] += 1
-            first[slot] = channels[row, N_NEXT]
-            channels[row, N_USED] = 0
-            give_row(free_channels, row)
+                if contents[k, Content.STATE] != 0:
+                    side = facts[slot, Facts.CLIENT] if k & 1 == 0 else 1 - facts[slot, Facts.CLIENT]
+                    unfinished_fault(of, row, k, side, ABANDONED, contents[k, Content.FIRST_NUMBER])
+                    finish_message(of, row, k, side)
+            end_channel(of, row)
     return len(slots)

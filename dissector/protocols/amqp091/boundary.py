@@ -2,17 +2,15 @@
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.protocols.amqp091.layout import (
-    A_BODY,
-    A_CHANNEL,
-    A_PASSED,
     BODY,
     BY_CLIENT,
     BY_SERVER,
     CARRIES_CONTENT,
     FRAME_END,
-    HEAD_OCTETS,
+    HEAD_BYTES,
     HEADER,
     HEARTBEAT,
     METHOD,
@@ -22,15 +20,9 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     method_index,
     method_table,
 )
-from amqpscope.dissector.protocols.framing import (
-    W_LARGEST,
-    W_LOST,
-    W_REST,
-    u16,
-    u32,
-)
+from amqpscope.dissector.protocols.amqp091.state import Announced, Own
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.resync import T_CHANNEL, T_EXPECT, T_REST, T_SENDER, Own
+from amqpscope.dissector.protocols.state import Direction, Trial, Walk
 
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
@@ -42,7 +34,7 @@ HIDES_NONE = 29
 """In a gap that is shorter, and no content under way, no body can begin: there is no room for header and head."""
 ANY_HEADER, ANY_BODY, NO_CONTENT, ANYTHING = range(4)
 """What may follow on a channel."""
-HEADER_OCTETS = 14
+HEADER_BYTES = 14
 """A content header without properties: class, weight, body size, property flags."""
 
 
@@ -50,8 +42,8 @@ HEADER_OCTETS = 14
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
     """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes must be there."""
     kind = i64(data[p])
-    channel = u16(data, p + 1)
-    size = u32(data, p + 3)
+    channel = be16(data, p + 1)
+    size = be32(data, p + 3)
     if kind not in (METHOD, HEADER, BODY, HEARTBEAT) or size > limits.RESYNC:
         return -1
     if kind == HEARTBEAT and (size != 0 or channel != 0):
@@ -59,10 +51,10 @@ def plausible(data: Array, p: int, end: int, methods: Array) -> int:
     if kind in (HEADER, BODY) and channel == 0:
         return -1
     if kind == METHOD and (
-        size < 4 or (end - p >= 11 and method_index(methods, u16(data, p + 7), u16(data, p + 9)) < 0)
+        size < 4 or (end - p >= 11 and method_index(methods, be16(data, p + 7), be16(data, p + 9)) < 0)
     ):
         return -1
-    if kind == HEADER and (size < HEADER_OCTETS or (end - p >= 11 and u16(data, p + 9) != 0)):
+    if kind == HEADER and (size < HEADER_BYTES or (end - p >= 11 and be16(data, p + 9) != 0)):
         return -1
     if p + 7 + size < end and data[p + 7 + size] != FRAME_END:
         return -1
@@ -76,7 +68,7 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     Beside what a frame looks like, it must be of its sender, and in its place on its channel; of the channels only the
     one used last is remembered.
     """
-    _, methods, traits, _ = own
+    methods, traits = own.methods, own.traits
     if end - p < 7:
         return 0 if data[p] in (METHOD, HEADER, BODY, HEARTBEAT) else -1
     octets: int = plausible(data, p, end, methods)
@@ -84,39 +76,39 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
         return -1
     kind = data[p]
     if kind != HEARTBEAT:
-        channel = u16(data, p + 1)
-        expect = trial[T_EXPECT] if trial[T_CHANNEL] == channel else ANYTHING
-        trial[T_CHANNEL] = channel
+        channel = be16(data, p + 1)
+        expect = trial[Trial.EXPECT] if trial[Trial.CHANNEL] == channel else ANYTHING
+        trial[Trial.CHANNEL] = channel
         if kind == METHOD:
             if expect in (ANY_HEADER, ANY_BODY):
                 return -1
-            trial[T_EXPECT] = ANYTHING
+            trial[Trial.EXPECT] = ANYTHING
             if end - p >= 11:
-                trait = traits[method_index(methods, u16(data, p + 7), u16(data, p + 9))]
-                if (trait & OF_CONNECTION != 0) != (channel == 0) or trait & trial[T_SENDER] == 0:
+                trait = traits[method_index(methods, be16(data, p + 7), be16(data, p + 9))]
+                if (trait & OF_CONNECTION != 0) != (channel == 0) or trait & trial[Trial.SENDER] == 0:
                     return -1
-                trial[T_EXPECT] = ANY_HEADER if trait & CARRIES_CONTENT != 0 else NO_CONTENT
-                trial[T_REST] = u16(data, p + 7)
+                trial[Trial.EXPECT] = ANY_HEADER if trait & CARRIES_CONTENT != 0 else NO_CONTENT
+                trial[Trial.REST] = be16(data, p + 7)
         elif kind == HEADER:
             if expect in (ANY_BODY, NO_CONTENT):
                 return -1
-            trial[T_EXPECT] = ANYTHING
+            trial[Trial.EXPECT] = ANYTHING
             if end - p >= 7 + 12:
-                high = u32(data, p + 11)
-                if high >= 1 << 16 or (expect == ANY_HEADER and u16(data, p + 7) != trial[T_REST]):
+                high = be32(data, p + 11)
+                if high >= 1 << 16 or (expect == ANY_HEADER and be16(data, p + 7) != trial[Trial.REST]):
                     return -1
-                trial[T_REST] = high << 32 | u32(data, p + 15)
-                trial[T_EXPECT] = ANY_BODY if trial[T_REST] > 0 else NO_CONTENT
+                trial[Trial.REST] = high << 32 | be32(data, p + 15)
+                trial[Trial.EXPECT] = ANY_BODY if trial[Trial.REST] > 0 else NO_CONTENT
         else:
             if expect in (ANY_HEADER, NO_CONTENT):
                 return -1
             if expect == ANY_BODY:
-                trial[T_REST] -= octets - OVERHEAD
-                if trial[T_REST] < 0:
+                trial[Trial.REST] -= octets - OVERHEAD
+                if trial[Trial.REST] < 0:
                     return -1
-                trial[T_EXPECT] = ANY_BODY if trial[T_REST] > 0 else NO_CONTENT
+                trial[Trial.EXPECT] = ANY_BODY if trial[Trial.REST] > 0 else NO_CONTENT
             else:
-                trial[T_EXPECT] = ANYTHING
+                trial[Trial.EXPECT] = ANYTHING
     return octets if p + octets <= end else 0
 
 
@@ -129,13 +121,13 @@ def may_begin(data: Array, p: int) -> bool:
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
     """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
-    _, methods, traits, _ = own
+    methods, traits = own.methods, own.traits
     while end - p >= 11:
         octets = plausible(data, p, end, methods)
         if octets < 0:
             break
         if data[p] == METHOD:
-            who: int = traits[method_index(methods, u16(data, p + 7), u16(data, p + 9))] & (BY_CLIENT | BY_SERVER)
+            who: int = traits[method_index(methods, be16(data, p + 7), be16(data, p + 9))] & (BY_CLIENT | BY_SERVER)
             if who in (BY_CLIENT, BY_SERVER):
                 return who
         p += octets
@@ -143,25 +135,25 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
+def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
     """Where the body frame ends whose head was lost, when its content's rest is known.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
     -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
     """
-    directions = own[3]
-    lost = walk[row, W_LOST]
-    rest = walk[row, W_REST]
+    directions, announced, data = walk.directions, own.announced, walk.data
+    lost = directions[row, Direction.LOST]
+    rest = directions[row, Direction.REST]
     if lost < 0 or rest <= 0 or rest > 1 << 40:
         return -1
     sure = False
     behind = False
     for choice in range(5):
-        size = directions[row, A_BODY]
+        size = announced[row, Announced.BODY]
         if choice == 1:
             size = rest
         elif choice == 2:
-            size = walk[row, W_LARGEST] - OVERHEAD
+            size = directions[row, Direction.LARGEST] - OVERHEAD
         elif choice == 3:
             size = USUAL - OVERHEAD
         elif choice == 4:
@@ -182,16 +174,16 @@ def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row
         if place > 0 and data[at - 1] != FRAME_END:
             continue
         if passed < rest:
-            right = data[at] == BODY and u16(data, at + 1) == directions[row, A_CHANNEL]
-            if right and u32(data, at + 3) == min(size, rest - passed):
-                walk[row, W_REST] = rest - passed
-                directions[row, A_PASSED] = passed
+            right = data[at] == BODY and be16(data, at + 1) == announced[row, Announced.CHANNEL]
+            if right and be32(data, at + 3) == min(size, rest - passed):
+                directions[row, Direction.REST] = rest - passed
+                announced[row, Announced.PASSED] = passed
                 return place
             continue
-        trial[T_CHANNEL] = -1
-        if next_frame(data, at, base + n, trial, own) >= 0:
-            walk[row, W_REST] = 0
-            directions[row, A_PASSED] = rest
+        walk.trial[Trial.CHANNEL] = -1
+        if next_frame(data, at, base + n, walk.trial, own) >= 0:
+            directions[row, Direction.REST] = 0
+            announced[row, Announced.PASSED] = rest
             return place
     if sure:
         return -3
@@ -253,7 +245,7 @@ class Amqp091Recogniser:
         if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
             return True, -1
         at = due - position + begin if due >= 0 else -1
-        if at > end - HEAD_OCTETS:
+        if at > end - HEAD_BYTES:
             return False, due
         if at >= begin and call(frame_follows, self.compiled, data, begin, at, end, self.methods):
             return True, -1

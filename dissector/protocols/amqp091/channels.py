@@ -9,164 +9,178 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.kernels.pool import give_row, take_row
-from amqpscope.dissector.protocols.amqp091.layout import (
-    B_WIDTH,
+from amqpscope.dissector.protocols.amqp091.state import (
     BEGUN,
-    N_CHANNEL,
-    N_CONSUMERS,
-    N_CONSUMES,
-    N_CONSUMES_END,
-    N_GETS,
-    N_GETS_END,
-    N_NEXT,
-    N_SLOT,
-    N_STRAYED,
-    N_UNSURE,
-    N_USED,
-    N_WIDTH,
-    Q_TOMBSTONES,
     STRAYED,
     UNKNOWN,
-    Z_KEY,
-    Z_NEXT,
-    Z_VALUE,
+    Assembly,
+    Channel,
+    Channels,
+    Content,
+    Node,
 )
 
 
 @kernel
-def channel_row(
-    slot: int, number: int, make: int, channels: Array, contents: Array, lanes: Array, table: Array, first: Array,
-    free: Array, control: Array,
-) -> int:  # fmt: skip
+def channel_row(of: Channels, slot: int, number: int, make: int) -> int:
     """The row of this channel, made when it must be; -1 when there is none (or no room)."""
+    table, channels = of.table, of.channels
     mask = len(table) - 1
     place = mix(mix(7, slot), number) & mask
     spare = -1
     while table[place] != 0:
         if table[place] > 0:
-            row = table[place] - 1
-            if channels[row, N_SLOT] == slot and channels[row, N_CHANNEL] == number:
+            row: int = table[place] - 1
+            if channels[row, Channel.SLOT] == slot and channels[row, Channel.CHANNEL] == number:
                 return row
         elif spare < 0:
             spare = place
         place = (place + 1) & mask
-    if make == 0 or free[0] == 0:
+    if make == 0 or of.free[0] == 0:
         return -1
     if spare >= 0:
         place = spare
-        control[Q_TOMBSTONES] -= 1
-    row = take_row(free)
-    table[place] = row + 1
-    for column in range(N_WIDTH):
+        of.assembly[Assembly.TOMBSTONES] -= 1
+    return begin_channel(of, slot, number, place)
+
+
+@kernel
+def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
+    """A row for a channel, at this place of the hash table."""
+    channels, contents, first = of.channels, of.contents, of.first
+    row = take_row(of.free)
+    of.table[place] = row + 1
+    for column in range(Channel.WIDTH):
         channels[row, column] = 0
-    channels[row, N_USED] = 1
-    channels[row, N_SLOT] = slot
-    channels[row, N_CHANNEL] = number
-    channels[row, N_NEXT] = first[slot]
-    channels[row, N_UNSURE] = UNKNOWN
-    channels[row, N_STRAYED] = BEGUN
-    first[slot] = row
-    channels[row, N_CONSUMERS] = -1
-    channels[row, N_CONSUMES] = -1
-    channels[row, N_CONSUMES_END] = -1
-    channels[row, N_GETS] = -1
-    channels[row, N_GETS_END] = -1
+    channels[row, Channel.USED] = 1
+    channels[row, Channel.SLOT] = slot
+    channels[row, Channel.CHANNEL] = number
+    channels[row, Channel.NEXT] = first[slot]
+    channels[row, Channel.UNSURE] = UNKNOWN
+    channels[row, Channel.STRAYED] = BEGUN
+    channels[row, Channel.CONSUMERS] = -1
+    channels[row, Channel.CONSUMES] = -1
+    channels[row, Channel.CONSUMES_END] = -1
+    channels[row, Channel.GETS] = -1
+    channels[row, Channel.GETS_END] = -1
     for k in range(2 * row, 2 * row + 2):
-        for column in range(B_WIDTH):
+        for column in range(Content.WIDTH):
             contents[k, column] = 0
+    first[slot] = row
     return row
 
 
 @kernel
-def push(channels: Array, row: int, head: int, nodes: Array, free: Array, key: int, value: int) -> None:
+def end_channel(of: Channels, row: int) -> None:
+    """Forget a channel, the first one of its connection."""
+    channels, table = of.channels, of.table
+    clear(of, row)
+    mask = len(table) - 1
+    slot = channels[row, Channel.SLOT]
+    place = mix(mix(7, slot), channels[row, Channel.CHANNEL]) & mask
+    while table[place] != row + 1:
+        place = (place + 1) & mask
+    table[place] = -1
+    of.assembly[Assembly.TOMBSTONES] += 1
+    of.first[slot] = channels[row, Channel.NEXT]
+    channels[row, Channel.USED] = 0
+    give_row(of.free, row)
+
+
+@kernel
+def push(of: Channels, row: int, head: int, key: int, value: int) -> None:
     """Append a request to the list with columns head and head + 1; without room answers have none any more."""
-    channels[row, N_STRAYED] &= ~BEGUN
-    if free[0] == 0:
-        channels[row, N_STRAYED] |= STRAYED
+    channels, nodes = of.channels, of.nodes
+    channels[row, Channel.STRAYED] &= ~BEGUN
+    if of.free_nodes[0] == 0:
+        channels[row, Channel.STRAYED] |= STRAYED
         return
-    node = take_row(free)
-    nodes[node, Z_NEXT] = -1
-    nodes[node, Z_KEY] = key
-    nodes[node, Z_VALUE] = value
+    node = take_row(of.free_nodes)
+    nodes[node, Node.NEXT] = -1
+    nodes[node, Node.KEY] = key
+    nodes[node, Node.VALUE] = value
     if channels[row, head] < 0:
         channels[row, head] = node
     else:
-        nodes[channels[row, head + 1], Z_NEXT] = node
+        nodes[channels[row, head + 1], Node.NEXT] = node
     channels[row, head + 1] = node
 
 
 @kernel
-def shift(channels: Array, row: int, head: int, nodes: Array, free: Array) -> int:
+def shift(of: Channels, row: int, head: int) -> int:
     """Take the first node of a list (given back at once: its values stay until the next push), or -1."""
-    node = channels[row, head]
+    node: int = of.channels[row, head]
     if node >= 0:
-        channels[row, head] = nodes[node, Z_NEXT]
-        give_row(free, node)
+        of.channels[row, head] = of.nodes[node, Node.NEXT]
+        give_row(of.free_nodes, node)
     return node
 
 
 @kernel
-def answered(channels: Array, row: int, head: int, nodes: Array, free: Array, key: int) -> int:
+def answered(of: Channels, row: int, head: int, key: int) -> int:
     """Take the request that an answer with this key (0: none) belongs to, by order; -1 when that is not known.
 
     An answer too many is to a request in front of the capture as long as none was seen; behind one it tells that the
     client does not wait for answers, and so does one with the key of another request: then order tells nothing.
     """
-    node = shift(channels, row, head, nodes, free)
+    channels, nodes = of.channels, of.nodes
+    node = shift(of, row, head)
     if node < 0:
-        if channels[row, N_STRAYED] != BEGUN:
-            channels[row, N_STRAYED] |= STRAYED
-    elif key != 0 and nodes[node, Z_KEY] != 0 and nodes[node, Z_KEY] != key:
-        channels[row, N_STRAYED] |= STRAYED
-    return node if channels[row, N_STRAYED] in (0, BEGUN) else -1
+        if channels[row, Channel.STRAYED] != BEGUN:
+            channels[row, Channel.STRAYED] |= STRAYED
+    elif key != 0 and nodes[node, Node.KEY] != 0 and nodes[node, Node.KEY] != key:
+        channels[row, Channel.STRAYED] |= STRAYED
+    return node if channels[row, Channel.STRAYED] in (0, BEGUN) else -1
 
 
 @kernel
-def clear(channels: Array, row: int, nodes: Array, free: Array) -> None:
+def clear(of: Channels, row: int) -> None:
     """Empty the lists of a channel."""
-    while shift(channels, row, N_CONSUMERS, nodes, free) >= 0:
+    while shift(of, row, Channel.CONSUMERS) >= 0:
         pass
-    while shift(channels, row, N_CONSUMES, nodes, free) >= 0:
+    while shift(of, row, Channel.CONSUMES) >= 0:
         pass
-    while shift(channels, row, N_GETS, nodes, free) >= 0:
+    while shift(of, row, Channel.GETS) >= 0:
         pass
 
 
 @kernel
-def consumer(channels: Array, row: int, nodes: Array, key: int) -> int:
+def consumer(of: Channels, row: int, key: int) -> int:
     """The node of a consumer, moved to the front of the list; -1 when it is not there, or the key is none (0)."""
     if key == 0:
         return -1
+    channels, nodes = of.channels, of.nodes
     before = -1
-    node = channels[row, N_CONSUMERS]
+    node: int = channels[row, Channel.CONSUMERS]
     for _ in range(limits.CONSUMERS):
         if node < 0:
             break
-        if nodes[node, Z_KEY] == key:
+        if nodes[node, Node.KEY] == key:
             if before >= 0:
-                nodes[before, Z_NEXT] = nodes[node, Z_NEXT]
-                nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
-                channels[row, N_CONSUMERS] = node
+                nodes[before, Node.NEXT] = nodes[node, Node.NEXT]
+                nodes[node, Node.NEXT] = channels[row, Channel.CONSUMERS]
+                channels[row, Channel.CONSUMERS] = node
             return node
         before = node
-        node = nodes[node, Z_NEXT]
+        node = nodes[node, Node.NEXT]
     return -1
 
 
 @kernel
-def add_consumer(channels: Array, row: int, nodes: Array, free: Array, key: int, no_ack: int) -> None:
+def add_consumer(of: Channels, row: int, key: int, no_ack: int) -> None:
     """Remember whether a consumer acknowledges, where it has a key."""
     if key == 0:
         return
-    node = consumer(channels, row, nodes, key)
+    channels, nodes = of.channels, of.nodes
+    node = consumer(of, row, key)
     if node < 0:
-        if free[0] == 0:
+        if of.free_nodes[0] == 0:
             return
-        node = take_row(free)
-        nodes[node, Z_NEXT] = channels[row, N_CONSUMERS]
-        nodes[node, Z_KEY] = key
-        channels[row, N_CONSUMERS] = node
-    nodes[node, Z_VALUE] = no_ack
+        node = take_row(of.free_nodes)
+        nodes[node, Node.NEXT] = channels[row, Channel.CONSUMERS]
+        nodes[node, Node.KEY] = key
+        channels[row, Channel.CONSUMERS] = node
+    nodes[node, Node.VALUE] = no_ack
 
 
 @kernel
@@ -174,8 +188,8 @@ def place_channels(channels: Array, table: Array) -> None:
     """Fill an empty hash table with the channels in use."""
     mask = len(table) - 1
     for row in range(channels.shape[0]):
-        if channels[row, N_USED]:
-            place = mix(mix(7, channels[row, N_SLOT]), channels[row, N_CHANNEL]) & mask
+        if channels[row, Channel.USED]:
+            place = mix(mix(7, channels[row, Channel.SLOT]), channels[row, Channel.CHANNEL]) & mask
             while table[place] != 0:
                 place = (place + 1) & mask
             table[place] = row + 1

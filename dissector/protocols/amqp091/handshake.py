@@ -13,6 +13,7 @@ from amqpscope.dissector.handshakes.logins import Logins
 from amqpscope.dissector.handshakes.record import PacketRef
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.protocols.amqp091 import layout as ly
+from amqpscope.dissector.protocols.amqp091.state import Frame
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.spec.model import Protocol
 
@@ -54,25 +55,25 @@ class Amqp091Handshakes:
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[ly.R_SLOT], rows[ly.R_METHOD], self.is_telling, ~self.is_telling)
+        return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, ~self.is_telling)
 
     def take(self, frames: Ints, fields: Decoded, data: Octets) -> None:
         """Read the frames that tell of their connection, and note who is in use.
 
         Args:
-            frames: (ly.R_HEIGHT, n).
+            frames: (Frame, n).
             fields: their methods' arguments.
             data: has the bytes of both.
         """
         index = self.telling(frames)
         rows = frames[:, index]
-        introduces = self.introduces[rows[ly.R_METHOD]]
-        self.accounting.add(rows[ly.R_SLOT][introduces], rows[ly.R_LENGTH][introduces])
-        self.used.note(rows[ly.R_SLOT][~self.is_telling[rows[ly.R_METHOD]]])
+        introduces = self.introduces[rows[Frame.METHOD]]
+        self.accounting.add(rows[Frame.SLOT][introduces], rows[Frame.LENGTH][introduces])
+        self.used.note(rows[Frame.SLOT][~self.is_telling[rows[Frame.METHOD]]])
         said = self._said(rows, index, fields, data)
         users = self._users(rows, said, data)
-        wheres = map(PacketRef, *rows[(ly.R_TS, ly.R_PACKET, ly.R_CAPTURE), :].tolist())
-        senders = rows[(ly.R_SLOT, ly.R_SIDE, ly.R_CHANNEL), :].tolist()
+        wheres = map(PacketRef, *rows[(Frame.TS, Frame.PACKET, Frame.CAPTURE), :].tolist())
+        senders = rows[(Frame.SLOT, Frame.SIDE, Frame.CHANNEL), :].tolist()
         for n, (slot, side, channel, at, arguments) in enumerate(zip(*senders, wheres, said, strict=True)):
             record = self.record(slot)
             if arguments is None:
@@ -94,12 +95,12 @@ class Amqp091Handshakes:
 
     def _said(self, rows: Ints, index: Ints, fields: Decoded, data: Octets) -> list[_Arguments | None]:
         """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
-        methods = rows[ly.R_METHOD]
+        methods = rows[Frame.METHOD]
         said: list[_Arguments | None] = [None] * len(index)
         is_new = self.is_telling[methods]
-        same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[ly.R_MISSING] == 0))
-        begins, octets = rows[ly.R_OFFSET, same], data.data
-        ends = begins + rows[ly.R_LENGTH, same]
+        same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[Frame.MISSING] == 0))
+        begins, octets = rows[Frame.OFFSET, same], data.data
+        ends = begins + rows[Frame.LENGTH, same]
         keys = {}
         for n, begin, end in zip(same.tolist(), begins.tolist(), ends.tolist(), strict=True):
             key = bytes(octets[begin:end])
@@ -127,11 +128,11 @@ class Amqp091Handshakes:
 
     def _users(self, rows: Ints, said: list[_Arguments | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
         """Of each start-ok the user's name, and whether parts of the frame are missing."""
-        mine = np.flatnonzero(rows[ly.R_METHOD] == self.logins.method)
+        mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
         if not len(mine):
             return {}
         mechanisms = [arguments.said["mechanism"] for n in mine.tolist() if (arguments := said[n])]
-        offset, length = rows[ly.R_OFFSET, mine] + ly.IDS_OCTETS, rows[ly.R_LENGTH, mine] - ly.IDS_OCTETS
+        offset, length = rows[Frame.OFFSET, mine] + ly.IDS_BYTES, rows[Frame.LENGTH, mine] - ly.IDS_BYTES
         users = self.logins.users(mechanisms, offset, length, data)
-        missing = (rows[ly.R_MISSING, mine] > 0).tolist()
+        missing = (rows[Frame.MISSING, mine] > 0).tolist()
         return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

@@ -15,28 +15,44 @@ from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.kernels.pool import Pool, grown
+from amqpscope.dissector.kernels.pool import APART, Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
 from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
 from amqpscope.dissector.protocols.amqp091.rows import Messages, RowMaker
-from amqpscope.dissector.protocols.framing import Y_HEIGHT
+from amqpscope.dissector.protocols.amqp091.state import (
+    FAULTS,
+    Announced,
+    Assembly,
+    Batch,
+    Channel,
+    Channels,
+    Content,
+    Frame,
+    Kept,
+    Message,
+    Node,
+    Own,
+    Span,
+)
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
+from amqpscope.dissector.protocols.state import Fault
 
 
 class Amqp091(FramedStage):
     """The walk and the contents of all connections that speak AMQP 0-9-1."""
 
     def __init__(self, context: Context) -> None:
+        room = 65_536 if context.compiled else 2_048
         super().__init__(
-            context, frames.walk_pieces, ly.R_HEIGHT, ly.A_WIDTH, ly.FAULTS, (ly.HEAD_OCTETS, ly.FRAME_END_OCTETS)
-        )
+            context, frames.walk_chunks, Frame.room(room + APART), Span.room(room + APART), FAULTS,
+            (ly.HEAD_BYTES, ly.FRAME_END_BYTES),
+        )  # fmt: skip
         protocol = context.specification(ly.NAME)
-        self.keep = int(context.bodies == "full")
         self.roles = ly.role_table([m.full_name for m in protocol.methods])
         self.all_arguments = Plan.of_methods(protocol)
         self.bodies: dict[int, list[bytes]] = {}
@@ -45,22 +61,23 @@ class Amqp091(FramedStage):
         self.only_handshakes = context.handshakes
         self.rows = RowMaker(protocol, context)
 
-        room = self.room
-        self.spans = np.empty((ly.X_HEIGHT, room), np.int64)
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
-        self.control = np.zeros(ly.Q_WIDTH, np.int64)
+        self.announced = Announced.make(0)
+        room += APART
+        self.assembly = Assembly.make(1)[0]
+        self.assembly[Assembly.KEEP] = context.bodies == "full"
         self.first = np.zeros(0, np.int64)
-        self.messages = np.empty((ly.G_HEIGHT, room), np.int64)
+        self.messages = Message.room(room)
         self.hashes = np.empty(room, np.uint64)
-        self.content_faults = np.empty((Y_HEIGHT, room), np.int64)
-        self.kept = np.empty((ly.E_HEIGHT, room), np.int64)
-        self.channels = Pool(ly.N_WIDTH, 0)
-        self.contents = np.zeros((0, ly.B_WIDTH), np.int64)
+        self.content_faults = Fault.room(room)
+        self.kept = Kept.room(room)
+        self.channels = Pool(Channel.WIDTH, 0)
+        self.contents = Content.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
         self._grow_channels(64)
-        self.nodes = Pool(ly.Z_WIDTH, min(2 * room, limits.PENDING))
+        self.nodes = Pool(Node.WIDTH, min(2 * room, limits.PENDING))
 
     # ---------------------------------------------------------------------------------------------- state
 
@@ -70,36 +87,46 @@ class Amqp091(FramedStage):
         most = len(self.contents)
         return [
             *super().ranges,
-            Ranges(self.contents, ly.B_STATE, ly.B_METHOD_OFFSET, ly.B_METHOD_LENGTH, most),
-            Ranges(self.contents, ly.B_STATE, ly.B_HEADER_OFFSET, ly.B_HEADER_LENGTH, most),
+            Ranges(self.contents, Content.STATE, Content.METHOD_OFFSET, Content.METHOD_LENGTH, most),
+            Ranges(self.contents, Content.STATE, Content.HEADER_OFFSET, Content.HEADER_LENGTH, most),
         ]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
         if len(self.first) < capacity:
             self.first = grown(self.first, capacity, -1)
+            self.announced = Announced.grown(self.announced, 2 * capacity)
+        Announced.clear(self.announced, 2 * slots)
+        Announced.clear(self.announced, 2 * slots + 1)
         super().begin(slots, states, capacity)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
-        self.contents = grown(self.contents, 2 * capacity)
+        self.contents = Content.grown(self.contents, 2 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
         self._rebuild(4 * capacity)
 
     def _rebuild(self, size: int) -> None:
         self.table = np.zeros(size, np.int64)
-        self.control[ly.Q_TOMBSTONES] = 0
+        self.assembly[Assembly.TOMBSTONES] = 0
         call(channels.place_channels, self.compiled, self.channels.rows, self.table)
 
     # ---------------------------------------------------------------------------------------------- stages
 
     @property
-    def own(self) -> tuple[Ints, ...]:
-        """Spans, the table of methods, that of their traits, and what is known of contents."""
-        return self.spans, self.methods, self.traits, self.directions
+    def own(self) -> Own:
+        """What the kernels of the framing have besides."""
+        return Own(self.methods, self.traits, self.announced)
 
-    def take(self, n: int, spans: int, buffer: Buffer, conn: Ints) -> Iterator[Made | Faults]:
+    def _channels(self) -> Channels:
+        return Channels(
+            self.channels.rows, self.channels.free, self.contents, self.lanes, self.waiting, self.table, self.first,
+            self.nodes.rows, self.nodes.free, self.messages, self.hashes, self.content_faults, self.kept,
+            self.assembly,
+        )  # fmt: skip
+
+    def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
         """Make rows of these frames, put contents together, and read what tells of connections."""
         rows = self.frames[:, :n]
         if self.only_handshakes:
@@ -110,61 +137,58 @@ class Amqp091(FramedStage):
         fields = self._fields(rows, buffer.data)
         tags = self._tags(fields.columns["consumer_tag"])
         no_ack, no_wait = (_flags(fields.columns[name]) for name in ("no_ack", "no_wait"))
-        q = self.control
-        q[ly.Q_FRAME] = q[ly.Q_SPAN] = 0
+        q = self.assembly
+        q[Assembly.FRAME] = q[Assembly.SPAN] = 0
+        q[Assembly.FRAMES], q[Assembly.SPANS] = n, spans
+        batch = Batch(buffer.data, facts, self.frames, self.aside, self.roles, tags, no_ack, no_wait)
         if self.nodes.left < n and len(self.nodes) < limits.PENDING:
             self.nodes.grow(min(2 * len(self.nodes), limits.PENDING))
         messages: list[Made | Faults] = []
-        while q[ly.Q_FRAME] < n or q[ly.Q_SPAN] < spans:
-            q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
-            call(
-                assembly.assemble, self.compiled, self.frames, n, self.spans, spans, buffer.data, conn,
-                self.roles, tags, no_ack, no_wait, self.channels.rows, self.contents, self.lanes, self.waiting,
-                self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free, self.messages,
-                self.hashes, self.content_faults, self.kept, q, self.keep,
-            )  # fmt: skip
-            if q[ly.Q_HELD] > limits.CONTENTS:
-                call(content.evict_contents, self.compiled, self.contents, self.frames, self.content_faults, q)
+        while q[Assembly.FRAME] < n or q[Assembly.SPAN] < spans:
+            q[Assembly.MESSAGES] = q[Assembly.FAULTS] = q[Assembly.KEPT] = 0
+            call(assembly.assemble, self.compiled, batch, self._channels())
+            if q[Assembly.HELD] > limits.CONTENTS:
+                call(content.evict_contents, self.compiled, self._channels(), self.frames)
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:
                     self._grow_channels(2 * len(self.channels))
                 else:
-                    q[ly.Q_FULL] = 1
+                    q[Assembly.FULL] = 1
         if n:
             self.handshakes.take(rows, fields, buffer.data)
             yield self.rows.frames(rows.copy(), fields)
         yield from messages
-        if q[ly.Q_TOMBSTONES] > len(self.table) // 4:
+        if q[Assembly.TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
     def _finished(self, data: Octets) -> Iterator[Made | Faults]:
-        q = self.control
-        if self.keep:
-            for body, offset, length in self.kept[:, : q[ly.Q_KEPT]].T.tolist():
+        q = self.assembly
+        if q[Assembly.KEEP]:
+            for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
                 if length < 0:
                     self.bodies.pop(body, None)
                 else:
                     self.bodies.setdefault(body, []).append(data[offset : offset + length].tobytes())
-        n = int(q[ly.Q_MESSAGES])
-        if q[ly.Q_FAULTS]:
-            yield self.faults(self.content_faults[:, : q[ly.Q_FAULTS]].copy())
+        n = int(q[Assembly.MESSAGES])
+        if q[Assembly.FAULTS]:
+            yield self.faults(self.content_faults[:, : q[Assembly.FAULTS]].copy())
         if n:
             rows = self.messages[:, :n].copy()
             bodies = None
-            if self.keep:
+            if q[Assembly.KEEP]:
                 bodies = []
-                for body, whole in zip(rows[ly.G_BODY].tolist(), rows[ly.G_HASH].tolist(), strict=True):
+                for body, whole in zip(rows[Message.BODY].tolist(), rows[Message.HASH].tolist(), strict=True):
                     octets = b"".join(self.bodies.pop(body, []))
                     bodies.append(octets if whole and body >= 0 else None)
             yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, bodies))
 
     def _fields(self, rows: Ints, data: Octets) -> Decoded:
         """The arguments of frames."""
-        cut = (rows[ly.R_MISSING] > 0).astype(np.uint8)
-        offset, length = rows[ly.R_OFFSET] + ly.IDS_OCTETS, rows[ly.R_LENGTH] - ly.IDS_OCTETS
-        fields = decode(self.all_arguments, data, offset, length, rows[ly.R_METHOD], cut, self.compiled)
-        hide(fields, self.has_secret[rows[ly.R_METHOD]], ("mechanism", "locale"))
+        cut = (rows[Frame.MISSING] > 0).astype(np.uint8)
+        offset, length = rows[Frame.OFFSET] + ly.IDS_BYTES, rows[Frame.LENGTH] - ly.IDS_BYTES
+        fields = decode(self.all_arguments, data, offset, length, rows[Frame.METHOD], cut, self.compiled)
+        hide(fields, self.has_secret[rows[Frame.METHOD]], ("mechanism", "locale"))
         return fields
 
     def _tags(self, column: pa.Array) -> Ints:
@@ -176,20 +200,16 @@ class Amqp091(FramedStage):
             call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
+    def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over. What was under way comes out as partial messages and faults."""
-        yield from super().end(slots, conn, buffer)
+        yield from super().end(slots, facts, buffer)
         at = 0
-        q = self.control
+        q = self.assembly
         while at < len(slots):
-            q[ly.Q_MESSAGES] = q[ly.Q_FAULTS] = q[ly.Q_KEPT] = 0
-            at = call(
-                assembly.end_channels, self.compiled, slots, at, conn, self.channels.rows, self.contents, self.lanes,
-                self.waiting, self.table, self.first, self.channels.free, self.nodes.rows, self.nodes.free,
-                self.messages, self.hashes, self.content_faults, q,
-            )  # fmt: skip
+            q[Assembly.MESSAGES] = q[Assembly.FAULTS] = q[Assembly.KEPT] = 0
+            at = call(assembly.end_channels, self.compiled, self._channels(), facts, slots, at)
             yield from self._finished(buffer.data)
-        q[ly.Q_FULL] = 0
+        q[Assembly.FULL] = 0
 
 
 def _flags(column: pa.Array) -> Octets:

@@ -13,11 +13,12 @@ from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.protocols.amqp091 import layout as ly
+from amqpscope.dissector.protocols.amqp091.state import UNFINISHED, Frame, Message
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.rows import Columns, Made
 from amqpscope.spec.model import Protocol
 
-HEADER_OCTETS = 12
+HEADER_BYTES = 12
 """Class, weight and body size, in front of the property flags."""
 MESSAGE_ARGUMENTS = (
     "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
@@ -30,7 +31,7 @@ FRAME_TYPES = {
 
 
 class Messages(NamedTuple):
-    """Some messages: `rows` is (ly.G_HEIGHT, n), `hashes` (n,) uint64. Their fields still lie in `data`."""
+    """Some messages: `rows` is (Message, n), `hashes` (n,) uint64. Their fields still lie in `data`."""
 
     rows: Ints
     hashes: NDArray[np.uint64]
@@ -51,7 +52,7 @@ class RowMaker:
         self.properties = Plan.of_properties(next(k for k in protocol.classes if k.name == "basic"))
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
-        """Rows of `amqp091_frames`: `rows` is (ly.R_HEIGHT, n), `fields` the methods' arguments."""
+        """Rows of `amqp091_frames`: `rows` is (Frame, n), `fields` the methods' arguments."""
         return Made("amqp091_frames", rows, partial(self._frames, rows, fields))
 
     def messages(self, messages: Messages) -> Made:
@@ -60,13 +61,13 @@ class RowMaker:
 
     def _frames(self, rows: Ints, fields: Decoded) -> Columns:
         columns = {
-            "channel": array(rows[ly.R_CHANNEL].astype(np.int32)),
-            "channel_epoch": array(rows[ly.R_EPOCH].astype(np.int32)),
-            "frame_type": self.frame_types.column(rows[ly.R_TYPE], self.compiled),
-            "method": self.methods.column(rows[ly.R_METHOD], self.compiled),
-            "size": array(rows[ly.R_SIZE].astype(np.int32)),
-            "is_partial": array(rows[ly.R_MISSING] > 0),
-            "missing": array(rows[ly.R_MISSING]),
+            "channel": array(rows[Frame.CHANNEL].astype(np.int32)),
+            "channel_epoch": array(rows[Frame.EPOCH].astype(np.int32)),
+            "frame_type": self.frame_types.column(rows[Frame.TYPE], self.compiled),
+            "method": self.methods.column(rows[Frame.METHOD], self.compiled),
+            "size": array(rows[Frame.SIZE].astype(np.int32)),
+            "is_partial": array(rows[Frame.MISSING] > 0),
+            "missing": array(rows[Frame.MISSING]),
         }
         return Columns(columns | fields.columns, fields)
 
@@ -74,21 +75,21 @@ class RowMaker:
         rows = messages.rows
         arguments, properties = self._decoded(messages)
         columns = {
-            "first_frame_no": array(rows[ly.G_FIRST_NO]),
+            "first_frame_no": array(rows[Message.FIRST_NUMBER]),
             "protocol": repeated(ly.NAME, rows.shape[1]),
-            "kind": self.kinds.column(rows[ly.G_KIND], self.compiled),
-            "channel": array(rows[ly.G_CHANNEL].astype(np.int32)),
-            "channel_epoch": array(rows[ly.G_EPOCH].astype(np.int32)),
-            "no_ack": array(rows[ly.G_NO_ACK] == 1, mask=rows[ly.G_NO_ACK] < 0),
-            "publish_seq": array(rows[ly.G_SEQ], mask=rows[ly.G_SEQ] < 0),
+            "kind": self.kinds.column(rows[Message.KIND], self.compiled),
+            "channel": array(rows[Message.CHANNEL].astype(np.int32)),
+            "channel_epoch": array(rows[Message.EPOCH].astype(np.int32)),
+            "no_ack": array(rows[Message.NO_ACK] == 1, mask=rows[Message.NO_ACK] < 0),
+            "publish_seq": array(rows[Message.SEQ], mask=rows[Message.SEQ] < 0),
             "publish_seq_unsure": array(
-                (rows[ly.G_SEQ] == -2) | (rows[ly.G_EPOCH] == 0), mask=rows[ly.G_KIND] != ly.PUBLISH
+                (rows[Message.SEQ] == -2) | (rows[Message.EPOCH] == 0), mask=rows[Message.KIND] != ly.PUBLISH
             ),
-            "body_size": array(rows[ly.G_SIZE], mask=rows[ly.G_SIZE] < 0),
-            "body_hash": array(messages.hashes.view(np.int64), mask=(rows[ly.G_HASH] == 0) | (not self.show_hashes)),
-            "is_partial": array(rows[ly.G_PARTIAL] > 0),
-            "unfinished": array(rows[ly.G_PARTIAL] == ly.UNFINISHED),
-            "missing": array(rows[ly.G_MISSING]),
+            "body_size": array(rows[Message.SIZE], mask=rows[Message.SIZE] < 0),
+            "body_hash": array(messages.hashes.view(np.int64), mask=(rows[Message.HASH] == 0) | (not self.show_hashes)),
+            "is_partial": array(rows[Message.PARTIAL] > 0),
+            "unfinished": array(rows[Message.PARTIAL] == UNFINISHED),
+            "missing": array(rows[Message.MISSING]),
         }
         if messages.bodies is not None:
             columns["body"] = array(messages.bodies, pa.binary())
@@ -98,13 +99,13 @@ class RowMaker:
         """The arguments that message rows repeat, and the properties."""
         rows, data = messages.rows, messages.data
         arguments = decode(
-            self.arguments, data, rows[ly.G_METHOD_OFFSET] + ly.IDS_OCTETS, rows[ly.G_METHOD_LENGTH] - ly.IDS_OCTETS,
-            rows[ly.G_METHOD], (rows[ly.G_PARTIAL] > 0).astype(np.uint8), self.compiled,
+            self.arguments, data, rows[Message.METHOD_OFFSET] + ly.IDS_BYTES,
+            rows[Message.METHOD_LENGTH] - ly.IDS_BYTES, rows[Message.METHOD], (rows[Message.PARTIAL] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
-        offset, length = rows[ly.G_HEADER_OFFSET], rows[ly.G_HEADER_LENGTH]
-        there = (offset >= 0) & (length >= HEADER_OCTETS)
+        offset, length = rows[Message.HEADER_OFFSET], rows[Message.HEADER_LENGTH]
+        there = (offset >= 0) & (length >= HEADER_BYTES)
         properties = decode(
-            self.properties, data, offset + HEADER_OCTETS, length - HEADER_OCTETS, there.astype(np.int64) - 1,
-            (rows[ly.G_HEADER_CUT] > 0).astype(np.uint8), self.compiled,
+            self.properties, data, offset + HEADER_BYTES, length - HEADER_BYTES, there.astype(np.int64) - 1,
+            (rows[Message.HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments, properties

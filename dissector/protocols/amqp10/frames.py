@@ -15,9 +15,9 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.protocols import framing
 from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
 from amqpscope.dissector.protocols.registry import Context
+from amqpscope.dissector.protocols.state import HEAD as HEAD_STATE
 from amqpscope.dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
 from amqpscope.spec import amqp10
 
@@ -114,7 +114,7 @@ class Amqp10:
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; one that was under way when it was first seen is not followed."""
-        self.handshakes.begin(slots[states == framing.HEAD])
+        self.handshakes.begin(slots[states == HEAD_STATE])
         more = capacity - len(self.counts)
         if more > 0:
             self.walk = np.concatenate([self.walk, np.zeros((2 * more, W_WIDTH), np.int64)])
@@ -122,7 +122,7 @@ class Amqp10:
         self.counts[slots] = 0
         for side in range(2):
             self.walk[2 * slots + side] = 0
-            self.walk[2 * slots + side, W_STATE] = np.where(states == framing.HEAD, 0, LOST)
+            self.walk[2 * slots + side, W_STATE] = np.where(states == HEAD_STATE, 0, LOST)
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Any]:
         """Take the first `count` pieces; no rows come of them."""

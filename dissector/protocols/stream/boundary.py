@@ -3,10 +3,10 @@
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.protocols.framing import u16, u32
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.resync import T_COUNT, T_SENDER, Own
+from amqpscope.dissector.protocols.state import Trial
 from amqpscope.dissector.protocols.stream.layout import (
     CHUNK_DATA_LENGTH,
     CHUNK_HEADER,
@@ -15,16 +15,15 @@ from amqpscope.dissector.protocols.stream.layout import (
     CHUNK_TRAILER_LENGTH,
     COMMANDS,
     DELIVER,
-    HEAD_OCTETS,
-    L_INDEX,
-    L_KEEP,
-    LENGTH_OCTETS,
+    HEAD_BYTES,
+    LENGTH_BYTES,
     NAME,
     RESPONSE,
     UNMARKED,
     VERSIONS,
     layout_table,
 )
+from amqpscope.dissector.protocols.stream.state import Layout, Own
 
 USUAL = 1 << 20
 """The frame size that brokers propose."""
@@ -52,9 +51,9 @@ def layout_row(key: int, version: int, from_client: bool, layouts: Array, sender
     row = command * VERSIONS + version
     answer = row + COMMANDS * VERSIONS
     may = senders[command] & 1 if from_client else senders[command] >> 1
-    if (key & RESPONSE) != 0 or (may == 0 and layouts[answer, L_INDEX] >= 0):
+    if (key & RESPONSE) != 0 or (may == 0 and layouts[answer, Layout.INDEX] >= 0):
         row = answer
-    if layouts[row, L_INDEX] < 0:
+    if layouts[row, Layout.INDEX] < 0:
         return -1
     return row
 
@@ -64,8 +63,8 @@ def old_chunk(data: Array, at: int, octets: int) -> bool:
     """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `octets` is beyond all reads."""
     if octets < CHUNK_HEADER_2021:
         return False
-    body = u32(data, at + CHUNK_DATA_LENGTH)
-    trailer = u32(data, at + CHUNK_TRAILER_LENGTH)
+    body = be32(data, at + CHUNK_DATA_LENGTH)
+    trailer = be32(data, at + CHUNK_TRAILER_LENGTH)
     rest = octets - CHUNK_HEADER
     if rest in (body, body + trailer):
         return False
@@ -79,31 +78,31 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
     Of a delivery whose chunk's header is there and agrees with its length, the complement of its octets: that is
     as good as a second frame.
     """
-    if end - p < HEAD_OCTETS:
+    if end - p < HEAD_BYTES:
         return 0
-    size = u32(data, p) + LENGTH_OCTETS
-    key = u16(data, p + 4)
-    version = u16(data, p + 6)
+    size = be32(data, p) + LENGTH_BYTES
+    key = be16(data, p + 4)
+    version = be16(data, p + 6)
     command = key & 0x7FFF
-    if size < HEAD_OCTETS or size > limits.STREAM_FRAME or command >= COMMANDS or version >= VERSIONS:
+    if size < HEAD_BYTES or size > limits.STREAM_FRAME or command >= COMMANDS or version >= VERSIONS:
         return -1
     row = command * VERSIONS + version
     if key & RESPONSE:
         row += COMMANDS * VERSIONS
-    if layouts[row, L_INDEX] < 0:
+    if layouts[row, Layout.INDEX] < 0:
         return -1
-    if key != DELIVER and layouts[row, L_KEEP] < 0 and size > limits.PAYLOAD:
+    if key != DELIVER and layouts[row, Layout.KEEP] < 0 and size > limits.PAYLOAD:
         return -1
     if key == DELIVER:
-        chunk = p + HEAD_OCTETS + 1 + 8 * (version - 1)
+        chunk = p + HEAD_BYTES + 1 + 8 * (version - 1)
         octets = p + size - chunk
         if octets < CHUNK_HEADER_2021:
             return -1
         if end - chunk >= CHUNK_HEADER_2021:
             if data[chunk] >> 4 != CHUNK_MAGIC:
                 return -1
-            body = u32(data, chunk + CHUNK_DATA_LENGTH)
-            trailer = u32(data, chunk + CHUNK_TRAILER_LENGTH)
+            body = be32(data, chunk + CHUNK_DATA_LENGTH)
+            trailer = be32(data, chunk + CHUNK_TRAILER_LENGTH)
             rest = octets - CHUNK_HEADER
             if rest not in (body, body + trailer) and not old_chunk(data, chunk, octets):
                 return -1
@@ -117,21 +116,21 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 
     A delivery whose chunk is in order counts twice. Requests and answers must be of their senders.
     """
-    _, layouts, senders, _ = own
+    layouts, senders = own.layouts, own.senders
     octets: int = plausible(data, p, end, layouts)
     if octets in (-1, 0):
         return octets
-    key = u16(data, p + 4)
+    key = be16(data, p + 4)
     may = senders[key & 0x7FFF]
     if key & RESPONSE == 0:
-        answer = ((key & 0x7FFF) + COMMANDS) * VERSIONS + u16(data, p + 6)
-        if may & trial[T_SENDER] == 0 and layouts[answer, L_INDEX] < 0:
+        answer = ((key & 0x7FFF) + COMMANDS) * VERSIONS + be16(data, p + 6)
+        if may & trial[Trial.SENDER] == 0 and layouts[answer, Layout.INDEX] < 0:
             return -1
-    elif may == trial[T_SENDER] and may != BOTH:
+    elif may == trial[Trial.SENDER] and may != BOTH:
         return -1
     if octets < 0:
         octets = ~octets
-        trial[T_COUNT] += 1
+        trial[Trial.COUNT] += 1
     return octets if p + octets <= end else 0
 
 
@@ -145,24 +144,18 @@ def may_begin(data: Array, p: int) -> bool:
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
     """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
-    _, layouts, senders, _ = own
-    while end - p >= HEAD_OCTETS:
+    layouts, senders = own.layouts, own.senders
+    while end - p >= HEAD_BYTES:
         octets = plausible(data, p, end, layouts)
         if octets in (-1, 0):
             break
-        key = u16(data, p + 4)
+        key = be16(data, p + 4)
         who: int = senders[key & 0x7FFF]
         # of some commands the answers may lack the response bit
         if who in (1, 2) and key not in UNMARKED:
             return who if key & RESPONSE == 0 else BOTH - who
         p += ~octets if octets < 0 else octets
     return BOTH
-
-
-@kernel
-def expected_boundary(data: Array, base: int, n: int, pos: int, walk: Array, row: int, trial: Array, own: Own) -> int:
-    """Nothing is known of a frame whose head was lost."""
-    return -1
 
 
 @kernel
@@ -173,7 +166,7 @@ def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
     must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence
     each.
     """
-    for p in range(start, end - HEAD_OCTETS + 1):
+    for p in range(start, end - HEAD_BYTES + 1):
         if p > start and not (data[p + 4] & 0x7F == 0 and data[p + 6] == 0):
             continue
         q = p

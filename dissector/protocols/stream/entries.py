@@ -1,28 +1,10 @@
 """Entries of publishes and chunks: messages, and sub-batches of them."""
 
 from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
 from amqpscope.dissector.kernels.words import big
-from amqpscope.dissector.protocols.framing import u16, u32
-from amqpscope.dissector.protocols.stream.layout import (
-    CUT,
-    DELIVERED,
-    E_CODING,
-    E_COUNT,
-    E_FILTER,
-    E_FILTER_LENGTH,
-    E_HEIGHT,
-    E_LARGE,
-    E_LENGTH,
-    E_MISSING,
-    E_NUMBER,
-    E_OFFSET,
-    E_OPEN,
-    E_ORDINAL,
-    E_REGION,
-    E_SIZE,
-    FILTERED,
-)
+from amqpscope.dissector.protocols.stream.state import CUT, DELIVERED, FILTERED, Entry
 
 NULL = 0xFFFF
 NEW_HEAD, OLD_HEAD = 11, 7
@@ -40,10 +22,10 @@ def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
     """
     if p + OLD_HEAD > end:
         return 0
-    first = u32(data, p + 3)
+    first = be32(data, p + 3)
     if p + NEW_HEAD > end:
         return OLD_HEAD if p + OLD_HEAD + first == limit else 0
-    stored = u32(data, p + 7)
+    stored = be32(data, p + 7)
     within = p + NEW_HEAD + stored <= limit
     packed = data[p] & 0x70 != 0
     if within and (packed or first == stored):
@@ -86,7 +68,7 @@ def read_entries(
                     if p + 2 > e:
                         p = start
                         break
-                    size = u16(data, p)
+                    size = be16(data, p)
                     p += 2
                     if size != NULL:
                         if p + size > e:
@@ -113,11 +95,11 @@ def read_entries(
                     p = start
                     break
                 coding = (i64(data[p]) >> 4) & 7
-                count = u16(data, p + 1)
-                unpacked = u32(data, p + 3)
+                count = be16(data, p + 1)
+                unpacked = be32(data, p + 3)
                 length = unpacked
                 if head == NEW_HEAD:
-                    length = u32(data, p + 7)
+                    length = be32(data, p + 7)
                 elif coding != 0:
                     unpacked = -1
                 p += head
@@ -128,19 +110,19 @@ def read_entries(
                     break
                 missing = p + length - e
                 length = e - p
-            entries[E_REGION, n] = r
-            entries[E_ORDINAL, n] = ordinal
-            entries[E_NUMBER, n] = number
-            entries[E_LARGE, n] = large
-            entries[E_OFFSET, n] = p
-            entries[E_LENGTH, n] = length
-            entries[E_MISSING, n] = missing
-            entries[E_CODING, n] = coding
-            entries[E_COUNT, n] = count
-            entries[E_SIZE, n] = unpacked
-            entries[E_FILTER, n] = value
-            entries[E_FILTER_LENGTH, n] = value_length
-            entries[E_OPEN, n] = 1
+            entries[Entry.REGION, n] = r
+            entries[Entry.ORDINAL, n] = ordinal
+            entries[Entry.NUMBER, n] = number
+            entries[Entry.LARGE, n] = large
+            entries[Entry.OFFSET, n] = p
+            entries[Entry.LENGTH, n] = length
+            entries[Entry.MISSING, n] = missing
+            entries[Entry.CODING, n] = coding
+            entries[Entry.COUNT, n] = count
+            entries[Entry.SIZE, n] = unpacked
+            entries[Entry.FILTER, n] = value
+            entries[Entry.FILTER_LENGTH, n] = value_length
+            entries[Entry.OPEN, n] = 1
             n += 1
             ordinal += count
             p += length
@@ -169,9 +151,9 @@ def read_mixed(
             steps += 1
             q = start[depth] + 8
             if plain[depth] == 0 and q + 2 <= end[r]:
-                q += 2 + (0 if u16(data, q) == NULL else u16(data, q))
+                q += 2 + (0 if be16(data, q) == NULL else be16(data, q))
             if plain[depth] <= 1 and q + 4 <= end[r] and data[q] < 0x80:
-                q += 4 + u32(data, q)
+                q += 4 + be32(data, q)
                 if q + 12 * (count - depth - 1) <= end[r] and (depth + 1 < count or q == end[r]):
                     depth += 1
                     if depth < count:
@@ -193,21 +175,21 @@ def read_mixed(
             q = p + 8
             value_length = -1
             if plain[k] == 0:
-                value_length = -1 if u16(data, q) == NULL else u16(data, q)
+                value_length = -1 if be16(data, q) == NULL else be16(data, q)
                 q += 2 + max(value_length, 0)
-            entries[E_REGION, n] = r
-            entries[E_ORDINAL, n] = k
-            entries[E_NUMBER, n] = number
-            entries[E_LARGE, n] = i64(data[p]) >> 7
-            entries[E_OFFSET, n] = q + 4
-            entries[E_LENGTH, n] = u32(data, q)
-            entries[E_MISSING, n] = 0
-            entries[E_CODING, n] = -1
-            entries[E_COUNT, n] = 1
-            entries[E_SIZE, n] = -1
-            entries[E_FILTER, n] = p + 10
-            entries[E_FILTER_LENGTH, n] = value_length
-            entries[E_OPEN, n] = 1
+            entries[Entry.REGION, n] = r
+            entries[Entry.ORDINAL, n] = k
+            entries[Entry.NUMBER, n] = number
+            entries[Entry.LARGE, n] = i64(data[p]) >> 7
+            entries[Entry.OFFSET, n] = q + 4
+            entries[Entry.LENGTH, n] = be32(data, q)
+            entries[Entry.MISSING, n] = 0
+            entries[Entry.CODING, n] = -1
+            entries[Entry.COUNT, n] = 1
+            entries[Entry.SIZE, n] = -1
+            entries[Entry.FILTER, n] = p + 10
+            entries[Entry.FILTER_LENGTH, n] = value_length
+            entries[Entry.OPEN, n] = 1
             n += 1
         at[r] = end[r]
         left[r] = 0
@@ -224,17 +206,17 @@ def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
     if kind == FILTERED:
         if q + 2 > end:
             return least
-        if u16(data, q) != NULL:
-            q += u16(data, q)
+        if be16(data, q) != NULL:
+            q += be16(data, q)
         q += 2
     if q + 4 > end:
         return least
     if data[q] < 0x80:
-        return q + 4 + u32(data, q) - p
+        return q + 4 + be32(data, q) - p
     head = sub_batch_head(data, q, end, limit)
     if head <= 0:
         return least
-    return q + head + u32(data, q + head - 4) - p
+    return q + head + be32(data, q + head - 4) - p
 
 
 @kernel
@@ -244,8 +226,8 @@ def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) 
         p = at[b]
         end = p + size[b]
         n = 0
-        while n < most[b] and p + 4 <= end and p + 4 + u32(data, p) <= end:
-            p += 4 + u32(data, p)
+        while n < most[b] and p + 4 <= end and p + 4 + be32(data, p) <= end:
+            p += 4 + be32(data, p)
             n += 1
         found[b] = n if p == end else ~n
 
@@ -263,20 +245,20 @@ def open_batches(data: Array, entries: Array, batches: Array, at: Array, counts:
     b = 0
     for e in range(entries.shape[1]):
         if b >= len(batches) or batches[b] != e:
-            for row in range(E_HEIGHT):
+            for row in range(Entry.WIDTH):
                 records[row, n] = entries[row, e]
             n += 1
             continue
         p = at[b]
-        is_open = entries[E_OPEN, e] == 1
+        is_open = entries[Entry.OPEN, e] == 1
         for k in range(counts[b] if is_open else 1):
-            for row in range(E_HEIGHT):
+            for row in range(Entry.WIDTH):
                 records[row, n] = entries[row, e]
-            records[E_LENGTH, n] = 0
+            records[Entry.LENGTH, n] = 0
             if is_open:
-                records[E_ORDINAL, n] = entries[E_ORDINAL, e] + k
-                records[E_OFFSET, n] = p + 4
-                records[E_LENGTH, n] = big(data, p)
+                records[Entry.ORDINAL, n] = entries[Entry.ORDINAL, e] + k
+                records[Entry.OFFSET, n] = p + 4
+                records[Entry.LENGTH, n] = big(data, p)
                 p += 4 + big(data, p)
             n += 1
         b += 1

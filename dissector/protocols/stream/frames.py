@@ -1,4 +1,4 @@
-"""Framing of RabbitMQ streams: pieces of streams to frames.
+"""Framing of RabbitMQ streams: stream chunks to frames.
 
 A frame is a 32-bit length, a key, a version, and a body. Long publishes and deliveries leave in parts.
 """
@@ -6,333 +6,156 @@ A frame is a 32-bit length, a key, a version, and a body. Long publishes and del
 from amqpscope.dissector.fields.decoding import fits
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import i64, kernel, specialize
+from amqpscope.dissector.kernels.integers import be16, be32
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.framing import (
-    HEAD,
-    LIMIT,
-    M_ARENA,
-    M_ASIDE,
-    M_FAULTS,
-    M_FRAMES,
-    PAYLOAD,
-    TOO_LARGE,
-    TYPE_UNKNOWN,
-    W_CHAINED,
-    W_CHANNEL,
-    W_FIRST_CAPTURE,
-    W_FIRST_PACKET,
-    W_FIRST_TS,
-    W_GOT,
-    W_HEAD,
-    W_HEADS,
-    W_LARGEST,
-    W_MISSING,
-    W_POS,
-    W_SIZE,
-    W_STATE,
-    W_TYPE,
-    W_UNTIL,
-    begin_frame,
-    chain,
     drop_chain,
+    end_frame,
     fault,
+    frame_fault,
+    keep_payload,
     lose,
-    lose_head,
-    next_head,
-    pass_over,
+    put_first,
+    put_place,
     put_together,
 )
-from amqpscope.dissector.protocols.resync import Own, choose, follow, search, whole
+from amqpscope.dissector.protocols.state import PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Direction, Walk
 from amqpscope.dissector.protocols.stream import boundary
-from amqpscope.dissector.protocols.stream.boundary import (
-    expected_boundary,
-    layout_row,
-    may_begin,
-    next_frame,
-    old_chunk,
-    sender,
-)
+from amqpscope.dissector.protocols.stream.boundary import layout_row, old_chunk
 from amqpscope.dissector.protocols.stream.layout import (
-    A_KEEP,
-    A_PARTED,
     CHUNK_HEADER_2021,
-    COMMAND_UNKNOWN,
     DELIVER,
-    HEAD_OCTETS,
-    L_INDEX,
-    L_KEEP,
-    LENGTH_OCTETS,
-    P_BEFORE,
-    P_LAYOUT,
-    P_LENGTH,
-    P_OFFSET,
-    P_PARTED,
-    P_SIDE,
-    P_SIZE,
-    P_SLOT,
-    PART,
-    R_BODY,
-    R_CAPTURE,
-    R_CUT,
-    R_FIRST_CAPTURE,
-    R_FIRST_PACKET,
-    R_FIRST_TS,
-    R_KEY,
-    R_LAYOUT,
-    R_LENGTH,
-    R_MISSING,
-    R_NO,
-    R_OFFSET,
-    R_PACKET,
-    R_PARTED,
-    R_POS,
-    R_SIDE,
-    R_SIZE,
-    R_SLOT,
-    R_TS,
-    R_VERSION,
+    HEAD_BYTES,
+    LENGTH_BYTES,
     UNKNOWN_FRAME,
 )
-from amqpscope.dissector.protocols.walking import replay
-from amqpscope.dissector.protocols.walking import walk_pieces as any_walk_pieces
-from amqpscope.dissector.tcp.layout import (
-    C_CLIENT,
-    C_FRAMES,
-    S_CAPTURE,
-    S_LENGTH,
-    S_OFFSET,
-    S_PACKET,
-    S_SIDE,
-    S_SLOT,
-    S_TS,
-)
+from amqpscope.dissector.protocols.stream.state import COMMAND_UNKNOWN, PART, Body, Frame, Layout, Own, Part
+from amqpscope.dissector.protocols.walking import laid_over
+from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
 @kernel
-def part(
-    data: Array, pieces: Array, i: int, walk: Array, row: int, conn: Array, parts: Array, fragments: Array, free: Array,
-    control: Array, layouts: Array, senders: Array, directions: Array,
-) -> None:  # fmt: skip
-    """Hand on what there is of a long publish or delivery, so that it need never lie together."""
-    client = pieces[S_SIDE, i] == conn[pieces[S_SLOT, i], C_CLIENT]
-    place = layout_row(walk[row, W_TYPE], walk[row, W_CHANNEL], client, layouts, senders)
-    if place < 0 or layouts[place, L_KEEP] < 0 or walk[row, W_MISSING] > 0:
-        return
-    n = control[M_ASIDE]
-    parts[P_BEFORE, n] = control[M_FRAMES]
-    parts[P_SLOT, n] = pieces[S_SLOT, i]
-    parts[P_SIDE, n] = pieces[S_SIDE, i]
-    parts[P_LAYOUT, n] = layouts[place, L_INDEX]
-    parts[P_SIZE, n] = walk[row, W_SIZE]
-    parts[P_PARTED, n] = directions[row, A_PARTED]
-    parts[P_LENGTH, n] = walk[row, W_CHAINED]
-    directions[row, A_PARTED] += walk[row, W_CHAINED]
-    parts[P_OFFSET, n] = put_together(data, walk, row, fragments, control)
-    control[M_ASIDE] = n + 1
-    drop_chain(walk, row, fragments, free, control)
+def head_bytes(octet: int) -> int:
+    """All heads are alike."""
+    return HEAD_BYTES
 
 
 @kernel
-def finish_frame(
-    data: Array, offset: int, pieces: Array, i: int, walk: Array, row: int, conn: Array, frames: Array, faults: Array,
-    fragments: Array, free: Array, control: Array, layouts: Array, senders: Array, directions: Array,
-) -> None:  # fmt: skip
-    """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
-    slot = pieces[S_SLOT, i]
-    n = control[M_FRAMES]
-    number = conn[slot, C_FRAMES]
-    conn[slot, C_FRAMES] = number + 1
-    key = walk[row, W_TYPE]
-    version = walk[row, W_CHANNEL]
-    place = layout_row(key, version, pieces[S_SIDE, i] == conn[slot, C_CLIENT], layouts, senders)
-    wanted = walk[row, W_SIZE]
-    if place >= 0 and layouts[place, L_KEEP] >= 0:
-        wanted = min(wanted, layouts[place, L_KEEP])
-    length = walk[row, W_SIZE] if offset >= 0 else walk[row, W_CHAINED]
-    if offset < 0 and length > 0:
-        offset = put_together(data, walk, row, fragments, control)
-    frames[R_SLOT, n] = slot
-    frames[R_SIDE, n] = pieces[S_SIDE, i]
-    frames[R_NO, n] = number
-    frames[R_LAYOUT, n] = -1
-    frames[R_KEY, n] = key
-    frames[R_VERSION, n] = version
-    frames[R_SIZE, n] = walk[row, W_SIZE] + HEAD_OCTETS
-    frames[R_OFFSET, n] = max(offset, 0)
-    frames[R_LENGTH, n] = min(length, wanted)
-    frames[R_CUT, n] = 1 if length + directions[row, A_PARTED] < wanted else 0
-    frames[R_MISSING, n] = walk[row, W_MISSING]
-    frames[R_PACKET, n] = pieces[S_PACKET, i]
-    frames[R_TS, n] = pieces[S_TS, i]
-    frames[R_CAPTURE, n] = pieces[S_CAPTURE, i]
-    frames[R_FIRST_PACKET, n] = walk[row, W_FIRST_PACKET]
-    frames[R_FIRST_TS, n] = walk[row, W_FIRST_TS]
-    frames[R_FIRST_CAPTURE, n] = walk[row, W_FIRST_CAPTURE]
-    frames[R_POS, n] = walk[row, W_POS]
-    frames[R_BODY, n] = length
-    frames[R_PARTED, n] = directions[row, A_PARTED]
-    if place >= 0:
-        frames[R_LAYOUT, n] = layouts[place, L_INDEX]
-    else:
-        fault(
-            faults, control, pieces, i, COMMAND_UNKNOWN, number, -1, walk[row, W_POS], key << 16 | version, walk, row
-        )  # fmt: skip
-    walk[row, W_LARGEST] = max(walk[row, W_LARGEST], walk[row, W_SIZE] + HEAD_OCTETS)
-    control[M_FRAMES] = n + 1
-    drop_chain(walk, row, fragments, free, control)
-    next_head(walk, row, HEAD)
+def layout_of(walk: Walk, chunks: Array, i: int, key: int, version: int, own: Own) -> int:
+    """Row in the table of layouts of a command that this chunk's side sends, or -1."""
+    client = chunks[Chunk.SIDE, i] == walk.facts[chunks[Chunk.SLOT, i], Facts.CLIENT]
+    return layout_row(key, version, client, own.layouts, own.senders)
 
 
 @kernel
-def begin_body(
-    pieces: Array, i: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array, free: Array,
-    control: Array, layouts: Array, senders: Array, directions: Array,
-) -> None:  # fmt: skip
+def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """A head is complete: find out how long the body is, and how much of it is wanted."""
-    head = walk[row, W_HEAD]
-    size = (head >> 32) & 0xFFFFFFFF
-    key = (head >> 16) & 0xFFFF
-    version = head & 0xFFFF
-    place = layout_row(key, version, pieces[S_SIDE, i] == conn[pieces[S_SLOT, i], C_CLIENT], layouts, senders)
-    if size < LENGTH_OCTETS or size > limits.STREAM_FRAME or (place < 0 and size > UNKNOWN_FRAME):
-        large = size > limits.STREAM_FRAME
-        fault(
-            faults, control, pieces, i, TOO_LARGE if large else TYPE_UNKNOWN, -1, -1, walk[row, W_POS],
-            size if large else key, walk, row,
-        )  # fmt: skip
-        lose(walk, row, fragments, free, control, -1, HEAD_OCTETS)
+    directions, bodies = walk.directions, own.bodies
+    size = be32(head, p)
+    key = be16(head, p + 4)
+    version = be16(head, p + 6)
+    place = layout_of(walk, chunks, i, key, version, own)
+    if size < LENGTH_BYTES or size > limits.STREAM_FRAME or (place < 0 and size > UNKNOWN_FRAME):
+        code, value = TYPE_UNKNOWN, key
+        if size > limits.STREAM_FRAME:
+            code, value = TOO_LARGE, size
+        fault(walk, chunks, i, row, code, -1, -1, directions[row, Direction.POS], value)
+        lose(walk, row, -1, HEAD_BYTES)
         return
-    walk[row, W_TYPE] = key
-    walk[row, W_CHANNEL] = version
-    walk[row, W_SIZE] = size - LENGTH_OCTETS
-    walk[row, W_STATE] = PAYLOAD
-    directions[row, A_KEEP] = size - LENGTH_OCTETS if place >= 0 else 0
-    directions[row, A_PARTED] = 0
+    directions[row, Direction.TYPE] = key
+    directions[row, Direction.SIZE] = size - LENGTH_BYTES
+    directions[row, Direction.STATE] = PAYLOAD
+    bodies[row, Body.VERSION] = version
+    bodies[row, Body.KEEP] = size - LENGTH_BYTES if place >= 0 else 0
+    bodies[row, Body.PARTED] = 0
 
 
 @kernel
-def cross_hole(
-    pieces: Array, i: int, at: int, conn: Array, walk: Array, row: int, faults: Array, fragments: Array, free: Array,
-    control: Array,
-) -> int:  # fmt: skip
-    """Take bytes of a gap; return how many. The length of a body is known, so the walk goes on behind it."""
-    left: int = pieces[S_LENGTH, i] - at
-    if walk[row, W_STATE] == PAYLOAD:
-        take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
-        walk[row, W_GOT] += take
-        walk[row, W_MISSING] += take
-        return take
-    if walk[row, W_STATE] == HEAD:
-        lose_head(pieces, i, at, conn, walk, row, faults, fragments, free, control)
-    return left
+def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+    """Keep bytes of a body; what there is of a long publish or delivery is handed on."""
+    directions, bodies = walk.directions, own.bodies
+    wanted = min(length, bodies[row, Body.KEEP])
+    keep_payload(walk, chunks, i, row, offset, wanted, bodies[row, Body.PARTED])
+    is_more = directions[row, Direction.GOT] + length < directions[row, Direction.SIZE]
+    if offset >= 0 and is_more and directions[row, Direction.CHAINED] >= PART:
+        put_part(walk, chunks, i, row, own)
 
 
 @kernel
-def take_body(
-    pieces: Array, i: int, p: int, left: int, walk: Array, row: int, conn: Array, faults: Array, fragments: Array,
-    free: Array, control: Array, directions: Array,
-) -> int:  # fmt: skip
-    """Take bytes of a body that does not lie in one piece; returns how many."""
-    take: int = min(left, walk[row, W_SIZE] - walk[row, W_GOT])
-    wanted = min(take, directions[row, A_KEEP])
-    if (
-        wanted > 0
-        and walk[row, W_MISSING] == 0
-        and walk[row, W_CHAINED] + directions[row, A_PARTED] == walk[row, W_GOT]
-        and chain(walk, row, fragments, free, control, p, wanted) == 0
-    ):
-        fault(
-            faults, control, pieces, i, LIMIT, conn[pieces[S_SLOT, i], C_FRAMES], -1, walk[row, W_POS],
-            walk[row, W_SIZE], walk, row,
-        )  # fmt: skip
-        drop_chain(walk, row, fragments, free, control)
-    walk[row, W_GOT] += take
-    return take
+def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+    """Hand on what there is of a long publish or delivery, so that it need never lie together."""
+    directions, layouts, bodies, parts = walk.directions, own.layouts, own.bodies, walk.aside
+    place = layout_of(walk, chunks, i, directions[row, Direction.TYPE], bodies[row, Body.VERSION], own)
+    if place < 0 or layouts[place, Layout.KEEP] < 0 or directions[row, Direction.MISSING] > 0:
+        return
+    n = walk.cursor[Cursor.ASIDE]
+    length = directions[row, Direction.CHAINED]
+    parts[Part.BEFORE, n] = walk.cursor[Cursor.FRAMES]
+    parts[Part.SLOT, n] = chunks[Chunk.SLOT, i]
+    parts[Part.SIDE, n] = chunks[Chunk.SIDE, i]
+    parts[Part.LAYOUT, n] = layouts[place, Layout.INDEX]
+    parts[Part.SIZE, n] = directions[row, Direction.SIZE]
+    parts[Part.PARTED, n] = bodies[row, Body.PARTED]
+    parts[Part.LENGTH, n] = length
+    parts[Part.OFFSET, n] = put_together(walk, row)
+    bodies[row, Body.PARTED] += length
+    walk.cursor[Cursor.ASIDE] = n + 1
+    drop_chain(walk, row)
 
 
 @kernel
-def walk_piece(
-    pieces: Array, i: int, at: int, data: Array, conn: Array, walk: Array, fragments: Array, free: Array,
-    control: Array, frames: Array, faults: Array, own: Own,
-) -> int:  # fmt: skip
-    """Walk a piece, as `resync.walk_piece` says."""
-    directions, layouts, senders, parts = own
-    row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
-    length: int = pieces[S_LENGTH, i]
-    base = pieces[S_OFFSET, i]
-    arena = length + 8 if base >= 0 else 8
-    # a frame without a body is complete when its head is
-    while at < length or (walk[row, W_STATE] == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]):
-        if (
-            control[M_FRAMES] + 1 > frames.shape[1]
-            or control[M_FAULTS] + 4 > faults.shape[1]
-            or control[M_ASIDE] + 1 > parts.shape[1]
-            or (free[0] == 0 and fragments.shape[0] < limits.FRAGMENTS)
-            or control[M_ARENA] + walk[row, W_CHAINED] + arena > len(data)
-        ):
-            return -1 - at
-        state = walk[row, W_STATE]
-        if state == PAYLOAD and walk[row, W_GOT] == walk[row, W_SIZE]:
-            finish_frame(
-                data, -1, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders,
-                directions,
-            )  # fmt: skip
-            continue
-        if base < 0:
-            at += cross_hole(pieces, i, at, conn, walk, row, faults, fragments, free, control)
-            continue
-        p = base + at
-        end = base + length
-        if state == HEAD:
-            if walk[row, W_HEADS] == 0:
-                begin_frame(walk, row, pieces, i, at)
-            while walk[row, W_HEADS] < HEAD_OCTETS and p < end:
-                octet = i64(data[p])
-                if walk[row, W_HEADS] == 0:
-                    octet = min(octet, 0x7F)  # far too large is enough, and stays within 63 bits
-                walk[row, W_HEAD] = walk[row, W_HEAD] << 8 | octet
-                walk[row, W_HEADS] += 1
-                p += 1
-            at = p - base
-            if walk[row, W_HEADS] < HEAD_OCTETS:
-                continue
-            begin_body(pieces, i, walk, row, conn, faults, fragments, free, control, layouts, senders, directions)
-            if walk[row, W_STATE] == PAYLOAD and p + walk[row, W_SIZE] <= end:
-                # most frames lie whole in one piece
-                at += walk[row, W_SIZE]
-                walk[row, W_GOT] = walk[row, W_SIZE]
-                finish_frame(
-                    data, p, pieces, i, walk, row, conn, frames, faults, fragments, free, control, layouts, senders,
-                    directions,
-                )  # fmt: skip
-        elif state == PAYLOAD:
-            at += take_body(pieces, i, p, end - p, walk, row, conn, faults, fragments, free, control, directions)
-            if walk[row, W_CHAINED] >= PART and walk[row, W_GOT] < walk[row, W_SIZE]:
-                part(
-                    data, pieces, i, walk, row, conn, parts, fragments, free, control, layouts, senders, directions
-                )  # fmt: skip
-        else:
-            if walk[row, W_UNTIL] < 0:
-                return at
-            at += pass_over(pieces, i, at, conn, walk, row, faults, control)
-    return at
+def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+    """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
+    directions, frames = walk.directions, walk.frames
+    key = directions[row, Direction.TYPE]
+    size = directions[row, Direction.SIZE]
+    version = own.bodies[row, Body.VERSION]
+    parted = own.bodies[row, Body.PARTED]
+    place = layout_of(walk, chunks, i, key, version, own)
+    wanted = size
+    layout = -1
+    if place >= 0:
+        layout = own.layouts[place, Layout.INDEX]
+        if own.layouts[place, Layout.KEEP] >= 0:
+            wanted = min(wanted, own.layouts[place, Layout.KEEP])
+    else:
+        frame_fault(walk, chunks, i, row, COMMAND_UNKNOWN, key << 16 | version)
+    length = size if offset >= 0 else directions[row, Direction.CHAINED]
+    if offset < 0 and length > 0:
+        offset = put_together(walk, row)
+    n = put_place(walk, chunks, i)
+    put_first(frames, n, directions, row)
+    frames[Frame.LAYOUT, n] = layout
+    frames[Frame.KEY, n] = key
+    frames[Frame.VERSION, n] = version
+    frames[Frame.SIZE, n] = size + HEAD_BYTES
+    frames[Frame.OFFSET, n] = max(offset, 0)
+    frames[Frame.LENGTH, n] = min(length, wanted)
+    frames[Frame.CUT, n] = 1 if length + parted < wanted else 0
+    frames[Frame.MISSING, n] = directions[row, Direction.MISSING]
+    frames[Frame.POS, n] = directions[row, Direction.POS]
+    frames[Frame.BODY, n] = length
+    frames[Frame.PARTED, n] = parted
+    end_frame(walk, row, size + HEAD_BYTES)
 
 
-_search = specialize(
-    search,
-    USUAL=boundary.USUAL,
-    HIDES_NONE=boundary.HIDES_NONE,
-    PORTS=boundary.PORTS,
-    MARKED_ENDS=boundary.MARKED_ENDS,
-    expected_boundary=expected_boundary,
-    sender=sender,
-    whole=specialize(whole, BROKERS=boundary.BROKERS, MARKED_ENDS=boundary.MARKED_ENDS, sender=sender),
-    choose=specialize(choose, may_begin=may_begin, follow=specialize(follow, next_frame=next_frame)),
+walk_chunks = laid_over(
+    {
+        "USUAL": boundary.USUAL,
+        "HIDES_NONE": boundary.HIDES_NONE,
+        "PORTS": boundary.PORTS,
+        "BROKERS": boundary.BROKERS,
+        "MARKED_ENDS": boundary.MARKED_ENDS,
+        "sender": boundary.sender,
+        "may_begin": boundary.may_begin,
+        "next_frame": boundary.next_frame,
+    },
+    head_bytes=head_bytes,
+    begin_payload=begin_payload,
+    pass_payload=pass_payload,
+    finish_frame=finish_frame,
 )
-walk_pieces = specialize(
-    any_walk_pieces, walk_piece=walk_piece, replay=specialize(replay, walk_piece=walk_piece, search=_search)
-)
-"""`resync.walk_pieces` with `own` a tuple of directions, the table of layouts, that of senders, and parts."""
+"""The walk over chunks with the kernels of streams in it."""
 
 
 @kernel
@@ -341,20 +164,20 @@ def choose_layouts(
 ) -> None:
     """Where a command has layouts that differ in age alone, take the first that ends with the frame."""
     for i in range(n):
-        layout = frames[R_LAYOUT, i]
-        if layout < 0 or variants[layout] < 0 or frames[R_CUT, i] != 0:
+        layout = frames[Frame.LAYOUT, i]
+        if layout < 0 or variants[layout] < 0 or frames[Frame.CUT, i] != 0:
             continue
-        at = frames[R_OFFSET, i]
-        if frames[R_KEY, i] == DELIVER:
+        at = frames[Frame.OFFSET, i]
+        if frames[Frame.KEY, i] == DELIVER:
             header = at + 1
-            octets = frames[R_SIZE, i] - HEAD_OCTETS - 1
-            if frames[R_LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, octets):
-                frames[R_LAYOUT, i] = variants[layout]
-                frames[R_LENGTH, i] = CHUNK_HEADER_2021 + 1
+            octets = frames[Frame.SIZE, i] - HEAD_BYTES - 1
+            if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, octets):
+                frames[Frame.LAYOUT, i] = variants[layout]
+                frames[Frame.LENGTH, i] = CHUNK_HEADER_2021 + 1
             continue
-        end = at + frames[R_LENGTH, i]
+        end = at + frames[Frame.LENGTH, i]
         while layout >= 0:
             if fits(data, at, end, starts[layout], starts[layout + 1], ops, members, shapes):
-                frames[R_LAYOUT, i] = layout
+                frames[Frame.LAYOUT, i] = layout
                 break
             layout = variants[layout]

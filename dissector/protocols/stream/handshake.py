@@ -17,7 +17,7 @@ from amqpscope.dissector.handshakes.logins import Logins
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.stream import layout as sl
+from amqpscope.dissector.protocols.stream.state import Frame
 from amqpscope.spec.model import Protocol
 
 OK, CHALLENGE = 1, 10
@@ -54,24 +54,24 @@ class StreamHandshakes:
 
     def telling(self, rows: Ints) -> Ints:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[sl.R_SLOT], rows[sl.R_LAYOUT], self.is_telling, self.is_use)
+        return self.used.telling(rows[Frame.SLOT], rows[Frame.LAYOUT], self.is_telling, self.is_use)
 
     def take(self, frames: Ints, fields: Decoded, data: Octets) -> None:
         """Read the frames that tell of their connection, and note who is in use.
 
         Args:
-            frames: (sl.R_HEIGHT, n).
+            frames: (Frame, n).
             fields: those of the commands.
             data: has the bytes of both.
         """
         index = self.telling(frames)
         rows = frames[:, index]
-        telling = self.is_telling[rows[sl.R_LAYOUT]]
-        self.accounting.add(rows[sl.R_SLOT][telling], rows[sl.R_LENGTH][telling])
-        self.used.note(rows[sl.R_SLOT][~telling])
+        telling = self.is_telling[rows[Frame.LAYOUT]]
+        self.accounting.add(rows[Frame.SLOT][telling], rows[Frame.LENGTH][telling])
+        self.used.note(rows[Frame.SLOT][~telling])
         values = {name: picked(fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
-        wanted = (sl.R_SLOT, sl.R_SIDE, sl.R_LAYOUT, sl.R_TS, sl.R_PACKET, sl.R_CAPTURE)
+        wanted = (Frame.SLOT, Frame.SIDE, Frame.LAYOUT, Frame.TS, Frame.PACKET, Frame.CAPTURE)
         for n, (slot, side, kind, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
             record = self.record(slot)
             if not self.is_telling[kind]:
@@ -119,11 +119,11 @@ class StreamHandshakes:
 
     def _users(self, rows: Ints, mechanisms: list[str | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
         """Of each login the user's name, and whether parts of the frame are missing."""
-        mine = np.flatnonzero(rows[sl.R_LAYOUT] == self.logins.method)
+        mine = np.flatnonzero(rows[Frame.LAYOUT] == self.logins.method)
         if not len(mine):
             return {}
         # Of mechanisms with several rounds a later response, with a password in it, may be the first that is seen.
         wanted = [mechanisms[n] if mechanisms[n] in ONE_ROUND else None for n in mine.tolist()]
-        users = self.logins.users(wanted, rows[sl.R_OFFSET, mine], rows[sl.R_LENGTH, mine], data)
-        missing = (rows[sl.R_MISSING, mine] > 0).tolist()
+        users = self.logins.users(wanted, rows[Frame.OFFSET, mine], rows[Frame.LENGTH, mine], data)
+        missing = (rows[Frame.MISSING, mine] > 0).tolist()
         return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

@@ -14,10 +14,23 @@ from amqpscope.dissector.fields.walk import O_WIDTH
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols import framing
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 from amqpscope.dissector.protocols.stream import layout as sl
 from amqpscope.dissector.protocols.stream import names, tracking
 from amqpscope.dissector.protocols.stream.records import Long, Reader, Regions
+from amqpscope.dissector.protocols.stream.state import (
+    COUNT_WRONG,
+    CRC_WRONG,
+    CUT,
+    DELIVERED,
+    FILTERED,
+    MALFORMED,
+    PUBLISHED,
+    WHOLE,
+    Entry,
+    Frame,
+    Part,
+)
 from amqpscope.spec.model import Protocol
 
 PUBLISH = 2
@@ -53,7 +66,7 @@ class StreamMessages(NamedTuple):
     """Some messages, those of a frame together: what they share stands once for each frame until rows are made."""
 
     rows: Ints
-    """(sl.R_HEIGHT, frames)."""
+    """(Frame, frames)."""
     counts: Ints
     """(frames,) how many messages each frame holds."""
     ordinal: Ints
@@ -78,8 +91,8 @@ class Records:
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
                 self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], O_WIDTH].sum()
-                filtered = sl.FILTERED if method.version > 1 else sl.PUBLISHED
-                self.kinds[index] = filtered if method.id == PUBLISH else sl.DELIVERED
+                filtered = FILTERED if method.version > 1 else PUBLISHED
+                self.kinds[index] = filtered if method.id == PUBLISH else DELIVERED
         self.long: dict[tuple[int, int], Long] = {}
         self.complete: dict[int, Long] = {}
 
@@ -96,16 +109,16 @@ class Records:
 
         Of these, `rows` get the bytes in front of the entries, put where their fields can be read.
         """
-        ends = np.flatnonzero(rows[sl.R_PARTED] > 0)
-        events = [(int(parts[sl.P_BEFORE, k]), 0, k) for k in range(parts.shape[1])]
+        ends = np.flatnonzero(rows[Frame.PARTED] > 0)
+        events = [(int(parts[Part.BEFORE, k]), 0, k) for k in range(parts.shape[1])]
         for before, last, k in sorted(events + [(k, 1, k) for k in ends.tolist()]):
             if last:
                 self._last(rows, before, buffer)
                 continue
-            key = int(parts[sl.P_SLOT, k]), int(parts[sl.P_SIDE, k])
-            offset, length = int(parts[sl.P_OFFSET, k]), int(parts[sl.P_LENGTH, k])
-            if parts[sl.P_PARTED, k] == 0:
-                layout, size = int(parts[sl.P_LAYOUT, k]), int(parts[sl.P_SIZE, k])
+            key = int(parts[Part.SLOT, k]), int(parts[Part.SIDE, k])
+            offset, length = int(parts[Part.OFFSET, k]), int(parts[Part.LENGTH, k])
+            if parts[Part.PARTED, k] == 0:
+                layout, size = int(parts[Part.LAYOUT, k]), int(parts[Part.SIZE, k])
                 self.long[key] = long = self._begin(layout, buffer.data[offset : offset + 64].tobytes(), size)
                 offset, length = offset + len(long.head), length - len(long.head)
             if key in self.long:
@@ -114,7 +127,7 @@ class Records:
 
     def _begin(self, layout: int, octets: bytes, size: int) -> Long:
         kind, head = int(self.kinds[layout]), int(self.heads[layout])
-        if kind != sl.DELIVERED:
+        if kind != DELIVERED:
             return Long(kind, octets[:head], int.from_bytes(octets[1:5], "big"), size - head)
         chunk = octets[head - sl.CHUNK_HEADER :]
         data, trailer = (int.from_bytes(chunk[at : at + 4], "big") for at in (36, 40))
@@ -132,69 +145,69 @@ class Records:
             long.waiting, long.waiting_octets, long.found, long.held = [], 0, [], 0
 
     def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
-        long = self.long.pop((int(rows[sl.R_SLOT, frame]), int(rows[sl.R_SIDE, frame])), None)
-        offset, length = int(rows[sl.R_OFFSET, frame]), int(rows[sl.R_BODY, frame])
+        long = self.long.pop((int(rows[Frame.SLOT, frame]), int(rows[Frame.SIDE, frame])), None)
+        offset, length = int(rows[Frame.OFFSET, frame]), int(rows[Frame.BODY, frame])
         if long is None:
-            rows[sl.R_LENGTH, frame], rows[sl.R_CUT, frame] = 0, 1
+            rows[Frame.LENGTH, frame], rows[Frame.CUT, frame] = 0, 1
             return
         self.reader.part(long, offset, length, buffer)
-        rows[sl.R_OFFSET, frame] = buffer.append(np.frombuffer(long.head, np.uint8))
-        rows[sl.R_LENGTH, frame] = len(long.head)
-        rows[sl.R_CUT, frame] = 0
+        rows[Frame.OFFSET, frame] = buffer.append(np.frombuffer(long.head, np.uint8))
+        rows[Frame.LENGTH, frame] = len(long.head)
+        rows[Frame.CUT, frame] = 0
         self.complete[frame] = long
 
     # ---------------------------------------------------------------------------------------------------- tracking
 
     def tracking(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[pa.Array | None, Ints]:
         """The column `tracking` of frames that are whole in one piece (None: all null), and faults."""
-        layout = rows[sl.R_LAYOUT]
+        layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
-        body = rows[sl.R_SIZE] - sl.HEAD_OCTETS
+        body = rows[Frame.SIZE] - sl.HEAD_BYTES
         size, trailer = numbers(fields.columns["chunk_data_length"]), numbers(fields.columns["chunk_trailer_length"])
         chunk = numbers(fields.columns["chunk_type"])
-        whole = (kind == sl.DELIVERED) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] == body)
+        whole = (kind == DELIVERED) & (rows[Frame.PARTED] == 0) & (rows[Frame.BODY] == body)
         tracks = np.isin(chunk, TRACKING_CHUNKS) & (head + size <= body)
         trails = (chunk == USER_CHUNK) & (trailer > 0) & (head + size + trailer == body)
         frames = np.flatnonzero(whole & (tracks | trails))
         if not len(frames):
             return None, faults_of(rows, [])
-        begin = rows[sl.R_OFFSET] + head + np.where(tracks, 0, size)
+        begin = rows[Frame.OFFSET] + head + np.where(tracks, 0, size)
         octets = np.where(tracks, size, trailer)
         column, torn = tracking.render(
             buffer.data, rows.shape[1], frames, begin[frames], octets[frames], chunk[frames], self.texts, self.compiled
         )
-        wrong = [(int(frames[k]), sl.MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
+        wrong = [(int(frames[k]), MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
         return column, faults_of(rows, wrong)
 
     # ---------------------------------------------------------------------------------------------------- messages
 
     def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[StreamMessages | None, Ints]:
         """The messages in these frames, and faults."""
-        layout = rows[sl.R_LAYOUT]
+        layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
         data_length = numbers(fields.columns["chunk_data_length"])
-        user = (kind != sl.DELIVERED) | (numbers(fields.columns["chunk_type"]) == USER_CHUNK)
-        whole = np.flatnonzero((kind > 0) & (rows[sl.R_PARTED] == 0) & (rows[sl.R_BODY] >= head))
+        user = (kind != DELIVERED) | (numbers(fields.columns["chunk_type"]) == USER_CHUNK)
+        whole = np.flatnonzero((kind > 0) & (rows[Frame.PARTED] == 0) & (rows[Frame.BODY] >= head))
         wrong: list[tuple[int, int, int]] = []
-        self._check_chunks(rows, fields, whole[kind[whole] == sl.DELIVERED], data_length, wrong, buffer)
+        self._check_chunks(rows, fields, whole[kind[whole] == DELIVERED], data_length, wrong, buffer)
         frames = whole[user[whole]]
-        at = rows[sl.R_OFFSET][frames] + head[frames]
-        limit = rows[sl.R_OFFSET][frames] + rows[sl.R_SIZE][frames] - sl.HEAD_OCTETS
-        delivered = kind[frames] == sl.DELIVERED
+        at = rows[Frame.OFFSET][frames] + head[frames]
+        limit = rows[Frame.OFFSET][frames] + rows[Frame.SIZE][frames] - sl.HEAD_BYTES
+        delivered = kind[frames] == DELIVERED
         limit = np.where(delivered, np.minimum(limit, at + data_length[frames]), limit)
-        end = np.minimum(rows[sl.R_OFFSET][frames] + rows[sl.R_BODY][frames], limit)
+        end = np.minimum(rows[Frame.OFFSET][frames] + rows[Frame.BODY][frames], limit)
         left = np.where(
             delivered, numbers(fields.columns["chunk_entries"])[frames], numbers(fields.columns["entry_count"])[frames]
         )
-        ends = np.where(rows[sl.R_MISSING][frames] > 0, sl.CUT, sl.WHOLE)
+        ends = np.where(rows[Frame.MISSING][frames] > 0, CUT, WHOLE)
         regions = Regions(at, np.maximum(end, at), limit, kind[frames], ends, left.copy())
         found = self.reader.read(regions, buffer)
         wrong += [(int(frames[region]), code, value) for region, code, value in found.wrong]
-        for k in np.flatnonzero((ends == sl.WHOLE) & ((regions.left > 0) | (regions.at < regions.end))).tolist():
+        for k in np.flatnonzero((ends == WHOLE) & ((regions.left > 0) | (regions.at < regions.end))).tolist():
             rest = int(regions.end[k] - regions.at[k])
-            code, value = (sl.MALFORMED, rest) if rest else (sl.COUNT_WRONG, int(left[k] - regions.left[k]))
+            code, value = (MALFORMED, rest) if rest else (COUNT_WRONG, int(left[k] - regions.left[k]))
             wrong.append((int(frames[k]), code, value))
         counted = delivered & (regions.left == 0)
         self._check_counts(fields, frames[counted], found.total[counted], wrong)
@@ -210,44 +223,44 @@ class Records:
     ) -> None:  # fmt: skip
         told, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
         for frame in frames.tolist():
-            at = int(rows[sl.R_OFFSET, frame] + self.heads[rows[sl.R_LAYOUT, frame]])
+            at = int(rows[Frame.OFFSET, frame] + self.heads[rows[Frame.LAYOUT, frame]])
             size = int(data_length[frame])
-            there = int(rows[sl.R_SIZE, frame]) - sl.HEAD_OCTETS - int(self.heads[rows[sl.R_LAYOUT, frame]])
+            there = int(rows[Frame.SIZE, frame]) - sl.HEAD_BYTES - int(self.heads[rows[Frame.LAYOUT, frame]])
             if there - size not in (0, int(trailers[frame])):
-                wrong.append((frame, sl.MALFORMED, abs(there - size)))
-            elif at + size <= rows[sl.R_OFFSET, frame] + rows[sl.R_BODY, frame]:
+                wrong.append((frame, MALFORMED, abs(there - size)))
+            elif at + size <= rows[Frame.OFFSET, frame] + rows[Frame.BODY, frame]:
                 crc = zlib.crc32(buffer.data[at : at + size].data)
                 if crc != told[frame]:
-                    wrong.append((frame, sl.CRC_WRONG, crc))
+                    wrong.append((frame, CRC_WRONG, crc))
 
     @staticmethod
     def _check_counts(fields: Decoded, frames: Ints, totals: Ints, wrong: list[tuple[int, int, int]]) -> None:
         told = numbers(fields.columns["chunk_records"])[frames]
-        wrong.extend((int(frames[k]), sl.COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
+        wrong.extend((int(frames[k]), COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
 
     def _check_long(
         self, frame: int, long: Long, rows: Ints, fields: Decoded, wrong: list[tuple[int, int, int]]
     ) -> None:
         wrong += [(frame, code, value) for code, value in long.wrong]
-        if rows[sl.R_MISSING, frame] > 0:
+        if rows[Frame.MISSING, frame] > 0:
             return
         if long.given_up:
-            wrong.append((frame, framing.LIMIT if long.limited else sl.MALFORMED, long.given_up))
+            wrong.append((frame, LIMIT if long.limited else MALFORMED, long.given_up))
             return
         if long.left > 0:
-            wrong.append((frame, sl.COUNT_WRONG, long.records))
-        if long.kind == sl.DELIVERED:
+            wrong.append((frame, COUNT_WRONG, long.records))
+        if long.kind == DELIVERED:
             if long.crc != int(numbers(fields.columns["chunk_crc"])[frame]):
-                wrong.append((frame, sl.CRC_WRONG, long.crc))
+                wrong.append((frame, CRC_WRONG, long.crc))
             user = int(numbers(fields.columns["chunk_type"])[frame]) == USER_CHUNK
             if user and not long.left and long.records != int(numbers(fields.columns["chunk_records"])[frame]):
-                wrong.append((frame, sl.COUNT_WRONG, long.records))
+                wrong.append((frame, COUNT_WRONG, long.records))
 
     def _messages(
         self, rows: Ints, fields: Decoded, kind: Ints, frames: Ints, records: Ints, longs: list[tuple[int, Long]],
         buffer: Buffer,
     ) -> StreamMessages | None:  # fmt: skip
-        frame, ordinal, order = frames[records[sl.E_REGION]], records[sl.E_ORDINAL], None
+        frame, ordinal, order = frames[records[Entry.REGION]], records[Entry.ORDINAL], None
         parts = [(number, part) for number, long in longs for part in long.found]
         if parts:
             frame = np.concatenate([frame, *(np.full(len(index), number) for number, (index, _) in parts)])
@@ -257,7 +270,7 @@ class Records:
         firsts = np.flatnonzero(np.diff(frame, prepend=-1))  # frames ascend
         counts = np.diff(firsts, append=len(frame))
         holders = frame[firsts]
-        delivered = kind[holders] == sl.DELIVERED
+        delivered = kind[holders] == DELIVERED
         publisher, subscription = (numbers(fields.columns[f"{of}_id"])[holders] for of in ("publisher", "subscription"))
         ids = np.where(delivered, subscription + names.SUBSCRIPTIONS, publisher)
         meaning, table = self.known.meanings(rows, fields, holders, ids)  # which notes what the frames tell
@@ -281,16 +294,11 @@ class Records:
 
 def faults_of(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
     """Rows of faults for frames: (frame, code, value)."""
-    faults = np.zeros((framing.Y_HEIGHT, len(wrong)), np.int64)
+    faults = np.zeros((Fault.WIDTH, len(wrong)), np.int64)
     if not wrong:
         return faults[:, :0]
     frame, code, value = np.array(wrong, np.int64).T
-    faults[framing.Y_CODE], faults[framing.Y_VALUE], faults[framing.Y_CHANNEL] = code, value, -1
-    for to, of in (
-        (framing.Y_SLOT, sl.R_SLOT), (framing.Y_SIDE, sl.R_SIDE), (framing.Y_NO, sl.R_NO), (framing.Y_POS, sl.R_POS),
-        (framing.Y_PACKET, sl.R_PACKET), (framing.Y_TS, sl.R_TS), (framing.Y_CAPTURE, sl.R_CAPTURE),
-        (framing.Y_FIRST_PACKET, sl.R_FIRST_PACKET), (framing.Y_FIRST_TS, sl.R_FIRST_TS),
-        (framing.Y_FIRST_CAPTURE, sl.R_FIRST_CAPTURE),
-    ):  # fmt: skip
-        faults[to] = rows[of][frame]
+    faults[Fault.CODE], faults[Fault.VALUE], faults[Fault.CHANNEL] = code, value, -1
+    faults[Fault.POS] = rows[Frame.POS][frame]
+    faults[: Place.WIDTH] = rows[: Place.WIDTH, frame]
     return faults

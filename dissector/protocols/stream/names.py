@@ -17,7 +17,7 @@ from amqpscope.dissector.fields.arrow import array, picked
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.protocols.stream import layout as sl
+from amqpscope.dissector.protocols.stream.state import Frame
 
 SUBSCRIPTIONS = 256
 """Added to subscription ids, so that they are not publisher ids."""
@@ -105,17 +105,17 @@ class Names:
         Returns:
             (n,) indexes into the list that comes with them.
         """
-        keys = rows[sl.R_SLOT][wanted] * IDS + ids
+        keys = rows[Frame.SLOT][wanted] * IDS + ids
         unique, of = np.unique(keys, return_inverse=True)
         table = [self._known(int(key) // IDS, int(key) % IDS) for key in unique.tolist()]
         found = of.astype(np.int64)
-        layout = rows[sl.R_LAYOUT]
+        layout = rows[Frame.LAYOUT]
         telling = np.flatnonzero((layout >= 0) & self.telling[layout])
         frames = rows.shape[1]
         changes: list[int] = []
         told_by = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
         for frame, said in zip(telling.tolist(), told_by, strict=True):
-            slot = int(rows[sl.R_SLOT, frame])
+            slot = int(rows[Frame.SLOT, frame])
             name = self.names[layout[frame]]
             values = dict(zip(COLUMNS, said, strict=True))
             book = self.books.setdefault(slot, Book())

@@ -12,6 +12,7 @@ from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.dissector.kernels.pool import APART
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -23,40 +24,46 @@ from amqpscope.dissector.protocols.stream.handshake import StreamHandshakes
 from amqpscope.dissector.protocols.stream.messages import Records
 from amqpscope.dissector.protocols.stream.names import Names
 from amqpscope.dissector.protocols.stream.rows import RowMaker
+from amqpscope.dissector.protocols.stream.state import FAULTS, Body, Frame, Own, Part
 
 
 class Stream(FramedStage):
     """The walk and the records of all connections that speak the stream protocol."""
 
     def __init__(self, context: Context) -> None:
-        super().__init__(
-            context, frames.walk_pieces, sl.R_HEIGHT, sl.A_WIDTH, sl.FAULTS, (sl.HEAD_OCTETS, 0), room=131_072
-        )
+        room = (131_072 if context.compiled else 2_048) + APART
+        super().__init__(context, frames.walk_chunks, Frame.room(room), Part.room(256), FAULTS, (sl.HEAD_BYTES, 0))
         protocol = context.specification(sl.NAME)
         self.plan = Plan.of_methods(protocol)
         self.has_secret = with_secrets(protocol)
         self.layouts = sl.layout_table(protocol, self.plan)
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
-        self.parts = np.empty((sl.P_HEIGHT, 256), np.int64)
+        self.bodies = Body.make(0)
         self.names = Names([m.full_name for m in protocol.methods], context.accounting)
         self.records = Records(protocol, self.plan, self.names, self.compiled, context.bodies == "full")
         self.handshakes = StreamHandshakes(protocol, context)
         self.only_handshakes = context.handshakes
         self.rows = RowMaker(protocol, context)
 
-    @property
-    def own(self) -> tuple[Ints, ...]:
-        """What is known of the frames at hand, the table of layouts, that of senders, and parts of long frames."""
-        return self.directions, self.layouts, self.senders, self.parts
+    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
+        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
+        if len(self.bodies) < 2 * capacity:
+            self.bodies = Body.grown(self.bodies, 2 * capacity)
+        super().begin(slots, states, capacity)
 
-    def take(self, n: int, parts: int, buffer: Buffer, conn: Ints) -> Iterator[Made | Faults]:
+    @property
+    def own(self) -> Own:
+        """What the kernels of the framing have besides."""
+        return Own(self.layouts, self.senders, self.bodies)
+
+    def take(self, n: int, parts: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
         """Make rows of these frames and of the records in them, and read what tells of connections."""
         if self.only_handshakes:
             if n:
                 self.handshakes.take(*self._decoded(n, buffer), buffer.data)
             return
-        self.records.long_frames(self.frames[:, :n], self.parts[:, :parts], buffer)
+        self.records.long_frames(self.frames[:, :n], self.aside[:, :parts], buffer)
         if not n:
             return
         rows, fields = self._decoded(n, buffer)
@@ -83,15 +90,15 @@ class Stream(FramedStage):
         rows = self.frames[:, :n]
         rows = rows[:, self.handshakes.telling(rows)] if self.only_handshakes else rows.copy()
         fields = decode(
-            plan, buffer.data, rows[sl.R_OFFSET], rows[sl.R_LENGTH], rows[sl.R_LAYOUT],
-            rows[sl.R_CUT].astype(np.uint8), self.compiled,
+            plan, buffer.data, rows[Frame.OFFSET], rows[Frame.LENGTH], rows[Frame.LAYOUT],
+            rows[Frame.CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
-        hide(fields, self.has_secret[rows[sl.R_LAYOUT]], ("mechanism",))
+        hide(fields, self.has_secret[rows[Frame.LAYOUT]], ("mechanism",))
         return rows, fields
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
+    def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over, and hand on what was under way."""
-        yield from super().end(slots, conn, buffer)
+        yield from super().end(slots, facts, buffer)
         self.names.forget(slots)
         self.records.forget(slots)
 

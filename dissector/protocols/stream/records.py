@@ -19,10 +19,23 @@ from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols import framing
 from amqpscope.dissector.protocols.amqp10 import section_walk, sections
+from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.protocols.stream import coding, entries
-from amqpscope.dissector.protocols.stream import layout as sl
+from amqpscope.dissector.protocols.stream.state import (
+    COUNT_WRONG,
+    DELIVERED,
+    FAULTS,
+    FIELD_FAULTS,
+    FILTERED,
+    ID_TOO_LARGE,
+    MESSAGE_MALFORMED,
+    MORE,
+    PUBLISHED,
+    UNREADABLE,
+    WHOLE,
+    Entry,
+)
 
 ID_OCTETS = 8
 ENTRY_OCTETS = 12
@@ -46,7 +59,7 @@ class Found(NamedTuple):
     """Records of some regions."""
 
     records: Ints
-    """(layout.E_HEIGHT, n): sub-batches are opened, as far as they can be."""
+    """(layout.Entry.WIDTH, n): sub-batches are opened, as far as they can be."""
     wrong: list[tuple[int, int, int]]
     """Region, fault and its value."""
     total: Ints
@@ -111,19 +124,19 @@ class Reader:
         """All records; `at` and `left` of the regions move on, as far as was read."""
         begins, lefts = regions.at.copy(), regions.left.copy()
         found = self._entries(regions, buffer)
-        retry = np.flatnonzero((regions.kind == sl.FILTERED) & ~_done(regions) & (regions.ends == sl.WHOLE))
+        retry = np.flatnonzero((regions.kind == FILTERED) & ~_done(regions) & (regions.ends == WHOLE))
         if len(retry):
             regions.at[retry], regions.left[retry] = begins[retry], lefts[retry]
-            found = found[:, ~np.isin(found[sl.E_REGION], retry)]
+            found = found[:, ~np.isin(found[Entry.REGION], retry)]
             parts = [found, self._without_filters(regions, retry, buffer), self._entries(regions, buffer)]
             joined = np.concatenate(parts, axis=1)
-            found = np.ascontiguousarray(joined[:, np.argsort(joined[sl.E_REGION], kind="stable")])
+            found = np.ascontiguousarray(joined[:, np.argsort(joined[Entry.REGION], kind="stable")])
         return self._opened(found, len(regions.at), buffer)
 
     def _entries(self, regions: Regions, buffer: Buffer) -> Ints:
-        least = np.where(regions.kind == sl.DELIVERED, 4, ENTRY_OCTETS)
+        least = np.where(regions.kind == DELIVERED, 4, ENTRY_OCTETS)
         room = int(np.minimum(regions.left, np.maximum(regions.end - regions.at, 0) // least).sum())
-        found = np.empty((sl.E_HEIGHT, room), np.int64)
+        found = np.empty((Entry.WIDTH, room), np.int64)
         n = call(
             entries.read_entries, self.compiled, buffer.data, regions.at, regions.end, regions.limit, regions.kind,
             regions.ends, regions.left, found,
@@ -135,7 +148,7 @@ class Reader:
 
         What fits so is read, and its regions are done.
         """
-        found = np.empty((sl.E_HEIGHT, 0), np.int64)
+        found = np.empty((Entry.WIDTH, 0), np.int64)
         for read in (self._plain, self._mixed):
             octets = (regions.end - regions.at)[retry]
             retry = retry[(regions.left[retry] > 0) & (regions.left[retry] * ENTRY_OCTETS <= octets)]
@@ -144,17 +157,17 @@ class Reader:
             good = _done(some)
             regions.at[retry[good]] = some.at[good]
             regions.left[retry[good]] = 0
-            made = made[:, good[made[sl.E_REGION]]].copy()
-            made[sl.E_REGION] = retry[made[sl.E_REGION]]
+            made = made[:, good[made[Entry.REGION]]].copy()
+            made[Entry.REGION] = retry[made[Entry.REGION]]
             found = np.concatenate([found, made], axis=1)
         return found
 
     def _plain(self, regions: Regions, buffer: Buffer) -> Ints:
-        regions.kind[:] = sl.PUBLISHED
+        regions.kind[:] = PUBLISHED
         return self._entries(regions, buffer)
 
     def _mixed(self, regions: Regions, buffer: Buffer) -> Ints:
-        found = np.empty((sl.E_HEIGHT, int(regions.left.sum())), np.int64)
+        found = np.empty((Entry.WIDTH, int(regions.left.sum())), np.int64)
         start, plain = (np.empty(int(regions.left.max(initial=0)), np.int64) for _ in range(2))
         n = call(
             entries.read_mixed, self.compiled, buffer.data, regions.at, regions.end, regions.left, found, start, plain
@@ -163,36 +176,36 @@ class Reader:
 
     def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
         """Sub-batches become their records."""
-        lasts = np.flatnonzero(np.diff(found[sl.E_REGION], append=-1))
+        lasts = np.flatnonzero(np.diff(found[Entry.REGION], append=-1))
         total = np.zeros(n, np.int64)
-        total[found[sl.E_REGION, lasts]] = (found[sl.E_ORDINAL] + found[sl.E_COUNT])[lasts]
-        batches = np.flatnonzero(found[sl.E_CODING] >= 0)
+        total[found[Entry.REGION, lasts]] = (found[Entry.ORDINAL] + found[Entry.COUNT])[lasts]
+        batches = np.flatnonzero(found[Entry.CODING] >= 0)
         wrong: list[tuple[int, int, int]] = []
         records = found
         if len(batches):
             readable = np.ones(found.shape[1], np.bool_)
             at, counts = self._unpacked(found, batches, readable, wrong, buffer)
-            found[sl.E_OPEN] = readable
+            found[Entry.OPEN] = readable
             there = np.where(readable[batches], counts, 1)
-            records = np.empty((sl.E_HEIGHT, found.shape[1] + int(there.sum()) - len(batches)), np.int64)
+            records = np.empty((Entry.WIDTH, found.shape[1] + int(there.sum()) - len(batches)), np.int64)
             call(entries.open_batches, self.compiled, buffer.data, found, batches, at, counts, records)
-        large = found[sl.E_REGION, found[sl.E_LARGE] == 1]
-        wrong += [(r, sl.ID_TOO_LARGE, 0) for r in np.unique(large).tolist()]
+        large = found[Entry.REGION, found[Entry.LARGE] == 1]
+        wrong += [(r, ID_TOO_LARGE, 0) for r in np.unique(large).tolist()]
         return Found(records, wrong, total)
 
     def _unpacked(
         self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], buffer: Buffer
     ) -> tuple[Ints, Ints]:
-        at, size = found[sl.E_OFFSET][batches].copy(), found[sl.E_LENGTH][batches].copy()
-        kinds, announced = found[sl.E_CODING][batches], found[sl.E_SIZE][batches]
-        readable[batches] = found[sl.E_MISSING][batches] == 0
+        at, size = found[Entry.OFFSET][batches].copy(), found[Entry.LENGTH][batches].copy()
+        kinds, announced = found[Entry.CODING][batches], found[Entry.SIZE][batches]
+        readable[batches] = found[Entry.MISSING][batches] == 0
         packed = readable[batches] & (kinds != coding.NONE)
         parts: list[bytes] = []
         total = 0
-        records = np.cumsum(np.where(packed, found[sl.E_COUNT][batches], 0))
+        records = np.cumsum(np.where(packed, found[Entry.COUNT][batches], 0))
         for k in np.flatnonzero(packed & (records > limits.RECORDS)).tolist():
             readable[batches[k]] = False
-            wrong.append((int(found[sl.E_REGION, batches[k]]), framing.LIMIT, int(size[k])))
+            wrong.append((int(found[Entry.REGION, batches[k]]), LIMIT, int(size[k])))
         held = buffer.data.data
         some = np.flatnonzero(packed & (records <= limits.RECORDS))
         for k, begin, length, kind, wanted in zip(
@@ -203,7 +216,7 @@ class Reader:
                 octets = coding.unpack(held[begin : begin + length], kind, wanted)
             if octets is None:
                 readable[batches[k]] = False
-                wrong.append((int(found[sl.E_REGION, batches[k]]), sl.UNREADABLE, kind))
+                wrong.append((int(found[Entry.REGION, batches[k]]), UNREADABLE, kind))
                 continue
             at[k], size[k] = total, len(octets)
             total += len(octets)
@@ -212,12 +225,12 @@ class Reader:
         at[opened] += buffer.append(np.frombuffer(b"".join(parts), np.uint8))
         size[~readable[batches]] = 0
         counts = np.zeros(len(batches), np.int64)
-        most = found[sl.E_COUNT][batches]
+        most = found[Entry.COUNT][batches]
         call(entries.count_inner, self.compiled, buffer.data, at, size, most, counts)
         torn = counts < 0
         counts = np.where(torn, ~counts, counts)
-        other = np.flatnonzero((torn | (counts != found[sl.E_COUNT][batches])) & readable[batches])
-        wrong.extend((int(found[sl.E_REGION, batches[k]]), sl.COUNT_WRONG, int(counts[k])) for k in other.tolist())
+        other = np.flatnonzero((torn | (counts != found[Entry.COUNT][batches])) & readable[batches])
+        wrong.extend((int(found[Entry.REGION, batches[k]]), COUNT_WRONG, int(counts[k])) for k in other.tolist())
         return at, counts
 
     def columns(self, records: Ints, data: Octets) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
@@ -226,15 +239,15 @@ class Reader:
         Touches no state: any thread may do it.
         """
         n = records.shape[1]
-        places, lengths, missing = records[sl.E_OFFSET], records[sl.E_LENGTH], records[sl.E_MISSING]
+        places, lengths, missing = records[Entry.OFFSET], records[Entry.LENGTH], records[Entry.MISSING]
         held = sections.read(data, places, lengths, missing, self.compiled)
         hashes = sections.hashes(data, places, lengths, held, self.compiled)
-        sealed, partial = records[sl.E_OPEN] == 0, missing > 0
-        filtered = np.flatnonzero(records[sl.E_FILTER_LENGTH] >= 0)
-        spans = records[sl.E_FILTER][filtered], records[sl.E_FILTER_LENGTH][filtered]
+        sealed, partial = records[Entry.OPEN] == 0, missing > 0
+        filtered = np.flatnonzero(records[Entry.FILTER_LENGTH] >= 0)
+        spans = records[Entry.FILTER][filtered], records[Entry.FILTER_LENGTH][filtered]
         texts = text.gather(data, *spans, self.compiled)
         made = held.columns | {
-            "publish_seq": array(records[sl.E_NUMBER], mask=records[sl.E_LARGE] != 0),
+            "publish_seq": array(records[Entry.NUMBER], mask=records[Entry.LARGE] != 0),
             "record_size": array(lengths + missing, mask=sealed),
             "body_size": array(held.size, mask=sealed | (held.size < 0)),
             "body_hash": array(hashes.view(np.int64), mask=sealed | partial),
@@ -254,26 +267,26 @@ class Reader:
             made["body"] = array(bodies, pa.binary())
         if sealed.any():
             made["body_kind"] = pc.if_else(array(sealed), None, made["body_kind"])
-        return made, self._told(records[sl.E_REGION], ~sealed, held)
+        return made, self._told(records[Entry.REGION], ~sealed, held)
 
     @staticmethod
     def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
         broken = np.flatnonzero((held.kind == section_walk.BROKEN) & readable)
-        codes = [np.full(len(broken), sl.MESSAGE_MALFORMED), sl.FIELD_FAULTS[held.problems[:, 1]]]
+        codes = [np.full(len(broken), MESSAGE_MALFORMED), FIELD_FAULTS[held.problems[:, 1]]]
         records = np.concatenate([broken, held.problems[:, 0]])
         if not len(records):
             return []
-        keys = region[records] * len(sl.FAULTS) + np.concatenate(codes)
+        keys = region[records] * len(FAULTS) + np.concatenate(codes)
         found, counts = np.unique(keys, return_counts=True)
         pairs = zip(found.tolist(), counts.tolist(), strict=True)
-        return [(*divmod(key, len(sl.FAULTS)), count) for key, count in pairs]
+        return [(*divmod(key, len(FAULTS)), count) for key, count in pairs]
 
     # ------------------------------------------------------------------------------------------------- long frames
 
     def part(self, long: Long, offset: int, length: int, buffer: Buffer) -> None:
         """Take bytes of a long frame, `length` of them from `offset` on."""
         length = min(length, long.data_left)
-        if long.kind == sl.DELIVERED:
+        if long.kind == DELIVERED:
             long.crc = zlib.crc32(buffer.data[offset : offset + length].data, long.crc)
         long.data_left -= length
         if long.large is not None:
@@ -292,13 +305,13 @@ class Reader:
         end = at + long.waiting_octets
         one = np.ones(1, np.int64)
         regions = Regions(
-            one * at, one * end, one * (end + long.data_left), one * long.kind, one * sl.MORE, one * long.left
+            one * at, one * end, one * (end + long.data_left), one * long.kind, one * MORE, one * long.left
         )
         found = self.read(regions, buffer)
         long.left = int(regions.left[0])
         made, told = self.columns(found.records, buffer.data)
         if found.records.shape[1]:
-            long.found.append((found.records[sl.E_ORDINAL] + long.records, made))
+            long.found.append((found.records[Entry.ORDINAL] + long.records, made))
         long.wrong += [(code, value) for _, code, value in found.wrong + told]
         long.records += int(found.total[0])
         rest = int(regions.at[0])
@@ -323,9 +336,9 @@ class Reader:
         long.waiting, long.waiting_octets = [], 0
 
     def _begin_large(self, long: Long, rest: int, end: int, buffer: Buffer) -> None:
-        published = long.kind != sl.DELIVERED
+        published = long.kind != DELIVERED
         body = rest + (ID_OCTETS if published else 0) + 4
-        if long.kind == sl.FILTERED or body > end or buffer.data[body - 4] >= 0x80:
+        if long.kind == FILTERED or body > end or buffer.data[body - 4] >= 0x80:
             long.limited = True
             self._give_up(long)
             return

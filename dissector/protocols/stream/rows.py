@@ -10,9 +10,10 @@ from amqpscope.dissector.fields.columns import repeated, spread
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.rows import NUMBER, Columns, Faults, Made
+from amqpscope.dissector.protocols.rows import Columns, Faults, Made
 from amqpscope.dissector.protocols.stream import layout as sl
 from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
+from amqpscope.dissector.protocols.stream.state import FAULTS, Frame
 from amqpscope.spec.model import Protocol
 
 
@@ -26,7 +27,7 @@ class RowMaker:
         self.answers = np.array([m.class_id == 1 for m in protocol.methods], np.bool_)
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
-        """Rows of `stream_frames`: `rows` is (sl.R_HEIGHT, n), `fields` those of the commands."""
+        """Rows of `stream_frames`: `rows` is (Frame, n), `fields` those of the commands."""
         return Made("stream_frames", rows, partial(self._frames, rows, fields))
 
     def messages(self, messages: StreamMessages) -> Made:
@@ -34,15 +35,15 @@ class RowMaker:
         return Made("messages", messages.rows, partial(self._messages, messages), messages.counts)
 
     def _frames(self, rows: Ints, fields: Decoded) -> Columns:
-        layout = rows[sl.R_LAYOUT]
-        answers = np.where(layout >= 0, self.answers[layout], rows[sl.R_KEY] & sl.RESPONSE != 0)
+        layout = rows[Frame.LAYOUT]
+        answers = np.where(layout >= 0, self.answers[layout], rows[Frame.KEY] & sl.RESPONSE != 0)
         columns = {
             "command": self.commands.take(array(layout, mask=layout < 0)),
-            "version": array(rows[sl.R_VERSION].astype(np.int32)),
+            "version": array(rows[Frame.VERSION].astype(np.int32)),
             "is_response": array(answers),
-            "size": array(rows[sl.R_SIZE].astype(np.int32)),
-            "is_partial": array(rows[sl.R_MISSING] > 0),
-            "missing": array(rows[sl.R_MISSING]),
+            "size": array(rows[Frame.SIZE].astype(np.int32)),
+            "is_partial": array(rows[Frame.MISSING] > 0),
+            "missing": array(rows[Frame.MISSING]),
         }
         return Columns(columns | fields.columns, fields)
 
@@ -53,8 +54,8 @@ class RowMaker:
         if "chunk_id" in columns:
             offset = numbers(columns["chunk_id"]) + messages.ordinal
             columns["offset"] = array(offset, mask=~valid(columns["chunk_id"]))
-        columns["first_frame_no"] = array(np.repeat(messages.rows[NUMBER], counts))
+        columns["first_frame_no"] = array(np.repeat(messages.rows[Frame.NUMBER], counts))
         columns["protocol"] = repeated(sl.NAME, int(counts.sum()))
         if not self.show_hashes:
             del columns["body_hash"]
-        return Columns(columns, faults=Faults(faults_of(messages.rows, wrong), sl.FAULTS) if wrong else None)
+        return Columns(columns, faults=Faults(faults_of(messages.rows, wrong), FAULTS) if wrong else None)

@@ -13,8 +13,8 @@ from amqpscope.dissector.fields import columns
 from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, write_integer
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.integers import be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
-from amqpscope.dissector.protocols.framing import u32
 from amqpscope.spec.model import Protocol
 
 COMMA, OPEN, CLOSE = (ord(c) for c in ",[]")
@@ -99,7 +99,7 @@ def render_items(
         p = at[e]
         end = p + size[e]
         if kind[e] != 0:
-            if p + 4 > end or p + 4 + u32(data, p) != end:
+            if p + 4 > end or p + 4 + be32(data, p) != end:
                 torn[e] = 1
             p = min(p + 4, end)
         snapshot = kind[e] == SNAPSHOT

@@ -1,0 +1,252 @@
+"""AMQP 0-9-1: what is remembered of channels and of contents under way, and the groups in which kernels take it.
+
+A channel has two rows in `contents`, 2 * row + (0: what the client sends on it, 1: what the server sends).
+"""
+
+from typing import NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.protocols import state
+from amqpscope.dissector.protocols.state import Place
+
+LOST_WAY = -2
+"""An offset of a span which says that its length is one of these, for all that is under way in this direction."""
+FOUND, LOST, NOT_TAKEN = range(3)
+"""Nothing was lost but bytes of bodies, told next; frames may have been lost; the next frame is one nobody takes."""
+BEGUN, STRAYED = 4, 8
+"""Bits 0 and 1 of Channel.STRAYED: unless the last gap of the client's, of the server's, held nothing but bodies. Then:
+no request was seen, so answers to those in front of the capture may come; requests or answers may be lost, or out of
+order."""
+KNOWN, DOUBTFUL, UNKNOWN = range(3)
+"""All was seen since channel.open; it was, if the last gap of the client's held nothing but bodies; it was not."""
+UNFINISHED = 2
+"""In Message.PARTIAL: not only are bytes missing, but frames at the end were not seen."""
+
+FAULTS = (
+    *state.FAULTS,
+    "frame-end-wrong",  # value: the byte found
+    "method-unknown",  # value: class << 16 | method
+    "header-unknown",  # value: the first four bytes
+    "content-interrupted",
+    "content-unexpected",
+    "content-abandoned",
+    "body-too-large",  # value: bytes beyond
+    "channel-wrong",
+)
+(
+    END_WRONG, METHOD_UNKNOWN, HEADER_UNKNOWN, INTERRUPTED, UNEXPECTED, ABANDONED, BODY_TOO_LARGE, CHANNEL_WRONG,
+) = range(len(state.FAULTS), len(FAULTS))  # fmt: skip
+
+
+class Announced(Matrix):
+    """Directions: the content that is announced there, whose rest is state.Direction.REST."""
+
+    CHANNEL = column("its channel")
+    BODY = column("bytes of its last body frame")
+    PASSED = column("bytes of it that are known to be among those skipped in a search")
+
+
+class Frame(Place):
+    """Frames, one column each."""
+
+    TYPE = column("frame type; a protocol header has the number of its first byte")
+    CHANNEL = column("channel")
+    SIZE = column("bytes on the wire")
+    OFFSET = column("where the payload's bytes lie that are there before its first gap")
+    LENGTH = column("how many these are")
+    MISSING = column("bytes in gaps")
+    METHOD = column("index of the method; -1: none, -2: unknown")
+    EPOCH = column("channel_epoch")
+    POS = column("position in the stream")
+
+
+class Span(Matrix):
+    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+
+    BEFORE = column("frames that were complete before")
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CHANNEL = column("channel")
+    OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
+    LENGTH = column("how many; with LOST_WAY, FOUND, LOST or NOT_TAKEN")
+
+
+class Channel(Matrix):
+    """Channels that are, or were, in use."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CHANNEL = column("channel number")
+    NEXT = column("next channel of the connection; -1: none", empty=-1)
+    EPOCH = column("channel_epoch")
+    CONFIRM = column("1: in confirm mode")
+    SEQ = column("number of the last publish")
+    UNSURE = column("KNOWN, DOUBTFUL or UNKNOWN: whether that number is known", empty=UNKNOWN)
+    STRAYED = column("0: requests pair with their answers by order; else bits: see BEGUN", empty=BEGUN)
+    CONSUMERS = column("list of (hash of the tag, no_ack)", empty=-1)
+    CONSUMES = column("consumes that wait for their -ok: (hash of the tag or 0, no_ack)", empty=-1)
+    CONSUMES_END = column("the last of these", empty=-1)
+    GETS = column("gets that wait: (0, no_ack); no_ack is -1 where it was not seen", empty=-1)
+    GETS_END = column("the last of these", empty=-1)
+
+
+class Content(Matrix):
+    """Contents under way."""
+
+    KIND = column("role of the method; 0: nothing is under way")
+    STATE = column("1: the header is next, 2: the body")
+    METHOD = column("index of the method")
+    METHOD_OFFSET = column("where its frame's payload lies")
+    METHOD_LENGTH = column("bytes of that")
+    METHOD_MISSING = column("bytes of it in gaps")
+    HEADER_OFFSET = column("where the header's payload lies; -1: not there yet")
+    HEADER_LENGTH = column("bytes of that")
+    HEADER_MISSING = column("bytes of it in gaps")
+    SIZE = column("bytes of the body, as announced")
+    GOT = column("bytes of it so far")
+    MISSING = column("bytes of these in gaps")
+    SEQ = column("number of a publish; -1: none, -2: not known, if the channel is in confirm mode")
+    NO_ACK = column("1: nobody acknowledges it; -1: not known")
+    FIRST_NUMBER = column("frame_no of its first frame")
+    FIRST_PACKET = column("packet with that frame's first byte")
+    FIRST_TS = column("its time")
+    FIRST_CAPTURE = column("its capture")
+    NUMBER = column("frame_no of its last frame so far")
+    PACKET = column("packet that completed that")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+    OVER = column("bytes beyond the announced body")
+    BODY = column("number under which the body is kept; -1: it is not")
+    KEPT = column("bytes of it that are kept")
+    LOST = column("LOST: what follows on the channel need not be of it; NOT_TAKEN; else FOUND")
+
+
+class Message(Place):
+    """Messages, one column each."""
+
+    KIND = column("role of the method")
+    CHANNEL = column("channel")
+    EPOCH = column("channel_epoch")
+    FIRST_NUMBER = column("frame_no of the first frame")
+    METHOD = column("index of the method")
+    METHOD_OFFSET = column("where its frame's payload lies")
+    METHOD_LENGTH = column("bytes of that")
+    HEADER_OFFSET = column("where the header's payload lies; -1: not there")
+    HEADER_LENGTH = column("bytes of that")
+    HEADER_CUT = column("1: bytes of it are missing")
+    SIZE = column("bytes of the body, as announced; -1: not known")
+    MISSING = column("bytes of all that were not seen")
+    HASH = column("1: there is a hash of the body")
+    SEQ = column("as in Content")
+    NO_ACK = column("as in Content")
+    PARTIAL = column("1: bytes are missing; UNFINISHED")
+    BODY = column("number under which the body is kept; -1: it is not")
+
+
+class Node(Matrix):
+    """Members of the lists of channels."""
+
+    NEXT = column("the next one; -1: none", empty=-1)
+    KEY = column("hash of a consumer tag; 0: none")
+    VALUE = column("no_ack")
+
+
+class Kept(Matrix):
+    """Bytes of bodies to keep, in order, one column each."""
+
+    BODY = column("number of the body")
+    OFFSET = column("where the bytes lie")
+    LENGTH = column("how many; -1: none of this body after all")
+
+
+class Assembly(Matrix):
+    """Where the assembly of contents is, and what it counts: one row."""
+
+    FRAME = column("next frame")
+    FRAMES = column("frames")
+    SPAN = column("next span")
+    SPANS = column("spans")
+    MESSAGES = column("messages brought")
+    FAULTS = column("faults brought")
+    KEPT = column("pieces of bodies brought")
+    KEEP = column("1: bodies are kept")
+    BODIES = column("bodies so far: the next number")
+    TOMBSTONES = column("places of the hash table that are free again")
+    FULL = column("1: no more channels may be made")
+    HELD = column("bytes of methods and headers of all contents under way")
+    KEEPING = column("bytes of their bodies that are kept")
+
+
+class Own(NamedTuple):
+    """What the kernels of the framing have besides.
+
+    Attributes:
+        methods: see `layout.method_table`.
+        traits: see `layout.trait_table`.
+        announced: (2 * slots, Announced).
+    """
+
+    methods: Array
+    traits: Array
+    announced: Array
+
+
+class Batch(NamedTuple):
+    """Frames and spans of which contents are put together.
+
+    Attributes:
+        data: the buffer.
+        facts: (slots, tcp.state.Facts).
+        frames: (Frame, frames); EPOCH is filled.
+        spans: (Span, spans).
+        roles: role of each method, by its index.
+        tags: (frames,) hash of the consumer tag; 0: none, or empty.
+        no_acks: bitmap of that argument.
+        no_waits: the same.
+    """
+
+    data: Array
+    facts: Array
+    frames: Array
+    spans: Array
+    roles: Array
+    tags: Array
+    no_acks: Array
+    no_waits: Array
+
+
+class Channels(NamedTuple):
+    """Channels, contents under way, and room for what comes of them.
+
+    Attributes:
+        channels: (channels, Channel).
+        free: rows of these, as in `Pool`.
+        contents: (2 * channels, Content).
+        lanes: (2 * channels, 8) uint64: hashes of bodies so far.
+        waiting: 32 bytes for each content: what was not hashed yet.
+        table: hash table: row + 1; 0: free, -1: free again.
+        first: first channel of each connection; -1: none.
+        nodes: (nodes, Node).
+        free_nodes: rows of these.
+        messages: (Message, room).
+        hashes: (room,) uint64.
+        faults: (state.Fault, room).
+        kept: (Kept, room).
+        assembly: (Assembly,).
+    """
+
+    channels: Array
+    free: Array
+    contents: Array
+    lanes: Array
+    waiting: Array
+    table: Array
+    first: Array
+    nodes: Array
+    free_nodes: Array
+    messages: Array
+    hashes: Array
+    faults: Array
+    kept: Array
+    assembly: Array

@@ -1,0 +1,178 @@
+"""What the walks over frames remember, whatever the protocol: the matrices, and the group in which kernels take them.
+
+A direction has the row `2 * slot + side`. A payload that lies in one chunk is used where it is; fragments of another
+wait until it is whole. Chunks of both directions are held back while one of them is searched for a boundary.
+"""
+
+from typing import NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.tcp.state import Chunk
+
+SEARCH, HEAD, PAYLOAD, END = range(4)
+"""What a direction is in: the search for a boundary, a frame's head, its payload, or the bytes behind that."""
+HEAD_ROOM = 16
+"""Bytes that a head has at most."""
+
+FAULTS = (
+    "tcp-gap",  # value: bytes lost
+    "bytes-skipped",  # value: bytes
+    "frame-type-unknown",  # value: what is in its place
+    "frame-too-large",  # value: announced size
+    "frame-cut",  # value: bytes still missing
+    "limit-reached",  # value: bytes
+)
+GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT = range(len(FAULTS))
+
+
+class Direction(Matrix):
+    """Directions of connections."""
+
+    STATE = column("SEARCH, HEAD, PAYLOAD or END")
+    HEADS = column("bytes of the head so far")
+    WANTED = column("bytes that the head has")
+    TYPE = column("type of the frame at hand, as its protocol has it")
+    CHANNEL = column("its channel; -1: there are none", empty=-1)
+    SIZE = column("bytes of its payload")
+    GOT = column("bytes of the payload that have passed")
+    MISSING = column("how many of these lay in gaps")
+    POS = column("position of the frame in the stream")
+    FIRST_PACKET = column("packet with its first byte")
+    FIRST_TS = column("its time")
+    FIRST_CAPTURE = column("its capture")
+    CHAIN = column("first fragment of the payload; -1: none", empty=-1)
+    CHAIN_END = column("last fragment", empty=-1)
+    CHAINED = column("bytes in fragments")
+    SKIPPED = column("bytes skipped in the search at hand")
+    UNTIL = column("position up to which bytes are skipped; -1: not known", empty=-1)
+    FOUND = column("1: a frame begins there")
+    LOST = column("position at which the frame whose head was lost must have begun; -1: not known", empty=-1)
+    LARGEST = column("bytes of the largest frame so far")
+    TRIED = column("bytes that the last trial of the search at hand had")
+    TRIED_SLOW = column("1: that was after nothing had come for a while")
+    TRIED_SAID = column("1: that was behind a segment that was not full")
+    DOUBT = column("segments that must begin with a frame before that is believed of another")
+    BYTES = column("bytes of this direction among what its connection holds back")
+    GAPS = column("gaps among that")
+    LAST = column("bytes of the last chunk among that")
+    QUEUE = column("side 0: first chunk of the connection that is held back; -1: none", empty=-1)
+    QUEUE_END = column("side 0: last of these", empty=-1)
+    QUEUED = column("side 0: number of these")
+    TAKEN = column("side 0: bytes of the first of these that are done with")
+    OVER = column("side 0: 1 when nothing will follow them")
+    REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
+
+
+class Fragment(Matrix):
+    """Bytes of payloads that go on in a later chunk."""
+
+    NEXT = column("the next one of the payload; -1: none", empty=-1)
+    OFFSET = column("where they lie in the buffer")
+    LENGTH = column("bytes")
+    USED = column("1 while the row holds one")
+
+
+class Held(Chunk):
+    """Chunks that are held back."""
+
+    NEXT = column("the next one of the connection; -1: none", empty=-1)
+    USED = column("1 while the row holds one")
+
+
+class Place(Matrix):
+    """Where a row belongs, one column each: so tables put the leading columns in front of all rows alike."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    NUMBER = column("frame_no; -1: none")
+    CAPTURE = column("capture of the packet that completed it")
+    PACKET = column("that packet")
+    TS = column("its time")
+    FIRST_CAPTURE = column("capture of the packet with its first byte")
+    FIRST_PACKET = column("that packet")
+    FIRST_TS = column("its time")
+
+
+class Fault(Place):
+    """What becomes rows of `anomalies`, one column each."""
+
+    CODE = column("index into the FAULTS of the protocol")
+    CHANNEL = column("channel; -1: none")
+    POS = column("position in the stream; -1: none")
+    VALUE = column("what FAULTS says")
+
+
+class Cursor(Matrix):
+    """Where the walk is, and how much it has brought: one row."""
+
+    CHUNK = column("chunk at hand")
+    AT = column("bytes of it that are done with")
+    REPLAY = column("connection whose chunks that were held back are at hand; -1: none", empty=-1)
+    FRAMES = column("frames brought")
+    ASIDE = column("what else was put aside")
+    FAULTS = column("faults")
+    ARENA = column("where the arena behind the batch's bytes is free")
+    CHAINED = column("bytes in all fragments")
+    HELD = column("bytes in all chunks that are held back")
+    COUNT = column("chunks")
+
+
+class Trial(Matrix):
+    """What the search for a boundary has found out from the place that is tried: one row."""
+
+    CHANNEL = column("a protocol's own: channel used last; -1: none")
+    EXPECT = column("a protocol's own: what must follow on it")
+    REST = column("a protocol's own: how much of it")
+    SENDER = column("1: the client sends it, 2: the server, 3: not known")
+    COUNT = column("whole frames")
+    END = column("where the last of them ends")
+    LARGEST = column("bytes of the largest of them")
+    EDGES = column("beginnings and ends of segments from the place on")
+    FITTING = column("those where a frame begins or ends")
+    CUT = column("frames with others inside")
+    OPEN = column("first place that was not refuted; -1: none")
+    SEGMENT = column("the first of its frames with which a segment begins; -1: none")
+    BEFORE = column("whole frames in front of that")
+    SHORT = column("segments of fewer bytes are not full")
+    SAID = column("beginnings of segments behind such a one with which a frame begins")
+
+
+class Walk(NamedTuple):
+    """All that the walk over frames remembers and brings.
+
+    Attributes:
+        data: the buffer.
+        facts: (slots, Facts).
+        directions: (2 * slots, Direction).
+        heads: HEAD_ROOM bytes for each direction: the head so far.
+        fragments: (fragments, Fragment).
+        free: rows of these, as in `Pool`.
+        held: (chunks, Held).
+        free_held: rows of these, as in `Pool`.
+        edges: where segments begin in what is searched.
+        marks: where frames began that were tried.
+        trial: (Trial,).
+        cursor: (Cursor,).
+        chunk: (Chunk, 1): the chunk at hand that was held back.
+        frames: room for frames, one column each; its rows begin as Place.
+        aside: room for what a protocol brings besides.
+        faults: (Fault, room).
+    """
+
+    data: Array
+    facts: Array
+    directions: Array
+    heads: Array
+    fragments: Array
+    free: Array
+    held: Array
+    free_held: Array
+    edges: Array
+    marks: Array
+    trial: Array
+    cursor: Array
+    chunk: Array
+    frames: Array
+    aside: Array
+    faults: Array
