@@ -5,8 +5,9 @@ registers it. `call` runs it, compiled by numba or as it stands: interpreted, ev
 `memoryview`, so that items are Python integers and small inputs need neither numba nor compilation.
 
 What a kernel may do is the common part of both worlds: index arrays with one integer, or with a tuple of
-two integers; integer arithmetic that stays within int64 (or, for hashes, uint64 masked to 64 bits); calls of
-other kernels by their global name, or as `module.kernel`; no slices, no numpy functions, no exceptions, no floats.
+two integers, columns by the names that `state` gives them; integer arithmetic that stays within int64 (or, for hashes,
+uint64 masked to 64 bits); calls of other kernels by their global name, or as `module.kernel`; no slices, no numpy
+functions, no exceptions, no floats. Arrays that belong together come as one argument, a NamedTuple.
 
 No index is negative. Compiled, all of them are unsigned: numba asks of a signed one at every access whether it counts
 from the end, which also keeps the compiler from joining accesses.
@@ -26,10 +27,12 @@ from collections.abc import Callable, Hashable
 from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy import ndarray
+
+from amqpscope.dissector.kernels.state import Matrix
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,7 +107,8 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
 
 def _view(argument: Any) -> Any:
     if isinstance(argument, tuple):
-        return tuple(_view(a) for a in argument)
+        views = map(_view, argument)
+        return argument._make(views) if hasattr(argument, "_make") else tuple(views)
     return argument.data if isinstance(argument, np.ndarray) else argument
 
 
@@ -114,7 +118,7 @@ def _kind(argument: Any) -> Hashable:
         flags = argument.flags.num & OF_TYPES
         return argument.dtype, argument.ndim, flags & ~F_ORDER if flags & C_ORDER else flags
     if isinstance(argument, tuple):
-        return tuple(map(_kind, argument))
+        return getattr(argument, "_fields", ()), *map(_kind, argument)
     return argument.bit_length() < 64 if argument.__class__ is int else argument.__class__
 
 
@@ -277,6 +281,7 @@ def _digest(function: Callable[..., Any]) -> str:
                 code.co_code,
                 code.co_consts,
                 code.co_varnames,
+                code.co_names,
             )
         ).encode()
     )
@@ -286,11 +291,17 @@ def _digest(function: Callable[..., Any]) -> str:
         part = repr(value)
         if isinstance(value, types.FunctionType):
             part = _digest(value) if value in _kernels else value.__name__
+        elif _is_declaration(value):
+            part = value.layout()
         elif isinstance(value, types.ModuleType):  # its constants and kernels
             found = [(n, getattr(value, n, None)) for n in code.co_names]
             part = repr([(n, _digest(v) if _is_kernel(v) else v) for n, v in found if _is_kernel(v) or _is_constant(v)])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
+
+
+def _is_declaration(value: Any) -> TypeGuard[type[Matrix]]:
+    return isinstance(value, type) and issubclass(value, Matrix)
 
 
 def _is_constant(value: Any) -> bool:
@@ -303,7 +314,7 @@ def _joined(module: str, name: str) -> str:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Makes all indexes unsigned, and names of kernels in modules plain names."""
+    """Makes all indexes unsigned, names of columns numbers, and names of kernels in modules plain names."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
@@ -311,8 +322,10 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         of = node.value.id if isinstance(node.value, ast.Name) else ""
-        module = self.names.get(of)
-        if isinstance(module, types.ModuleType) and _is_kernel(getattr(module, node.attr, None)):
+        owner = self.names.get(of)
+        if _is_declaration(owner):
+            return ast.Constant(getattr(owner, node.attr))
+        if isinstance(owner, types.ModuleType) and _is_kernel(getattr(owner, node.attr, None)):
             return ast.Name(_joined(of, node.attr), ast.Load())
         return node
 
