@@ -30,12 +30,36 @@ def give_row(free: Array, row: int) -> None:
     free[count] = row
 
 
+def give_rows(free: Ints, rows: Ints) -> None:
+    """Give rows back, outside of kernels."""
+    count = int(free[0])
+    free[1 + count : 1 + count + len(rows)] = rows
+    free[0] = count + len(rows)
+
+
+def free_rows(capacity: int, free: Ints | None = None) -> Ints:
+    """Which rows of a matrix with so many are free, when these were before it had as many.
+
+    Args:
+        capacity: rows of the matrix.
+        free: (1 + rows before,): how many were free, then which, the next to be taken last. None: there were no rows.
+
+    Returns:
+        (1 + capacity,): the same. New rows are taken when no old one is free, in ascending order.
+    """
+    before = np.zeros(1, np.int64) if free is None else free
+    old, left = len(before) - 1, int(before[0])
+    new = np.arange(old, capacity, dtype=np.int64)[::-1]
+    count = np.array([len(new) + left], np.int64)
+    return np.concatenate([count, new, before[1 : 1 + left], np.zeros(old - left, np.int64)])
+
+
 class Pool:
     """A matrix of int64 whose rows are taken and given back.
 
     Attributes:
         rows: (capacity, width), zero when they are first taken.
-        free: (1 + capacity,): how many rows are free, then which, the next to be taken last.
+        free: (1 + capacity,): which are free, as `free_rows` has it.
     """
 
     def __init__(self, width: int, capacity: int) -> None:
@@ -57,11 +81,8 @@ class Pool:
         return len(self) - self.left
 
     def grow(self, capacity: int) -> None:
-        """Have so many rows; new ones are taken when no old one is free, in ascending order."""
-        old, left = len(self), self.left
-        new = np.arange(old, capacity, dtype=np.int64)[::-1]
-        count = np.array([len(new) + left], np.int64)
-        self.free = np.concatenate([count, new, self.free[1 : 1 + left], np.zeros(old - left, np.int64)])
+        """Have so many rows."""
+        self.free = free_rows(capacity, self.free)
         self.rows = grown(self.rows, capacity)
 
 

@@ -31,6 +31,7 @@ from amqpscope.dissector.tcp.layout import (
     S_SIDE,
     S_SLOT,
 )
+from amqpscope.dissector.tcp.state import Facts
 from amqpscope.dissector.tls.records import boundary
 from amqpscope.spec.model import Protocol
 
@@ -165,6 +166,9 @@ class Detector:
 
     def _orient_by_port(self, conn: Ints, slot: int) -> None:
         if conn[slot, C_CLIENT] >= 0:
+            return
+        if conn[slot, Facts.OPENER] >= 0:
+            conn[slot, C_CLIENT] = conn[slot, Facts.OPENER]
             return
         a, b = int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])
         known = SERVER_PORTS | self.ports.keys()

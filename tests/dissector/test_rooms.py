@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "tls": {"tcp", "capture", "kernels"},
     "handshakes": {"tls", "fields", "formatting", "kernels"},
     "protocols": {"handshakes", "tls", "tcp", "capture", "fields", "kernels"},
-    "tables": {"protocols", "handshakes", "tls", "tcp", "fields", "kernels"},
+    "tables": {"protocols", "handshakes", "tls", "tcp", "packets", "fields", "kernels"},
     "dissector": {"tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
     "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
     "cli": {"reading", "dissector", "tables", "handshakes", "tcp", "capture", "formatting", "kernels"},
