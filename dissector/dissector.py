@@ -272,8 +272,7 @@ class Dissector:
             return pieces
         for slot in np.flatnonzero(np.bincount(pieces[Chunk.SLOT])).tolist():
             if slot not in self.detector.opened:
-                self.detector.opened.add(slot)
-                self.tcp.flows.facts[slot, Facts.PROTOCOL] = 0
+                self.detector.reopen(slot, self.tcp.flows.facts)
                 self.connections.record(slot).open()
         self.connections.begin(pieces, buffer.data, inside=True)
         return self.detector.sort(pieces, buffer, self.tcp.flows.facts)
@@ -317,10 +316,8 @@ class Dissector:
                 for made in protocol.end(slots, facts, buffer):
                     yield self._work(made, buffer, facts)
                 self._skip(slots, protocol.skipped(slots))
-        for slot, probe in self.detector.forget(ended).items():
+        for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
-            if slot in self.tls.sessions:
-                facts[slot, Facts.PROTOCOL] = detection.TLS
         clock = self.tcp.clock if self.over else None
         yield partial(self._connections, self.connections.close(ended, self.tcp.flows), clock)
         self.tls.free(ended)

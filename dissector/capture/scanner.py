@@ -11,7 +11,7 @@ from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 MAX_RECORD = 16 << 20
 """Bytes of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
@@ -21,8 +21,8 @@ segmentation some hundred KiB; captures of other things (USB, D-Bus) that go bey
 MORE, FULL, CORRUPT, RARE = range(4)
 
 
-class Packet(Matrix):
-    """Packets that a scan lists, one column each."""
+class Packet(Records):
+    """Packets that a scan lists."""
 
     OFFSET = column("position in the data")
     CAPLEN = column("bytes captured")

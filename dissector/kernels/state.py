@@ -75,11 +75,6 @@ class Matrix:
         return np.tile(cls._empty(), (count, 1))
 
     @classmethod
-    def room(cls, count: int) -> Ints:
-        """Room for results that a kernel appends, one column each: (WIDTH, count), not initialised."""
-        return np.empty((cls.WIDTH, count), np.int64)
-
-    @classmethod
     def grown(cls, matrix: Ints, count: int) -> Ints:
         """The matrix with so many rows; new ones are empty."""
         return np.concatenate([matrix, cls.make(count - len(matrix))])
@@ -112,3 +107,12 @@ class Matrix:
     @classmethod
     def _head(cls) -> bytes:
         return zlib.crc32(cls.layout().encode()).to_bytes(HEAD, "little")
+
+
+class Records(Matrix):
+    """A declaration of what a stage hands to the next: one column of the matrix each, so that a field lies together."""
+
+    @classmethod
+    def room(cls, count: int) -> Ints:
+        """Room for so many: (WIDTH, count), not initialised."""
+        return np.empty((cls.WIDTH, count), np.int64)

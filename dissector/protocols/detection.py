@@ -155,13 +155,20 @@ class Detector:
             if probe.held and brokers & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])}:
                 yield slot, int(probe.held[0][0][S_SIDE])
 
-    def forget(self, slots: Ints) -> dict[int, Probe]:
+    def reopen(self, slot: int, facts: Ints) -> None:
+        """Decide anew of a connection: its TLS was opened."""
+        self.opened.add(slot)
+        facts[slot, Facts.PROTOCOL] = 0
+
+    def forget(self, slots: Ints, facts: Ints) -> dict[int, Probe]:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
-        self.opened.difference_update(slots.tolist())
         gone = {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
-        for probe in gone.values():
+        for slot, probe in gone.items():
             self.held -= probe.octets_held
             probe.skipped += probe.octets_held
+            if slot in self.opened:
+                facts[slot, Facts.PROTOCOL] = TLS
+        self.opened.difference_update(slots.tolist())
         return gone
 
     def _orient_by_port(self, conn: Ints, slot: int) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 OPEN, CLOSED = range(2)
 """The lists of connections."""
@@ -168,8 +168,8 @@ class Control(Matrix):
     WANT = column("why the walk stopped")
 
 
-class Chunk(Matrix):
-    """Stream chunks, one column each."""
+class Chunk(Records):
+    """Stream chunks, of TCP or of what TLS holds."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side that sent it")
@@ -184,8 +184,8 @@ class Chunk(Matrix):
     FIRST_CAPTURE = column("its capture")
 
 
-class Window(Matrix):
-    """Intervals in which the window of a side held the other up, one column each."""
+class Window(Records):
+    """Intervals in which the window of a side held the other up."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side whose window it is")
@@ -199,8 +199,8 @@ class Window(Matrix):
     PACKETS = column("packets of the connection in between")
 
 
-class Fault(Matrix):
-    """What is wrong with connections, one column each."""
+class Fault(Records):
+    """What is wrong with connections."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side that sent it")
