@@ -28,20 +28,9 @@ from amqpscope.dissector.protocols.state import HEAD, SEARCH, SKIPPED, Fault, Pl
 from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
 from amqpscope.dissector.tcp.gaps import Gaps
-from amqpscope.dissector.tcp.layout import (
-    C_PROTOCOL,
-    C_SYN,
-    C_USED,
-    H_COUNT,
-    K_CLOCK,
-    K_WAITING,
-    S_SLOT,
-    T_SIDE,
-    T_SLOT,
-    V_SIDE,
-    V_SLOT,
-)
-from amqpscope.dissector.tcp.reassembler import Output, Reassembler
+from amqpscope.dissector.tcp.reassembler import Reassembler
+from amqpscope.dissector.tcp.state import Chunk, Direction, Facts, Results, Window
+from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault as TlsFault
 from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
@@ -164,7 +153,7 @@ class Dissector:
         step = limits.REMEMBERED // STEPS
         read = self.read + np.cumsum(most_retained(segments.caplen))
         before, self.read = self.read, int(read[-1]) if len(read) else self.read
-        waiting = int(self.tcp.control[K_WAITING])
+        waiting = self.tcp.waiting
         if self.accounting.total + waiting + self.read - before <= limits.REMEMBERED:
             yield segments, False
             return
@@ -176,14 +165,14 @@ class Dissector:
 
     def held(self) -> Iterator[tuple[int, int, bool]]:
         """Connections of which bytes wait for others: slot, side, and whether their beginning is what is missing."""
-        conn = self.tcp.conn
-        for slot, side in self.detector.holding(conn):
-            yield slot, side, bool(conn[slot, C_SYN] == 0)
+        facts = self.tcp.flows.facts
+        for slot, side in self.detector.holding(facts):
+            yield slot, side, bool(facts[slot, Facts.SYN] == 0)
         for number, stage in self.stages.items():
-            mine = (conn[:, C_USED] == 1) & (conn[:, C_PROTOCOL] == number)
+            mine = (facts[:, Facts.USED] == 1) & (facts[:, Facts.PROTOCOL] == number)
             yield from stage.holding(np.flatnonzero(mine))
-        for row in np.flatnonzero(self.tcp.half[:, H_COUNT]).tolist():
-            if conn[row // 2, C_PROTOCOL] in self.stages:
+        for row in np.flatnonzero(self.tcp.flows.direction[:, Direction.COUNT]).tolist():
+            if facts[row // 2, Facts.PROTOCOL] in self.stages:
                 yield row // 2, row % 2, False
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
@@ -193,40 +182,44 @@ class Dissector:
             yield from self._take(out, buffer)
         told = f"more than {limits.REMEMBERED} octets of open connections were remembered: {len(slots)} ended here"
         capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
-        self.tcp.given_up.append((capture, packet, ts, told))
+        self.tcp.evicted.append((capture, packet, ts, told))
 
     def _resume(self, buffer: Buffer) -> Buffer:
         buffer.reserve(len(self.carried.octets) + (1 << 16))
         move(self._ranges, self.carried, buffer.append(self.carried.octets), self.compiled)
         return buffer
 
-    def _take(self, out: Output, buffer: Buffer) -> Iterator[Work]:
-        if out.pieces.shape[1]:
-            yield from self._pieces(out.pieces, buffer)
-        conn = self.tcp.conn
+    def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
+        if out.chunks.shape[1]:
+            yield from self._pieces(out.chunks, buffer)
+        facts = self.tcp.flows.facts
         if out.faults.shape[1]:
-            yield partial(self._tcp_faults, out.faults, Ends.of(conn, out.faults[T_SLOT], out.faults[T_SIDE]))
+            yield partial(
+                self._tcp_faults, out.faults, Ends.of(facts, out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
+            )
         if out.windows.shape[1]:
-            yield partial(self._windows, out.windows, Ends.of(conn, out.windows[V_SLOT], out.windows[V_SIDE]))
+            yield partial(
+                self._windows, out.windows, Ends.of(facts, out.windows[Window.SLOT], out.windows[Window.SIDE])
+            )
         if len(out.ended):
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
-            yield from self._end(out.ended, buffer, conn)
+            yield from self._end(out.ended, buffer, facts)
 
     def _pieces(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
-        self.holes.take(pieces, len(self.tcp.conn))
+        self.holes.take(pieces, len(self.tcp.flows.facts))
         self.connections.begin(pieces, buffer.data)
         yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
 
     def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
         """Pieces of connections whose protocol is known; of TLS ones what is in their records instead of these."""
-        conn = self.tcp.conn
-        sealed = self.tls.mine(pieces[S_SLOT])
-        rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, conn)
+        facts = self.tcp.flows.facts
+        sealed = self.tls.mine(pieces[Chunk.SLOT])
+        rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, facts)
         for slot, skipped in self.detector.decided.items():
-            if conn[slot, C_PROTOCOL] == registry.TLS:
-                begun = bool(conn[slot, C_SYN] != 0 and skipped == 0)
-                self.connections.record(slot).tls = self.tls.begin(slot, begun, len(conn))
-        new = self.tls.mine(rest[S_SLOT])
+            if facts[slot, Facts.PROTOCOL] == registry.TLS:
+                begun = bool(facts[slot, Facts.SYN] != 0 and skipped == 0)
+                self.connections.record(slot).tls = self.tls.begin(slot, begun, len(facts))
+        new = self.tls.mine(rest[Chunk.SLOT])
         if sealed is None and new is None:
             return rest
         records = [pieces[:, sealed]] if sealed is not None else []
@@ -240,59 +233,56 @@ class Dissector:
         """Sort what was in records; it has a protocol of its own."""
         if not pieces.shape[1]:
             return pieces
-        for slot in np.flatnonzero(np.bincount(pieces[S_SLOT])).tolist():
+        for slot in np.flatnonzero(np.bincount(pieces[Chunk.SLOT])).tolist():
             if slot not in self.detector.opened:
-                self.detector.opened.add(slot)
-                self.tcp.conn[slot, C_PROTOCOL] = 0
+                self.detector.reopen(slot, self.tcp.flows.facts)
                 self.connections.record(slot).open()
         self.connections.begin(pieces, buffer.data, inside=True)
-        return self.detector.sort(pieces, buffer, self.tcp.conn)
+        return self.detector.sort(pieces, buffer, self.tcp.flows.facts)
 
     def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
         """Hand pieces to the protocols."""
-        conn = self.tcp.conn
+        facts = self.tcp.flows.facts
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
             self.tls.faults.clear()
-            yield partial(self._tls_faults, faults, Ends.of(conn, *where.T))
-        self._begin(conn)
-        spoken = conn[:, C_PROTOCOL].copy()[pieces[S_SLOT]]
+            yield partial(self._tls_faults, faults, Ends.of(facts, *where.T))
+        self._begin(facts)
+        spoken = facts[:, Facts.PROTOCOL].copy()[pieces[Chunk.SLOT]]
         for number, stage in self.stages.items():
             mine = spoken == number
             if mine.any():
                 own = pieces if mine.all() else np.ascontiguousarray(pieces[:, mine])
-                for made in stage.feed(own, own.shape[1], buffer, conn):
-                    yield self._work(made, conn)
+                for made in stage.feed(own, own.shape[1], buffer, facts):
+                    yield self._work(made, facts)
 
-    def _begin(self, conn: Ints) -> None:
+    def _begin(self, facts: Ints) -> None:
         if not self.detector.decided:
             return
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
         # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
-        states = np.where((conn[slots, C_SYN] != 0) & (skipped == 0), HEAD, SEARCH)
-        spoken = conn[slots, C_PROTOCOL]
+        states = np.where((facts[slots, Facts.SYN] != 0) & (skipped == 0), HEAD, SEARCH)
+        spoken = facts[slots, Facts.PROTOCOL]
         for number, stage in self.stages.items():
             mine = spoken == number
             if mine.any():
-                stage.begin(slots[mine], states[mine], len(conn))
+                stage.begin(slots[mine], states[mine], len(facts))
         self._skip(slots, skipped)
 
-    def _end(self, ended: Ints, buffer: Buffer, conn: Ints) -> Iterator[Work]:
-        spoken = conn[ended, C_PROTOCOL]
+    def _end(self, ended: Ints, buffer: Buffer, facts: Ints) -> Iterator[Work]:
+        spoken = facts[ended, Facts.PROTOCOL]
         self.holes.end(ended, ended[np.isin(spoken, list(self.stages))])
         for number, stage in self.stages.items():
             slots = ended[spoken == number]
             if len(slots):
-                for made in stage.end(slots, conn, buffer):
-                    yield self._work(made, conn)
+                for made in stage.end(slots, facts, buffer):
+                    yield self._work(made, facts)
                 self._skip(slots, stage.skipped(slots))
-        for slot, probe in self.detector.forget(ended).items():
+        for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
-            if slot in self.tls.sessions:
-                conn[slot, C_PROTOCOL] = registry.TLS
-        clock = int(self.tcp.control[K_CLOCK]) if self.over else None
-        yield partial(self._connections, self.connections.close(ended, conn, self.tcp.half), clock)
+        clock = self.tcp.clock if self.over else None
+        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), clock)
         self.tls.free(ended)
         self.accounting.forget(ended)
         self.tcp.free(ended)
@@ -302,10 +292,10 @@ class Dissector:
         for i in np.flatnonzero(octets).tolist():
             self.connections.record(int(slots[i])).skipped += int(octets[i])
 
-    def _work(self, made: Made | Faults, conn: Ints) -> Work:
+    def _work(self, made: Made | Faults, facts: Ints) -> Work:
         """Note what state must know of these rows now; what is left is to make them."""
         rows = made.rows
-        ends = Ends.of(conn, rows[Place.SLOT], rows[Place.SIDE])
+        ends = Ends.of(facts, rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])

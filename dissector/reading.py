@@ -101,7 +101,7 @@ class Reading:
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
         points = self.dissector.points
         for decoded in merge(captures, points):
-            self.dissector.tcp.points = np.array(points, np.int64)
+            self.dissector.tcp.place(points)
             yield from self.dissector.take(decoded)
             yield from self._pending()
         yield from self._pending()
@@ -115,10 +115,10 @@ class Reading:
     def _pending(self) -> Iterator[Work]:
         """Rows that are not of connections: what was told of captures, and of limits."""
         tcp = self.dissector.tcp
-        for capture, packet, ts_ns, told in tcp.given_up:
+        for capture, packet, ts_ns, told in tcp.evicted:
             problem = Problem("limit-reached", packet, None, told)
             yield partial(self._problems, self.dissector.captures[capture], [problem], [ts_ns])
-        tcp.given_up.clear()
+        tcp.evicted.clear()
         secrets = self.dissector.tls.problems
         for capture, problem in secrets:
             yield partial(self._problems, self.dissector.captures[capture], [problem], None)

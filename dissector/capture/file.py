@@ -13,7 +13,7 @@ from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatch, Problem
 from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
 from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
-from amqpscope.dissector.capture.scanner import CAPLEN, COLUMNS, LENGTH, LINK, OFFSET, PACKET, TS_NS, Scanner
+from amqpscope.dissector.capture.scanner import Packet, Scanner
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.kernels.kernel import COMPILE_ABOVE
 from amqpscope.dissector.kernels.reuse import Reuse
@@ -84,7 +84,7 @@ class CaptureFile:
         self.info.compression = source.compression
         capacity, need = self._batch_bytes, _HEAD
         buffers = Reuse(capacity + self._spare, np.uint8)
-        matrices = Reuse((COLUMNS, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
+        matrices = Reuse((Packet.WIDTH, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
         buffer = buffers.take()
         position, filled, origin, ended = 0, 0, 0, False
         scanner: Scanner | None = None
@@ -138,22 +138,22 @@ class CaptureFile:
         raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
 
     def _batch(self, data: Octets, used: int, columns: Ints, consumed: int) -> PacketBatch:
-        info, ts_ns = self.info, columns[TS_NS]
+        info, ts_ns = self.info, columns[Packet.TS_NS]
         if info.first_ts_ns is None:
             info.first_ts_ns = int(ts_ns[0])
         info.last_ts_ns = int(ts_ns[-1])
         info.packets += len(ts_ns)
-        info.octets += int(columns[CAPLEN].sum())
+        info.octets += int(columns[Packet.CAPLEN].sum())
         secrets, self._told = info.secrets[self._told :], len(info.secrets)
         return PacketBatch(
             data=data,
             used=used,
-            offset=columns[OFFSET],
-            caplen=columns[CAPLEN],
-            length=columns[LENGTH],
+            offset=columns[Packet.OFFSET],
+            caplen=columns[Packet.CAPLEN],
+            length=columns[Packet.LENGTH],
             ts_ns=ts_ns,
-            packet=columns[PACKET],
-            link=columns[LINK],
+            packet=columns[Packet.PACKET],
+            link=columns[Packet.LINK],
             capture=self._index,
             consumed=consumed,
             secrets=secrets,

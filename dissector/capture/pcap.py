@@ -11,34 +11,13 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import (
-    CAPLEN,
-    CORRUPT,
-    FULL,
-    K_NEED,
-    K_NUMBER,
-    K_POSITION,
-    K_ROWS,
-    K_SHARED,
-    LENGTH,
-    LINK,
-    MAX_RECORD,
-    MORE,
-    OFFSET,
-    PACKET,
-    TS_NS,
-    Scanner,
-    u32,
-)  # fmt: skip
+from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner, u32
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import column
 
 HEADER = 24
 """Bytes of the file header."""
-
-# Further items of the state of scan_records, as the file header says: link type, byte order (1: big), nanoseconds in a
-# unit of the fraction, bytes of a record header.
-K_LINK, K_BIG, K_UNIT_NS, K_PREFIX, K_WIDTH = range(K_SHARED, K_SHARED + 5)
 
 _FORMATS = {  # magic number: nanoseconds in a unit of the fraction, bytes of a record header
     0xA1B2C3D4: (1000, 16),
@@ -47,11 +26,21 @@ _FORMATS = {  # magic number: nanoseconds in a unit of the fraction, bytes of a 
 }
 
 
+class PcapScan(Scan):
+    """State of `scan_records`, with what the file header says."""
+
+    LINK = column("link type")
+    BIG = column("1: big-endian")
+    UNIT_NS = column("nanoseconds in a unit of the fraction")
+    PREFIX = column("bytes of a record header")
+
+
 @kernel
 def scan_records(data: Array, end: int, table: Array, columns: Array, state: Array) -> int:
-    """List the packets of the whole records from state[K_POSITION] to `end`; tell why it ended."""
-    position, rows, room = state[K_POSITION], 0, columns.shape[1]
-    number, link, big, unit, prefix = state[K_NUMBER], state[K_LINK], state[K_BIG], state[K_UNIT_NS], state[K_PREFIX]
+    """List the packets of the whole records from PcapScan.POSITION to `end`; tell why it ended."""
+    position, rows, room = state[PcapScan.POSITION], 0, columns.shape[1]
+    number, link = state[PcapScan.NUMBER], state[PcapScan.LINK]
+    big, unit, prefix = state[PcapScan.BIG], state[PcapScan.UNIT_NS], state[PcapScan.PREFIX]
     status, need = FULL, 0
     while rows < room:
         if end - position < prefix:
@@ -65,18 +54,18 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
             status, need = MORE, prefix + caplen
             break
         number += 1
-        columns[OFFSET, rows] = position + prefix
-        columns[CAPLEN, rows] = caplen
-        columns[LENGTH, rows] = u32(data, position + 12, big)
-        columns[TS_NS, rows] = u32(data, position, big) * 1_000_000_000 + u32(data, position + 4, big) * unit
-        columns[PACKET, rows] = number
-        columns[LINK, rows] = link
+        columns[Packet.OFFSET, rows] = position + prefix
+        columns[Packet.CAPLEN, rows] = caplen
+        columns[Packet.LENGTH, rows] = u32(data, position + 12, big)
+        columns[Packet.TS_NS, rows] = u32(data, position, big) * 1_000_000_000 + u32(data, position + 4, big) * unit
+        columns[Packet.PACKET, rows] = number
+        columns[Packet.LINK, rows] = link
         rows += 1
         position += prefix + caplen
-    state[K_POSITION] = position
-    state[K_ROWS] = rows
-    state[K_NEED] = need
-    state[K_NUMBER] = number
+    state[PcapScan.POSITION] = position
+    state[PcapScan.ROWS] = rows
+    state[PcapScan.NEED] = need
+    state[PcapScan.NUMBER] = number
     return status
 
 
@@ -93,7 +82,7 @@ class PcapScanner(Scanner):
     """
 
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
-        super().__init__(info, scan_records, np.zeros((0, 0), np.int64), K_WIDTH)
+        super().__init__(info, scan_records, np.zeros((0, 0), np.int64), PcapScan)
         if len(head) < HEADER:
             raise CaptureError(
                 f"{name}: ends inside its file header ({len(head)} of {HEADER} octets); capture it again"
@@ -101,9 +90,9 @@ class PcapScanner(Scanner):
         self._order = _byte_order(head) or "<"
         magic, snap_length, link = struct.unpack_from(self._order + "I12xII", head)
         self._unit_ns, self._prefix = _FORMATS[magic]
-        self.state[K_LINK] = link & 0xFFFF  # the upper half is about frame check sequences
-        self.state[K_BIG] = self._order == ">"
-        self.state[K_UNIT_NS], self.state[K_PREFIX] = self._unit_ns, self._prefix
+        self.state[PcapScan.LINK] = link & 0xFFFF  # the upper half is about frame check sequences
+        self.state[PcapScan.BIG] = self._order == ">"
+        self.state[PcapScan.UNIT_NS], self.state[PcapScan.PREFIX] = self._unit_ns, self._prefix
         info.format, info.snap_length, info.link_types = "pcap", snap_length, [link & 0xFFFF]
 
     def nonsense(self, data: Octets, position: int) -> str:
@@ -118,7 +107,7 @@ class PcapScanner(Scanner):
             return False
         seconds, fraction, length = struct.unpack_from(self._order + "II4xI", data.data, start)
         ts_ns = seconds * 1_000_000_000 + fraction * self._unit_ns
-        packet[:] = first, end - first, length, ts_ns, self.state[K_NUMBER] + 1, self.state[K_LINK]
+        packet[:] = first, end - first, length, ts_ns, self.state[PcapScan.NUMBER] + 1, self.state[PcapScan.LINK]
         return True
 
 

@@ -12,30 +12,11 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import (
-    CAPLEN,
-    COLUMNS,
-    CORRUPT,
-    FULL,
-    K_NEED,
-    K_NUMBER,
-    K_POSITION,
-    K_ROWS,
-    K_SHARED,
-    LENGTH,
-    LINK,
-    MAX_RECORD,
-    MORE,
-    OFFSET,
-    PACKET,
-    RARE,
-    TS_NS,
-    Scanner,
-    u32,
-)  # fmt: skip
+from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner, u32
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 
 SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Type of the block that begins a section, the same in both byte orders."""
@@ -67,19 +48,31 @@ _SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _S
 _PREFIX = 28  # bytes before the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
-# Further items of the state of scan_blocks: byte order (1: big) and number of interfaces of the section; time of the
-# last packet; packets on an interface that is not described; times cut.
-K_BIG, K_INTERFACES, K_LAST_NS, K_HOMELESS, K_TIMES_CUT, K_WIDTH = range(K_SHARED, K_SHARED + 6)
 
-# Columns of the table of interfaces: link type, snap length, ticks per second, the power of two that this is (0: it is
-# a power of ten), seconds to add.
-I_LINK, I_SNAP, I_PER_SECOND, I_SHIFT, I_OFFSET_S, I_WIDTH = range(6)
+class PcapngScan(Scan):
+    """State of `scan_blocks`."""
+
+    BIG = column("1: the section is big-endian")
+    INTERFACES = column("interfaces of the section")
+    LAST_NS = column("time of the last packet")
+    HOMELESS = column("packets on an interface that is not described")
+    TIMES_CUT = column("times that were cut")
+
+
+class Interface(Matrix):
+    """Interfaces of the section."""
+
+    LINK = column("link type")
+    SNAP = column("snap length")
+    PER_SECOND = column("ticks in a second")
+    SHIFT = column("the power of two that this is; 0: it is a power of ten")
+    OFFSET_S = column("seconds to add")
 
 
 @kernel
 def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: Array) -> int:
     """Nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
-    per_second, shift = interfaces[interface, I_PER_SECOND], interfaces[interface, I_SHIFT]
+    per_second, shift = interfaces[interface, Interface.PER_SECOND], interfaces[interface, Interface.SHIFT]
     seconds, fraction = MAX_SECONDS + MAX_SECONDS + 1, 0
     if high < 0x80000000:
         ticks = high * 0x100000000 + low
@@ -96,9 +89,9 @@ def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: A
         else:
             fraction //= per_second // 1_000_000_000
         seconds = min(seconds, MAX_SECONDS + MAX_SECONDS + 1)
-    seconds += interfaces[interface, I_OFFSET_S]
+    seconds += interfaces[interface, Interface.OFFSET_S]
     if seconds > MAX_SECONDS:
-        state[K_TIMES_CUT] += 1
+        state[PcapngScan.TIMES_CUT] += 1
         seconds, fraction = MAX_SECONDS, 0
     time: int = seconds * 1_000_000_000 + fraction
     return time
@@ -106,9 +99,9 @@ def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: A
 
 @kernel
 def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state: Array) -> int:
-    """List the packets of the whole blocks from state[K_POSITION] to `end` or a block with state; tell why it ended."""
-    position, rows, room = state[K_POSITION], state[K_ROWS], columns.shape[1]
-    number, big, known = state[K_NUMBER], state[K_BIG], state[K_INTERFACES]
+    """List the packets of whole blocks from PcapngScan.POSITION to `end`, or a block with state; tell why it ended."""
+    position, rows, room = state[PcapngScan.POSITION], state[PcapngScan.ROWS], columns.shape[1]
+    number, big, known = state[PcapngScan.NUMBER], state[PcapngScan.BIG], state[PcapngScan.INTERFACES]
     status, need = FULL, 0
     while rows < room:
         if end - position < 12:
@@ -138,16 +131,16 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
             number += 1
             if interface < known:
                 high, low = u32(data, position + 12, big), u32(data, position + 16, big)
-                state[K_LAST_NS] = nanoseconds(high, low, interfaces, interface, state)
-                columns[OFFSET, rows] = position + _PREFIX
-                columns[CAPLEN, rows] = u32(data, position + 20, big)
-                columns[LENGTH, rows] = u32(data, position + 24, big)
-                columns[TS_NS, rows] = state[K_LAST_NS]
-                columns[PACKET, rows] = number
-                columns[LINK, rows] = interfaces[interface, I_LINK]
+                state[PcapngScan.LAST_NS] = nanoseconds(high, low, interfaces, interface, state)
+                columns[Packet.OFFSET, rows] = position + _PREFIX
+                columns[Packet.CAPLEN, rows] = u32(data, position + 20, big)
+                columns[Packet.LENGTH, rows] = u32(data, position + 24, big)
+                columns[Packet.TS_NS, rows] = state[PcapngScan.LAST_NS]
+                columns[Packet.PACKET, rows] = number
+                columns[Packet.LINK, rows] = interfaces[interface, Interface.LINK]
                 rows += 1
             else:
-                state[K_HOMELESS] += 1
+                state[PcapngScan.HOMELESS] += 1
         elif kind == _SIMPLE_PACKET:
             if total < 16:
                 status = CORRUPT
@@ -156,22 +149,22 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
             if known > 0:  # the first one; captured bytes follow from its snap length, a time there is not
                 length = u32(data, position + 8, big)
                 caplen = min(length, total - 16)
-                if interfaces[0, I_SNAP] > 0:
-                    caplen = min(caplen, interfaces[0, I_SNAP])
-                columns[OFFSET, rows] = position + 12
-                columns[CAPLEN, rows] = caplen
-                columns[LENGTH, rows] = length
-                columns[TS_NS, rows] = state[K_LAST_NS]
-                columns[PACKET, rows] = number
-                columns[LINK, rows] = interfaces[0, I_LINK]
+                if interfaces[0, Interface.SNAP] > 0:
+                    caplen = min(caplen, interfaces[0, Interface.SNAP])
+                columns[Packet.OFFSET, rows] = position + 12
+                columns[Packet.CAPLEN, rows] = caplen
+                columns[Packet.LENGTH, rows] = length
+                columns[Packet.TS_NS, rows] = state[PcapngScan.LAST_NS]
+                columns[Packet.PACKET, rows] = number
+                columns[Packet.LINK, rows] = interfaces[0, Interface.LINK]
                 rows += 1
             else:
-                state[K_HOMELESS] += 1
+                state[PcapngScan.HOMELESS] += 1
         position += total
-    state[K_POSITION] = position
-    state[K_ROWS] = rows
-    state[K_NEED] = need
-    state[K_NUMBER] = number
+    state[PcapngScan.POSITION] = position
+    state[PcapngScan.ROWS] = rows
+    state[PcapngScan.NEED] = need
+    state[PcapngScan.NUMBER] = number
     return status
 
 
@@ -188,7 +181,7 @@ class PcapngScanner(Scanner):
     """
 
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
-        super().__init__(info, scan_blocks, np.zeros((8, I_WIDTH), np.int64), K_WIDTH)
+        super().__init__(info, scan_blocks, Interface.make(8), PcapngScan)
         if len(head) < _SHORTEST_SECTION:
             raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")
         if _byte_order(head) is None:
@@ -200,18 +193,18 @@ class PcapngScanner(Scanner):
 
     def rare(self, data: Octets, end: int, origin: int) -> int:
         """Take in a block with state."""
-        position = int(self.state[K_POSITION])
+        position = int(self.state[PcapngScan.POSITION])
         total = self._measure(bytes(data[position : position + 12]))
         if total is None:
             return CORRUPT
         if end - position < total:
-            self.state[K_NEED] = total
+            self.state[PcapngScan.NEED] = total
             return MORE
-        if self.state[K_ROWS] and self._pauses < MAX_PAUSES and self._kind(data, position) == _SECRETS:
+        if self.state[PcapngScan.ROWS] and self._pauses < MAX_PAUSES and self._kind(data, position) == _SECRETS:
             self._pauses += 1
             return FULL
         self._take(bytes(data[position : position + total]), origin + position)
-        self.state[K_POSITION] += total
+        self.state[PcapngScan.POSITION] += total
         return RARE
 
     def nonsense(self, data: Octets, position: int) -> str:
@@ -231,18 +224,18 @@ class PcapngScanner(Scanner):
         block[:_PREFIX] = data[start : start + _PREFIX]
         for position, value in (4, len(block)), (20, 0), (_PREFIX, len(block)):
             struct.pack_into(self._order + "I", block.data, position, value)
-        found = np.empty((COLUMNS, 1), np.int64)
-        state[K_POSITION] = state[K_ROWS] = 0
+        found = Packet.room(1)
+        state[PcapngScan.POSITION] = state[PcapngScan.ROWS] = 0
         kernels.call(scan_blocks, False, block, len(block), self.table, found, state)
-        found[OFFSET], found[CAPLEN] = start + _PREFIX, min(caplen, end - start - _PREFIX)
+        found[Packet.OFFSET], found[Packet.CAPLEN] = start + _PREFIX, min(caplen, end - start - _PREFIX)
         packet[:] = found[:, 0]
-        return bool(state[K_ROWS])
+        return bool(state[PcapngScan.ROWS])
 
     def finish(self) -> None:
         """The file has ended: tell what the kernel could only count."""
         for item, detail in (
-            (K_HOMELESS, "packets of an interface that is not described were left out: {}"),
-            (K_TIMES_CUT, "times beyond the year 2255 were cut: {}"),
+            (PcapngScan.HOMELESS, "packets of an interface that is not described were left out: {}"),
+            (PcapngScan.TIMES_CUT, "times beyond the year 2255 were cut: {}"),
         ):
             if count := int(self.state[item]):
                 self.info.problem("header-unknown", 0, None, detail.format(count), count)
@@ -264,7 +257,7 @@ class PcapngScanner(Scanner):
         """Take in a block with state; `at` is its place in the file."""
         if block.startswith(SECTION_MAGIC):
             self._order = _byte_order(block) or "<"
-            self.state[K_BIG], self.state[K_INTERFACES] = self._order == ">", 0
+            self.state[PcapngScan.BIG], self.state[PcapngScan.INTERFACES] = self._order == ">", 0
             self._drops.clear()
             return
         kind = struct.unpack_from(self._order + "I", block)[0]
@@ -284,7 +277,7 @@ class PcapngScanner(Scanner):
             self.info.secrets.append(block[16 : 16 + length])
 
     def _interface(self, block: bytes, at: int) -> None:
-        number = int(self.state[K_INTERFACES])
+        number = int(self.state[PcapngScan.INTERFACES])
         if number >= MAX_INTERFACES:
             self.info.problem("limit-reached", 0, at, f"more than {MAX_INTERFACES} interfaces in a section")
             return
@@ -303,10 +296,10 @@ class PcapngScanner(Scanner):
             elif code == 14 and len(value) == 8:  # if_tsoffset
                 offset_s = struct.unpack(self._order + "q", value)[0]
         if number == len(self.table):
-            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
+            self.table = Interface.grown(self.table, 2 * number)
         offset_s = max(-MAX_SECONDS, min(MAX_SECONDS, offset_s))
         self.table[number] = link, snap_length, per_second, shift, offset_s
-        self.state[K_INTERFACES] = number + 1
+        self.state[PcapngScan.INTERFACES] = number + 1
         self.info.interface(name, link, snap_length)
 
     def _statistics(self, block: bytes) -> None:
@@ -317,7 +310,7 @@ class PcapngScanner(Scanner):
             for code, value in self._options(block, 20)
             if code in {5, 7} and len(value) == 8  # isb_ifdrop, isb_osdrop
         ]
-        if dropped and interface < self.state[K_INTERFACES]:
+        if dropped and interface < self.state[PcapngScan.INTERFACES]:
             total = min(sum(dropped), 1 << 62)
             more = total - self._drops.get(interface, 0)
             self._drops[interface] = total

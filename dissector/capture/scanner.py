@@ -7,27 +7,38 @@ more bytes are wanted, the matrix of packets is full, or a record makes no sense
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 MAX_RECORD = 16 << 20
 """Bytes of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
 segmentation some hundred KiB; captures of other things (USB, D-Bus) that go beyond have no TCP in them."""
 
-# Rows of the matrix that a scan fills, one column a packet: position and bytes of the packet in the data, original
-# bytes, nanoseconds since the epoch, number in the file, link type.
-OFFSET, CAPLEN, LENGTH, TS_NS, PACKET, LINK, COLUMNS = range(7)
-
 # Why a scan ended: more bytes are wanted, the matrix is full, a header makes no sense, a block is for plain Python.
 MORE, FULL, CORRUPT, RARE = range(4)
 
-# Items of the state that all kernels share: position, packets found, bytes wanted from the position on; number of the
-# last packet.
-K_POSITION, K_ROWS, K_NEED, K_NUMBER, K_SHARED = range(5)
+
+class Packet(Records):
+    """Packets that a scan lists."""
+
+    OFFSET = column("position in the data")
+    CAPLEN = column("bytes captured")
+    LENGTH = column("bytes on the wire")
+    TS_NS = column("time, ns since the epoch")
+    PACKET = column("number in the file")
+    LINK = column("link type")
+
+
+class Scan(Matrix):
+    """State that the kernels of all formats share: one row."""
+
+    POSITION = column("where the next record begins")
+    ROWS = column("packets found")
+    NEED = column("bytes wanted from the position on")
+    NUMBER = column("number of the last packet")
 
 
 class Scanned(NamedTuple):
@@ -64,30 +75,30 @@ class Scanner:
         info: takes what is learned of the file.
         kernel: lists packets: (data, end, table, columns, state) to why it ended.
         table: what the kernel must know besides its state.
-        width: items of the state.
+        state: declares what the kernel remembers.
     """
 
-    def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, width: int) -> None:
+    def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, state: type[Scan]) -> None:
         self.info = info
         self.table = table
-        self.state = np.zeros(width, np.int64)
+        self.state = state.make(1)[0]
         self._kernel = kernel
 
     def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
         """List the packets of the whole records in `data[start:end]`; data[0] is byte `origin` of the file."""
         state = self.state
-        state[K_POSITION], state[K_ROWS], status = start, 0, RARE
+        state[Scan.POSITION], state[Scan.ROWS], status = start, 0, RARE
         while status == RARE:
             status = kernels.call(self._kernel, compiled, data, end, self.table, columns, state)
             if status == RARE:
                 status = self.rare(data, end, origin)
-        position, rows, need, number = state[[K_POSITION, K_ROWS, K_NEED, K_NUMBER]].tolist()
+        position, rows, need, number = state[[Scan.POSITION, Scan.ROWS, Scan.NEED, Scan.NUMBER]].tolist()
         if status == CORRUPT:
             self.info.problem("header-unknown", number + 1, origin + position, self.nonsense(data, position))
         return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
 
     def rare(self, data: Octets, end: int, origin: int) -> int:
-        """Take in the record at state[K_POSITION] that is not for the kernel; RARE means to go on behind it."""
+        """Take in the record at state[Scan.POSITION] that is not for the kernel; RARE means to go on behind it."""
         raise NotImplementedError
 
     def nonsense(self, data: Octets, position: int) -> str:
@@ -101,7 +112,7 @@ class Scanner:
             The number of packets, 0 or 1.
         """
         self.info.truncated = True
-        number = int(self.state[K_NUMBER]) + 1
+        number = int(self.state[Scan.NUMBER]) + 1
         self.info.problem("capture-truncated", number, origin + start, "the file ends inside this record")
         return int(self.torn(data, start, end, columns[:, row]))
 

@@ -40,7 +40,7 @@ class Peers:
 
             if len(self.known) > 100_000:
                 self.known.clear()
-            self.known[identity] = ends(identity, self.dissector.tcp.conn)
+            self.known[identity] = ends(identity, self.dissector.tcp.flows.facts)
         client, server = self.known[identity]
         return (client, server) if row["from_client"] else (server, client)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from amqpscope.dissector.formatting import counted, instant
 from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
 from amqpscope.dissector.tables.connections import sides
-from amqpscope.dissector.tcp.layout import C_FIRST_TS
+from amqpscope.dissector.tcp.state import Conn
 
 MOST = 10
 """Lines told at most; the table `anomalies` holds all."""
@@ -32,8 +32,10 @@ class HeldBack:
 
     def lines(self) -> Iterator[str]:
         """Lines for people, of connections of which something waits for a second or longer."""
-        conn, now = self._dissector.tcp.conn, time.monotonic()
-        held = {(slot, int(conn[slot, C_FIRST_TS])): (side, begun) for slot, side, begun in self._dissector.held()}
+        flows, now = self._dissector.tcp.flows, time.monotonic()
+        held = {
+            (slot, int(flows.conn[slot, Conn.FIRST_TS])): (side, begun) for slot, side, begun in self._dissector.held()
+        }
         self._since = {key: self._since.get(key, now) for key in held}
         for key, since in self._since.items():
             if now - since < PATIENCE_S or key in self._told or len(self._told) > MOST:
@@ -43,7 +45,7 @@ class HeldBack:
                 yield "other connections wait, too"
                 continue
             side, begun = held[key]
-            ends = sides(key[0], conn)
+            ends = sides(key[0], flows.facts)
             why = (
                 "was under way when the capture began" if begun else "waits for octets that the capture may have missed"
             )

@@ -54,6 +54,35 @@ def free_rows(capacity: int, free: Ints | None = None) -> Ints:
     return np.concatenate([count, new, before[1 : 1 + left], np.zeros(old - left, np.int64)])
 
 
+def chained(matrix: Ints, firsts: Ints, link: int) -> tuple[Ints, Ints]:
+    """The rows of linked lists, list by list, each in its order, and the lengths of the lists.
+
+    Args:
+        matrix: has the lists' rows.
+        firsts: (n,): first row of each list; -1: it is empty.
+        link: column that holds the next row; -1: there is none.
+    """
+    rows: list[int] = []
+    lengths: list[int] = []
+    for first in firsts.tolist():
+        row, before = first, len(rows)
+        while row >= 0:
+            rows.append(row)
+            row = int(matrix[row, link])
+        lengths.append(len(rows) - before)
+    return np.array(rows, np.int64), np.array(lengths, np.int64)
+
+
+def chain(matrix: Ints, rows: Ints, lengths: Ints, link: int) -> Ints:
+    """Link rows, given as `chained` does, which need not be where they were. Returns the first row of each list."""
+    ends = np.cumsum(lengths)
+    matrix[rows[:-1], link] = rows[1:]
+    matrix[rows[ends[lengths > 0] - 1], link] = -1
+    firsts = np.full(len(lengths), -1, np.int64)
+    firsts[lengths > 0] = rows[(ends - lengths)[lengths > 0]]
+    return firsts
+
+
 class Pool:
     """A matrix of int64 whose rows are taken and given back.
 

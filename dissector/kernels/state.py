@@ -71,13 +71,12 @@ class Matrix:
 
     @classmethod
     def make(cls, count: int) -> Ints:
-        """Empty rows: (count, WIDTH)."""
-        return np.tile(cls._empty(), (count, 1))
-
-    @classmethod
-    def room(cls, count: int) -> Ints:
-        """Room for results that a kernel appends, one column each: (WIDTH, count), not initialised."""
-        return np.empty((cls.WIDTH, count), np.int64)
+        """Empty rows: (count, WIDTH). Where all columns are 0, they take memory when they are used."""
+        matrix = np.zeros((count, cls.WIDTH), np.int64)
+        for number, each in enumerate(cls.columns.values()):
+            if each.empty:
+                matrix[:, number] = each.empty
+        return matrix
 
     @classmethod
     def grown(cls, matrix: Ints, count: int) -> Ints:
@@ -87,7 +86,7 @@ class Matrix:
     @classmethod
     def clear(cls, matrix: Ints, rows: Ints) -> None:
         """Empty rows of a matrix."""
-        matrix[rows] = cls._empty()
+        matrix[rows] = [each.empty for each in cls.columns.values()]
 
     @classmethod
     def written(cls, rows: Ints) -> bytes:
@@ -106,9 +105,14 @@ class Matrix:
         return np.frombuffer(octets, "<i8", offset=HEAD).reshape(-1, cls.WIDTH).astype(np.int64)
 
     @classmethod
-    def _empty(cls) -> Ints:
-        return np.array([each.empty for each in cls.columns.values()], np.int64)
-
-    @classmethod
     def _head(cls) -> bytes:
         return zlib.crc32(cls.layout().encode()).to_bytes(HEAD, "little")
+
+
+class Records(Matrix):
+    """A declaration of what a stage hands to the next: one column of the matrix each, so that a field lies together."""
+
+    @classmethod
+    def room(cls, count: int) -> Ints:
+        """Room for so many: (WIDTH, count), not initialised."""
+        return np.empty((cls.WIDTH, count), np.int64)

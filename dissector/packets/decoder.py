@@ -17,33 +17,19 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.packets.fragments import Fragment, Fragments
 from amqpscope.dissector.packets.headers import (
-    CAPLEN,
     CUT,
-    FIN,
-    FLAGS,
     FRAGMENT,
-    HEIGHT,
-    LENGTH,
     LINK_RAW,
     MALFORMED,
-    OFFSET,
     OTHER,
     PART,
     RARE,
-    ROW,
-    SEQ,
-    SYN,
     TCP,
     UNKNOWN_LINK,
     read_packets,
     read_tcp,
 )
-from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
-
-_NAMES = (
-    "row", "src_hi", "src_lo", "dst_hi", "dst_lo", "sport", "dport", "seq", "ack", "flags", "window", "offset",
-    "caplen", "length", "wscale", "mss", "mark",
-)  # fmt: skip
+from amqpscope.dissector.packets.segments import FIN, SYN, PacketReport, SegmentBatch
 
 _PROBLEMS = {
     CUT: ("packet-truncated", "cut off before the end of its headers"),
@@ -53,29 +39,29 @@ _PROBLEMS = {
 }
 
 
-def _pieces(segment: Ints, payload: int, start: int, runs: list[tuple[int, int]]) -> list[Ints]:
+def _pieces(segment: SegmentBatch, payload: int, start: int, runs: list[tuple[int, int]]) -> list[SegmentBatch]:
     """A segment that was captured in several runs of bytes, as one segment for each; each has a gap behind it.
 
     Args:
-        segment: a column of the matrix, as of the first run alone.
+        segment: the segment, as of the first run alone.
         payload: its place in its IP packet.
         start: position of the bytes that were captured of this packet.
         runs: place in the packet and number of bytes of each run.
     """
-    end, at = payload + int(segment[LENGTH, 0]), start
-    found: list[Ints] = []
+    end, at = payload + int(segment.length[0]), start
+    found: list[SegmentBatch] = []
     for number, (place, octets) in enumerate(runs):
         begin, stop = max(place, payload), min(place + octets, end)
         if number == 0 or begin < stop:
-            piece = segment.copy()
+            piece = SegmentBatch.joined([segment])
             if number:
                 # What came before ends where this begins; only the first has the SYN, only the last the FIN.
-                found[-1][LENGTH] -= end - begin
-                found[-1][FLAGS] &= ~FIN
-                opens = int(segment[FLAGS, 0]) & SYN != 0
-                piece[SEQ] = (segment[SEQ] + begin - payload + opens) % (1 << 32)
-                piece[FLAGS] &= ~SYN
-                piece[OFFSET], piece[CAPLEN], piece[LENGTH] = at + begin - place, stop - begin, end - begin
+                found[-1].length[:] -= end - begin
+                found[-1].flags[:] &= ~FIN
+                opens = int(segment.flags[0]) & SYN != 0
+                piece.seq[:] = (segment.seq + begin - payload + opens) % (1 << 32)
+                piece.flags[:] &= ~SYN
+                piece.offset[:], piece.caplen[:], piece.length[:] = at + begin - place, stop - begin, end - begin
             found.append(piece)
         at += octets
     return found
@@ -95,21 +81,16 @@ class PacketDecoder:
         Packets that are put together, of fragments from this capture point, are appended to the bytes of the batch.
         """
         size = len(batch.offset)
-        out = np.empty((HEIGHT, size), np.int64)
+        segments = SegmentBatch.room(size)
         outcome = np.empty(size, np.int64)
         columns = batch.data, batch.offset, batch.caplen, batch.length, batch.link
-        out = out[:, : kernels.call(read_packets, compiled, *columns, out, outcome)]
+        segments = segments.cut(slice(kernels.call(read_packets, compiled, *columns, segments, outcome)))
         rare = np.flatnonzero(outcome == RARE)
         wrong: list[Problem] = []
         if len(rare):
-            out = self._with_rare(batch, out, outcome, rare, wrong, point)
-        row = out[ROW]
-        segments = SegmentBatch(
-            ts_ns=batch.ts_ns[row],
-            packet=batch.packet[row],
-            capture=np.full(len(row), batch.capture, np.int64),
-            **{name: np.ascontiguousarray(column) for name, column in zip(_NAMES, out, strict=True)},
-        )
+            segments = self._with_rare(batch, segments, outcome, rare, wrong, point)
+        segments.ts_ns[:], segments.packet[:] = batch.ts_ns[segments.row], batch.packet[segments.row]
+        segments.capture[:] = batch.capture
         return segments, self._report(batch, outcome, segments, wrong)
 
     def finish(self) -> list[Problem]:
@@ -130,13 +111,13 @@ class PacketDecoder:
         return found
 
     def _with_rare(
-        self, batch: PacketBatch, out: Ints, outcome: Ints, rare: Ints, wrong: list[Problem], point: int
-    ) -> Ints:
+        self, batch: PacketBatch, segments: SegmentBatch, outcome: Ints, rare: Ints, wrong: list[Problem], point: int
+    ) -> SegmentBatch:
         """Look at the marked packets one by one; their segments are put where they belong."""
         from amqpscope.dissector.packets.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
 
         buffer = Buffer(batch.data, batch.used)
-        more: list[Ints] = []
+        more: list[SegmentBatch] = []
         for i in rare.tolist():
             start, size = int(batch.offset[i]), int(batch.caplen[i])
             link, length, runs = int(batch.link[i]), int(batch.length[i]), [(0, size)]
@@ -155,17 +136,17 @@ class PacketDecoder:
             if isinstance(found, int):
                 outcome[i] = found
                 continue
-            segment = np.empty((HEIGHT, 1), np.int64)
-            source, tcp = start + found.source, start + found.tcp
-            outcome[i] = read_tcp(
-                buffer.data.data, source, found.version, tcp, start + runs[0][1], found.size, segment.data, 0, i
+            segment = SegmentBatch.room(1)
+            source, tcp, end = start + found.source, start + found.tcp, start + runs[0][1]
+            outcome[i] = kernels.call(
+                read_tcp, False, buffer.data, source, found.version, tcp, end, found.size, segment, 0, i
             )
             if outcome[i] == TCP:
-                payload = found.tcp + found.size - int(segment[LENGTH, 0])
+                payload = found.tcp + found.size - int(segment.length[0])
                 more += [segment] if len(runs) == 1 else _pieces(segment, payload, start, runs)
         batch.data, batch.used = buffer.data, buffer.top
-        merged = np.concatenate([out, *more], axis=1)
-        return merged[:, np.argsort(merged[ROW], kind="stable")]
+        merged = SegmentBatch.joined([segments, *more])
+        return merged.cut(np.argsort(merged.row, kind="stable"))
 
     def _report(self, batch: PacketBatch, outcome: Ints, segments: SegmentBatch, wrong: list[Problem]) -> PacketReport:
         tcp, other, parts = (int(np.count_nonzero(outcome == kind)) for kind in (TCP, OTHER, PART))

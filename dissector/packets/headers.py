@@ -5,6 +5,7 @@ Sources: RFC 791, RFC 7348, RFC 8200, RFC 8926, RFC 9293; https://www.tcpdump.or
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.packets.segments import SYN, SegmentBatch
 
 # What becomes of a packet: a segment; intact, but not TCP; to be looked at by `layers`; cut before its headers were
 # complete; headers that contradict each other; a part of an IP packet that cannot be put in its place; a link layer
@@ -29,16 +30,8 @@ IP_HOP_BY_HOP, IP_ROUTING, IP_FRAGMENT, IP_AUTHENTICATION, IP_DESTINATION = 0, 4
 # Ports of UDP: VXLAN (RFC 7348, and what Linux had before that), Geneve (RFC 8926).
 PORT_VXLAN, PORT_VXLAN_OLD, PORT_GENEVE = PORTS = 4789, 8472, 6081
 
-FIN, SYN = 1, 2
-
 IPV4_MAPPED = 0xFFFF << 32
 """Lower half of ::ffff:0.0.0.0."""
-
-# Rows of the matrix that the kernel fills, one column a segment; named as in SegmentBatch.
-(
-    ROW, SRC_HI, SRC_LO, DST_HI, DST_LO, SPORT, DPORT, SEQ, ACK, FLAGS, WINDOW, OFFSET, CAPLEN, LENGTH, WSCALE, MSS,
-    MARK, HEIGHT,
-) = range(18)  # fmt: skip
 
 
 @kernel
@@ -65,8 +58,10 @@ def be64(data: Array, p: int) -> int:
 
 
 @kernel
-def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int, out: Array, m: int, i: int) -> int:
-    """Read a TCP header into column m of `out`; tell what becomes of the packet.
+def read_tcp(
+    data: Array, source: int, version: int, p: int, end: int, size: int, out: SegmentBatch, m: int, i: int
+) -> int:  # fmt: skip
+    """Read a TCP header as segment m of `out`; tell what becomes of the packet.
 
     Args:
         data: bytes.
@@ -75,7 +70,7 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
         p: position of the TCP header.
         end: end of the captured bytes, trailers included.
         size: bytes of header and payload by the IP header.
-        out: the segments.
+        out: room for segments; time, packet and capture are not for the kernel.
         m: number of the segment.
         i: index of the packet.
     """
@@ -103,30 +98,30 @@ def read_tcp(data: Array, source: int, version: int, p: int, end: int, size: int
             elif data[q] == 2 and octets == 4:
                 mss = be16(data, q + 2)
             q += octets
-    out[ROW, m] = i
+    out.row[m] = i
     if version == 4:
-        out[SRC_HI, m] = 0
-        out[SRC_LO, m] = IPV4_MAPPED + be32(data, source)
-        out[DST_HI, m] = 0
-        out[DST_LO, m] = IPV4_MAPPED + be32(data, source + 4)
+        out.src_hi[m] = 0
+        out.src_lo[m] = IPV4_MAPPED + be32(data, source)
+        out.dst_hi[m] = 0
+        out.dst_lo[m] = IPV4_MAPPED + be32(data, source + 4)
     else:
-        out[SRC_HI, m] = be64(data, source)
-        out[SRC_LO, m] = be64(data, source + 8)
-        out[DST_HI, m] = be64(data, source + 16)
-        out[DST_LO, m] = be64(data, source + 24)
-    out[SPORT, m] = be16(data, p)
-    out[DPORT, m] = be16(data, p + 2)
-    out[SEQ, m] = be32(data, p + 4)
-    out[ACK, m] = be32(data, p + 8)
-    out[FLAGS, m] = flags
-    out[WINDOW, m] = be16(data, p + 14)
-    out[OFFSET, m] = payload
-    out[CAPLEN, m] = max(0, min(p + size, end) - payload)
-    out[LENGTH, m] = size - header
-    out[WSCALE, m] = wscale
-    out[MSS, m] = mss
+        out.src_hi[m] = be64(data, source)
+        out.src_lo[m] = be64(data, source + 8)
+        out.dst_hi[m] = be64(data, source + 16)
+        out.dst_lo[m] = be64(data, source + 24)
+    out.sport[m] = be16(data, p)
+    out.dport[m] = be16(data, p + 2)
+    out.seq[m] = be32(data, p + 4)
+    out.ack[m] = be32(data, p + 8)
+    out.flags[m] = flags
+    out.window[m] = be16(data, p + 14)
+    out.offset[m] = payload
+    out.caplen[m] = max(0, min(p + size, end) - payload)
+    out.length[m] = size - header
+    out.wscale[m] = wscale
+    out.mss[m] = mss
     mark = be16(data, source - 8) if version == 4 else 0  # RFC 6864: zero says nothing
-    out[MARK, m] = mark if mark > 0 else 0x10000 + be16(data, p + 16)
+    out.mark[m] = mark if mark > 0 else 0x10000 + be16(data, p + 16)
     return TCP
 
 
@@ -252,9 +247,9 @@ def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple
 
 @kernel
 def read_packets(
-    data: Array, offset: Array, caplen: Array, length: Array, link: Array, out: Array, outcome: Array
+    data: Array, offset: Array, caplen: Array, length: Array, link: Array, out: SegmentBatch, outcome: Array
 ) -> int:
-    """Read the headers of all packets (columns as in PacketBatch) into the columns of `out`.
+    """Read the headers of all packets (columns as in PacketBatch) as segments.
 
     Returns:
         The number of segments. `outcome` tells for every packet what becomes of it.

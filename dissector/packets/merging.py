@@ -8,7 +8,7 @@ file keeps its own order. The result does not depend on how files are cut into b
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -158,18 +158,13 @@ def _cut(decoded: Decoded, rows: slice) -> Decoded:
 
 def _joined(parts: list[Decoded], order: Ints) -> Decoded:
     """Several batches as one, their bytes one behind the other, their segments in this order."""
-    columns: dict[str, list[Ints]] = {name: [getattr(part.segments, name) for part in parts] for name in _COLUMNS}
-    octets, at = [], 0
-    for n, part in enumerate(parts):
+    segments, octets, at = [], [], 0
+    for part in parts:
         offset, caplen = part.segments.offset, part.segments.caplen
         low, high = int(offset.min()), int((offset + caplen).max())
         octets.append(part.data[low:high])
-        columns["offset"][n] = offset - low + at
+        segments.append(part.segments._replace(offset=offset - low + at))
         at += high - low
     data = np.empty(2 * at + (1 << 16), np.uint8)
     np.concatenate(octets, out=data[:at])
-    joined = {name: np.concatenate(arrays)[order] for name, arrays in columns.items()}
-    return Decoded(SegmentBatch(**joined), data, at)
-
-
-_COLUMNS = tuple(f.name for f in fields(SegmentBatch))
+    return Decoded(SegmentBatch.joined(segments).cut(order), data, at)

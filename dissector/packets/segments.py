@@ -1,13 +1,19 @@
 """TCP segments of a batch of packets, and what became of the other packets."""
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.kernels.arrays import Ints
 
+FIN, SYN, RST, ACK = 1, 2, 4, 16
+"""Flags of segments."""
 
-@dataclass(slots=True)
-class SegmentBatch:
+
+class SegmentBatch(NamedTuple):
     """TCP segments of a batch of packets, in packet order; all columns int64.
 
     Attributes:
@@ -55,9 +61,19 @@ class SegmentBatch:
     mark: Ints
     capture: Ints
 
-    def cut(self, rows: slice) -> "SegmentBatch":
-        """Some of these."""
-        return SegmentBatch(*(getattr(self, column.name)[rows] for column in fields(self)))
+    def cut(self, rows: slice | Ints) -> "SegmentBatch":
+        """Some of these, or all in another order."""
+        return SegmentBatch(*(column[rows] for column in self))
+
+    @classmethod
+    def room(cls, count: int) -> "SegmentBatch":
+        """Room for so many, not initialised."""
+        return cls(*np.empty((len(cls._fields), count), np.int64))
+
+    @classmethod
+    def joined(cls, batches: "Iterable[SegmentBatch]") -> "SegmentBatch":
+        """Batches one behind the other."""
+        return cls(*map(np.concatenate, zip(*batches, strict=True)))
 
 
 @dataclass(slots=True)

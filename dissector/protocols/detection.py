@@ -16,18 +16,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
-from amqpscope.dissector.tcp.layout import (
-    C_A_PORT,
-    C_B_PORT,
-    C_CLIENT,
-    C_PROTOCOL,
-    C_SYN,
-    S_LENGTH,
-    S_OFFSET,
-    S_POS,
-    S_SIDE,
-    S_SLOT,
-)
+from amqpscope.dissector.tcp.state import Chunk, Facts
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"
@@ -80,22 +69,22 @@ class Detector:
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
-    def sort(self, pieces: Ints, buffer: Buffer, conn: Ints) -> Ints:
+    def sort(self, pieces: Ints, buffer: Buffer, facts: Ints) -> Ints:
         """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
-        slots = pieces[S_SLOT]
-        waiting = np.flatnonzero(conn[:, C_PROTOCOL].copy()[slots] == 0)
+        slots = pieces[Chunk.SLOT]
+        waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
             return pieces
         keep = np.ones(pieces.shape[1], np.bool_)
         released: list[Ints] = []
-        for i in self._undecided(waiting, slots, conn):
+        for i in self._undecided(waiting, slots, facts):
             slot = int(slots[i])
             probe = self.probes.get(slot)
             if probe is None:
                 probe = self.probes[slot] = Probe()
-                self._orient_by_port(conn, slot)
-            self._look(pieces[:, i], probe, buffer, conn, slot)
-            if conn[slot, C_PROTOCOL] == 0:
+                self._orient_by_port(facts, slot)
+            self._look(pieces[:, i], probe, buffer, facts, slot)
+            if facts[slot, Facts.PROTOCOL] == 0:
                 keep[i] = False
                 continue
             self.decided[slot] = probe.skipped
@@ -104,70 +93,80 @@ class Detector:
             del self.probes[slot]
             for column, octets in probe.held:
                 if octets:
-                    column[S_OFFSET] = buffer.append(np.frombuffer(octets, np.uint8))
-                if behind(column, probe.proxy, int(conn[slot, C_CLIENT])):
+                    column[Chunk.OFFSET] = buffer.append(np.frombuffer(octets, np.uint8))
+                if behind(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
                     released.append(column)
-            keep[i] = behind(pieces[:, i], probe.proxy, int(conn[slot, C_CLIENT]))
+            keep[i] = behind(pieces[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
             return pieces
         rest = pieces[:, keep]
         return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
 
     @staticmethod
-    def _undecided(waiting: Ints, slots: Ints, conn: Ints) -> Iterator[int]:
+    def _undecided(waiting: Ints, slots: Ints, facts: Ints) -> Iterator[int]:
         """Indexes of pieces whose connection is undecided when its turn comes; mostly the first of each decides."""
         _, first = np.unique(slots[waiting], return_index=True)
         yield from waiting[np.sort(first)].tolist()
         rest = np.delete(waiting, first)
-        for i in rest[conn[slots[rest], C_PROTOCOL] == 0].tolist():
-            if conn[slots[i], C_PROTOCOL] == 0:
+        for i in rest[facts[slots[rest], Facts.PROTOCOL] == 0].tolist():
+            if facts[slots[i], Facts.PROTOCOL] == 0:
                 yield i
 
-    def holding(self, conn: Ints) -> Iterator[tuple[int, int]]:
+    def holding(self, facts: Ints) -> Iterator[tuple[int, int]]:
         """Undecided connections that hold bytes back and seem to be a broker's, and the side of the first."""
         for slot, probe in self.probes.items():
-            if probe.held and self.brokers & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])}:
-                yield slot, int(probe.held[0][0][S_SIDE])
+            if probe.held and self.brokers & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
+                yield slot, int(probe.held[0][0][Chunk.SIDE])
 
-    def forget(self, slots: Ints) -> dict[int, Probe]:
+    def reopen(self, slot: int, facts: Ints) -> None:
+        """Decide anew of a connection: its TLS was opened."""
+        self.opened.add(slot)
+        facts[slot, Facts.PROTOCOL] = 0
+
+    def forget(self, slots: Ints, facts: Ints) -> dict[int, Probe]:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
-        self.opened.difference_update(slots.tolist())
         gone = {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
-        for probe in gone.values():
+        for slot, probe in gone.items():
             self.held -= probe.octets_held
             probe.skipped += probe.octets_held
+            if slot in self.opened:
+                facts[slot, Facts.PROTOCOL] = TLS
+        self.opened.difference_update(slots.tolist())
         return gone
 
-    def _orient_by_port(self, conn: Ints, slot: int) -> None:
-        if conn[slot, C_CLIENT] >= 0:
+    def _orient_by_port(self, facts: Ints, slot: int) -> None:
+        if facts[slot, Facts.CLIENT] >= 0:
             return
-        a, b = int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])
+        if facts[slot, Facts.OPENER] >= 0:
+            facts[slot, Facts.CLIENT] = facts[slot, Facts.OPENER]
+            return
+        a, b = int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])
         if (a in self.brokers) != (b in self.brokers):
-            conn[slot, C_CLIENT] = 1 if a in self.brokers else 0
+            facts[slot, Facts.CLIENT] = 1 if a in self.brokers else 0
         else:
-            conn[slot, C_CLIENT] = 1 if a < b else 0
+            facts[slot, Facts.CLIENT] = 1 if a < b else 0
 
-    def _look(self, piece: Ints, probe: Probe, buffer: Buffer, conn: Ints, slot: int) -> None:
-        offset, length, side = int(piece[S_OFFSET]), int(piece[S_LENGTH]), int(piece[S_SIDE])
+    def _look(self, piece: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
+        offset, length, side = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH]), int(piece[Chunk.SIDE])
         probe.seen += length
-        whole = conn[slot, C_SYN] != 0 and probe.skipped == 0
+        whole = facts[slot, Facts.SYN] != 0 and probe.skipped == 0
         most = limits.HELD if probe.octets[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
         if offset >= 0 and len(probe.octets[side]) < most:
             probe.octets[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
-        header = proxy_header(bytes(probe.octets[conn[slot, C_CLIENT]])) if whole else 0
+        header = proxy_header(bytes(probe.octets[facts[slot, Facts.CLIENT]])) if whole else 0
         probe.proxy = header or 0
-        forced = self._forced(probe, conn, slot)
+        forced = self._forced(probe, facts, slot)
         if forced and header is not None:
-            conn[slot, C_PROTOCOL] = forced
+            facts[slot, Facts.PROTOCOL] = forced
             return
         if whole and offset >= 0:
-            client, server = self._client_first(probe, conn, slot)
+            client, server = self._client_first(probe, facts, slot)
             verdict = judge_start(client, server) if header is not None else None
             if verdict:
-                conn[slot, C_PROTOCOL] = verdict
+                facts[slot, Facts.PROTOCOL] = verdict
                 return
-            if verdict == 0 and conn[slot, C_SYN] & 1 and foreign(client):
-                conn[slot, C_PROTOCOL] = UNKNOWN
+            if verdict == 0 and facts[slot, Facts.SYN] & 1 and foreign(client):
+                facts[slot, Facts.PROTOCOL] = UNKNOWN
                 return
             if verdict is None and probe.octets_held + length <= limits.HELD:
                 self._hold(slot, probe, piece, buffer.data[offset : offset + length].tobytes())
@@ -176,29 +175,33 @@ class Detector:
             octets = bytes(probe.octets[side][:8])
             is_first = probe.skipped == 0 and octets.startswith(self.magics)
             if is_first and (verdict := judge_start(octets, b"")):
-                conn[slot, C_PROTOCOL] = verdict
+                facts[slot, Facts.PROTOCOL] = verdict
                 if verdict != TLS:
-                    conn[slot, C_CLIENT] = side
-                elif conn[slot, C_SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
-                    conn[slot, C_CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
+                    facts[slot, Facts.CLIENT] = side
+                elif facts[slot, Facts.SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
+                    facts[slot, Facts.CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
                 return
             if recognised := self._recognise(piece, probe, buffer):
-                conn[slot, C_PROTOCOL] = recognised
+                facts[slot, Facts.PROTOCOL] = recognised
                 return
-            chain = 1 if self.tls_ports & {int(conn[slot, C_A_PORT]), int(conn[slot, C_B_PORT])} else CHAIN
+            chain = 1 if self.tls_ports & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])} else CHAIN
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
-                conn[slot, C_PROTOCOL] = TLS
+                facts[slot, Facts.PROTOCOL] = TLS
                 return
-        self._hold_in_the_middle(slot, piece, probe, buffer, conn[slot, C_SYN] == 0)
+        self._hold_in_the_middle(slot, piece, probe, buffer, facts[slot, Facts.SYN] == 0)
         if probe.seen > limits.PROBE:
-            conn[slot, C_PROTOCOL] = UNKNOWN
+            facts[slot, Facts.PROTOCOL] = UNKNOWN
 
     def _recognise(self, piece: Ints, probe: Probe, buffer: Buffer) -> int:
         """The protocol whose frames these bytes are, 0 where they seem to be none."""
-        begin, end, side = int(piece[S_OFFSET]), int(piece[S_OFFSET] + piece[S_LENGTH]), int(piece[S_SIDE])
+        begin, end, side = (
+            int(piece[Chunk.OFFSET]),
+            int(piece[Chunk.OFFSET] + piece[Chunk.LENGTH]),
+            int(piece[Chunk.SIDE]),
+        )
         for number, recogniser in self.recognisers:
             due = probe.due.get((number, side), -1)
-            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(piece[S_POS]), due)
+            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(piece[Chunk.POS]), due)
             if is_it:
                 return number
         return 0
@@ -211,7 +214,7 @@ class Detector:
 
     def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
         """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
-        offset, length = int(piece[S_OFFSET]), int(piece[S_LENGTH])
+        offset, length = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH])
         most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
         most *= 4 if max(probe.due.values(), default=-1) >= 0 else 1
         octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
@@ -222,21 +225,21 @@ class Detector:
             probe.octets_held -= len(octets)
             self.held -= len(octets)
             self.accounting.change(slot, -len(octets) - PIECE_COST)
-            probe.skipped += int(column[S_LENGTH])
+            probe.skipped += int(column[Chunk.LENGTH])
             passed += 1
         del probe.held[:passed]
 
-    def _forced(self, probe: Probe, conn: Ints, slot: int) -> int:
+    def _forced(self, probe: Probe, facts: Ints, slot: int) -> int:
         """The protocol that a port stands for, 0 where content decides. TLS in front of it shows by its hello."""
-        forced = self.ports.get(int(conn[slot, C_A_PORT])) or self.ports.get(int(conn[slot, C_B_PORT])) or 0
+        forced = self.ports.get(int(facts[slot, Facts.A_PORT])) or self.ports.get(int(facts[slot, Facts.B_PORT])) or 0
         if slot in self.opened:
             return 0 if forced == TLS else forced
         if forced == TLS or not any(octets.startswith(HELLO[:1]) for octets in probe.octets):
             return forced
-        return forced if judge_start(*self._client_first(probe, conn, slot)) == 0 else 0
+        return forced if judge_start(*self._client_first(probe, facts, slot)) == 0 else 0
 
-    def _client_first(self, probe: Probe, conn: Ints, slot: int) -> tuple[bytes, bytes]:
-        client = int(conn[slot, C_CLIENT])
+    def _client_first(self, probe: Probe, facts: Ints, slot: int) -> tuple[bytes, bytes]:
+        client = int(facts[slot, Facts.CLIENT])
         octets = probe.octets[client][probe.proxy :]
         return bytes(octets[:START]), bytes(probe.octets[1 - client][:START])
 
@@ -262,13 +265,13 @@ def proxy_header(client: bytes) -> int | None:
 
 def behind(piece: Ints, position: int, client: int) -> bool:
     """Leave out of a piece what the client said before this position; False when nothing is left."""
-    cut = min(position - int(piece[S_POS]), int(piece[S_LENGTH])) if piece[S_SIDE] == client else 0
+    cut = min(position - int(piece[Chunk.POS]), int(piece[Chunk.LENGTH])) if piece[Chunk.SIDE] == client else 0
     if cut > 0:
-        piece[S_POS] += cut
-        piece[S_LENGTH] -= cut
-        if piece[S_OFFSET] >= 0:
-            piece[S_OFFSET] += cut
-    return bool(piece[S_LENGTH] > 0)
+        piece[Chunk.POS] += cut
+        piece[Chunk.LENGTH] -= cut
+        if piece[Chunk.OFFSET] >= 0:
+            piece[Chunk.OFFSET] += cut
+    return bool(piece[Chunk.LENGTH] > 0)
 
 
 def judge_start(client: bytes, server: bytes) -> int | None:

@@ -27,10 +27,10 @@ from amqpscope.dissector.protocols.state import (
     SEARCH,
     SKIPPED,
     Cursor,
-    Direction,
     Fault,
     Fragment,
     Held,
+    Parser,
     Place,
     Trial,
     Walk,
@@ -52,7 +52,7 @@ def fault(
     put_packets(faults, n, chunks, i)
     faults[Place.NUMBER, n] = number
     if number >= 0 and code not in (GAP, SKIPPED):
-        put_first(faults, n, walk.directions, row)
+        put_first(faults, n, walk.parsers, row)
     faults[Fault.CODE, n] = code
     faults[Fault.CHANNEL, n] = channel
     faults[Fault.POS, n] = pos
@@ -64,8 +64,8 @@ def fault(
 def frame_fault(walk: Walk, chunks: Array, i: int, row: int, code: int, value: int) -> None:
     """Note a fault of the frame at hand."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
-    directions = walk.directions
-    fault(walk, chunks, i, row, code, number, directions[row, Direction.CHANNEL], directions[row, Direction.POS], value)
+    parsers = walk.parsers
+    fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], value)
 
 
 @kernel
@@ -82,11 +82,11 @@ def put_packets(rows: Array, n: int, chunks: Array, i: int) -> None:
 
 
 @kernel
-def put_first(rows: Array, n: int, directions: Array, row: int) -> None:
+def put_first(rows: Array, n: int, parsers: Array, row: int) -> None:
     """Write where the frame at hand began."""
-    rows[Place.FIRST_PACKET, n] = directions[row, Direction.FIRST_PACKET]
-    rows[Place.FIRST_TS, n] = directions[row, Direction.FIRST_TS]
-    rows[Place.FIRST_CAPTURE, n] = directions[row, Direction.FIRST_CAPTURE]
+    rows[Place.FIRST_PACKET, n] = parsers[row, Parser.FIRST_PACKET]
+    rows[Place.FIRST_TS, n] = parsers[row, Parser.FIRST_TS]
+    rows[Place.FIRST_CAPTURE, n] = parsers[row, Parser.FIRST_CAPTURE]
 
 
 @kernel
@@ -105,25 +105,25 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 @kernel
 def drop_chain(walk: Walk, row: int) -> None:
     """Give back the fragments of a direction."""
-    directions, fragments = walk.directions, walk.fragments
-    fragment = directions[row, Direction.CHAIN]
+    parsers, fragments = walk.parsers, walk.fragments
+    fragment = parsers[row, Parser.CHAIN]
     while fragment >= 0:
         fragments[fragment, Fragment.USED] = 0
         walk.cursor[Cursor.CHAINED] -= fragments[fragment, Fragment.LENGTH]
         give_row(walk.free, fragment)
         fragment = fragments[fragment, Fragment.NEXT]
-    directions[row, Direction.CHAIN] = -1
-    directions[row, Direction.CHAIN_END] = -1
-    directions[row, Direction.CHAINED] = 0
+    parsers[row, Parser.CHAIN] = -1
+    parsers[row, Parser.CHAIN_END] = -1
+    parsers[row, Parser.CHAINED] = 0
 
 
 @kernel
 def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     """Keep bytes of an unfinished payload; 0 when a limit forbids it."""
-    directions, fragments, cursor = walk.directions, walk.fragments, walk.cursor
+    parsers, fragments, cursor = walk.parsers, walk.fragments, walk.cursor
     if (
         walk.free[0] == 0
-        or directions[row, Direction.CHAINED] + length > limits.PAYLOAD
+        or parsers[row, Parser.CHAINED] + length > limits.PAYLOAD
         or cursor[Cursor.CHAINED] + length > limits.WAITING_OCTETS
     ):
         return 0
@@ -132,12 +132,12 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     fragments[fragment, Fragment.OFFSET] = offset
     fragments[fragment, Fragment.LENGTH] = length
     fragments[fragment, Fragment.USED] = 1
-    if directions[row, Direction.CHAIN] < 0:
-        directions[row, Direction.CHAIN] = fragment
+    if parsers[row, Parser.CHAIN] < 0:
+        parsers[row, Parser.CHAIN] = fragment
     else:
-        fragments[directions[row, Direction.CHAIN_END], Fragment.NEXT] = fragment
-    directions[row, Direction.CHAIN_END] = fragment
-    directions[row, Direction.CHAINED] += length
+        fragments[parsers[row, Parser.CHAIN_END], Fragment.NEXT] = fragment
+    parsers[row, Parser.CHAIN_END] = fragment
+    parsers[row, Parser.CHAINED] += length
     cursor[Cursor.CHAINED] += length
     return 1
 
@@ -148,15 +148,15 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
     Only what is in front of its first gap is kept; `before` are bytes of it that were put elsewhere.
     """
-    directions = walk.directions
+    parsers = walk.parsers
     if (
         offset >= 0
         and length > 0
-        and directions[row, Direction.MISSING] == 0
-        and directions[row, Direction.CHAINED] + before == directions[row, Direction.GOT]
+        and parsers[row, Parser.MISSING] == 0
+        and parsers[row, Parser.CHAINED] + before == parsers[row, Parser.GOT]
         and chain(walk, row, offset, length) == 0
     ):
-        frame_fault(walk, chunks, i, row, LIMIT, directions[row, Direction.SIZE])
+        frame_fault(walk, chunks, i, row, LIMIT, parsers[row, Parser.SIZE])
         drop_chain(walk, row)
 
 
@@ -166,7 +166,7 @@ def put_together(walk: Walk, row: int) -> int:
     data, fragments = walk.data, walk.fragments
     offset: int = walk.cursor[Cursor.ARENA]
     at = offset
-    fragment = walk.directions[row, Direction.CHAIN]
+    fragment = walk.parsers[row, Parser.CHAIN]
     while fragment >= 0:
         start = fragments[fragment, Fragment.OFFSET]
         length = fragments[fragment, Fragment.LENGTH]
@@ -183,38 +183,38 @@ def put_together(walk: Walk, row: int) -> int:
 @kernel
 def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
     """Note where a frame's first byte was."""
-    directions = walk.directions
-    directions[row, Direction.POS] = chunks[Chunk.POS, i] + at
-    directions[row, Direction.FIRST_PACKET] = chunks[Chunk.FIRST_PACKET, i]
-    directions[row, Direction.FIRST_TS] = chunks[Chunk.FIRST_TS, i]
-    directions[row, Direction.FIRST_CAPTURE] = chunks[Chunk.FIRST_CAPTURE, i]
-    directions[row, Direction.GOT] = 0
-    directions[row, Direction.MISSING] = 0
+    parsers = walk.parsers
+    parsers[row, Parser.POS] = chunks[Chunk.POS, i] + at
+    parsers[row, Parser.FIRST_PACKET] = chunks[Chunk.FIRST_PACKET, i]
+    parsers[row, Parser.FIRST_TS] = chunks[Chunk.FIRST_TS, i]
+    parsers[row, Parser.FIRST_CAPTURE] = chunks[Chunk.FIRST_CAPTURE, i]
+    parsers[row, Parser.GOT] = 0
+    parsers[row, Parser.MISSING] = 0
 
 
 @kernel
 def end_frame(walk: Walk, row: int, size: int) -> None:
     """The frame at hand, of so many bytes, has its row; a head follows."""
-    directions = walk.directions
-    directions[row, Direction.LARGEST] = max(directions[row, Direction.LARGEST], size)
+    parsers = walk.parsers
+    parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], size)
     drop_chain(walk, row)
-    directions[row, Direction.STATE] = HEAD
-    directions[row, Direction.HEADS] = 0
+    parsers[row, Parser.STATE] = HEAD
+    parsers[row, Parser.HEADS] = 0
 
 
 @kernel
 def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
     """The next boundary is not known any more; pos is where the frame began whose head is lost, -1 if none is."""
-    directions = walk.directions
+    parsers = walk.parsers
     drop_chain(walk, row)
-    directions[row, Direction.STATE] = SEARCH
-    directions[row, Direction.HEADS] = 0
-    directions[row, Direction.SKIPPED] = skipped
-    directions[row, Direction.UNTIL] = -1
-    directions[row, Direction.TRIED] = 0
-    directions[row, Direction.TRIED_SLOW] = 0
-    directions[row, Direction.TRIED_SAID] = 0
-    directions[row, Direction.LOST] = pos
+    parsers[row, Parser.STATE] = SEARCH
+    parsers[row, Parser.HEADS] = 0
+    parsers[row, Parser.SKIPPED] = skipped
+    parsers[row, Parser.UNTIL] = -1
+    parsers[row, Parser.TRIED] = 0
+    parsers[row, Parser.TRIED_SLOW] = 0
+    parsers[row, Parser.TRIED_SAID] = 0
+    parsers[row, Parser.LOST] = pos
 
 
 @kernel
@@ -223,30 +223,30 @@ def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
     here = chunks[Chunk.POS, i] + at
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     fault(walk, chunks, i, row, GAP, number, -1, here, chunks[Chunk.LENGTH, i] - at)
-    heads = walk.directions[row, Direction.HEADS]
+    heads = walk.parsers[row, Parser.HEADS]
     lose(walk, row, here - heads, heads)
 
 
 @kernel
 def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
     """Skip bytes in front of the next frame, as far as they are known to be none; returns how many."""
-    directions = walk.directions
+    parsers = walk.parsers
     here = chunks[Chunk.POS, i] + at
-    take: int = min(chunks[Chunk.LENGTH, i] - at, max(directions[row, Direction.UNTIL] - here, 0))
-    directions[row, Direction.SKIPPED] += take
-    if here + take >= directions[row, Direction.UNTIL]:
-        if directions[row, Direction.FOUND] == 1:
-            skipped = directions[row, Direction.SKIPPED]
+    take: int = min(chunks[Chunk.LENGTH, i] - at, max(parsers[row, Parser.UNTIL] - here, 0))
+    parsers[row, Parser.SKIPPED] += take
+    if here + take >= parsers[row, Parser.UNTIL]:
+        if parsers[row, Parser.FOUND] == 1:
+            skipped = parsers[row, Parser.SKIPPED]
             if skipped > 0:
                 number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
                 fault(walk, chunks, i, row, SKIPPED, number, -1, here + take - skipped, skipped)
-            directions[row, Direction.STATE] = HEAD
-            directions[row, Direction.HEADS] = 0
-            directions[row, Direction.LOST] = -1
-        directions[row, Direction.UNTIL] = -1
-        directions[row, Direction.TRIED] = 0
-        directions[row, Direction.TRIED_SLOW] = 0
-        directions[row, Direction.TRIED_SAID] = 0
+            parsers[row, Parser.STATE] = HEAD
+            parsers[row, Parser.HEADS] = 0
+            parsers[row, Parser.LOST] = -1
+        parsers[row, Parser.UNTIL] = -1
+        parsers[row, Parser.TRIED] = 0
+        parsers[row, Parser.TRIED_SLOW] = 0
+        parsers[row, Parser.TRIED_SAID] = 0
     return take
 
 
@@ -264,7 +264,7 @@ class Framing:
         room = frames.shape[1]
         self.frames, self.aside, self.faults = frames, aside, Fault.room(room)
         self.cursor = Cursor.make(1)[0]
-        self.directions = Direction.make(0)
+        self.parsers = Parser.make(0)
         self.heads = np.zeros(0, np.uint8)
         self.fragments = Pool(Fragment.WIDTH, room)
         self.held = Pool(Held.WIDTH, 256)
@@ -284,17 +284,17 @@ class Framing:
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-        if len(self.directions) < 2 * capacity:
-            self.directions = Direction.grown(self.directions, 2 * capacity)
+        if len(self.parsers) < 2 * capacity:
+            self.parsers = Parser.grown(self.parsers, 2 * capacity)
             self.heads = grown(self.heads, 2 * capacity * HEAD_ROOM)
         for side in range(2):
-            Direction.clear(self.directions, 2 * slots + side)
-            self.directions[2 * slots + side, Direction.STATE] = states
+            Parser.clear(self.parsers, 2 * slots + side)
+            self.parsers[2 * slots + side, Parser.STATE] = states
 
     def walk(self, buffer: Buffer, facts: Ints) -> Walk:
         """All of it as kernels take it."""
         return Walk(
-            buffer.data, facts, self.directions, self.heads, self.fragments.rows, self.fragments.free, self.held.rows,
+            buffer.data, facts, self.parsers, self.heads, self.fragments.rows, self.fragments.free, self.held.rows,
             self.held.free, self.edges, self.marks, self.trial, self.cursor, self.chunk, self.frames, self.aside,
             self.faults,
         )  # fmt: skip
@@ -323,7 +323,8 @@ class Framing:
     @property
     def new_faults(self) -> Ints:
         """Faults of the last round: (Fault, n)."""
-        return self.faults[:, : self.cursor[Cursor.FAULTS]]
+        faults: Ints = self.faults[:, : self.cursor[Cursor.FAULTS]]
+        return faults
 
     def _make_room(self, buffer: Buffer) -> None:
         if not self.cursor[[Cursor.FRAMES, Cursor.ASIDE, Cursor.FAULTS]].any():  # it stopped for want of room for bytes
@@ -334,7 +335,7 @@ class Framing:
 
     def last_chunks(self, slots: Ints) -> Ints:
         """Chunks without bytes, which say of the connections that hold some back that there are no more."""
-        slots = slots[self.directions[2 * slots, Direction.QUEUE] >= 0]
+        slots = slots[self.parsers[2 * slots, Parser.QUEUE] >= 0]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT] = slots
         return chunks
@@ -342,44 +343,44 @@ class Framing:
     def end(self, slots: Ints, facts: Ints, head_bytes: int, end_bytes: int) -> Iterator[Ints]:
         """Forget connections that are over; yields the faults of those that ended inside of a frame."""
         rows = (2 * slots[:, None] + np.arange(2)).ravel()
-        state = self.directions[rows, Direction.STATE]
+        state = self.parsers[rows, Parser.STATE]
         head = state == HEAD
-        inside = (state == PAYLOAD) | (state == END) | (head & (self.directions[rows, Direction.HEADS] > 0))
+        inside = (state == PAYLOAD) | (state == END) | (head & (self.parsers[rows, Parser.HEADS] > 0))
         if inside.any():
             yield self._cuts(rows[inside], head_bytes, end_bytes)
         walk = self.walk(Buffer(np.zeros(0, np.uint8), 0), facts)
-        for row in rows[self.directions[rows, Direction.CHAIN] >= 0].tolist():
+        for row in rows[self.parsers[rows, Parser.CHAIN] >= 0].tolist():
             call(drop_chain, self.compiled, walk, row)
 
     def _cuts(self, rows: Ints, head_bytes: int, end_bytes: int) -> Ints:
-        directions = self.directions[rows]
-        head = directions[:, Direction.STATE] == HEAD
+        parsers = self.parsers[rows]
+        head = parsers[:, Parser.STATE] == HEAD
         faults = np.zeros((Fault.WIDTH, len(rows)), np.int64)
         faults[Fault.CODE] = CUT
         faults[Place.SLOT], faults[Place.SIDE] = rows // 2, rows % 2
         faults[Place.NUMBER] = -1
-        faults[Fault.CHANNEL] = np.where(head, -1, directions[:, Direction.CHANNEL])
-        faults[Fault.POS] = directions[:, Direction.POS]
-        rest = directions[:, Direction.SIZE] - directions[:, Direction.GOT] + end_bytes
-        faults[Fault.VALUE] = np.where(head, head_bytes - directions[:, Direction.HEADS], rest)
+        faults[Fault.CHANNEL] = np.where(head, -1, parsers[:, Parser.CHANNEL])
+        faults[Fault.POS] = parsers[:, Parser.POS]
+        rest = parsers[:, Parser.SIZE] - parsers[:, Parser.GOT] + end_bytes
+        faults[Fault.VALUE] = np.where(head, head_bytes - parsers[:, Parser.HEADS], rest)
         for first, last, of in (
-            (Place.FIRST_PACKET, Place.PACKET, Direction.FIRST_PACKET),
-            (Place.FIRST_TS, Place.TS, Direction.FIRST_TS),
-            (Place.FIRST_CAPTURE, Place.CAPTURE, Direction.FIRST_CAPTURE),
+            (Place.FIRST_PACKET, Place.PACKET, Parser.FIRST_PACKET),
+            (Place.FIRST_TS, Place.TS, Parser.FIRST_TS),
+            (Place.FIRST_CAPTURE, Place.CAPTURE, Parser.FIRST_CAPTURE),
         ):
-            faults[first] = faults[last] = directions[:, of]
+            faults[first] = faults[last] = parsers[:, of]
         return faults
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
-        for slot in slots[self.directions[2 * slots, Direction.QUEUE] >= 0].tolist():
-            side = int(self.held.rows[self.directions[2 * slot, Direction.QUEUE], Held.SIDE])
-            row = self.directions[2 * slot + side]
-            yield slot, side, bool(row[Direction.LARGEST] == 0 and row[Direction.LOST] < 0)
+        for slot in slots[self.parsers[2 * slots, Parser.QUEUE] >= 0].tolist():
+            side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
+            row = self.parsers[2 * slot + side]
+            yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes skipped in the searches at hand, both directions together."""
-        directions = self.directions.reshape(-1, 2, Direction.WIDTH)[slots]
-        searching = directions[:, :, Direction.STATE] == SEARCH
-        skipped: Ints = np.where(searching, directions[:, :, Direction.SKIPPED], 0).sum(1)
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        searching = parsers[:, :, Parser.STATE] == SEARCH
+        skipped: Ints = np.where(searching, parsers[:, :, Parser.SKIPPED], 0).sum(1)
         return skipped

@@ -64,7 +64,7 @@ class Context:
 
 
 class Stage(Protocol):
-    """What a protocol does with the pieces of its connections. A row of `pieces` is one of `tcp.layout`'s S_ rows."""
+    """What a protocol does with the pieces of its connections. Pieces are (tcp.state.Chunk, n)."""
 
     @property
     def ranges(self) -> Sequence[Ranges]:
@@ -73,10 +73,10 @@ class Stage(Protocol):
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Made | Faults]:
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
         """Take the first `count` pieces."""
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
+    def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over, and hand on what was under way."""
 
     def skipped(self, slots: Ints) -> Ints:

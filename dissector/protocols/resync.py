@@ -26,7 +26,7 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
    was written by itself, behind which stands its end. Those that nothing marks the ends of must be long or few. No more
    than half as many may have ends of segments inside, and they or the port must tell who is the client.
 
-Until then the chunks of the connection, of both directions, are held back, so that rows keep their order; the limits
+Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_PIECES` bound how many. What is skipped is counted.
 
 The kernels `next_frame`, `may_begin`, `sender` and `expected_boundary` are templates, as are the constants behind them:
@@ -39,7 +39,7 @@ from typing import Any
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.protocols.state import Cursor, Direction, Held, Trial, Walk
+from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
 USUAL = 0
@@ -121,76 +121,76 @@ def laid_over(**own: Any) -> Callable[..., int]:
 
 @kernel
 def search(walk: Walk, row: int, own: Own) -> int:
-    """Look for a boundary in what a direction holds back; says in Direction.UNTIL up to where bytes are no frame's."""
-    directions, facts, cursor = walk.directions, walk.facts, walk.cursor
+    """Look for a boundary in what a direction holds back; says in Parser.UNTIL up to where bytes are no frame's."""
+    parsers, facts, cursor = walk.parsers, walk.facts, walk.cursor
     slot = row // 2
     queue = 2 * slot
-    window = min(2 * max(USUAL, directions[row, Direction.LARGEST]) + UNKNOWN_LARGEST, limits.RESYNC)
+    window = min(2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST, limits.RESYNC)
     full = (
-        directions[row, Direction.BYTES] - directions[queue, Direction.TAKEN] >= window
-        or directions[queue, Direction.QUEUED] >= limits.HELD_PIECES
+        parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
+        or parsers[queue, Parser.QUEUED] >= limits.HELD_PIECES
         or cursor[Cursor.HELD] > limits.WAITING_OCTETS
     )
-    over = directions[queue, Direction.OVER] == 1
-    is_last = full or over or directions[row, Direction.GAPS] > 0
-    first = directions[queue, Direction.QUEUE]
-    slow = walk.held[directions[queue, Direction.QUEUE_END], Held.TS] - walk.held[first, Held.TS] >= SLOW_NS
+    over = parsers[queue, Parser.OVER] == 1
+    is_last = full or over or parsers[row, Parser.GAPS] > 0
+    first = parsers[queue, Parser.QUEUE]
+    slow = walk.held[parsers[queue, Parser.QUEUE_END], Held.TS] - walk.held[first, Held.TS] >= SLOW_NS
     begun = (
         facts[slot, Facts.SYN] == 0
-        and directions[row, Direction.LARGEST] == 0
-        and directions[row, Direction.LOST] < 0
+        and parsers[row, Parser.LARGEST] == 0
+        and parsers[row, Parser.LOST] < 0
         and not is_last
     )
-    said = begun and directions[row, Direction.LAST] < full_segment(facts, slot)
-    if not is_last and too_early(directions, row, begun, slow, said):
+    said = begun and parsers[row, Parser.LAST] < full_segment(facts, slot)
+    if not is_last and too_early(parsers, row, begun, slow, said):
         return WAIT
     if cursor[Cursor.ARENA] + window + 8 > len(walk.data):
         return NO_ROOM
     n, count, ended, snapped = gather(walk, row, window)
     note_sender(walk, row)
-    directions[row, Direction.TRIED] = directions[row, Direction.BYTES]
-    directions[row, Direction.TRIED_SLOW] = 1 if slow else 0
-    directions[row, Direction.TRIED_SAID] = 1 if said else 0
-    pos = walk.held[first, Held.POS] + directions[queue, Direction.TAKEN]
+    parsers[row, Parser.TRIED] = parsers[row, Parser.BYTES]
+    parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
+    parsers[row, Parser.TRIED_SAID] = 1 if said else 0
+    pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
     # behind its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
     place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
     if place == -3 and (ended or full):
-        directions[row, Direction.UNTIL] = pos + n
-        directions[row, Direction.FOUND] = 0
+        parsers[row, Parser.UNTIL] = pos + n
+        parsers[row, Parser.FOUND] = 0
         return DECIDED
     if place < -1 and not (ended or full):
         return WAIT
     if place < 0:
         place = try_places(walk, row, n, count, pos, ended, snapped, (slow or full, begun, said), own)
     if place >= 0:
-        directions[row, Direction.UNTIL] = pos + place
-        directions[row, Direction.FOUND] = 1
+        parsers[row, Parser.UNTIL] = pos + place
+        parsers[row, Parser.FOUND] = 1
         tell_client(walk, row, place, n, own)
         return DECIDED
     if not (ended or full):
         return WAIT
-    directions[row, Direction.FOUND] = 0
-    directions[row, Direction.UNTIL] = pos + n
+    parsers[row, Parser.FOUND] = 0
+    parsers[row, Parser.UNTIL] = pos + n
     if not ended:  # there is more to come, which may show what the latter half is
-        directions[row, Direction.UNTIL] = pos + max(n // 2 + 1, walk.trial[Trial.OPEN])
+        parsers[row, Parser.UNTIL] = pos + max(n // 2 + 1, walk.trial[Trial.OPEN])
     return DECIDED
 
 
 @kernel
-def too_early(directions: Array, row: int, begun: bool, slow: bool, said: bool) -> bool:
+def too_early(parsers: Array, row: int, begun: bool, slow: bool, said: bool) -> bool:
     """Whether another trial has too little more to go by.
 
     It must have an eighth more bytes than the last, or as many again before there is haste.
     """
-    octets = directions[row, Direction.BYTES]
-    tried = directions[row, Direction.TRIED]
+    octets = parsers[row, Parser.BYTES]
+    tried = parsers[row, Parser.TRIED]
     few = 8 * octets < 9 * tried
     early = octets < 2 * tried and (few or not begun)
     if slow:
-        early = directions[row, Direction.TRIED_SLOW] == 1 and few
+        early = parsers[row, Parser.TRIED_SLOW] == 1 and few
     if said:
-        early = early and directions[row, Direction.TRIED_SAID] == 1 and few and octets > ANY_TIME
+        early = early and parsers[row, Parser.TRIED_SAID] == 1 and few and octets > ANY_TIME
     return early
 
 
@@ -200,9 +200,9 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
 
     Returns: bytes; beginnings of segments; whether a gap follows; whether the snap length made it.
     """
-    directions, data, held, edges = walk.directions, walk.data, walk.held, walk.edges
+    parsers, data, held, edges = walk.parsers, walk.data, walk.held, walk.edges
     queue = row // 2 * 2
-    first = directions[queue, Direction.QUEUE]
+    first = parsers[queue, Parser.QUEUE]
     base = walk.cursor[Cursor.ARENA]
     n = 0
     count = 0
@@ -218,7 +218,7 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
                 snapped = held[h, Held.FIRST_PACKET] == packet
                 break
             packet = held[h, Held.FIRST_PACKET]
-            begin = directions[queue, Direction.TAKEN] if h == first else 0
+            begin = parsers[queue, Parser.TAKEN] if h == first else 0
             if begin == 0:
                 edges[count] = n
                 count += 1
@@ -271,14 +271,14 @@ def try_places(
     has no more to say for now.
     """
     must_do, begun, said = how
-    directions, facts, trial = walk.directions, walk.facts, walk.trial
+    parsers, facts, trial = walk.parsers, walk.facts, walk.trial
     slot = row // 2
-    largest = directions[row, Direction.LARGEST]
+    largest = parsers[row, Parser.LARGEST]
     reach = max(USUAL, largest)
     if facts[slot, Facts.FRAMES] < KNOWN:
         largest = max(largest, UNKNOWN_LARGEST)
-    lost = directions[row, Direction.LOST]
-    if lost >= 0 and pos - lost < HIDES_NONE and directions[row, Direction.REST] <= 0:
+    lost = parsers[row, Parser.LOST]
+    if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
         reach = 0
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
     # if nothing marks ends, frames in front of a segment's beginning may be inside of one that ends there
@@ -288,12 +288,12 @@ def try_places(
     if place < 0 and begun and is_believed(walk, slot, n, said, own):
         place = trial[Trial.OPEN]
     if place < 0 and snapped and walk.edges[0] == 0:
-        doubt = max(directions[row, Direction.DOUBT] - 1, 0) if trial[Trial.OPEN] == 0 else DOUBTS
-        directions[row, Direction.DOUBT] = doubt
+        doubt = max(parsers[row, Parser.DOUBT] - 1, 0) if trial[Trial.OPEN] == 0 else DOUBTS
+        parsers[row, Parser.DOUBT] = doubt
         if doubt == 0 and n >= 7:
             place = 0
     if place >= 0:
-        directions[row, Direction.REST] = 0
+        parsers[row, Parser.REST] = 0
     return place
 
 

@@ -1,13 +1,13 @@
 """What the walks over frames remember, whatever the protocol: the matrices, and the group in which kernels take them.
 
 A direction has the row `2 * slot + side`. A payload that lies in one chunk is used where it is; fragments of another
-wait until it is whole. Chunks of both directions are held back while one of them is searched for a boundary.
+wait until it is whole. Chunks of both parsers are held back while one of them is searched for a boundary.
 """
 
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.tcp.state import Chunk
 
 SEARCH, HEAD, PAYLOAD, END = range(4)
@@ -26,7 +26,7 @@ FAULTS = (
 GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT = range(len(FAULTS))
 
 
-class Direction(Matrix):
+class Parser(Matrix):
     """Directions of connections."""
 
     STATE = column("SEARCH, HEAD, PAYLOAD or END")
@@ -80,7 +80,7 @@ class Held(Chunk):
     USED = column("1 while the row holds one")
 
 
-class Place(Matrix):
+class Place(Records):
     """Where a row belongs, one column each: so tables put the leading columns in front of all rows alike."""
 
     SLOT = column("slot of the connection")
@@ -144,7 +144,7 @@ class Walk(NamedTuple):
     Attributes:
         data: the buffer.
         facts: (slots, Facts).
-        directions: (2 * slots, Direction).
+        parsers: (2 * slots, Parser).
         heads: HEAD_ROOM bytes for each direction: the head so far.
         fragments: (fragments, Fragment).
         free: rows of these, as in `Pool`.
@@ -162,7 +162,7 @@ class Walk(NamedTuple):
 
     data: Array
     facts: Array
-    directions: Array
+    parsers: Array
     heads: Array
     fragments: Array
     free: Array

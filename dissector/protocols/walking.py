@@ -21,8 +21,8 @@ from amqpscope.dissector.protocols.state import (
     PAYLOAD,
     SEARCH,
     Cursor,
-    Direction,
     Held,
+    Parser,
     Walk,
 )
 from amqpscope.dissector.tcp.state import Chunk
@@ -126,11 +126,11 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
     is_gap = chunks[Chunk.OFFSET, i] < 0
     arena = 8 if is_gap else length + HEAD_ROOM
     # a frame without a payload is complete when its head is
-    while at < length or is_complete(walk.directions, row):
+    while at < length or is_complete(walk.parsers, row):
         if is_full(walk, row, arena):
             return -1 - at
-        state = walk.directions[row, Direction.STATE]
-        if is_complete(walk.directions, row):
+        state = walk.parsers[row, Parser.STATE]
+        if is_complete(walk.parsers, row):
             finish_frame(walk, chunks, i, row, -1, own)
         elif is_gap:
             at += cross_gap(walk, chunks, i, at, row, own)
@@ -153,50 +153,50 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
 def is_full(walk: Walk, row: int, arena: int) -> bool:
     """Whether there may be too little room for what the next bytes bring."""
     cursor = walk.cursor
-    return (
+    return bool(
         cursor[Cursor.FRAMES] + 1 > walk.frames.shape[1]
         or cursor[Cursor.ASIDE] + 2 > walk.aside.shape[1]
         or cursor[Cursor.FAULTS] + 4 > walk.faults.shape[1]
         or (walk.free[0] == 0 and walk.fragments.shape[0] < limits.FRAGMENTS)
-        or cursor[Cursor.ARENA] + walk.directions[row, Direction.CHAINED] + arena > len(walk.data)
+        or cursor[Cursor.ARENA] + walk.parsers[row, Parser.CHAINED] + arena > len(walk.data)
     )
 
 
 @kernel
-def is_complete(directions: Array, row: int) -> bool:
+def is_complete(parsers: Array, row: int) -> bool:
     """Whether a frame that has nothing behind its payload has all of that."""
-    return (
+    return bool(
         END_BYTES == 0
-        and directions[row, Direction.STATE] == PAYLOAD
-        and directions[row, Direction.GOT] == directions[row, Direction.SIZE]
+        and parsers[row, Parser.STATE] == PAYLOAD
+        and parsers[row, Parser.GOT] == parsers[row, Parser.SIZE]
     )
 
 
 @kernel
 def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take a frame that lies whole in the chunk, as most do, else bytes of its head; returns how many."""
-    directions, data, heads = walk.directions, walk.data, walk.heads
+    parsers, data, heads = walk.parsers, walk.data, walk.heads
     p = chunks[Chunk.OFFSET, i] + at
     left: int = chunks[Chunk.LENGTH, i] - at
     head = HEAD_ROOM * row
-    if directions[row, Direction.HEADS] == 0:
+    if parsers[row, Parser.HEADS] == 0:
         octets: int = take_whole(walk, chunks, i, at, row, own)
         if octets > 0:
             return octets
         begin_frame(walk, chunks, i, at, row)
-        directions[row, Direction.WANTED] = head_bytes(data[p])
-    had = directions[row, Direction.HEADS]
-    wanted = directions[row, Direction.WANTED]
+        parsers[row, Parser.WANTED] = head_bytes(data[p])
+    had = parsers[row, Parser.HEADS]
+    wanted = parsers[row, Parser.WANTED]
     take: int = min(wanted - had, left)
     for k in range(take):
         heads[head + had + k] = data[p + k]
-    directions[row, Direction.HEADS] = had + take
+    parsers[row, Parser.HEADS] = had + take
     if had + take < wanted:
         return take
     begin_payload(walk, chunks, i, row, heads, head, own)
-    size = directions[row, Direction.SIZE]
-    if directions[row, Direction.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
-        directions[row, Direction.GOT] = size
+    size: int = parsers[row, Parser.SIZE]
+    if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
+        parsers[row, Parser.GOT] = size
         finish_frame(walk, chunks, i, row, p + take, own)
         return take + size
     return take
@@ -205,30 +205,30 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
 @kernel
 def take_payload(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take bytes of a payload, or of a gap in it; returns how many."""
-    directions = walk.directions
-    size = directions[row, Direction.SIZE]
-    take: int = min(chunks[Chunk.LENGTH, i] - at, size - directions[row, Direction.GOT])
+    parsers = walk.parsers
+    size = parsers[row, Parser.SIZE]
+    take: int = min(chunks[Chunk.LENGTH, i] - at, size - parsers[row, Parser.GOT])
     offset = chunks[Chunk.OFFSET, i]
     pass_payload(walk, chunks, i, row, offset + at if offset >= 0 else -1, take, own)
-    directions[row, Direction.GOT] += take
+    parsers[row, Parser.GOT] += take
     if offset < 0:
-        directions[row, Direction.MISSING] += take
-    if END_BYTES > 0 and directions[row, Direction.GOT] == size:
-        directions[row, Direction.STATE] = END
+        parsers[row, Parser.MISSING] += take
+    if END_BYTES > 0 and parsers[row, Parser.GOT] == size:
+        parsers[row, Parser.STATE] = END
     return take
 
 
 @kernel
 def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take bytes of a gap; returns how many. The length of a payload is known, so the walk goes on behind it."""
-    directions = walk.directions
-    state = directions[row, Direction.STATE]
+    parsers = walk.parsers
+    state = parsers[row, Parser.STATE]
     if state == PAYLOAD:
         return take_payload(walk, chunks, i, at, row, own)
     left: int = chunks[Chunk.LENGTH, i] - at
     if state == END:
         take: int = min(left, END_BYTES)
-        directions[row, Direction.MISSING] += take
+        parsers[row, Parser.MISSING] += take
         finish_frame(walk, chunks, i, row, -1, own)
         return take
     if state == HEAD:
@@ -240,15 +240,15 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
 @kernel
 def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Skip bytes in a search; returns how many, -1 where nothing is known of them yet."""
-    directions = walk.directions
+    parsers = walk.parsers
     p = chunks[Chunk.OFFSET, i] + at
     if chunks[Chunk.POS, i] + at == 0 and begins_connection(walk.data, p, p + chunks[Chunk.LENGTH, i] - at):
-        directions[row, Direction.UNTIL] = 0
-        directions[row, Direction.FOUND] = 1
-    if directions[row, Direction.UNTIL] < 0:
+        parsers[row, Parser.UNTIL] = 0
+        parsers[row, Parser.FOUND] = 1
+    if parsers[row, Parser.UNTIL] < 0:
         return -1
     take = skip(walk, chunks, i, at, row)
-    if directions[row, Direction.STATE] == HEAD:
+    if parsers[row, Parser.STATE] == HEAD:
         found_way(walk, chunks, i, row, own)
     return take
 
@@ -259,7 +259,7 @@ def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
 @kernel
 def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
     """Walk from the cursor on until the chunks, or the room for results, end. One without bytes ends all waiting."""
-    cursor, directions = walk.cursor, walk.directions
+    cursor, parsers = walk.cursor, walk.parsers
     i = cursor[Cursor.CHUNK]
     at = cursor[Cursor.AT]
     while True:
@@ -272,11 +272,11 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
         slot = chunks[Chunk.SLOT, i]
         length = chunks[Chunk.LENGTH, i]
         if length == 0:
-            directions[2 * slot, Direction.OVER] = 1
+            parsers[2 * slot, Parser.OVER] = 1
             cursor[Cursor.REPLAY] = slot
             i += 1
             continue
-        if directions[2 * slot, Direction.QUEUE] < 0:
+        if parsers[2 * slot, Parser.QUEUE] < 0:
             at = walk_chunk(walk, chunks, i, at, own)
             if at < 0:
                 at = -1 - at
@@ -288,13 +288,13 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
         if walk.free_held[0] == 0:
             if walk.held.shape[0] < limits.FRAGMENTS:
                 break
-            if directions[2 * slot, Direction.QUEUE] >= 0:
-                directions[2 * slot, Direction.OVER] = 1
+            if parsers[2 * slot, Parser.QUEUE] >= 0:
+                parsers[2 * slot, Parser.OVER] = 1
                 cursor[Cursor.REPLAY] = slot
             else:  # nothing can be held back, so nothing is looked at
                 row = 2 * slot + chunks[Chunk.SIDE, i]
-                directions[row, Direction.UNTIL] = chunks[Chunk.POS, i] + length
-                directions[row, Direction.FOUND] = 0
+                parsers[row, Parser.UNTIL] = chunks[Chunk.POS, i] + length
+                parsers[row, Parser.FOUND] = 0
             continue
         hold(walk, chunks, i, at)
         cursor[Cursor.REPLAY] = slot
@@ -307,7 +307,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 @kernel
 def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
     """Put a chunk behind those of its connection that are held back; `at` of its bytes are done with."""
-    directions, held = walk.directions, walk.held
+    parsers, held = walk.parsers, walk.held
     queue = 2 * chunks[Chunk.SLOT, i]
     row = queue + chunks[Chunk.SIDE, i]
     h = take_row(walk.free_held)
@@ -315,35 +315,35 @@ def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
         held[h, k] = chunks[k, i]
     held[h, Held.NEXT] = -1
     held[h, Held.USED] = 1
-    if directions[queue, Direction.QUEUE] < 0:
-        directions[queue, Direction.QUEUE] = h
-        directions[queue, Direction.TAKEN] = at
+    if parsers[queue, Parser.QUEUE] < 0:
+        parsers[queue, Parser.QUEUE] = h
+        parsers[queue, Parser.TAKEN] = at
     else:
-        held[directions[queue, Direction.QUEUE_END], Held.NEXT] = h
-    directions[queue, Direction.QUEUE_END] = h
-    directions[queue, Direction.QUEUED] += 1
+        held[parsers[queue, Parser.QUEUE_END], Held.NEXT] = h
+    parsers[queue, Parser.QUEUE_END] = h
+    parsers[queue, Parser.QUEUED] += 1
     if chunks[Chunk.OFFSET, i] >= 0:
-        directions[row, Direction.BYTES] += chunks[Chunk.LENGTH, i]
-        directions[row, Direction.LAST] = chunks[Chunk.LENGTH, i]
+        parsers[row, Parser.BYTES] += chunks[Chunk.LENGTH, i]
+        parsers[row, Parser.LAST] = chunks[Chunk.LENGTH, i]
         walk.cursor[Cursor.HELD] += chunks[Chunk.LENGTH, i]
     else:
-        directions[row, Direction.GAPS] += 1
+        parsers[row, Parser.GAPS] += 1
 
 
 @kernel
 def release_first(walk: Walk, queue: int) -> None:
     """Give back the first chunk that is held back."""
-    directions, held = walk.directions, walk.held
-    h = directions[queue, Direction.QUEUE]
+    parsers, held = walk.parsers, walk.held
+    h = parsers[queue, Parser.QUEUE]
     row = queue + held[h, Held.SIDE]
     if held[h, Held.OFFSET] >= 0:
-        directions[row, Direction.BYTES] -= held[h, Held.LENGTH]
+        parsers[row, Parser.BYTES] -= held[h, Held.LENGTH]
         walk.cursor[Cursor.HELD] -= held[h, Held.LENGTH]
     else:
-        directions[row, Direction.GAPS] -= 1
-    directions[queue, Direction.QUEUE] = held[h, Held.NEXT]
-    directions[queue, Direction.QUEUED] -= 1
-    directions[queue, Direction.TAKEN] = 0
+        parsers[row, Parser.GAPS] -= 1
+    parsers[queue, Parser.QUEUE] = held[h, Held.NEXT]
+    parsers[queue, Parser.QUEUED] -= 1
+    parsers[queue, Parser.TAKEN] = 0
     held[h, Held.USED] = 0
     give_row(walk.free_held, h)
 
@@ -351,12 +351,12 @@ def release_first(walk: Walk, queue: int) -> None:
 @kernel
 def replay(walk: Walk, slot: int, own: Own) -> int:
     """Walk the chunks that a connection holds back, until a search must wait for more; 0 when there is no room."""
-    directions, held, chunk = walk.directions, walk.held, walk.chunk
+    parsers, held, chunk = walk.parsers, walk.held, walk.chunk
     queue = 2 * slot
-    while directions[queue, Direction.QUEUE] >= 0:
-        h = directions[queue, Direction.QUEUE]
+    while parsers[queue, Parser.QUEUE] >= 0:
+        h = parsers[queue, Parser.QUEUE]
         row = queue + held[h, Held.SIDE]
-        is_searching = directions[row, Direction.STATE] == SEARCH and directions[row, Direction.UNTIL] < 0
+        is_searching = parsers[row, Parser.STATE] == SEARCH and parsers[row, Parser.UNTIL] < 0
         if is_searching and held[h, Held.OFFSET] >= 0:
             found = search(walk, row, own)
             if found == WAIT:
@@ -365,12 +365,12 @@ def replay(walk: Walk, slot: int, own: Own) -> int:
                 return 0
         for k in range(Chunk.WIDTH):
             chunk[k, 0] = held[h, k]
-        at = walk_chunk(walk, chunk, 0, directions[queue, Direction.TAKEN], own)
+        at = walk_chunk(walk, chunk, 0, parsers[queue, Parser.TAKEN], own)
         if at < 0:
-            directions[queue, Direction.TAKEN] = -1 - at
+            parsers[queue, Parser.TAKEN] = -1 - at
             return 0
-        directions[queue, Direction.TAKEN] = at
+        parsers[queue, Parser.TAKEN] = at
         if at == held[h, Held.LENGTH]:
             release_first(walk, queue)
-    directions[queue, Direction.OVER] = 0
+    parsers[queue, Parser.OVER] = 0
     return 1

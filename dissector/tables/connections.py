@@ -16,77 +16,38 @@ from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.rows import record_batch, schema
-from amqpscope.dissector.tcp.layout import (
-    C_A_HI,
-    C_A_LO,
-    C_A_PORT,
-    C_B_HI,
-    C_B_LO,
-    C_B_PORT,
-    C_CLIENT,
-    C_CLOSED,
-    C_CLOSER,
-    C_FIRST_CAPTURE,
-    C_FIRST_PACKET,
-    C_FIRST_TS,
-    C_FRAMES,
-    C_ID,
-    C_LAST_PACKET,
-    C_LAST_TS,
-    C_PACKETS,
-    C_PROTOCOL,
-    C_RTT,
-    C_SYN,
-    C_UP_CAPTURE,
-    C_UP_PACKET,
-    C_UP_TS,
-    C_USED,
-    C_VANTAGE,
-    FIN,
-    H_AGAIN,
-    H_END,
-    H_END_CAPTURE,
-    H_END_PACKET,
-    H_END_TS,
-    H_FULL_NS,
-    H_LOST,
-    H_PACKETS,
-    H_POS,
-    H_REPEAT,
-    H_REPEATS,
-    H_SAID_TS,
-    H_SYN_CAPTURE,
-    H_SYN_PACKET,
-    H_SYN_TS,
-    H_SYNS,
-    H_TWICE,
-    H_WSCALE,
-    H_ZERO_NS,
-    REPEAT_WIDTH,
-    S_CAPTURE,
-    S_LENGTH,
-    S_OFFSET,
-    S_PACKET,
-    S_POS,
-    S_SIDE,
-    S_SLOT,
-    S_TS,
-)
+from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Direction, Facts, Flows, Repeat, clients
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
 Endpoint = tuple[str, int]
 """Address and port."""
+Halves = tuple[list[list[int]], list[list[list[int]]]]
+"""Of each side its row, and its segments that were sent again."""
 
 
 class Closed(NamedTuple):
-    """Connections that are over: their records, copies of their rows of `conn` and `half`, and their messages."""
+    """Connections that are over.
+
+    Attributes:
+        records: of each.
+        client: (n,): the client's side.
+        facts: (n, Facts), and so on: copies of their rows.
+        conn: (n, Conn).
+        sides: (n, 2, Direction).
+        repeats: (n, 2, REPEATS, Repeat).
+        messages: (n,): how many messages each had.
+    """
 
     records: list[ConnectionRecord]
-    states: Ints
+    client: Ints
+    facts: Ints
+    conn: Ints
     sides: Ints
+    repeats: Ints
     messages: Ints
 
 
@@ -108,8 +69,8 @@ class Connections:
 
     def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
         """Keep the first bytes of each side; `inside`: of what TLS holds."""
-        early = np.flatnonzero(pieces[S_POS] < FIRST)
-        rows = [S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE]
+        early = np.flatnonzero(pieces[Chunk.POS] < FIRST)
+        rows = [Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE]
         for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):
             octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
             record = self.record(slot)
@@ -122,7 +83,7 @@ class Connections:
         counts[: len(self.messages)] += self.messages
         self.messages = counts
 
-    def close(self, slots: Ints, conn: Ints, half: Ints) -> Closed:
+    def close(self, slots: Ints, flows: Flows) -> Closed:
         """Take connections that are over out of the state; `rows` may judge them later."""
         records = [self.record(slot) for slot in slots.tolist()]
         for slot in slots.tolist():
@@ -132,115 +93,120 @@ class Connections:
         messages = np.zeros(len(slots), np.int64)
         messages[counted] = self.messages[slots[counted]]
         self.messages[slots[counted]] = 0
-        return Closed(records, conn[slots], half.reshape(len(conn), 2, -1)[slots], messages)
+        count = len(flows.facts)
+        return Closed(
+            records=records,
+            client=clients(flows.facts, slots),
+            facts=flows.facts[slots],
+            conn=flows.conn[slots],
+            sides=flows.direction.reshape(count, 2, Direction.WIDTH)[slots],
+            repeats=flows.repeats.reshape(count, 2, REPEATS, Repeat.WIDTH)[slots],
+            messages=messages,
+        )
 
     def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
         """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
-        client = _clients(closed.states)
-        halves = zip(closed.sides[:, 0].tolist(), closed.sides[:, 1].tolist(), strict=True)
-        each = zip(closed.records, closed.states.tolist(), client.tolist(), halves, strict=True)
+        columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
+        each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
         told = [
-            self._told(record, state, self._tcp(state, side, both, clock), captures)
-            for record, state, side, both in each
+            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), clock), captures)
+            for record, client, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
-        numbers = _numbers(closed, client)
+        numbers = _numbers(closed)
         return record_batch(names, numbers | of_rows(told, [field for field in names if field.name not in numbers]))
 
-    def _told(self, record: ConnectionRecord, state: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
+    def _told(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
         """The columns of one connection that are no numbers of TCP."""
         closed_by = None
         if record.closer is not None:
             closed_by = "client-close" if record.closer == tcp.client else "server-close"
-        elif state[C_CLOSER] >= 0:
-            who = "client" if state[C_CLOSER] == tcp.client else "server"
-            closed_by = f"{who}-{'rst' if state[C_CLOSED] == 4 else 'fin'}"
+        elif conn[Conn.CLOSER] >= 0:
+            who = "client" if conn[Conn.CLOSER] == tcp.client else "server"
+            closed_by = f"{who}-{'rst' if conn[Conn.CLOSED] == 4 else 'fin'}"
         told = self.judge(record, tcp, captures)
         told |= {
             "protocol": tcp.protocol,
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
-            "first_capture": captures[state[C_FIRST_CAPTURE]],
-            "vantage": captures[state[C_VANTAGE]],
+            "first_capture": captures[conn[Conn.FIRST_CAPTURE]],
+            "vantage": captures[conn[Conn.VANTAGE]],
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,
         }
         return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
-    def _tcp(self, state: list[int], client: int, sides: tuple[list[int], list[int]], clock: int | None) -> Tcp:
-        both = endpoints(state)
+    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, clock: int | None) -> Tcp:
+        both = endpoints(facts)
         server = both[1 - client]
+        sides, repeats = halves
         return Tcp(
             client=client,
-            sides=(_side(sides[client]), _side(sides[1 - client])),
-            begun=bool(state[C_SYN]),
-            ack=_where(state, C_UP_TS, C_UP_PACKET, C_UP_CAPTURE),
-            until_ns=max(clock or 0, state[C_LAST_TS]),
-            lost=bool(sides[0][H_LOST] or sides[1][H_LOST]),
-            protocol=registry.name_of(state[C_PROTOCOL]),
+            sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
+            begun=bool(facts[Facts.SYN]),
+            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
+            until_ns=max(clock or 0, conn[Conn.LAST_TS]),
+            lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
+            protocol=registry.name_of(facts[Facts.PROTOCOL]),
             address=both[client][0],
             server=server,
             is_broker=server[1] in self.brokers,
         )
 
 
-def _clients(states: Ints) -> Ints:
-    """The client's side of each connection. Where nobody said anything, the server has the lower port."""
-    client = states[:, C_CLIENT]
-    return np.where(client < 0, states[:, C_A_PORT] < states[:, C_B_PORT], client).astype(np.int64)
-
-
-def _numbers(closed: Closed, client: Ints) -> dict[str, pa.Array]:
+def _numbers(closed: Closed) -> dict[str, pa.Array]:
     """The columns of `connections` that are numbers of TCP, and how many frames and messages there were."""
-    state, half = closed.states.T, np.moveaxis(closed.sides, 2, 0)
+    client, facts, conn, half = closed.client, closed.facts.T, closed.conn.T, np.moveaxis(closed.sides, 2, 0)
     each = np.arange(len(client))
-    lost = half[H_LOST].sum(axis=1)
-    is_over = half[H_END] != 0
-    end = np.where(is_over, half[H_END_TS], np.iinfo(np.int64).max).min(axis=1)
+    lost = half[Direction.LOST].sum(axis=1)
+    is_over = half[Direction.END] != 0
+    end = np.where(is_over, half[Direction.END_TS], np.iinfo(np.int64).max).min(axis=1)
     # Where a SYN was not seen, when a window was full is not known.
-    scale = half[H_WSCALE]
+    scale = half[Direction.WSCALE]
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
-        "connection_id": array(state[C_ID]),
-        "first_packet": array(state[C_FIRST_PACKET]),
-        "last_packet": array(state[C_LAST_PACKET]),
-        "first_ts_ns": array(state[C_FIRST_TS]),
-        "last_ts_ns": array(state[C_LAST_TS]),
-        "syn_seen": array(state[C_SYN] & 1 != 0),
-        "packets": array(state[C_PACKETS]),
-        "bytes": array(half[H_POS].sum(axis=1) - lost),
-        "frames": array(state[C_FRAMES]),
+        "connection_id": array(facts[Facts.ID]),
+        "first_packet": array(conn[Conn.FIRST_PACKET]),
+        "last_packet": array(conn[Conn.LAST_PACKET]),
+        "first_ts_ns": array(conn[Conn.FIRST_TS]),
+        "last_ts_ns": array(conn[Conn.LAST_TS]),
+        "syn_seen": array(facts[Facts.SYN] & 1 != 0),
+        "packets": array(conn[Conn.PACKETS]),
+        "bytes": array(half[Direction.POS].sum(axis=1) - lost),
+        "frames": array(facts[Facts.FRAMES]),
         "messages": array(closed.messages),
-        "rtt_ns": array(state[C_RTT], mask=state[C_RTT] < 0),
+        "rtt_ns": array(conn[Conn.RTT], mask=conn[Conn.RTT] < 0),
         "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
         "lost_bytes": array(lost),
-        "retransmitted_bytes": array(half[H_AGAIN].sum(axis=1)),
-        "duplicated_bytes": array(half[H_TWICE].sum(axis=1)),
+        "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),
+        "duplicated_bytes": array(half[Direction.TWICE].sum(axis=1)),
     }
-    ports = np.stack((state[C_A_PORT], state[C_B_PORT]), axis=1)
+    ports = np.stack((facts[Facts.A_PORT], facts[Facts.B_PORT]), axis=1)
     for name, side in (("client", client), ("server", 1 - client)):
         found |= {
             f"{name}_port": array(ports[each, side], pa.int32()),
-            f"{name}_zero_window_ns": array(half[H_ZERO_NS][each, side]),
-            f"{name}_full_window_ns": array(half[H_FULL_NS][each, side], mask=is_unscaled),
+            f"{name}_zero_window_ns": array(half[Direction.ZERO_NS][each, side]),
+            f"{name}_full_window_ns": array(half[Direction.FULL_NS][each, side], mask=is_unscaled),
         }
     return found
 
 
-def _side(half: list[int]) -> Side:
+def _side(half: list[int], repeats: list[list[int]]) -> Side:
     return Side(
-        packets=half[H_PACKETS],
-        syns=half[H_SYNS],
-        syn=_where(half, H_SYN_TS, H_SYN_PACKET, H_SYN_CAPTURE) if half[H_SYNS] else None,
-        end="fin" if half[H_END] == FIN else "rst" if half[H_END] else "",
-        end_at=_where(half, H_END_TS, H_END_PACKET, H_END_CAPTURE) if half[H_END] else None,
-        said_ns=half[H_SAID_TS],
+        packets=half[Direction.PACKETS],
+        syns=half[Direction.SYNS],
+        syn=_where(half, Direction.SYN_TS, Direction.SYN_PACKET, Direction.SYN_CAPTURE)
+        if half[Direction.SYNS]
+        else None,
+        end="fin" if half[Direction.END] == FIN else "rst" if half[Direction.END] else "",
+        end_at=_where(half, Direction.END_TS, Direction.END_PACKET, Direction.END_CAPTURE)
+        if half[Direction.END]
+        else None,
+        said_ns=half[Direction.SAID_TS],
         again=[
-            (PacketRef(*half[place : place + 3]), half[place + 3])
-            for place in range(H_REPEAT, H_REPEAT + half[H_REPEATS] * REPEAT_WIDTH, REPEAT_WIDTH)
-        ]
-        if half[H_REPEATS]
-        else [],
+            (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])
+            for again in repeats[: half[Direction.REPEATS]]
+        ],
     )
 
 
@@ -257,23 +223,23 @@ def address(high: int, low: int) -> str:
     return str(ipaddress.IPv6Address(number))
 
 
-def endpoints(state: list[int]) -> tuple[Endpoint, Endpoint]:
-    """Addresses and ports of side 0 and side 1 of a connection, of its row of `conn`."""
+def endpoints(facts: list[int]) -> tuple[Endpoint, Endpoint]:
+    """Addresses and ports of side 0 and side 1 of a connection, of its row of `facts`."""
     return (
-        (address(state[C_A_HI], state[C_A_LO]), state[C_A_PORT]),
-        (address(state[C_B_HI], state[C_B_LO]), state[C_B_PORT]),
+        (address(facts[Facts.A_HI], facts[Facts.A_LO]), facts[Facts.A_PORT]),
+        (address(facts[Facts.B_HI], facts[Facts.B_LO]), facts[Facts.B_PORT]),
     )
 
 
-def ends(identity: int, conn: Ints) -> tuple[str, str]:
+def ends(identity: int, facts: Ints) -> tuple[str, str]:
     """Client and server of an open connection as `ip:port`."""
-    slot = int(np.flatnonzero((conn[:, C_ID] == identity) & (conn[:, C_USED] != 0))[0])
-    texts = sides(slot, conn)
-    client = int(conn[slot, C_CLIENT])
+    slot = int(np.flatnonzero((facts[:, Facts.ID] == identity) & (facts[:, Facts.USED] != 0))[0])
+    texts = sides(slot, facts)
+    client = int(clients(facts, np.array([slot]))[0])
     return texts[client], texts[1 - client]
 
 
-def sides(slot: int, conn: Ints) -> tuple[str, str]:
+def sides(slot: int, facts: Ints) -> tuple[str, str]:
     """Both sides of an open connection as `ip:port`."""
-    one, other = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(conn[slot].tolist()))
+    one, other = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(facts[slot].tolist()))
     return one, other

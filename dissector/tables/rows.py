@@ -16,28 +16,9 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import Fault as Anomaly
 from amqpscope.dissector.protocols.state import Place
-from amqpscope.dissector.tcp.layout import (
-    C_A_PORT,
-    C_B_PORT,
-    C_CLIENT,
-    C_ID,
-    T_CAPTURE,
-    T_CODE,
-    T_PACKET,
-    T_POS,
-    T_TS,
-    T_VALUE,
-    V_CAPTURE,
-    V_END_CAPTURE,
-    V_END_PACKET,
-    V_END_TS,
-    V_KIND,
-    V_PACKET,
-    V_PACKETS,
-    V_TS,
-    ZERO,
-)
-from amqpscope.dissector.tcp.layout import FAULTS as TCP_FAULTS
+from amqpscope.dissector.tcp.state import FAULTS as TCP_FAULTS
+from amqpscope.dissector.tcp.state import ZERO, Facts, Window, clients
+from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault
 from amqpscope.spec import documents, handshakes
 from amqpscope.spec.model import Protocol
@@ -72,12 +53,9 @@ class Ends(NamedTuple):
     from_client: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, conn: Ints, slot: Ints, side: Ints) -> "Ends":
+    def of(cls, facts: Ints, slot: Ints, side: Ints) -> "Ends":
         """Look it up for rows of these slots and sides."""
-        client = conn[:, C_CLIENT].copy()[slot]
-        if (client < 0).any():  # nobody said anything yet: the server has the lower port
-            client = np.where(client < 0, conn[slot, C_A_PORT] < conn[slot, C_B_PORT], client)
-        return cls(conn[:, C_ID].copy()[slot], side == client)
+        return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot))
 
 
 class Tables:
@@ -113,10 +91,12 @@ class Tables:
 
     def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Rows of `anomalies` for what segments had."""
-        codes = [TCP_FAULTS[code] for code in rows[T_CODE].tolist()]
-        offset = array(rows[T_POS], mask=rows[T_POS] < 0)
-        leading = self._leading(ends, _of_packets(rows[T_CAPTURE], rows[T_PACKET], rows[T_TS]))
-        return self._anomalies(codes, self._details(codes, rows[T_VALUE]), nulls(len(codes), "int32"), offset, leading)
+        codes = [TCP_FAULTS[code] for code in rows[TcpFault.CODE].tolist()]
+        offset = array(rows[TcpFault.POS], mask=rows[TcpFault.POS] < 0)
+        leading = self._leading(ends, _of_packets(rows[TcpFault.CAPTURE], rows[TcpFault.PACKET], rows[TcpFault.TS]))
+        return self._anomalies(
+            codes, self._details(codes, rows[TcpFault.VALUE]), nulls(len(codes), "int32"), offset, leading
+        )
 
     def tls_faults(self, faults: Sequence[Fault], ends: Ends) -> pa.RecordBatch:
         """Rows of `anomalies` for what TLS had."""
@@ -152,19 +132,19 @@ class Tables:
 
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Rows of `tcp_windows`."""
-        unended = rows[V_END_PACKET] == 0
-        capture = array(self.captures, pa.string()).take(array(rows[V_END_CAPTURE], mask=unended))
+        unended = rows[Window.END_PACKET] == 0
+        capture = array(self.captures, pa.string()).take(array(rows[Window.END_CAPTURE], mask=unended))
         columns = {
             "connection_id": array(ends.connection_id),
             "from_client": array(ends.from_client),
-            "kind": array(["zero" if kind == ZERO else "full" for kind in rows[V_KIND].tolist()], pa.string()),
-            "start_capture": self._capture(rows[V_CAPTURE]),
-            "start_packet": array(rows[V_PACKET]),
-            "start_ts_ns": array(rows[V_TS]),
+            "kind": array(["zero" if kind == ZERO else "full" for kind in rows[Window.KIND].tolist()], pa.string()),
+            "start_capture": self._capture(rows[Window.CAPTURE]),
+            "start_packet": array(rows[Window.PACKET]),
+            "start_ts_ns": array(rows[Window.TS]),
             "end_capture": capture,
-            "end_packet": array(rows[V_END_PACKET], mask=unended),
-            "end_ts_ns": array(rows[V_END_TS], mask=unended),
-            "packets": array(rows[V_PACKETS]),
+            "end_packet": array(rows[Window.END_PACKET], mask=unended),
+            "end_ts_ns": array(rows[Window.END_TS], mask=unended),
+            "packets": array(rows[Window.PACKETS]),
         }
         return record_batch(schema("tcp_windows"), columns)
 

@@ -3,33 +3,40 @@
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.layout import COPY_NS, H_REPEAT, H_REPEATS, RECENT, REPEAT_WIDTH, REPEATS
+from amqpscope.dissector.packets.segments import SegmentBatch
+from amqpscope.dissector.tcp.state import REPEATS, At, Direction, Flows, Repeat
+
+COPY_NS = 100_000_000
+"""The same packet so soon after another is a copy by the capture, and so is another SYN: retransmissions of SYNs wait
+for a second (RFC 6298 §2)."""
+RECENT = 1 << 16
+"""Places for packets whose copies may come. A capture of several interfaces may have hundreds of one in between."""
 
 
 @kernel
-def is_copy(
-    recent: Array, source: int, target: int, ports: int, seq: int, ack: int, mark: int, window: int, flags: int,
-    length: int, now: int,
-) -> int:  # fmt: skip
+def is_copy(batch: SegmentBatch, i: int, recent: Array) -> int:
     """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it."""
-    flow = mix(source ^ ports, target)
-    h = mix(mix(flow, seq << 31 ^ ack), mark << 40 ^ length << 24 ^ window << 8 ^ flags)
+    mark = batch.mark[i]
+    flow = mix(batch.src_lo[i] ^ (batch.sport[i] << 16 | batch.dport[i]), batch.dst_lo[i])
+    content = mark << 40 ^ batch.length[i] << 24 ^ batch.window[i] << 8 ^ batch.flags[i]
+    h = mix(mix(flow, batch.seq[i] << 31 ^ batch.ack[i]), content)
     # Identifications count up: what came one behind the other is side by side here.
     place = ((flow & 0xFFFF) + (mark if mark < 0x10000 else h & 0xFFFF)) & (RECENT - 1)
-    key = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (now // (COPY_NS // 3) & 0xFFFF)
+    key = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (batch.ts_ns[i] // (COPY_NS // 3) & 0xFFFF)
     last = recent[place]
     recent[place] = key
     return 1 if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6 else 0
 
 
 @kernel
-def repeat(half: Array, row: int, length: int, packet: int, ts: int, capture: int) -> None:
+def repeat(flows: Flows, row: int, length: int, at: At) -> None:
     """Keep the place of something that was sent again."""
-    count = half[row, H_REPEATS]
+    count = flows.direction[row, Direction.REPEATS]
     if count < REPEATS:
-        place = H_REPEAT + count * REPEAT_WIDTH
-        half[row, place] = ts
-        half[row, place + 1] = packet
-        half[row, place + 2] = capture
-        half[row, place + 3] = length
-        half[row, H_REPEATS] = count + 1
+        packet, ts, capture = at
+        place = REPEATS * row + count
+        flows.repeats[place, Repeat.TS] = ts
+        flows.repeats[place, Repeat.PACKET] = packet
+        flows.repeats[place, Repeat.CAPTURE] = capture
+        flows.repeats[place, Repeat.LENGTH] = length
+        flows.direction[row, Direction.REPEATS] = count + 1

@@ -4,173 +4,134 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import displace
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.layout import (
-    ANYWHERE,
-    C_A_HI,
-    C_A_LO,
-    C_A_PORT,
-    C_B_HI,
-    C_B_LO,
-    C_B_PORT,
-    C_FIRST_TS,
-    C_ID,
-    C_ISN,
-    C_LAST_TS,
-    C_SEEN,
-    C_USED,
+from amqpscope.dissector.tcp.order import ANYWHERE, flush
+from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
+from amqpscope.dissector.tcp.state import (
     CLOSED,
-    H_COUNT,
-    H_STALL,
-    H_TAIL,
-    H_WAITING,
     IDENTITIES,
-    K_ENDED,
-    K_GIVEN_UP,
-    K_KNOWN,
-    K_LIVE,
-    K_OLDEST,
-    K_PIECES,
-    K_SEGMENTS,
-    K_TOMBSTONES,
-    K_WANT,
-    K_WINDOWS,
-    LINGER_NS,
-    LINGER_SEGMENTS,
     OPEN,
-    P_CAPTURE,
-    P_PACKET,
-    P_TS,
     READ,
+    Conn,
+    Control,
+    Count,
+    Direction,
+    Facts,
+    Flows,
+    List,
+    Results,
+    Segment,
 )
-from amqpscope.dissector.tcp.order import flush
-from amqpscope.dissector.tcp.slots import find, unlink
 from amqpscope.dissector.tcp.windows import change
 
+LINGER_SEGMENTS = 256
+"""A closed connection is not over before so many other segments: a few wrong times end nothing."""
+SEGMENT_COST = 1024
+"""Bytes as which a buffered segment counts besides its own."""
+
 
 @kernel
-def emit_buffered(
-    half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array, slot: int, side: int
-) -> None:  # fmt: skip
-    """Hand on all that waits in a direction, over gaps."""
-    tail = half[2 * slot + side, H_TAIL]
+def emit_buffered(flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Emit all that is buffered of a direction, over gaps."""
+    segments = flows.segments
+    tail = flows.direction[2 * slot + side, Direction.TAIL]
     if tail >= 0:
-        flush(
-            half, parts, control, free_parts, pieces, slot, side,
-            parts[tail, P_PACKET], parts[tail, P_TS], parts[tail, P_CAPTURE],
-        )  # fmt: skip
-        displace(half, parts, control, free_parts, 2 * slot + side, -1, ANYWHERE)
+        at = segments[tail, Segment.PACKET], segments[tail, Segment.TS], segments[tail, Segment.CAPTURE]
+        flush(flows, out, slot, side, at)
+        displace(flows, 2 * slot + side, -1, ANYWHERE)
 
 
 @kernel
-def end(
-    slot: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
-    pieces: Array, windows: Array, ended: Array, control: Array,
-) -> int:  # fmt: skip
-    """End a connection: hand on all that still waits, over gaps. 0 when there is no room yet for what comes out."""
-    if 2 * control[K_KNOWN] >= len(younger):
-        control[K_WANT] = IDENTITIES
+def end(flows: Flows, out: Results, slot: int) -> int:
+    """End a connection: emit all that is still buffered, over gaps. 0 when there is no room yet for what comes out."""
+    conn, direction, control, counts = flows.conn, flows.direction, flows.control, out.counts
+    if 2 * control[Control.KNOWN] >= len(flows.younger):
+        control[Control.WANT] = IDENTITIES
         return 0
-    count = half[2 * slot, H_COUNT] + half[2 * slot + 1, H_COUNT]
+    count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
     if (
-        control[K_PIECES] + 2 * count + 8 > pieces.shape[1]
-        or control[K_WINDOWS] + 2 > windows.shape[1]
-        or control[K_ENDED] == len(ended)
+        counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
+        or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
+        or counts[Count.ENDED] == len(out.ended)
     ):
-        control[K_WANT] = READ
+        control[Control.WANT] = READ
         return 0
-    if conn[slot, C_ID] == 0:  # neither SYN nor data
-        identify(conn, slot, conn[slot, C_ISN], conn[slot, C_FIRST_TS], younger, older, control)
+    if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
+        identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
     for side in range(2):
-        emit_buffered(half, parts, control, free_parts, pieces, slot, side)
-        if half[2 * slot + side, H_STALL]:
-            change(conn, half, windows, control, slot, side, 0, 0, conn[slot, C_LAST_TS], 0)
-    place = find(
-        conn, table, conn[slot, C_A_HI], conn[slot, C_A_LO], conn[slot, C_A_PORT],
-        conn[slot, C_B_HI], conn[slot, C_B_LO], conn[slot, C_B_PORT],
-    )  # fmt: skip
-    table[place] = -1
-    control[K_TOMBSTONES] += 1
-    unlink(conn, control, slot)
-    conn[slot, C_USED] = 2
-    control[K_LIVE] -= 1
-    ended[control[K_ENDED]] = slot
-    control[K_ENDED] += 1
+        emit_buffered(flows, out, slot, side)
+        if direction[2 * slot + side, Direction.STALL]:
+            change(flows, out, slot, side, 0, (0, conn[slot, Conn.LAST_TS], 0))
+    flows.table[find(flows, ends_of(flows.facts, slot))] = -1
+    control[Control.TOMBSTONES] += 1
+    unlink(flows, slot)
+    flows.facts[slot, Facts.USED] = 2
+    control[Control.LIVE] -= 1
+    out.ended[counts[Count.ENDED]] = slot
+    counts[Count.ENDED] += 1
     return 1
 
 
-PART_COST = 1024
-"""Bytes as which a part that waits counts besides its own."""
-
-
 @kernel
-def relieve(half: Array, parts: Array, control: Array, free_parts: Array, pieces: Array) -> None:
-    """Hand on, over gaps, what waits where half of the mean or more does: together that is more than half of all.
+def relieve(flows: Flows, out: Results) -> None:
+    """Emit, over gaps, what is buffered where half of the mean or more is: together that is more than half of all.
 
-    `pieces` must be empty; there is room in it for two of each part.
+    There must be no chunks yet, and room for two of each buffered segment.
     """
+    direction = flows.direction
     total = count = 0
-    for row in range(half.shape[0]):
-        if half[row, H_COUNT] > 0:
-            total += half[row, H_WAITING] + PART_COST * half[row, H_COUNT]
+    for row in range(direction.shape[0]):
+        if direction[row, Direction.COUNT] > 0:
+            total += direction[row, Direction.WAITING] + SEGMENT_COST * direction[row, Direction.COUNT]
             count += 1
-    for row in range(half.shape[0]):
-        if half[row, H_COUNT] > 0:
-            weight = half[row, H_WAITING] + PART_COST * half[row, H_COUNT]
+    for row in range(direction.shape[0]):
+        if direction[row, Direction.COUNT] > 0:
+            weight = direction[row, Direction.WAITING] + SEGMENT_COST * direction[row, Direction.COUNT]
             if 2 * weight * count >= total:
-                emit_buffered(half, parts, control, free_parts, pieces, row >> 1, row & 1)
+                emit_buffered(flows, out, row >> 1, row & 1)
 
 
 @kernel
-def due(conn: Array, control: Array, clock: int) -> int:
+def due(flows: Flows, clock: int) -> int:
     """1 when there is a closed connection that no further segment can belong to."""
-    slot = control[K_OLDEST + CLOSED]
-    if slot < 0 or conn[slot, C_SEEN] + LINGER_SEGMENTS >= control[K_SEGMENTS]:
+    slot = flows.lists[CLOSED, List.OLDEST]
+    if slot < 0 or flows.conn[slot, Conn.SEEN] + LINGER_SEGMENTS >= flows.control[Control.SEGMENTS]:
         return 0
-    return 1 if conn[slot, C_LAST_TS] + LINGER_NS < clock else 0
+    return 1 if flows.conn[slot, Conn.LAST_TS] + LINGER_NS < clock else 0
 
 
 @kernel
-def expire(
-    clock: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
-    pieces: Array, windows: Array, ended: Array, control: Array,
-) -> int:  # fmt: skip
+def expire(flows: Flows, out: Results, clock: int) -> int:
     """End the closed connections that no further segment can belong to; 0 when it could not go on."""
-    while due(conn, control, clock):
-        slot = control[K_OLDEST + CLOSED]
-        if end(slot, conn, half, table, parts, free_parts, younger, older, pieces, windows, ended, control) == 0:
+    while due(flows, clock):
+        if end(flows, out, flows.lists[CLOSED, List.OLDEST]) == 0:
             return 0
     return 1
 
 
 @kernel
-def evict(
-    count: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array, older: Array,
-    pieces: Array, windows: Array, ended: Array, control: Array,
-) -> int:  # fmt: skip
+def evict(flows: Flows, out: Results, count: int) -> int:
     """End so many connections, closed ones first, those before others whose last segment is the oldest.
 
     Returns how many of them are still to be ended when it could not go on.
     """
-    while count > 0 and control[K_LIVE] > 0:
-        slot = control[K_OLDEST + CLOSED]
+    control = flows.control
+    while count > 0 and control[Control.LIVE] > 0:
+        slot = flows.lists[CLOSED, List.OLDEST]
         is_open = 0
         if slot < 0:
-            slot = control[K_OLDEST + OPEN]
+            slot = flows.lists[OPEN, List.OLDEST]
             is_open = 1
-        if end(slot, conn, half, table, parts, free_parts, younger, older, pieces, windows, ended, control) == 0:
+        if end(flows, out, slot) == 0:
             return count
-        control[K_GIVEN_UP] += is_open
+        control[Control.EVICTED] += is_open
         count -= 1
     return 0
 
 
 @kernel
-def end_all(
-    slots: Array, begin: int, conn: Array, half: Array, table: Array, parts: Array, free_parts: Array, younger: Array,
-    older: Array, pieces: Array, windows: Array, ended: Array, control: Array,
-) -> int:  # fmt: skip
+def end_all(flows: Flows, out: Results, slots: Array, begin: int) -> int:
     """End connections from `begin` on; returns the index of the first that could not be ended yet."""
     for i in range(begin, len(slots)):
-        if end(slots[i], conn, half, table, parts, free_parts, younger, older, pieces, windows, ended, control) == 0:
+        if end(flows, out, slots[i]) == 0:
             return i
     return len(slots)

@@ -4,7 +4,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.pool import grown
-from amqpscope.dissector.tcp.layout import S_LENGTH, S_OFFSET, S_SLOT
+from amqpscope.dissector.tcp.state import Chunk
 
 
 class Gaps:
@@ -20,14 +20,15 @@ class Gaps:
         self.count = self.octets = self.connections = 0
         self._open = np.zeros((0, 2), np.int64)  # of each slot: gaps, bytes
 
-    def take(self, pieces: Ints, capacity: int) -> None:
-        """Note the gaps among pieces, as TCP hands them on; there are so many slots."""
-        holes = pieces[:, pieces[S_OFFSET] < 0]
-        if not holes.shape[1]:
+    def take(self, chunks: Ints, capacity: int) -> None:
+        """Note the gaps among chunks, as TCP emits them; there are so many slots."""
+        gaps = chunks[:, chunks[Chunk.OFFSET] < 0]
+        if not gaps.shape[1]:
             return
         if len(self._open) < capacity:
             self._open = grown(self._open, capacity)
-        np.add.at(self._open, holes[S_SLOT], np.stack([np.ones(holes.shape[1], np.int64), holes[S_LENGTH]], axis=1))
+        lengths = gaps[Chunk.LENGTH]
+        np.add.at(self._open, gaps[Chunk.SLOT], np.stack([np.ones_like(lengths), lengths], axis=1))
 
     def end(self, slots: Ints, decoded: Ints) -> None:
         """Connections are over; those of them that were decoded count."""

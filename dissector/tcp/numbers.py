@@ -1,6 +1,10 @@
 """Sequence numbers, which wrap, and the order of endpoints (RFC 9293, section 3.4)."""
 
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.packets.segments import SYN, SegmentBatch
+
+Ends = tuple[int, int, int, int, int, int]
+"""Address (two halves) and port of side 0, and of side 1."""
 
 
 @kernel
@@ -10,10 +14,25 @@ def difference(a: int, b: int) -> int:
 
 
 @kernel
-def lower(src_hi: int, src_lo: int, sport: int, dst_hi: int, dst_lo: int, dport: int) -> int:
+def first_byte(batch: SegmentBatch, i: int) -> int:
+    """The sequence number of a segment's first byte, which a SYN comes before."""
+    number: int = batch.seq[i]
+    return (number + 1) & 0xFFFFFFFF if batch.flags[i] & SYN else number
+
+
+@kernel
+def side_of(batch: SegmentBatch, i: int) -> int:
     """Side of the sender: 0 when its endpoint is the lower one."""
-    if src_hi != dst_hi:
-        return 1 if src_hi > dst_hi else 0
-    if src_lo != dst_lo:
-        return 1 if src_lo > dst_lo else 0
-    return 1 if sport > dport else 0
+    if batch.src_hi[i] != batch.dst_hi[i]:
+        return 1 if batch.src_hi[i] > batch.dst_hi[i] else 0
+    if batch.src_lo[i] != batch.dst_lo[i]:
+        return 1 if batch.src_lo[i] > batch.dst_lo[i] else 0
+    return 1 if batch.sport[i] > batch.dport[i] else 0
+
+
+@kernel
+def endpoints(batch: SegmentBatch, i: int, side: int) -> Ends:
+    """Both endpoints of a segment that this side sent."""
+    if side == 0:
+        return batch.src_hi[i], batch.src_lo[i], batch.sport[i], batch.dst_hi[i], batch.dst_lo[i], batch.dport[i]
+    return batch.dst_hi[i], batch.dst_lo[i], batch.dport[i], batch.src_hi[i], batch.src_lo[i], batch.sport[i]

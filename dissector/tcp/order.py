@@ -7,216 +7,206 @@ were not acknowledged have no answer, so nobody waits for those.
 Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 """
 
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import drop, emit
-from amqpscope.dissector.tcp.layout import (
-    ANYWHERE,
-    H_ACK_TS,
-    H_ACKED,
-    H_AGAIN,
-    H_HEAD,
-    H_LOST,
-    H_NEXT,
-    H_POS,
-    H_RUN_CAPTURE,
-    H_RUN_PACKET,
-    H_RUN_SEEN,
-    H_RUN_TS,
-    H_TAIL,
-    H_TOP,
-    H_WAITING,
-    HOLE_NS,
-    K_SEGMENTS,
-    K_WAITING,
-    P_CAPTURE,
-    P_ELSEWHERE,
-    P_LENGTH,
-    P_NEEDS,
-    P_NEXT,
-    P_OFFSET,
-    P_PACKET,
-    P_POS,
-    P_SEEN,
-    P_TS,
-)
+from amqpscope.dissector.tcp.state import At, Control, Direction, Flows, Results, Segment
 
+ANYWHERE = 1 << 62
+"""Behind all positions."""
+GAP_NS = 1_000_000_000
+"""An acknowledged byte that is still missing after this long was lost by the capture."""
 NEAR = 16
-"""Parts seen at another capture point that are passed over in search of one that was seen here."""
+"""Segments seen at another capture point that are passed over in search of one that was seen here."""
 WAITS, NEEDS, READY = range(3)
-"""The next part of a direction (if there is one) waits; waits for nothing but the other direction; need not wait."""
+"""The next segment of a direction (if there is one) waits; waits for nothing but the other direction; need not wait."""
 
 
 @kernel
-def overdue(half: Array, parts: Array, row: int, clock: int) -> int:
+def overdue(flows: Flows, row: int, clock: int) -> int:
     """Position up to which bytes missing from a direction are given up: acknowledged a while ago, and not there.
 
     Of several gaps that is the first: each is missed for as long after what came behind it.
     """
-    acked: int = half[row, H_ACKED]
-    if acked <= half[row, H_POS] or half[row, H_ACK_TS] + HOLE_NS >= clock:
+    direction, segments = flows.direction, flows.segments
+    acked: int = direction[row, Direction.ACKED]
+    if acked <= direction[row, Direction.POS] or direction[row, Direction.ACK_TS] + GAP_NS >= clock:
         return 0
-    head = half[row, H_HEAD]
+    head = direction[row, Direction.HEAD]
     if head >= 0:
-        if parts[head, P_TS] + HOLE_NS >= clock:
+        if segments[head, Segment.TS] + GAP_NS >= clock:
             return 0
-        acked = min(acked, parts[head, P_POS])
+        acked = min(acked, segments[head, Segment.POS])
     return acked
 
 
 @kernel
-def settled(half: Array, parts: Array, row: int, through: int) -> int:
-    """Position up to which the bytes of a direction were handed on or, up to `through`, given up."""
-    here: int = half[row, H_POS]
-    head = half[row, H_HEAD]
-    return max(here, through if head < 0 else min(through, parts[head, P_POS]))
+def settled(flows: Flows, row: int, through: int) -> int:
+    """Position up to which the bytes of a direction were emitted or, up to `through`, given up."""
+    direction, segments = flows.direction, flows.segments
+    here: int = direction[row, Direction.POS]
+    head = direction[row, Direction.HEAD]
+    return max(here, through if head < 0 else min(through, segments[head, Segment.POS]))
 
 
 @kernel
-def passed(half: Array, parts: Array, row: int) -> bool:
-    """Whether the next part of a direction was seen here, or bytes behind its begin were, or are acknowledged."""
-    part = half[row, H_HEAD]
-    known: bool = parts[part, P_POS] < max(half[row, H_TOP], half[row, H_ACKED])
-    return known or parts[part, P_ELSEWHERE] == 0
+def passed(flows: Flows, row: int) -> bool:
+    """Whether the next segment of a direction was seen here, or bytes behind its begin were, or are acknowledged."""
+    direction, segments = flows.direction, flows.segments
+    first = direction[row, Direction.HEAD]
+    known: bool = segments[first, Segment.POS] < max(direction[row, Direction.TOP], direction[row, Direction.ACKED])
+    return known or segments[first, Segment.ELSEWHERE] == 0
 
 
 @kernel
-def turn(half: Array, parts: Array, row: int, other: int, through: int, other_through: int) -> int:
-    """Whether the next part of a direction may be handed on: READY, NEEDS or WAITS."""
-    part = half[row, H_HEAD]
-    if part < 0:
+def turn(flows: Flows, row: int, other: int, through: int, other_through: int) -> int:
+    """Whether the next segment of a direction may be emitted: READY, NEEDS or WAITS."""
+    direction, segments = flows.direction, flows.segments
+    first = direction[row, Direction.HEAD]
+    if first < 0:
         return WAITS
-    start = parts[part, P_POS]
-    if start > half[row, H_POS] and start > through:
+    start = segments[first, Segment.POS]
+    if start > direction[row, Direction.POS] and start > through:
         return WAITS
-    if not passed(half, parts, row):
+    if not passed(flows, row):
         return WAITS
-    needs = parts[part, P_NEEDS]
-    if needs <= settled(half, parts, other, other_through):
+    needs = segments[first, Segment.NEEDS]
+    if needs <= settled(flows, other, other_through):
         return READY
-    answer = half[other, H_HEAD]
-    is_there = answer >= 0 and parts[answer, P_POS] <= half[other, H_POS]
+    answer = direction[other, Direction.HEAD]
+    is_there = answer >= 0 and segments[answer, Segment.POS] <= direction[other, Direction.POS]
     return NEEDS if needs <= other_through or is_there else WAITS
 
 
 @kernel
-def witness(half: Array, parts: Array, slot: int, side: int) -> int:
-    """The part that shows that the first of a direction, seen at another capture point, passed here as well.
+def witness(flows: Flows, slot: int, side: int) -> int:
+    """The segment that shows that the first of a direction, seen at another capture point, passed here as well.
 
     It follows it, or acknowledges it, whichever came first; -1 where only the packet at hand does.
     """
+    direction, segments = flows.direction, flows.segments
     row = 2 * slot + side
-    first = half[row, H_HEAD]
-    found: int = parts[first, P_NEXT]
+    first = direction[row, Direction.HEAD]
+    found: int = segments[first, Segment.NEXT]
     for _ in range(NEAR):
-        if found >= 0 and parts[found, P_ELSEWHERE]:
-            found = parts[found, P_NEXT]
-    if found >= 0 and parts[found, P_ELSEWHERE]:
+        if found >= 0 and segments[found, Segment.ELSEWHERE]:
+            found = segments[found, Segment.NEXT]
+    if found >= 0 and segments[found, Segment.ELSEWHERE]:
         found = -1
-    answer = half[2 * slot + 1 - side, H_HEAD]
+    answer = direction[2 * slot + 1 - side, Direction.HEAD]
     if (
         answer >= 0
-        and parts[answer, P_ELSEWHERE] == 0
-        and parts[answer, P_NEEDS] > parts[first, P_POS]
-        and (found < 0 or parts[answer, P_SEEN] < parts[found, P_SEEN])
+        and segments[answer, Segment.ELSEWHERE] == 0
+        and segments[answer, Segment.NEEDS] > segments[first, Segment.POS]
+        and (found < 0 or segments[answer, Segment.SEEN] < segments[found, Segment.SEEN])
     ):
         found = answer
     return found
 
 
 @kernel
-def emit_first(
-    half: Array, parts: Array, control: Array, free: Array, pieces: Array,
-    slot: int, side: int, packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Hand on the first part of a direction, and the gap before it.
+def timed(flows: Flows, slot: int, side: int, at: At) -> At:
+    """The packet after which the first segment of a direction could be read.
 
-    It has the packet with which it could be read: its own, or one that filled a gap before it. Behind a gap that
-    nothing filled here it waited for nothing that came. What was seen at another capture point has the packet that
-    shows that it passed here, at the latest the one at hand: clocks differ.
+    That is its own, or one that filled a gap before it. Behind a gap that nothing filled here it waited for nothing
+    that came. What was seen at another capture point has the packet that shows that it passed here, at the latest the
+    one at hand: clocks differ.
     """
+    direction, segments = flows.direction, flows.segments
     row = 2 * slot + side
-    part = half[row, H_HEAD]
-    start = parts[part, P_POS]
-    here = half[row, H_POS]
-    timed = witness(half, parts, slot, side) if parts[part, P_ELSEWHERE] else part
-    if timed < 0:
-        half[row, H_RUN_SEEN] = control[K_SEGMENTS]
-        half[row, H_RUN_PACKET] = packet
-        half[row, H_RUN_TS] = ts
-        half[row, H_RUN_CAPTURE] = capture
-    elif start > here or timed != part or parts[timed, P_SEEN] > half[row, H_RUN_SEEN]:
-        half[row, H_RUN_SEEN] = parts[timed, P_SEEN]
-        half[row, H_RUN_PACKET] = parts[timed, P_PACKET]
-        half[row, H_RUN_TS] = parts[timed, P_TS]
-        half[row, H_RUN_CAPTURE] = parts[timed, P_CAPTURE]
-    packet = half[row, H_RUN_PACKET]
-    ts = half[row, H_RUN_TS]
-    capture = half[row, H_RUN_CAPTURE]
-    if start > here:
-        emit(pieces, control, slot, side, here, -1, start - here, packet, ts, capture, packet, ts, capture)
-        half[row, H_LOST] += start - here
-        half[row, H_NEXT] = (half[row, H_NEXT] + start - here) & 0xFFFFFFFF
-        here = start
-    skip = here - start
-    length = parts[part, P_LENGTH]
-    if skip < length:
-        offset = parts[part, P_OFFSET]
-        if offset >= 0:
-            offset += skip
-        else:
-            half[row, H_LOST] += length - skip
-        emit(
-            pieces, control, slot, side, here, offset, length - skip, packet, ts, capture,
-            parts[part, P_PACKET], parts[part, P_TS], parts[part, P_CAPTURE],
-        )  # fmt: skip
-        half[row, H_NEXT] = (half[row, H_NEXT] + length - skip) & 0xFFFFFFFF
-        here += length - skip
-        half[row, H_AGAIN] += skip
-    else:
-        half[row, H_AGAIN] += length
-    half[row, H_POS] = here
-    if parts[part, P_OFFSET] >= 0:
-        half[row, H_WAITING] -= length
-        control[K_WAITING] -= length
-    half[row, H_HEAD] = parts[part, P_NEXT]
-    if parts[part, P_NEXT] < 0:
-        half[row, H_TAIL] = -1
-    drop(half, parts, free, row, part)
+    first = direction[row, Direction.HEAD]
+    shown = witness(flows, slot, side) if segments[first, Segment.ELSEWHERE] else first
+    if shown < 0:
+        packet, ts, capture = at
+        direction[row, Direction.RUN_SEEN] = flows.control[Control.SEGMENTS]
+        direction[row, Direction.RUN_PACKET] = packet
+        direction[row, Direction.RUN_TS] = ts
+        direction[row, Direction.RUN_CAPTURE] = capture
+    elif (
+        segments[first, Segment.POS] > direction[row, Direction.POS]
+        or shown != first
+        or segments[shown, Segment.SEEN] > direction[row, Direction.RUN_SEEN]
+    ):
+        direction[row, Direction.RUN_SEEN] = segments[shown, Segment.SEEN]
+        direction[row, Direction.RUN_PACKET] = segments[shown, Segment.PACKET]
+        direction[row, Direction.RUN_TS] = segments[shown, Segment.TS]
+        direction[row, Direction.RUN_CAPTURE] = segments[shown, Segment.CAPTURE]
+    return direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_TS], direction[row, Direction.RUN_CAPTURE]
 
 
 @kernel
-def release(
-    half: Array, parts: Array, control: Array, free: Array, pieces: Array,
-    slot: int, packet: int, ts: int, capture: int, through_0: int, through_1: int,
-) -> None:  # fmt: skip
-    """Hand on what need not wait any more, of both directions; gaps of each are given up as far as `through`."""
+def emit_first(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
+    """Emit the first segment of a direction, and the gap before it; `at` is the packet at hand."""
+    direction, segments = flows.direction, flows.segments
+    row = 2 * slot + side
+    first = direction[row, Direction.HEAD]
+    start = segments[first, Segment.POS]
+    here = direction[row, Direction.POS]
+    at = timed(flows, slot, side, at)
+    if start > here:
+        emit(out, slot, side, here, -1, start - here, at, at)
+        direction[row, Direction.LOST] += start - here
+        direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + start - here) & 0xFFFFFFFF
+        here = start
+    skip = here - start
+    length = segments[first, Segment.LENGTH]
+    if skip < length:
+        offset = segments[first, Segment.OFFSET]
+        if offset >= 0:
+            offset += skip
+        else:
+            direction[row, Direction.LOST] += length - skip
+        own = segments[first, Segment.PACKET], segments[first, Segment.TS], segments[first, Segment.CAPTURE]
+        emit(out, slot, side, here, offset, length - skip, at, own)
+        direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + length - skip) & 0xFFFFFFFF
+        here += length - skip
+        direction[row, Direction.AGAIN] += skip
+    else:
+        direction[row, Direction.AGAIN] += length
+    direction[row, Direction.POS] = here
+    if segments[first, Segment.OFFSET] >= 0:
+        direction[row, Direction.WAITING] -= length
+        flows.control[Control.WAITING] -= length
+    direction[row, Direction.HEAD] = segments[first, Segment.NEXT]
+    if segments[first, Segment.NEXT] < 0:
+        direction[row, Direction.TAIL] = -1
+    drop(flows, row, first)
+
+
+@kernel
+def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, through_1: int) -> None:
+    """Emit what need not wait any more, of both directions; gaps of each are given up as far as `through`."""
+    direction, segments = flows.direction, flows.segments
     row = 2 * slot
-    while half[row, H_HEAD] >= 0 or half[row + 1, H_HEAD] >= 0:
-        first = turn(half, parts, row, row + 1, through_0, through_1)
-        second = turn(half, parts, row + 1, row, through_1, through_0)
+    while direction[row, Direction.HEAD] >= 0 or direction[row + 1, Direction.HEAD] >= 0:
+        first = turn(flows, row, row + 1, through_0, through_1)
+        second = turn(flows, row + 1, row, through_1, through_0)
         if first == READY:
             side = 0
         elif second == READY:
             side = 1
         elif first == NEEDS and second == NEEDS:  # each acknowledges what the other is to bring: neither was sent first
-            side = 0 if parts[half[row, H_HEAD], P_SEEN] <= parts[half[row + 1, H_HEAD], P_SEEN] else 1
+            seen_0 = segments[direction[row, Direction.HEAD], Segment.SEEN]
+            side = 0 if seen_0 <= segments[direction[row + 1, Direction.HEAD], Segment.SEEN] else 1
         else:
             break
-        emit_first(half, parts, control, free, pieces, slot, side, packet, ts, capture)
+        emit_first(flows, out, slot, side, at)
 
 
 @kernel
-def flush(
-    half: Array, parts: Array, control: Array, free: Array, pieces: Array,
-    slot: int, side: int, packet: int, ts: int, capture: int,
-) -> None:  # fmt: skip
-    """Hand on all that waits in a direction, over gaps; before it what it waits for of the other, if that is there."""
+def release_overdue(flows: Flows, out: Results, slot: int, at: At) -> None:
+    """Emit what need not wait any more, with what was missing for too long given up."""
+    clock = flows.control[Control.CLOCK]
+    release(flows, out, slot, at, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
+
+
+@kernel
+def flush(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
+    """Emit all that is buffered of a direction, over gaps; before it what it waits for of the other, if it is there."""
     row = 2 * slot + side
-    other = half[2 * slot + 1 - side, H_ACKED]
+    other = flows.direction[2 * slot + 1 - side, Direction.ACKED]
     if side == 0:
-        release(half, parts, control, free, pieces, slot, packet, ts, capture, ANYWHERE, other)
+        release(flows, out, slot, at, ANYWHERE, other)
     else:
-        release(half, parts, control, free, pieces, slot, packet, ts, capture, other, ANYWHERE)
-    while half[row, H_HEAD] >= 0 and passed(half, parts, row):
-        emit_first(half, parts, control, free, pieces, slot, side, packet, ts, capture)
+        release(flows, out, slot, at, other, ANYWHERE)
+    while flows.direction[row, Direction.HEAD] >= 0 and passed(flows, row):
+        emit_first(flows, out, slot, side, at)

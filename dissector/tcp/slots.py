@@ -1,51 +1,22 @@
-"""Slots of connections: found by their endpoints, taken, kept in order of their last segment, given back."""
+"""Slots of connections: found by their endpoints, taken, and kept in order of their last segment."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.pool import give_row, take_row
-from amqpscope.dissector.tcp.layout import (
-    C_A_HI,
-    C_A_LO,
-    C_A_PORT,
-    C_B_HI,
-    C_B_LO,
-    C_B_PORT,
-    C_CLIENT,
-    C_CLOSED,
-    C_CLOSER,
-    C_FIRST_CAPTURE,
-    C_FIRST_PACKET,
-    C_FIRST_TS,
-    C_ISN,
-    C_LAST_TS,
-    C_LIST,
-    C_NEWER,
-    C_OLDER,
-    C_OPENER,
-    C_POINT,
-    C_RTT,
-    C_SEEN,
-    C_USED,
-    C_VANTAGE,
-    C_WIDTH,
-    H_HEAD,
-    H_TAIL,
-    H_WIDTH,
-    H_WINDOW,
-    H_WSCALE,
-    K_LIVE,
-    K_NEWEST,
-    K_OLDEST,
-    K_SEGMENTS,
-    LINGER_NS,
-    OPEN,
-)
+from amqpscope.dissector.kernels.pool import take_row
+from amqpscope.dissector.packets.segments import SegmentBatch
+from amqpscope.dissector.tcp.numbers import Ends
+from amqpscope.dissector.tcp.state import OPEN, Conn, Control, Facts, Flows, List
+
+LINGER_NS = 30_000_000_000
+"""A closed connection is over when no packet of it came for this long."""
 
 
 @kernel
-def find(conn: Array, table: Array, a_hi: int, a_lo: int, a_port: int, b_hi: int, b_lo: int, b_port: int) -> int:
+def find(flows: Flows, ends: Ends) -> int:
     """Place in the hash table of this pair of endpoints, or -1 - place of a free entry."""
+    facts, table = flows.facts, flows.table
+    a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
     mask = len(table) - 1
     place = mix(mix(mix(mix(a_lo, b_lo), a_port << 16 | b_port), a_hi), b_hi) & mask
     free = -1
@@ -59,125 +30,111 @@ def find(conn: Array, table: Array, a_hi: int, a_lo: int, a_port: int, b_hi: int
         else:
             slot = entry - 1
             if (
-                conn[slot, C_A_LO] == a_lo
-                and conn[slot, C_B_LO] == b_lo
-                and conn[slot, C_A_PORT] == a_port
-                and conn[slot, C_B_PORT] == b_port
-                and conn[slot, C_A_HI] == a_hi
-                and conn[slot, C_B_HI] == b_hi
+                facts[slot, Facts.A_LO] == a_lo
+                and facts[slot, Facts.B_LO] == b_lo
+                and facts[slot, Facts.A_PORT] == a_port
+                and facts[slot, Facts.B_PORT] == b_port
+                and facts[slot, Facts.A_HI] == a_hi
+                and facts[slot, Facts.B_HI] == b_hi
             ):
                 return place
         place = (place + 1) & mask
 
 
 @kernel
-def unlink(conn: Array, control: Array, slot: int) -> None:
+def ends_of(facts: Array, slot: int) -> Ends:
+    """Both endpoints of a connection."""
+    return (
+        facts[slot, Facts.A_HI], facts[slot, Facts.A_LO], facts[slot, Facts.A_PORT],
+        facts[slot, Facts.B_HI], facts[slot, Facts.B_LO], facts[slot, Facts.B_PORT],
+    )  # fmt: skip
+
+
+@kernel
+def unlink(flows: Flows, slot: int) -> None:
     """Take a connection out of its list."""
-    older = conn[slot, C_OLDER]
-    newer = conn[slot, C_NEWER]
+    conn, lists = flows.conn, flows.lists
+    older = conn[slot, Conn.OLDER]
+    newer = conn[slot, Conn.NEWER]
     if older < 0:
-        control[K_OLDEST + conn[slot, C_LIST]] = newer
+        lists[conn[slot, Conn.LIST], List.OLDEST] = newer
     else:
-        conn[older, C_NEWER] = newer
+        conn[older, Conn.NEWER] = newer
     if newer < 0:
-        control[K_NEWEST + conn[slot, C_LIST]] = older
+        lists[conn[slot, Conn.LIST], List.NEWEST] = older
     else:
-        conn[newer, C_OLDER] = older
+        conn[newer, Conn.OLDER] = older
 
 
 @kernel
-def append(conn: Array, control: Array, slot: int, which: int) -> None:
+def append(flows: Flows, slot: int, which: int) -> None:
     """Put a connection at the end of a list."""
-    newest = control[K_NEWEST + which]
-    conn[slot, C_LIST] = which
-    conn[slot, C_OLDER] = newest
-    conn[slot, C_NEWER] = -1
+    conn, lists = flows.conn, flows.lists
+    newest = lists[which, List.NEWEST]
+    conn[slot, Conn.LIST] = which
+    conn[slot, Conn.OLDER] = newest
+    conn[slot, Conn.NEWER] = -1
     if newest < 0:
-        control[K_OLDEST + which] = slot
+        lists[which, List.OLDEST] = slot
     else:
-        conn[newest, C_NEWER] = slot
-    control[K_NEWEST + which] = slot
+        conn[newest, Conn.NEWER] = slot
+    lists[which, List.NEWEST] = slot
 
 
 @kernel
-def touch(conn: Array, control: Array, slot: int) -> None:
+def touch(flows: Flows, slot: int) -> None:
     """Put a connection at the end of the list where it belongs, for a segment of it came."""
-    which = closed(conn, slot)
-    if control[K_NEWEST + which] != slot:
-        unlink(conn, control, slot)
-        append(conn, control, slot, which)
-    conn[slot, C_SEEN] = control[K_SEGMENTS]
+    which = closed(flows.conn, slot)
+    if flows.lists[which, List.NEWEST] != slot:
+        unlink(flows, slot)
+        append(flows, slot, which)
+    flows.conn[slot, Conn.SEEN] = flows.control[Control.SEGMENTS]
 
 
 @kernel
-def open_slot(
-    conn: Array, half: Array, control: Array, free_slots: Array,
-    a_hi: int, a_lo: int, a_port: int, b_hi: int, b_lo: int, b_port: int,
-    seq: int, ts: int, packet: int, capture: int, point: int,
-) -> int:  # fmt: skip
-    """A fresh slot for a connection. A free one must be there."""
-    slot = take_row(free_slots)
-    for column in range(C_WIDTH):
-        conn[slot, column] = 0
-    conn[slot, C_A_HI] = a_hi
-    conn[slot, C_A_LO] = a_lo
-    conn[slot, C_A_PORT] = a_port
-    conn[slot, C_B_HI] = b_hi
-    conn[slot, C_B_LO] = b_lo
-    conn[slot, C_B_PORT] = b_port
-    conn[slot, C_USED] = 1
-    conn[slot, C_CLIENT] = -1
-    conn[slot, C_OPENER] = -1
-    conn[slot, C_ISN] = seq
-    conn[slot, C_CLOSER] = -1
-    conn[slot, C_RTT] = -1
-    conn[slot, C_FIRST_TS] = ts
-    conn[slot, C_LAST_TS] = ts
-    conn[slot, C_FIRST_PACKET] = packet
-    conn[slot, C_FIRST_CAPTURE] = capture
-    conn[slot, C_VANTAGE] = point
-    conn[slot, C_POINT] = point
-    for row in range(2 * slot, 2 * slot + 2):
-        for column in range(H_WIDTH):
-            half[row, column] = 0
-        half[row, H_HEAD] = -1
-        half[row, H_TAIL] = -1
-        half[row, H_WSCALE] = -1
-        half[row, H_WINDOW] = -1
-    append(conn, control, slot, OPEN)
-    control[K_LIVE] += 1
+def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
+    """A slot for a connection that begins with this segment. A free one, whose rows are empty, must be there."""
+    facts, conn = flows.facts, flows.conn
+    a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
+    point = flows.points[batch.capture[i]]
+    slot = take_row(flows.free)
+    facts[slot, Facts.USED] = 1
+    facts[slot, Facts.A_HI] = a_hi
+    facts[slot, Facts.A_LO] = a_lo
+    facts[slot, Facts.A_PORT] = a_port
+    facts[slot, Facts.B_HI] = b_hi
+    facts[slot, Facts.B_LO] = b_lo
+    facts[slot, Facts.B_PORT] = b_port
+    conn[slot, Conn.ISN] = batch.seq[i]
+    conn[slot, Conn.FIRST_TS] = batch.ts_ns[i]
+    conn[slot, Conn.LAST_TS] = batch.ts_ns[i]
+    conn[slot, Conn.FIRST_PACKET] = batch.packet[i]
+    conn[slot, Conn.FIRST_CAPTURE] = batch.capture[i]
+    conn[slot, Conn.VANTAGE] = point
+    conn[slot, Conn.POINT] = point
+    append(flows, slot, OPEN)
+    flows.control[Control.LIVE] += 1
     return slot
 
 
 @kernel
 def closed(conn: Array, slot: int) -> int:
     """1 when both sides have closed the connection, or one reset it."""
-    ends = conn[slot, C_CLOSED]
+    ends = conn[slot, Conn.CLOSED]
     return 1 if ends & 4 != 0 or ends & 3 == 3 else 0
 
 
 @kernel
 def over(conn: Array, slot: int, clock: int) -> int:
     """1 when a closed connection has been idle for so long that a further packet belongs to another one."""
-    return 1 if conn[slot, C_LAST_TS] + LINGER_NS < clock and closed(conn, slot) else 0
+    return 1 if conn[slot, Conn.LAST_TS] + LINGER_NS < clock and closed(conn, slot) else 0
 
 
 @kernel
-def rebuild(conn: Array, table: Array) -> None:
+def rebuild(flows: Flows) -> None:
     """Fill an empty hash table with the connections that are not over."""
-    for slot in range(conn.shape[0]):
-        if conn[slot, C_USED] == 1:
-            place = find(
-                conn, table, conn[slot, C_A_HI], conn[slot, C_A_LO], conn[slot, C_A_PORT],
-                conn[slot, C_B_HI], conn[slot, C_B_LO], conn[slot, C_B_PORT],
-            )  # fmt: skip
+    for slot in range(flows.facts.shape[0]):
+        if flows.facts[slot, Facts.USED] == 1:
+            place = find(flows, ends_of(flows.facts, slot))
             if place < 0:
-                table[-1 - place] = slot + 1
-
-
-@kernel
-def free(slots: Array, conn: Array, free_slots: Array) -> None:
-    """Give back the slots of connections that are over."""
-    for i in range(len(slots)):
-        conn[slots[i], C_USED] = 0
-        give_row(free_slots, slots[i])
+                flows.table[-1 - place] = slot + 1

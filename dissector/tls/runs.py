@@ -12,25 +12,13 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.tcp.layout import (
-    S_CAPTURE,
-    S_FIRST_CAPTURE,
-    S_FIRST_PACKET,
-    S_FIRST_TS,
-    S_HEIGHT,
-    S_LENGTH,
-    S_OFFSET,
-    S_PACKET,
-    S_SIDE,
-    S_SLOT,
-    S_TS,
-)
+from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.dissector.tls.direction import TlsDirection
 from amqpscope.dissector.tls.opener import AHEAD
 from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
 from amqpscope.dissector.tls.session import Session
 
-FIRST, LAST = (S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE), (S_PACKET, S_TS, S_CAPTURE)
+FIRST, LAST = (Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE), (Chunk.PACKET, Chunk.TS, Chunk.CAPTURE)
 
 
 class Opened(NamedTuple):
@@ -63,8 +51,8 @@ class Direction:
     def __init__(self, half: TlsDirection, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
         walk = half.walk
         self.half, self.window, self.mine = half, window, mine
-        lengths, view = window[S_LENGTH, mine], buffer.data.data
-        parts = [view[at : at + n] for at, n in zip(window[S_OFFSET, mine].tolist(), lengths.tolist(), strict=True)]
+        lengths, view = window[Chunk.LENGTH, mine], buffer.data.data
+        parts = [view[at : at + n] for at, n in zip(window[Chunk.OFFSET, mine].tolist(), lengths.tolist(), strict=True)]
         self.octets = b"".join([walk.octets, *parts])
         self.before = len(walk.octets)
         """Bytes from before the window: the beginning of a record."""
@@ -126,16 +114,16 @@ class Direction:
             half.sealed += count
             lengths = np.diff(self.edges[: count + 1]) - HEAD
             half.missed += lengths[: AHEAD - len(half.missed)].tolist()
-            return Opened(np.zeros((S_HEIGHT, 0), np.int64), np.zeros(0, np.int64))
+            return Opened(np.zeros((Chunk.WIDTH, 0), np.int64), np.zeros(0, np.int64))
         if count:
             body = int(self.edges[count - 1]) + HEAD
             half.opener.advance(count, self.octets[body : body + 8])
         at = buffer.append(self.joined[: self.parts[count]])
         full = np.flatnonzero(self.lengths[:count])
         order = self.mine[self.last[full]]
-        found = np.zeros((S_HEIGHT, len(full)), np.int64)
-        found[S_SLOT], found[S_SIDE] = self.window[S_SLOT, 0], self.window[S_SIDE, self.mine[0]]
-        found[S_OFFSET], found[S_LENGTH] = at + self.parts[full], self.lengths[full]
+        found = np.zeros((Chunk.WIDTH, len(full)), np.int64)
+        found[Chunk.SLOT], found[Chunk.SIDE] = self.window[Chunk.SLOT, 0], self.window[Chunk.SIDE, self.mine[0]]
+        found[Chunk.OFFSET], found[Chunk.LENGTH] = at + self.parts[full], self.lengths[full]
         found[FIRST, :], found[LAST, :] = marks[:, first[full]], self.window[LAST, :][:, order]
         return Opened(found, order)
 
@@ -144,9 +132,9 @@ def run(session: Session, window: Ints, buffer: Buffer, compiled: bool) -> tuple
     """Take as many pieces of a window as are of this kind; returns how many, and what each direction held."""
     stop, directions = window.shape[1], []
     for side, half in enumerate(session.halves):
-        mine = np.flatnonzero(window[S_SIDE] == side)
+        mine = np.flatnonzero(window[Chunk.SIDE] == side)
         if len(mine):
-            other = mine if not session.is_smooth(side) else mine[window[S_OFFSET, mine] < 0]
+            other = mine if not session.is_smooth(side) else mine[window[Chunk.OFFSET, mine] < 0]
             stop = min(stop, int(other[0])) if len(other) else stop
             directions.append((half, mine))
     before = [(half, mine[: np.searchsorted(mine, stop)]) for half, mine in directions]

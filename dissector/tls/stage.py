@@ -9,20 +9,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.tcp.layout import (
-    S_CAPTURE,
-    S_FIRST_CAPTURE,
-    S_FIRST_PACKET,
-    S_FIRST_TS,
-    S_HEIGHT,
-    S_LENGTH,
-    S_OFFSET,
-    S_PACKET,
-    S_POS,
-    S_SIDE,
-    S_SLOT,
-    S_TS,
-)
+from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.dissector.tls import ciphers, runs
 from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.keylog import KeyLog
@@ -30,12 +17,10 @@ from amqpscope.dissector.tls.records import At
 from amqpscope.dissector.tls.session import Session
 from amqpscope.dissector.tls.shown import Fault, Shown
 
-ROWS = (
-    S_SIDE, S_OFFSET, S_LENGTH, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE, S_PACKET, S_TS, S_CAPTURE,
-)  # fmt: skip
-PLAIN_ROWS = (
-    S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_PACKET, S_TS, S_CAPTURE, S_FIRST_PACKET, S_FIRST_TS, S_FIRST_CAPTURE,
-)  # fmt: skip
+AT = Chunk.PACKET, Chunk.TS, Chunk.CAPTURE
+FIRST = Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE
+ROWS = (Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, *FIRST, *AT)
+PLAIN_ROWS = (Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, *AT, *FIRST)
 REACH = 64
 """Pieces that are tried as a run at first; then twice as many as the last one took."""
 FEW = 8
@@ -115,20 +100,20 @@ class Tls:
 
     def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
         """Pieces of what these pieces, all of TLS connections, hold; the bytes are in the buffer's arena."""
-        for slot, mine in _groups(pieces[S_SLOT]):
+        for slot, mine in _groups(pieces[Chunk.SLOT]):
             self._feed(self.sessions[slot], pieces if len(mine) == pieces.shape[1] else pieces[:, mine], mine, buffer)
         return self._pieces(buffer)
 
     def _feed(self, session: Session, pieces: Ints, order: Ints, buffer: Buffer) -> None:
         """Take the pieces of one connection: in runs, and one by one where there is more to do."""
         rows = np.ascontiguousarray(pieces[ROWS, :].T)
-        at, reach, left, again, alone = 0, REACH, int(pieces[S_LENGTH].sum()), 0, 0
+        at, reach, left, again, alone = 0, REACH, int(pieces[Chunk.LENGTH].sum()), 0, 0
         while at < len(rows):
             side, offset, length, *where = rows[at].tolist()
             if at >= again and left >= WORTH and session.is_smooth(side):
                 taken, opened = runs.run(session, pieces[:, at : at + reach], buffer, self.compiled)
                 self.opened += [runs.Opened(found, order[at + index]) for found, index in opened]
-                left -= int(pieces[S_LENGTH, at : at + taken].sum())
+                left -= int(pieces[Chunk.LENGTH, at : at + taken].sum())
                 at, reach = at + taken, max(2 * taken, REACH)
                 # Where runs end as soon as they begin, ever more pieces go one by one before the next is tried.
                 alone = 0 if taken >= FEW else min(2 * alone + 1, REACH)
@@ -201,15 +186,15 @@ class Tls:
         pieces = np.concatenate([each for each, _ in found], axis=1)
         if len(found) > 1:
             pieces = pieces[:, np.argsort(np.concatenate([order for _, order in found]), kind="stable")]
-        for direction, mine in _groups(2 * pieces[S_SLOT] + pieces[S_SIDE]):
-            ends = self.positions[direction] + np.cumsum(pieces[S_LENGTH, mine])
-            pieces[S_POS, mine] = ends - pieces[S_LENGTH, mine]
+        for direction, mine in _groups(2 * pieces[Chunk.SLOT] + pieces[Chunk.SIDE]):
+            ends = self.positions[direction] + np.cumsum(pieces[Chunk.LENGTH, mine])
+            pieces[Chunk.POS, mine] = ends - pieces[Chunk.LENGTH, mine]
             self.positions[direction] = ends[-1]
         return pieces
 
     def _plain(self, buffer: Buffer) -> Ints:
         """What sessions have handed on, as pieces without their positions."""
-        pieces = np.zeros((S_HEIGHT, len(self.plain)), np.int64)
+        pieces = np.zeros((Chunk.WIDTH, len(self.plain)), np.int64)
         if not self.plain:
             return pieces
         at = buffer.append(np.frombuffer(b"".join([plain.octets or b"" for plain in self.plain]), np.uint8))

@@ -16,7 +16,6 @@ from amqpscope.dissector.protocols.amqp091.layout import Q_HELD, Q_KEEPING
 from amqpscope.dissector.protocols.framing import M_CHAINED
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.rows import schemas
-from amqpscope.dissector.tcp.layout import K_WAITING
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
 from tests.dissector.stream import wire as sw
@@ -166,7 +165,7 @@ def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_
     """Where most wait, what is missing counts as lost."""
     monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
     turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
-    found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.control[K_WAITING])
+    found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.waiting)
     assert 40_000 < most < 60_000
     assert sum(row["code"] == "tcp-gap" for row in found["anomalies"]) == 40
     assert {row["lost_bytes"] for row in found["connections"]} == {0, 7}

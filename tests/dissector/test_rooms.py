@@ -1,15 +1,23 @@
-"""The rooms of the dissector: imports go along the way of the data, and modules stay short."""
+"""The rooms of the dissector: imports go along the way of the data, modules and kernels stay short, and each column of
+state has one writer."""
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from amqpscope.dissector.kernels.state import Matrix, Records
+
 NAME = "amqpscope.dissector"
 FOLDER = Path(__file__).parents[2] / "dissector"
 MODULES = {".".join(path.relative_to(FOLDER).with_suffix("").parts): path for path in FOLDER.rglob("*.py")}
 LONGEST = 450
+PARAMETERS, LINES = 10, 80
+"""Of a kernel; one that has more says why: "... because ..."."""
+ARRAY_BY_ARRAY = {"fields", "protocols"}
+"""Rooms whose kernels do not take groups of state yet."""
 MAY_IMPORT = {
     "kernels": set(),
     "formatting": set(),
@@ -20,7 +28,7 @@ MAY_IMPORT = {
     "tls": {"tcp", "capture", "kernels"},
     "handshakes": {"tls", "fields", "formatting", "kernels"},
     "protocols": {"handshakes", "tls", "tcp", "capture", "fields", "kernels"},
-    "tables": {"protocols", "handshakes", "tls", "tcp", "fields", "kernels"},
+    "tables": {"protocols", "handshakes", "tls", "tcp", "packets", "fields", "kernels"},
     "dissector": {"tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
     "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
     "cli": {"reading", "dissector", "tables", "handshakes", "tcp", "capture", "formatting", "kernels"},
@@ -59,3 +67,40 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_modules_are_short(module: str) -> None:
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def kernels(module: str) -> Iterator[ast.FunctionDef]:
+    """The kernels of a module."""
+    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            if {"kernel", "proven", "called"} & {each.id for each in node.decorator_list if isinstance(each, ast.Name)}:
+                yield node
+
+
+@pytest.mark.parametrize("module", [name for name in sorted(MODULES) if name.split(".")[0] not in ARRAY_BY_ARRAY])
+def test_kernels_are_short_and_take_few_parameters(module: str) -> None:
+    for kernel in kernels(module):
+        is_small = len(kernel.args.args) <= PARAMETERS and kernel.end_lineno - kernel.lineno < LINES
+        assert is_small or " because " in (ast.get_docstring(kernel) or ""), kernel.name
+
+
+def written(module: str) -> Iterator[tuple[str, str]]:
+    """The declarations and columns that a module writes, as `matrix[row, Declaration.COLUMN] = ...`."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
+        stores = [each for target in targets for each in ast.walk(target) if isinstance(each, ast.Subscript)]
+        for each in [each for store in stores for each in ast.walk(store.slice) if isinstance(each, ast.Attribute)]:
+            if isinstance(each.value, ast.Name):
+                yield each.value.id, each.attr
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_columns_are_written_by_their_writers_alone(module: str) -> None:
+    """Their declaration names the writer; without that, it is its own room. Records belong to whoever makes them."""
+    seen = vars(importlib.import_module(f"{NAME}.{module}".removesuffix(".__init__")))
+    for owner, name in written(module):
+        declaration = seen.get(owner)
+        if isinstance(declaration, type) and issubclass(declaration, Matrix) and not issubclass(declaration, Records):
+            room = declaration.__module__.removeprefix(f"{NAME}.").split(".")[0]
+            writer = declaration.columns[name].by or room
+            assert f"{module}.".startswith(f"{writer}."), f"{owner}.{name}"

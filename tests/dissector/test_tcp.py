@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.tcp import endings, layout
+from amqpscope.dissector.tcp import endings
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, dissect_packets, rows
@@ -189,7 +189,6 @@ def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batc
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reassembler.__init__, "__defaults__", (3,))
-        patch.setattr(layout, "LINGER_SEGMENTS", 4)
         patch.setattr(endings, "LINGER_SEGMENTS", 4)
         patch.setattr(limits, "WAITING_PARTS_PER_STREAM", 2)
         patch.setattr(limits, "WAITING_OCTETS", 40)

@@ -10,7 +10,7 @@ from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9
 HOLE_NS = S
-"""So long the dissector waits for octets that are missing (`amqpscope.dissector.tcp.layout`)."""
+"""So long the dissector waits for octets that are missing (`amqpscope.dissector.tcp.order`)."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from amqpscope.dissector.protocols.amqp091.layout import (
 )
 from amqpscope.dissector.protocols.amqp091.state import Announced, Own
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.state import Direction, Trial, Walk
+from amqpscope.dissector.protocols.state import Parser, Trial, Walk
 
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
@@ -141,9 +141,9 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
     -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
     """
-    directions, announced, data = walk.directions, own.announced, walk.data
-    lost = directions[row, Direction.LOST]
-    rest = directions[row, Direction.REST]
+    parsers, announced, data = walk.parsers, own.announced, walk.data
+    lost = parsers[row, Parser.LOST]
+    rest = parsers[row, Parser.REST]
     if lost < 0 or rest <= 0 or rest > 1 << 40:
         return -1
     sure = False
@@ -153,7 +153,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
         if choice == 1:
             size = rest
         elif choice == 2:
-            size = directions[row, Direction.LARGEST] - OVERHEAD
+            size = parsers[row, Parser.LARGEST] - OVERHEAD
         elif choice == 3:
             size = USUAL - OVERHEAD
         elif choice == 4:
@@ -176,13 +176,13 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
         if passed < rest:
             right = data[at] == BODY and be16(data, at + 1) == announced[row, Announced.CHANNEL]
             if right and be32(data, at + 3) == min(size, rest - passed):
-                directions[row, Direction.REST] = rest - passed
+                parsers[row, Parser.REST] = rest - passed
                 announced[row, Announced.PASSED] = passed
                 return place
             continue
         walk.trial[Trial.CHANNEL] = -1
         if next_frame(data, at, base + n, walk.trial, own) >= 0:
-            directions[row, Direction.REST] = 0
+            parsers[row, Parser.REST] = 0
             announced[row, Announced.PASSED] = rest
             return place
     if sure:

@@ -43,7 +43,7 @@ from amqpscope.dissector.protocols.framing import (
     put_place,
     put_together,
 )
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Direction, Walk
+from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -60,7 +60,7 @@ def head_bytes(octet: int) -> int:
 @kernel
 def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take a frame that begins here if it lies whole in the chunk, as most do; returns its bytes, else 0."""
-    data, directions = walk.data, walk.directions
+    data, parsers = walk.data, walk.parsers
     p = chunks[Chunk.OFFSET, i] + at
     end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
     if end - p < OVERHEAD or data[p] > HEARTBEAT:
@@ -76,7 +76,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
             return 0
     channel = be16(data, p + 1)
     octets = size + OVERHEAD
-    directions[row, Direction.LARGEST] = max(directions[row, Direction.LARGEST], octets)
+    parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], octets)
     n = put_place(walk, chunks, i)
     put_frame(walk.frames, n, kind, channel, octets, p + 7, size, method)
     walk.frames[Frame.MISSING, n] = 0
@@ -104,15 +104,15 @@ def expect_bodies(
     walk: Walk, row: int, kind: int, channel: int, offset: int, length: int, size: int, announced: Array
 ) -> None:  # fmt: skip
     """Note how much of a content is still to come, by which a search behind a gap knows what is a body."""
-    directions, data = walk.directions, walk.data
+    parsers, data = walk.parsers, walk.data
     if kind == HEADER:
         announced[row, Announced.CHANNEL] = channel
         is_size = length >= 12 and be32(data, offset + 4) == 0
-        directions[row, Direction.REST] = be32(data, offset + 8) if is_size else 0
+        parsers[row, Parser.REST] = be32(data, offset + 8) if is_size else 0
         announced[row, Announced.BODY] = 0
     elif kind == BODY and channel == announced[row, Announced.CHANNEL]:
-        rest = directions[row, Direction.REST] - size
-        directions[row, Direction.REST] = rest
+        rest = parsers[row, Parser.REST] - size
+        parsers[row, Parser.REST] = rest
         if rest > 0:
             announced[row, Announced.BODY] = size
 
@@ -120,32 +120,32 @@ def expect_bodies(
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """A head is complete: note the frame's type, channel and size, or lose the way."""
-    directions = walk.directions
-    if directions[row, Direction.WANTED] == OVERHEAD:
+    parsers = walk.parsers
+    if parsers[row, Parser.WANTED] == OVERHEAD:
         begin_header(walk, chunks, i, row, head, p, own)
         return
     kind = i64(head[p])
     channel = be16(head, p + 1)
     size = be32(head, p + 3)
     is_known = kind in (METHOD, HEADER, BODY, HEARTBEAT)
-    directions[row, Direction.CHANNEL] = channel
+    parsers[row, Parser.CHANNEL] = channel
     if not is_known or size > limits.FRAME:
         frame_fault(walk, chunks, i, row, TOO_LARGE if is_known else TYPE_UNKNOWN, size if is_known else kind)
         lost_way(walk, chunks, i, row, own)
         lose(walk, row, -1, HEAD_BYTES)
         return
-    directions[row, Direction.TYPE] = kind
-    directions[row, Direction.SIZE] = size
-    directions[row, Direction.STATE] = PAYLOAD if size > 0 else END
+    parsers[row, Parser.TYPE] = kind
+    parsers[row, Parser.SIZE] = size
+    parsers[row, Parser.STATE] = PAYLOAD if size > 0 else END
 
 
 @kernel
 def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """A protocol header is payload and head in one: hand it on through the arena."""
-    directions, data, cursor = walk.directions, walk.data, walk.cursor
+    parsers, data, cursor = walk.parsers, walk.data, walk.cursor
     if be32(head, p) != PROTOCOL:
         number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
-        fault(walk, chunks, i, row, HEADER_UNKNOWN, number, -1, directions[row, Direction.POS], be32(head, p))
+        fault(walk, chunks, i, row, HEADER_UNKNOWN, number, -1, parsers[row, Parser.POS], be32(head, p))
         lost_way(walk, chunks, i, row, own)
         lose(walk, row, -1, OVERHEAD)
         return
@@ -153,17 +153,17 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
     for k in range(OVERHEAD):
         data[top + k] = head[p + k]
     cursor[Cursor.ARENA] = top + OVERHEAD
-    directions[row, Direction.TYPE] = PROTOCOL_HEADER
-    directions[row, Direction.CHANNEL] = 0
-    directions[row, Direction.SIZE] = OVERHEAD
+    parsers[row, Parser.TYPE] = PROTOCOL_HEADER
+    parsers[row, Parser.CHANNEL] = 0
+    parsers[row, Parser.SIZE] = OVERHEAD
     finish_frame(walk, chunks, i, row, top, own)
 
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Hand on bytes of bodies, keep those of other frames."""
-    if walk.directions[row, Direction.TYPE] == BODY:
-        span(walk, chunks, i, walk.directions[row, Direction.CHANNEL], offset, length)
+    if walk.parsers[row, Parser.TYPE] == BODY:
+        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
     else:
         keep_payload(walk, chunks, i, row, offset, length, 0)
 
@@ -176,7 +176,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
         finish_frame(walk, chunks, i, row, -1, own)
         return
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
-    channel = walk.directions[row, Direction.CHANNEL]
+    channel = walk.parsers[row, Parser.CHANNEL]
     fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, octet)
     span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
     finish_frame(walk, chunks, i, row, -1, own)
@@ -187,11 +187,11 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
-    directions, data, frames = walk.directions, walk.data, walk.frames
-    kind = directions[row, Direction.TYPE]
-    channel = directions[row, Direction.CHANNEL]
-    size = directions[row, Direction.SIZE]
-    length = size if offset >= 0 else directions[row, Direction.CHAINED]
+    parsers, data, frames = walk.parsers, walk.data, walk.frames
+    kind = parsers[row, Parser.TYPE]
+    channel = parsers[row, Parser.CHANNEL]
+    size = parsers[row, Parser.SIZE]
+    length = size if offset >= 0 else parsers[row, Parser.CHAINED]
     if offset < 0 and length > 0:
         offset = put_together(walk, row)
     octets = size + OVERHEAD if kind != PROTOCOL_HEADER else OVERHEAD
@@ -202,10 +202,10 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
             method = -2
             frame_fault(walk, chunks, i, row, METHOD_UNKNOWN, be32(data, offset))
     n = put_place(walk, chunks, i)
-    put_first(frames, n, directions, row)
+    put_first(frames, n, parsers, row)
     put_frame(frames, n, kind, channel, octets, offset, length, method)
-    frames[Frame.MISSING, n] = directions[row, Direction.MISSING]
-    frames[Frame.POS, n] = directions[row, Direction.POS]
+    frames[Frame.MISSING, n] = parsers[row, Parser.MISSING]
+    frames[Frame.POS, n] = parsers[row, Parser.POS]
     expect_bodies(walk, row, kind, channel, offset, length, size, own.announced)
     end_frame(walk, row, octets)
 

@@ -98,10 +98,9 @@ class RowMaker:
     def _decoded(self, messages: Messages) -> tuple[Decoded, Decoded]:
         """The arguments that message rows repeat, and the properties."""
         rows, data = messages.rows, messages.data
-        arguments = decode(
-            self.arguments, data, rows[Message.METHOD_OFFSET] + ly.IDS_BYTES,
-            rows[Message.METHOD_LENGTH] - ly.IDS_BYTES, rows[Message.METHOD], (rows[Message.PARTIAL] > 0).astype(np.uint8), self.compiled,
-        )  # fmt: skip
+        at, size = rows[Message.METHOD_OFFSET] + ly.IDS_BYTES, rows[Message.METHOD_LENGTH] - ly.IDS_BYTES
+        cut = (rows[Message.PARTIAL] > 0).astype(np.uint8)
+        arguments = decode(self.arguments, data, at, size, rows[Message.METHOD], cut, self.compiled)
         offset, length = rows[Message.HEADER_OFFSET], rows[Message.HEADER_LENGTH]
         there = (offset >= 0) & (length >= HEADER_BYTES)
         properties = decode(

@@ -6,7 +6,7 @@ A channel has two rows in `contents`, 2 * row + (0: what the client sends on it,
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
@@ -40,7 +40,7 @@ FAULTS = (
 
 
 class Announced(Matrix):
-    """Directions: the content that is announced there, whose rest is state.Direction.REST."""
+    """Directions: the content that is announced there, whose rest is state.Parser.REST."""
 
     CHANNEL = column("its channel")
     BODY = column("bytes of its last body frame")
@@ -61,7 +61,7 @@ class Frame(Place):
     POS = column("position in the stream")
 
 
-class Span(Matrix):
+class Span(Records):
     """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
 
     BEFORE = column("frames that were complete before")
@@ -152,7 +152,7 @@ class Node(Matrix):
     VALUE = column("no_ack")
 
 
-class Kept(Matrix):
+class Kept(Records):
     """Bytes of bodies to keep, in order, one column each."""
 
     BODY = column("number of the body")

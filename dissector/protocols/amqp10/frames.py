@@ -18,7 +18,7 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import HEAD as HEAD_STATE
-from amqpscope.dissector.tcp.layout import C_FRAMES, S_LENGTH, S_OFFSET, S_SIDE, S_SLOT
+from amqpscope.dissector.tcp.state import Chunk, Facts
 from amqpscope.spec import amqp10
 
 HEAD = 8
@@ -34,12 +34,12 @@ LOST = 1
 
 
 @kernel
-def count_frames(pieces: Array, n: int, data: Array, conn: Array, walk: Array, counts: Array) -> None:
+def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, counts: Array) -> None:
     """Follow the frames of all pieces; from a gap on a direction is not followed."""
     for i in range(n):
-        row = 2 * pieces[S_SLOT, i] + pieces[S_SIDE, i]
-        p = pieces[S_OFFSET, i]
-        left = pieces[S_LENGTH, i]
+        row = 2 * pieces[Chunk.SLOT, i] + pieces[Chunk.SIDE, i]
+        p = pieces[Chunk.OFFSET, i]
+        left = pieces[Chunk.LENGTH, i]
         if p < 0:
             if walk[row, W_LEFT] > left and walk[row, W_HAVE] >= HEAD + 3:
                 walk[row, W_LEFT] -= left
@@ -92,8 +92,8 @@ def count_frames(pieces: Array, n: int, data: Array, conn: Array, walk: Array, c
                 code = walk[row, W_CODE]
                 if walk[row, W_TYPE] == 1 and code < HEARTBEAT:
                     code = code if code >= 0x40 else OTHER
-                counts[pieces[S_SLOT, i], code] += 1
-                conn[pieces[S_SLOT, i], C_FRAMES] += 1
+                counts[pieces[Chunk.SLOT, i], code] += 1
+                facts[pieces[Chunk.SLOT, i], Facts.FRAMES] += 1
                 walk[row, W_HAVE] = 0
                 walk[row, W_MAGIC] = 0
 
@@ -124,13 +124,13 @@ class Amqp10:
             self.walk[2 * slots + side] = 0
             self.walk[2 * slots + side, W_STATE] = np.where(states == HEAD_STATE, 0, LOST)
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, conn: Ints) -> Iterator[Any]:
+    def feed(self, pieces: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Any]:
         """Take the first `count` pieces; no rows come of them."""
         self.handshakes.feed(pieces[:, :count], buffer)
-        call(count_frames, self.compiled, pieces, count, buffer.data, conn, self.walk, self.counts)
+        call(count_frames, self.compiled, pieces, count, buffer.data, facts, self.walk, self.counts)
         yield from ()
 
-    def end(self, slots: Ints, conn: Ints, buffer: Buffer) -> Iterator[Any]:
+    def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Any]:
         """Hand on the counts of connections that are over."""
         self.handshakes.end(slots)
         for slot in slots.tolist():

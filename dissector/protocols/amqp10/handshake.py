@@ -17,7 +17,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.tcp.layout import S_CAPTURE, S_LENGTH, S_OFFSET, S_PACKET, S_SIDE, S_SLOT, S_TS
+from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.spec import amqp10, handshakes
 
 KEPT = 1 << 14
@@ -61,8 +61,8 @@ class Amqp10Handshakes:
 
     def feed(self, pieces: Ints, buffer: Buffer) -> None:
         """Take pieces of their streams."""
-        rows = (S_SLOT, S_SIDE, S_OFFSET, S_LENGTH, S_TS, S_PACKET, S_CAPTURE)
-        going = np.isin(pieces[S_SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
+        rows = (Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE)
+        going = np.isin(pieces[Chunk.SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
         for slot, side, offset, length, *at in zip(*pieces[rows, :][:, going].tolist(), strict=True):
             if slot in self.halves:
                 before = self._remembered(slot)

@@ -19,7 +19,7 @@ from amqpscope.dissector.protocols.framing import (
     put_place,
     put_together,
 )
-from amqpscope.dissector.protocols.state import PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Direction, Walk
+from amqpscope.dissector.protocols.state import PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.stream import boundary
 from amqpscope.dissector.protocols.stream.boundary import layout_row, old_chunk
 from amqpscope.dissector.protocols.stream.layout import (
@@ -50,7 +50,7 @@ def layout_of(walk: Walk, chunks: Array, i: int, key: int, version: int, own: Ow
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """A head is complete: find out how long the body is, and how much of it is wanted."""
-    directions, bodies = walk.directions, own.bodies
+    parsers, bodies = walk.parsers, own.bodies
     size = be32(head, p)
     key = be16(head, p + 4)
     version = be16(head, p + 6)
@@ -59,12 +59,12 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         code, value = TYPE_UNKNOWN, key
         if size > limits.STREAM_FRAME:
             code, value = TOO_LARGE, size
-        fault(walk, chunks, i, row, code, -1, -1, directions[row, Direction.POS], value)
+        fault(walk, chunks, i, row, code, -1, -1, parsers[row, Parser.POS], value)
         lose(walk, row, -1, HEAD_BYTES)
         return
-    directions[row, Direction.TYPE] = key
-    directions[row, Direction.SIZE] = size - LENGTH_BYTES
-    directions[row, Direction.STATE] = PAYLOAD
+    parsers[row, Parser.TYPE] = key
+    parsers[row, Parser.SIZE] = size - LENGTH_BYTES
+    parsers[row, Parser.STATE] = PAYLOAD
     bodies[row, Body.VERSION] = version
     bodies[row, Body.KEEP] = size - LENGTH_BYTES if place >= 0 else 0
     bodies[row, Body.PARTED] = 0
@@ -73,28 +73,28 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Keep bytes of a body; what there is of a long publish or delivery is handed on."""
-    directions, bodies = walk.directions, own.bodies
+    parsers, bodies = walk.parsers, own.bodies
     wanted = min(length, bodies[row, Body.KEEP])
     keep_payload(walk, chunks, i, row, offset, wanted, bodies[row, Body.PARTED])
-    is_more = directions[row, Direction.GOT] + length < directions[row, Direction.SIZE]
-    if offset >= 0 and is_more and directions[row, Direction.CHAINED] >= PART:
+    is_more = parsers[row, Parser.GOT] + length < parsers[row, Parser.SIZE]
+    if offset >= 0 and is_more and parsers[row, Parser.CHAINED] >= PART:
         put_part(walk, chunks, i, row, own)
 
 
 @kernel
 def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Hand on what there is of a long publish or delivery, so that it need never lie together."""
-    directions, layouts, bodies, parts = walk.directions, own.layouts, own.bodies, walk.aside
-    place = layout_of(walk, chunks, i, directions[row, Direction.TYPE], bodies[row, Body.VERSION], own)
-    if place < 0 or layouts[place, Layout.KEEP] < 0 or directions[row, Direction.MISSING] > 0:
+    parsers, layouts, bodies, parts = walk.parsers, own.layouts, own.bodies, walk.aside
+    place = layout_of(walk, chunks, i, parsers[row, Parser.TYPE], bodies[row, Body.VERSION], own)
+    if place < 0 or layouts[place, Layout.KEEP] < 0 or parsers[row, Parser.MISSING] > 0:
         return
     n = walk.cursor[Cursor.ASIDE]
-    length = directions[row, Direction.CHAINED]
+    length = parsers[row, Parser.CHAINED]
     parts[Part.BEFORE, n] = walk.cursor[Cursor.FRAMES]
     parts[Part.SLOT, n] = chunks[Chunk.SLOT, i]
     parts[Part.SIDE, n] = chunks[Chunk.SIDE, i]
     parts[Part.LAYOUT, n] = layouts[place, Layout.INDEX]
-    parts[Part.SIZE, n] = directions[row, Direction.SIZE]
+    parts[Part.SIZE, n] = parsers[row, Parser.SIZE]
     parts[Part.PARTED, n] = bodies[row, Body.PARTED]
     parts[Part.LENGTH, n] = length
     parts[Part.OFFSET, n] = put_together(walk, row)
@@ -106,9 +106,9 @@ def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
-    directions, frames = walk.directions, walk.frames
-    key = directions[row, Direction.TYPE]
-    size = directions[row, Direction.SIZE]
+    parsers, frames = walk.parsers, walk.frames
+    key = parsers[row, Parser.TYPE]
+    size = parsers[row, Parser.SIZE]
     version = own.bodies[row, Body.VERSION]
     parted = own.bodies[row, Body.PARTED]
     place = layout_of(walk, chunks, i, key, version, own)
@@ -120,11 +120,11 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
             wanted = min(wanted, own.layouts[place, Layout.KEEP])
     else:
         frame_fault(walk, chunks, i, row, COMMAND_UNKNOWN, key << 16 | version)
-    length = size if offset >= 0 else directions[row, Direction.CHAINED]
+    length = size if offset >= 0 else parsers[row, Parser.CHAINED]
     if offset < 0 and length > 0:
         offset = put_together(walk, row)
     n = put_place(walk, chunks, i)
-    put_first(frames, n, directions, row)
+    put_first(frames, n, parsers, row)
     frames[Frame.LAYOUT, n] = layout
     frames[Frame.KEY, n] = key
     frames[Frame.VERSION, n] = version
@@ -132,8 +132,8 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
     frames[Frame.OFFSET, n] = max(offset, 0)
     frames[Frame.LENGTH, n] = min(length, wanted)
     frames[Frame.CUT, n] = 1 if length + parted < wanted else 0
-    frames[Frame.MISSING, n] = directions[row, Direction.MISSING]
-    frames[Frame.POS, n] = directions[row, Direction.POS]
+    frames[Frame.MISSING, n] = parsers[row, Parser.MISSING]
+    frames[Frame.POS, n] = parsers[row, Parser.POS]
     frames[Frame.BODY, n] = length
     frames[Frame.PARTED, n] = parted
     end_frame(walk, row, size + HEAD_BYTES)

@@ -1,6 +1,6 @@
 """RabbitMQ streams: what is remembered of frames, what they are made into, and the group in which kernels take it.
 
-Of state.Direction, TYPE holds the key here, and SIZE the bytes behind the version; there are no channels.
+Of state.Parser, TYPE holds the key here, and SIZE the bytes behind the version; there are no channels.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
@@ -61,7 +61,7 @@ class Frame(Place):
     PARTED = column("bytes of it that were handed on before these, as parts")
 
 
-class Part(Matrix):
+class Part(Records):
     """Bytes of a publish or delivery that is not complete, in order, one column each."""
 
     BEFORE = column("frames that were complete before")
@@ -74,7 +74,7 @@ class Part(Matrix):
     LENGTH = column("how many")
 
 
-class Entry(Matrix):
+class Entry(Records):
     """Messages, and sub-batches of them, one column each. When these are opened, each record has a column."""
 
     REGION = column("index of the bytes that it was in")

@@ -14,7 +14,7 @@ from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.handshake import KEPT, Amqp10Handshakes
 from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
-from amqpscope.dissector.tcp.layout import S_HEIGHT, S_LENGTH, S_OFFSET, S_SIDE
+from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.spec import handshakes as spec_handshakes
 from amqpscope.spec import load
 
@@ -71,8 +71,8 @@ def told(cuts: list[int], octets: bytes = CLIENT) -> ConnectionRecord:
     layers.begin(np.zeros(1, np.int64))
     ends = sorted({*(cut % len(octets) for cut in cuts), len(octets)})
     for begin, end in zip([0, *ends], ends, strict=False):
-        pieces = np.zeros((S_HEIGHT, 1), np.int64)
-        pieces[S_OFFSET], pieces[S_LENGTH], pieces[S_SIDE] = begin, end - begin, 0
+        pieces = np.zeros((Chunk.WIDTH, 1), np.int64)
+        pieces[Chunk.OFFSET], pieces[Chunk.LENGTH], pieces[Chunk.SIDE] = begin, end - begin, 0
         layers.feed(pieces, Buffer(np.frombuffer(octets, np.uint8).copy(), len(octets)))
     return record
 

@@ -1,0 +1,165 @@
+"""What a segment does to its connection (RFC 9293 §3.10.7.4, segment arrival)."""
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
+from amqpscope.dissector.tcp.buffered import displace, emit
+from amqpscope.dissector.tcp.buffering import keep_waiting
+from amqpscope.dissector.tcp.copies import is_copy, repeat
+from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.numbers import difference, first_byte
+from amqpscope.dissector.tcp.opening import come_up, synchronize
+from amqpscope.dissector.tcp.order import overdue, release_overdue, settled
+from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Results, Segment
+from amqpscope.dissector.tcp.windows import stall, watch
+
+
+@kernel
+def take(
+    batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int
+) -> None:  # fmt: skip
+    """Take a segment; `needs` is the position up to which it acknowledges the other direction."""
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
+    flags = batch.flags[i]
+    at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
+    copy = is_copy(batch, i, flows.recent)
+    conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
+    conn[slot, Conn.LAST_PACKET] = batch.packet[i]
+    if copy == 0:
+        conn[slot, Conn.PACKETS] += 1
+        conn[slot, Conn.BYTES] += batch.length[i]
+        if flags & SYN == 0:
+            direction[row, Direction.PACKETS] += 1
+    if flags & SYN:
+        synchronize(batch, i, flows, slot, side, copy, batch.ts_ns[i])
+    else:
+        come_up(batch, i, flows, slot, side)
+    if flags & RST:
+        direction[row, Direction.WINDOW] = -1
+        direction[other, Direction.WINDOW] = -1
+    elif flags & ACK:
+        acknowledge(batch, i, flows, row, other, needs)
+    if batch.length[i] > 0 and flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
+        take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
+    if direction[row, Direction.HEAD] >= 0 or direction[other, Direction.HEAD] >= 0:
+        release_overdue(flows, out, slot, at)
+    if (
+        stall(direction, row, other) != direction[row, Direction.STALL]
+        or stall(direction, other, row) != direction[other, Direction.STALL]
+    ):
+        watch(flows, out, slot, at)
+    if flags & (FIN | RST):
+        close(batch, i, flows, slot, side)
+
+
+@kernel
+def acknowledged(direction: Array, row: int, ack: int) -> int:
+    """Position in a direction up to which this number acknowledges it."""
+    if direction[row, Direction.STARTED] == 0:
+        return 0
+    acked: int = direction[row, Direction.POS] + difference(ack, direction[row, Direction.NEXT])
+    # A FIN counts as a byte, and may have been missed.
+    return acked - 1 if acked == direction[row, Direction.TOP] + 1 else acked
+
+
+@kernel
+def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int, acked: int) -> None:
+    """Take what a side says of the bytes it received, and of the room it has for more."""
+    direction, segments = flows.direction, flows.segments
+    if direction[other, Direction.STARTED]:
+        before = direction[other, Direction.ACKED]
+        if acked > before:
+            head = direction[other, Direction.HEAD]
+            # What is missing was acknowledged once, though bytes behind it go on to be.
+            if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
+                direction[other, Direction.ACK_TS] = batch.ts_ns[i]
+            direction[other, Direction.ACKED] = acked
+        elif acked < before:
+            return  # overtaken by a later one
+    if batch.flags[i] & SYN == 0:  # where the window is never scaled
+        direction[row, Direction.WINDOW] = batch.window[i]
+
+
+@kernel
+def take_bytes(
+    batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int, copy: int
+) -> None:  # fmt: skip
+    """Emit or buffer what is new of a segment's bytes."""
+    direction = flows.direction
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
+    start = first_byte(batch, i)
+    length = batch.length[i]
+    if direction[row, Direction.STARTED] == 0:
+        direction[row, Direction.STARTED] = 1
+        direction[row, Direction.NEXT] = start
+    if flows.facts[slot, Facts.ID] == 0:
+        identify(flows, slot, start, batch.ts_ns[i])
+    again = Direction.TWICE if copy else Direction.AGAIN
+    here = direction[row, Direction.POS]
+    pos = here + difference(start, direction[row, Direction.NEXT])
+    behind = pos + length
+    if (
+        not copy
+        and behind <= direction[row, Direction.TOP]
+        and not (length == 1 and behind == direction[row, Direction.TOP])
+    ):
+        repeat(flows, row, length, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
+    if behind <= here:
+        if not (length == 1 and pos == here - 1):  # a keep-alive is no loss
+            direction[row, again] += length
+        return
+    direction[row, again] += max(here - pos, 0)
+    if behind <= direction[row, Direction.ACKED]:
+        needs = 0  # sent again, or captured late: that tells nothing of when the bytes were first sent
+    direction[row, Direction.TOP] = max(direction[row, Direction.TOP], behind)
+    if flows.conn[slot, Conn.CLOSER] < 0:
+        direction[row, Direction.SAID_TS] = batch.ts_ns[i]
+    if direction[row, Direction.ELSEWHERE]:
+        displace(flows, row, pos, behind)
+    if (
+        pos > here
+        or direction[row, Direction.HEAD] >= 0
+        or needs > settled(flows, other, overdue(flows, other, flows.control[Control.CLOCK]))
+    ):
+        keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
+    else:
+        emit_whole(batch, i, flows, out, slot, side, pos)
+
+
+@kernel
+def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int) -> None:
+    """Emit what is new of a segment that begins at `pos` and waits for nothing."""
+    direction = flows.direction
+    row = 2 * slot + side
+    at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
+    here = direction[row, Direction.POS]
+    behind = pos + batch.length[i]
+    skip = here - pos
+    caplen = batch.caplen[i]
+    if caplen > skip:
+        emit(out, slot, side, here, batch.offset[i] + skip, caplen - skip, at, at)
+    cut = batch.length[i] - max(caplen, skip)  # the snap length may have cut some off
+    if cut > 0:
+        direction[row, Direction.LOST] += cut
+        emit(out, slot, side, behind - cut, -1, cut, at, at)
+    direction[row, Direction.POS] = behind
+    direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + behind - here) & 0xFFFFFFFF
+
+
+@kernel
+def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> None:
+    """Note a FIN or a RST."""
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    is_reset = batch.flags[i] & RST
+    if conn[slot, Conn.CLOSER] < 0:
+        conn[slot, Conn.CLOSER] = side
+    conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
+    if direction[row, Direction.END] == 0:
+        direction[row, Direction.END] = RST if is_reset else FIN
+        direction[row, Direction.END_TS] = batch.ts_ns[i]
+        direction[row, Direction.END_PACKET] = batch.packet[i]
+        direction[row, Direction.END_CAPTURE] = batch.capture[i]

@@ -1,0 +1,76 @@
+"""How connections begin: the SYN, the SYN-ACK, and the acknowledgement of that (RFC 9293 §3.5; RFC 7323 §2.2)."""
+
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
+from amqpscope.dissector.tcp.copies import COPY_NS, repeat
+from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows
+
+
+@kernel
+def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int, copy: int, ts: int) -> None:
+    """Take a SYN or a SYN-ACK, which came at `ts`."""
+    facts, direction = flows.facts, flows.direction
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
+    at = batch.packet[i], ts, batch.capture[i]
+    if direction[row, Direction.SYNS] == 0 or ts - direction[row, Direction.SYN_LAST_TS] > COPY_NS:
+        direction[row, Direction.SYNS] += 1
+        if direction[row, Direction.SYNS] > 1:
+            repeat(flows, row, 0, at)
+    direction[row, Direction.SYN_LAST_TS] = ts
+    if direction[row, Direction.SYN_PACKET] == 0:
+        direction[row, Direction.SYN_TS] = ts
+        direction[row, Direction.SYN_PACKET] = batch.packet[i]
+        direction[row, Direction.SYN_CAPTURE] = batch.capture[i]
+    taken = direction[row, Direction.POS] + direction[other, Direction.POS]
+    buffered = direction[row, Direction.COUNT] + direction[other, Direction.COUNT]
+    if (
+        taken + buffered == 0 or facts[slot, Facts.SYN] != 0
+    ):  # else its bytes were already taken for those of one begun before
+        open_by(batch, i, flows, slot, side, copy, ts)
+    if facts[slot, Facts.ID] == 0:
+        identify(flows, slot, flows.conn[slot, Conn.ISN], 0)
+    if direction[row, Direction.STARTED] == 0:
+        direction[row, Direction.STARTED] = 1
+        direction[row, Direction.NEXT] = (batch.seq[i] + 1) & 0xFFFFFFFF
+        direction[row, Direction.WSCALE] = batch.wscale[i] if batch.wscale[i] >= 0 else -2
+
+
+@kernel
+def open_by(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int, copy: int, ts: int) -> None:
+    """Note what a SYN or a SYN-ACK says of its connection: who opened it, with which number."""
+    facts, conn = flows.facts, flows.conn
+    if batch.flags[i] & ACK == 0:
+        if facts[slot, Facts.SYN] & 1:
+            if copy == 0:
+                conn[slot, Conn.SYN_TS] = 0  # sent again: which one was answered is not known
+        elif conn[slot, Conn.PACKETS] == 1:
+            conn[slot, Conn.SYN_TS] = ts
+        if facts[slot, Facts.SYN] == 0:
+            facts[slot, Facts.OPENER] = side
+            conn[slot, Conn.ISN] = batch.seq[i]
+        facts[slot, Facts.SYN] |= 1
+    else:
+        if facts[slot, Facts.SYN] == 0:
+            facts[slot, Facts.OPENER] = 1 - side
+            conn[slot, Conn.ISN] = (batch.ack[i] - 1) & 0xFFFFFFFF
+        facts[slot, Facts.SYN] |= 2
+
+
+@kernel
+def come_up(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> None:
+    """See whether a segment is the client's acknowledgement of the SYN-ACK."""
+    facts, conn = flows.facts, flows.conn
+    if (
+        conn[slot, Conn.UP_TS] == 0
+        and facts[slot, Facts.SYN] & 2
+        and batch.flags[i] & (ACK | RST) == ACK
+        and side == facts[slot, Facts.OPENER]
+    ):
+        now = batch.ts_ns[i]
+        conn[slot, Conn.UP_TS] = now
+        conn[slot, Conn.UP_PACKET] = batch.packet[i]
+        conn[slot, Conn.UP_CAPTURE] = batch.capture[i]
+        if facts[slot, Facts.SYN] == 3 and conn[slot, Conn.SYN_TS] > 0:
+            conn[slot, Conn.RTT] = max(now - conn[slot, Conn.SYN_TS], 0)

@@ -1,0 +1,284 @@
+"""What TCP remembers of connections, and what it emits: the matrices, and the two groups in which kernels take them.
+
+A connection has a slot, which is its row in `facts` and `conn`; its two directions have the rows `2 * slot + side` in
+`direction`, where side 0 is the endpoint with the lower (address, port). Bytes that came too early are buffered
+segments, in a list for each direction. What leaves this stage are stream chunks: bytes of one direction in stream
+order, each once, the first copy seen; a gap is a chunk without bytes.
+
+Addresses are 128 bits in two signed halves; times are ns since the epoch.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.state import Matrix, Records, column
+
+OPEN, CLOSED = range(2)
+"""The lists of connections."""
+ZERO, FULL = 1, 2
+"""Why a window holds the other side up."""
+FAULTS = (
+    "overlap-mismatch",  # value: bytes that differ
+    "connection-reused-port",  # value: packets of the connection that was not seen to end
+)
+MISMATCH, REUSED = range(2)
+READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
+"""Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
+rows for buffered segments are needed; identities are to be given more room; too much is buffered."""
+REPEATS = 4
+"""Places of segments sent again that are kept for each direction."""
+
+At = tuple[int, int, int]
+"""A packet: its number, its time and its capture."""
+
+
+class Facts(Matrix):
+    """What all stages know of connections, by slot."""
+
+    USED = column("1 while the slot holds a connection, 2 when that is over and its last chunks are being read")
+    A_HI = column("address of side 0, upper half")
+    A_LO = column("lower half")
+    A_PORT = column("its port")
+    B_HI = column("address of side 1, upper half")
+    B_LO = column("lower half")
+    B_PORT = column("its port")
+    SYN = column("bit 0: SYN seen, bit 1: SYN-ACK seen")
+    OPENER = column("side that opened it, by SYNs; -1: none seen", empty=-1)
+    ID = column("connection_id; 0: not decided yet")
+    CLIENT = column("side of the client, once a protocol is looked for; -1: before", empty=-1, by="protocols")
+    PROTOCOL = column("number of the protocol in the registry; 0: not decided yet", by="protocols.detection")
+    FRAMES = column("frames so far: the next frame_no", by="protocols")
+    GAPPED = column("1: frames of the client may have been lost", by="protocols.amqp091")
+
+
+class Conn(Matrix):
+    """Connections as TCP sees them, by slot."""
+
+    ISN = column("the client's initial sequence number where Facts.SYN is set; else that of the first segment")
+    FIRST_TS = column("time of the first segment")
+    LAST_TS = column("the latest time of a segment")
+    FIRST_PACKET = column("packet of the first segment")
+    FIRST_CAPTURE = column("its capture")
+    LAST_PACKET = column("packet of the last segment")
+    PACKETS = column("segments, without copies")
+    BYTES = column("bytes in them")
+    SYN_TS = column("time of the (only) SYN; 0: none, or sent again")
+    RTT = column("SYN to the client's acknowledgement of the SYN-ACK; -1: not seen", empty=-1)
+    CLOSED = column("bits 0, 1: FIN of side 0, 1; bit 2: RST")
+    CLOSER = column("side that sent the first FIN or RST; -1: none", empty=-1)
+    UP_TS = column("time of the client's acknowledgement of the SYN-ACK; 0: not seen")
+    UP_PACKET = column("packet of that")
+    UP_CAPTURE = column("capture of that")
+    LIST = column("OPEN or CLOSED")
+    OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
+    NEWER = column("the other neighbour", empty=-1)
+    SEEN = column("number of the last segment, over all connections")
+    VANTAGE = column("first capture of the capture point at which it is timed")
+    POINT = column("the same; another when nothing was seen there any more")
+
+
+class Direction(Matrix):
+    """The directions of connections."""
+
+    STARTED = column("1: the next sequence number is known")
+    NEXT = column("sequence number (32 bits) of the next byte")
+    POS = column("position of the next byte in the stream")
+    TOP = column("position behind the highest byte seen")
+    ACKED = column("position up to which the other side has acknowledged")
+    ACK_TS = column("when it did, where bytes are missing before that; else, of the last")
+    HEAD = column("first buffered segment; -1: none", empty=-1)
+    TAIL = column("last buffered segment; -1: none", empty=-1)
+    WAITING = column("bytes in these")
+    COUNT = column("number of these")
+    ELSEWHERE = column("number of these that were seen at another capture point")
+    LOST = column("bytes in gaps")
+    AGAIN = column("bytes that were sent again")
+    TWICE = column("bytes that were captured twice")
+    WSCALE = column("window scale of the SYN; -1: SYN not seen, -2: SYN without that option", empty=-1)
+    WINDOW = column("window that this side last announced, not scaled; -1: none", empty=-1)
+    STALL = column("what that window does to the other side: ZERO, FULL; 0: nothing")
+    STALL_TS = column("since when")
+    STALL_PACKET = column("since which packet")
+    STALL_CAPTURE = column("of which capture")
+    STALL_COUNT = column("packets of the connection until then")
+    ZERO_NS = column("how long in all the window was zero, up to the last change")
+    FULL_NS = column("how long it was full")
+    PACKETS = column("packets that this side sent, without SYNs")
+    SYNS = column("SYNs (or SYN-ACKs), without copies")
+    SYN_LAST_TS = column("time of the last of these")
+    SYN_TS = column("time of the first of these")
+    SYN_PACKET = column("packet of that; 0: none")
+    SYN_CAPTURE = column("capture of that")
+    END = column("the first FIN or RST: its flag; 0: none")
+    END_TS = column("time of that")
+    END_PACKET = column("packet of that")
+    END_CAPTURE = column("capture of that")
+    SAID_TS = column("time of the last new bytes before any FIN or RST; 0: none")
+    RUN_SEEN = column("number of the latest segment that emitted ones had to wait for")
+    RUN_PACKET = column("packet of that")
+    RUN_TS = column("time of that")
+    RUN_CAPTURE = column("capture of that")
+    REPEATS = column("rows of it in Repeat")
+
+
+class Repeat(Matrix):
+    """Packets with a SYN, or with bytes, that were sent again: `REPEATS` rows for each direction."""
+
+    TS = column("time")
+    PACKET = column("packet")
+    CAPTURE = column("capture")
+    LENGTH = column("bytes; 0: a SYN")
+
+
+class Segment(Matrix):
+    """Buffered segments."""
+
+    NEXT = column("the next one in stream order; -1: none")
+    POS = column("position in the stream")
+    LENGTH = column("bytes")
+    OFFSET = column("where they lie in the buffer; -1: a gap")
+    PACKET = column("packet")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+    USED = column("1 while the row holds one")
+    ELSEWHERE = column("1: seen at another capture point; emitted when the connection's own has missed it")
+    SEEN = column("number of the segment, over all connections")
+    NEEDS = column("position up to which it acknowledges the other direction, which comes before it therefore")
+
+
+class List(Matrix):
+    """The lists OPEN and CLOSED of connections."""
+
+    OLDEST = column("first slot; -1: none", empty=-1)
+    NEWEST = column("last slot; -1: none", empty=-1)
+
+
+class Control(Matrix):
+    """What the walk over segments remembers besides connections: one row."""
+
+    CLOCK = column("latest time")
+    SEGMENTS = column("segments taken so far")
+    WAITING = column("bytes in all buffered segments")
+    TOMBSTONES = column("places of the hash table that are free again")
+    LIVE = column("connections that are not over")
+    KNOWN = column("identities in the younger table of these")
+    EVICTED = column("open connections that were ended to make room")
+    WANT = column("why the walk stopped")
+
+
+class Chunk(Records):
+    """Stream chunks, of TCP or of what TLS holds."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    POS = column("position in the stream")
+    OFFSET = column("where the bytes lie in the buffer; -1: a gap")
+    LENGTH = column("bytes")
+    PACKET = column("packet after which the bytes could be read in order")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+    FIRST_PACKET = column("packet that carried the bytes")
+    FIRST_TS = column("its time")
+    FIRST_CAPTURE = column("its capture")
+
+
+class Window(Records):
+    """Intervals in which the window of a side held the other up."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side whose window it is")
+    KIND = column("ZERO or FULL")
+    PACKET = column("packet with which it began")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+    END_PACKET = column("packet with which it ended; 0: it did not")
+    END_TS = column("its time")
+    END_CAPTURE = column("its capture")
+    PACKETS = column("packets of the connection in between")
+
+
+class Fault(Records):
+    """What is wrong with connections."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CODE = column("index into FAULTS")
+    POS = column("position in the stream; -1: none")
+    VALUE = column("what FAULTS says")
+    PACKET = column("packet")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+
+
+class Count(Matrix):
+    """How many results there are of each kind: one row."""
+
+    CHUNKS = column("stream chunks")
+    FAULTS = column("faults")
+    WINDOWS = column("intervals")
+    ENDED = column("ended connections")
+
+
+class Flows(NamedTuple):
+    """All that TCP remembers.
+
+    Attributes:
+        facts: (slots, Facts).
+        conn: (slots, Conn).
+        direction: (2 * slots, Direction).
+        repeats: (REPEATS * 2 * slots, Repeat).
+        free: slots, as in `Pool`.
+        table: places of connections by their endpoints: slot + 1; 0: free, -1: free again.
+        lists: (2, List).
+        segments: (segments, Segment), buffered.
+        free_segments: rows of these, as in `Pool`.
+        younger: identities, in a hash table; 0: free.
+        older: the same, the half that is forgotten first.
+        recent: keys of packets whose copies may come.
+        points: for each capture the first of those from the same capture point.
+        control: (Control,).
+    """
+
+    facts: Array
+    conn: Array
+    direction: Array
+    repeats: Array
+    free: Array
+    table: Array
+    lists: Array
+    segments: Array
+    free_segments: Array
+    younger: Array
+    older: Array
+    recent: Array
+    points: Array
+    control: Array
+
+
+class Results(NamedTuple):
+    """What TCP emits.
+
+    Attributes:
+        chunks: (Chunk, n).
+        faults: (Fault, n).
+        windows: (Window, n).
+        ended: slots of connections that are over once all this is read.
+        counts: (Count,): how many of each there are.
+    """
+
+    chunks: Array
+    faults: Array
+    windows: Array
+    ended: Array
+    counts: Array
+
+
+def clients(facts: Ints, slots: Ints) -> Ints:
+    """The client's side in these slots: as protocols say, else as SYNs do; else the server has the lower port."""
+    found: Ints = facts[:, Facts.CLIENT].copy()[slots]
+    if (found < 0).any():
+        found = np.where(found < 0, facts[slots, Facts.OPENER], found)
+        found = np.where(found < 0, facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT], found)
+    return found
