@@ -88,7 +88,9 @@ def tables() -> dict[str, Table]:
 
 
 def _shown(entry: dict[str, Any]) -> Shown:
-    return Shown(entry.get("names", {}), tuple(entry.get("milliseconds", ())), tuple(entry.get("left_out", ())))
+    return Shown(
+        tuple(entry.get("names", {}).items()), tuple(entry.get("milliseconds", ())), tuple(entry.get("left_out", ()))
+    )
 
 
 def _class(entry: dict[str, Any], types: dict[str, str]) -> Class:

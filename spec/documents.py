@@ -8,8 +8,6 @@ protocol it may describe, under `table`, `anomaly`, `handshake` and `messages`, 
 import functools
 import tomllib
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -92,6 +90,9 @@ def read(path: Path) -> dict[str, Any]:
 @functools.cache
 def _brought() -> dict[str, Path]:
     """The documents of installed plug-ins by protocol; a plug-in without one is left out, and fails when it is used."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it imports much
+    from importlib.util import find_spec  # noqa: PLC0415
+
     found = {}
     for entry in entry_points(group=GROUP):
         package = find_spec(entry.module)

@@ -5,7 +5,6 @@ its structs and wire types have records of their own that stay empty for the old
 each layout of a command is a method: class 0 has the requests, class 1 the responses, as the key's highest bit says.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -166,8 +165,8 @@ class WireType:
 class Shown:
     """How people see columns of frames in lines of text."""
 
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Columns of numbers that have names: those of the constants of this kind, or whose names begin so."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Columns of numbers that have names, and what constants these are: of this kind, or with names that begin so."""
     milliseconds: tuple[str, ...] = ()
     """Columns that are times, in milliseconds since 1970."""
     left_out: tuple[str, ...] = ()
@@ -236,7 +235,7 @@ class Protocol:
 
     def names_of(self, column: str) -> dict[int, str]:
         """Names of the numbers in a column; none where they have none."""
-        what = self.shown.names.get(column)
+        what = dict(self.shown.names).get(column)
         if what is None:
             return {}
         return {c.value: c.name.removeprefix(what) for c in self.constants if c.kind == what or c.name.startswith(what)}

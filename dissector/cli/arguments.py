@@ -37,7 +37,7 @@ def add_common(
 
     Args:
         parser: gets them.
-        bodies: messages are made, so what becomes of their bodies can be chosen.
+        bodies: messages are made, so what becomes of their bodies can be number_of.
         what: how the help names the captures and describes them.
     """
     parser.add_argument("captures", metavar=what[0], nargs="+", help=what[1])
@@ -122,7 +122,7 @@ def _port(text: str) -> tuple[int, str]:
     if not sign or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not PORT=PROTOCOL with a port from 1 to 65535")
     try:
-        registry.chosen(name)
+        registry.number_of(name)
     except registry.ProtocolError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     return int(port), name

@@ -139,7 +139,7 @@ class _View(NamedTuple):
 def _view(table: str) -> _View:
     protocol = spec.load(spec.tables()[table].methods_of or "amqp-0-9-1")
     shown = protocol.shown
-    names = {column: protocol.names_of(column) for column in shown.names}
+    names = {column: protocol.names_of(column) for column, _ in shown.names}
     return _View(names, shown.milliseconds, LEADING.union(shown.left_out))
 
 

@@ -57,7 +57,7 @@ class Detector:
 
     def __init__(self, context: Context, ports: dict[int, str]) -> None:
         self.accounting = context.accounting
-        self.ports = {port: registry.chosen(name) for port, name in ports.items()}
+        self.ports = {port: registry.number_of(name) for port, name in ports.items()}
         self.brokers = registry.ports() | ports.keys()
         self.tls_ports = registry.tls_ports()
         self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))

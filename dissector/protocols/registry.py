@@ -161,7 +161,7 @@ def names() -> tuple[str, ...]:
     return (*(plugin.name for plugin in protocols()), OTHERS[TLS], OTHERS[UNKNOWN])
 
 
-def chosen(name: str) -> int:
+def number_of(name: str) -> int:
     """The number of a protocol that a port is said to stand for.
 
     Raises:

@@ -12,8 +12,9 @@ from pamqp import commands
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.protocols.amqp091.layout import Q_HELD, Q_KEEPING
-from amqpscope.dissector.protocols.framing import M_CHAINED
+from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.protocols.amqp091.state import Assembly
+from amqpscope.dissector.protocols.state import Cursor
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import interface, pcap, secrets, section
@@ -69,12 +70,17 @@ def test_bodies_kept_of_many_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(told) == sorted(messages.keys() - kept)
 
 
+def stage(reading: Reading) -> Any:
+    """The stage of AMQP 0-9-1."""
+    return reading.dissector.stages[registry.number_of("amqp-0-9-1")]
+
+
 @pytest.mark.parametrize("name", ["violations.pcap", "interleaved_channels.pcap", "lossy_link.pcap"])
 def test_what_is_counted_is_given_back(name: str) -> None:
     reading = Reading(find([str(FOLDER / name)]), Options(bodies="full"), compiled=False)
     assert list(reading)
-    control = reading.dissector.amqp091.control
-    assert control[Q_HELD] == control[Q_KEEPING] == 0
+    assembly = stage(reading).assembly
+    assert assembly[Assembly.HELD] == assembly[Assembly.KEEPING] == 0
 
 
 def amqp(size: int) -> list[Turn]:
@@ -174,9 +180,7 @@ def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
     turns = [*handshake(), (CLIENT, raw(1, 1, bytes(20_000))[:9_000])]
-    found, most = read(
-        many(tmp_path, 5672, turns), lambda reading: reading.dissector.amqp091.framing.control[M_CHAINED]
-    )
+    found, most = read(many(tmp_path, 5672, turns), lambda reading: stage(reading).framing.cursor[Cursor.CHAINED])
     assert 40_000 < most <= 50_000
     assert sum(row["code"] == "limit-reached" for row in found["anomalies"]) == 35
 

@@ -23,6 +23,7 @@ from amqpscope.dissector.handshakes import facts, ladder, listing, record
 from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.handshakes.dialogue import run
 from amqpscope.dissector.handshakes.verdict import Judge
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import Reading
 from amqpscope.spec import handshakes, load
 from tests.dissector import builders
@@ -507,7 +508,7 @@ def test_what_methods_say_is_remembered_by_their_octets_but_no_login(tmp_path: P
     reading = Reading(find([str(tmp_path / "built.pcap")]), compiled=False)
     for _ in reading:
         pass
-    methods = reading.dissector.connections.methods
+    methods = reading.dissector.stages[registry.number_of("amqp-0-9-1")].handshakes
     whole = (START, TUNE, TUNE_OK, OPEN, OPEN_OK, method(commands.Connection.Close(200, "bye", 0, 0)))
     assert set(methods.known.items) == {octets[7:-1] for octets in whole}
     assert "secret" not in repr((methods.known.items, methods.arguments.known.items))

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "tables": {"protocols", "handshakes", "tls", "tcp", "packets", "fields", "kernels"},
     "dissector": {"tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
     "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
-    "cli": {"reading", "dissector", "tables", "handshakes", "tcp", "capture", "formatting", "kernels"},
+    "cli": {"reading", "dissector", "tables", "protocols", "handshakes", "tcp", "capture", "formatting", "kernels"},
     "api": {"cli", "reading", "dissector", "handshakes", "capture"},
     "__init__": set(),
 }

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.handshakes.facts import Side, Tcp
+from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import ConnectionRecord
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.handshake import KEPT, Amqp10Handshakes
 from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
+from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.spec import handshakes as spec_handshakes
 from amqpscope.spec import load
@@ -67,7 +69,9 @@ CLIENT = (
 def told(cuts: list[int], octets: bytes = CLIENT) -> ConnectionRecord:
     """The record of a client that says this in pieces."""
     record = ConnectionRecord()
-    layers = Amqp10Handshakes(lambda slot: record, MemoryAccounting())
+    layers = Amqp10Handshakes(
+        Context(False, "hash", False, MemoryAccounting(), lambda slot: record, FirstUses(False), {})
+    )
     layers.begin(np.zeros(1, np.int64))
     ends = sorted({*(cut % len(octets) for cut in cuts), len(octets)})
     for begin, end in zip([0, *ends], ends, strict=False):
