@@ -32,7 +32,7 @@ from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
 from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import Chunk, Facts, Half, Results, Window
+from amqpscope.dissector.tcp.state import Chunk, Direction, Facts, Results, Window
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault
 from amqpscope.dissector.tls.stage import Tls
@@ -208,7 +208,7 @@ class Dissector:
         for number, framed in ((detection.AMQP_0_9_1, self.amqp091), (detection.STREAM, self.stream)):
             mine = (facts[:, Facts.USED] == 1) & (facts[:, Facts.PROTOCOL] == number)
             yield from framed.framing.holding(np.flatnonzero(mine))
-        for row in np.flatnonzero(self.tcp.flows.half[:, Half.COUNT]).tolist():
+        for row in np.flatnonzero(self.tcp.flows.direction[:, Direction.COUNT]).tolist():
             if facts[row // 2, Facts.PROTOCOL] in self.protocols:
                 yield row // 2, row % 2, False
 

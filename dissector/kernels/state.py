@@ -71,8 +71,12 @@ class Matrix:
 
     @classmethod
     def make(cls, count: int) -> Ints:
-        """Empty rows: (count, WIDTH)."""
-        return np.tile(cls._empty(), (count, 1))
+        """Empty rows: (count, WIDTH). Where all columns are 0, they take memory when they are used."""
+        matrix = np.zeros((count, cls.WIDTH), np.int64)
+        for number, each in enumerate(cls.columns.values()):
+            if each.empty:
+                matrix[:, number] = each.empty
+        return matrix
 
     @classmethod
     def grown(cls, matrix: Ints, count: int) -> Ints:
@@ -82,7 +86,7 @@ class Matrix:
     @classmethod
     def clear(cls, matrix: Ints, rows: Ints) -> None:
         """Empty rows of a matrix."""
-        matrix[rows] = cls._empty()
+        matrix[rows] = [each.empty for each in cls.columns.values()]
 
     @classmethod
     def written(cls, rows: Ints) -> bytes:
@@ -99,10 +103,6 @@ class Matrix:
         if octets[:HEAD] != cls._head() or (len(octets) - HEAD) % (8 * cls.WIDTH):
             raise StateError(f"not rows of {cls.__name__}, version {cls.version}: written by another release")
         return np.frombuffer(octets, "<i8", offset=HEAD).reshape(-1, cls.WIDTH).astype(np.int64)
-
-    @classmethod
-    def _empty(cls) -> Ints:
-        return np.array([each.empty for each in cls.columns.values()], np.int64)
 
     @classmethod
     def _head(cls) -> bytes:

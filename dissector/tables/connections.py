@@ -22,7 +22,7 @@ from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
 from amqpscope.dissector.protocols.detection import PROTOCOLS
 from amqpscope.dissector.protocols.stream.handshake import StreamHandshakes
 from amqpscope.dissector.tables.rows import record_batch, schema
-from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Facts, Flows, Half, Repeat, clients
+from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Direction, Facts, Flows, Repeat, clients
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
@@ -40,7 +40,7 @@ class Closed(NamedTuple):
         client: (n,): the client's side.
         facts: (n, Facts), and so on: copies of their rows.
         conn: (n, Conn).
-        sides: (n, 2, Half).
+        sides: (n, 2, Direction).
         repeats: (n, 2, REPEATS, Repeat).
         messages: (n,): how many messages each had.
     """
@@ -110,7 +110,7 @@ class Connections:
             client=clients(flows.facts, slots),
             facts=flows.facts[slots],
             conn=flows.conn[slots],
-            sides=flows.half.reshape(count, 2, Half.WIDTH)[slots],
+            sides=flows.direction.reshape(count, 2, Direction.WIDTH)[slots],
             repeats=flows.repeats.reshape(count, 2, REPEATS, Repeat.WIDTH)[slots],
             messages=messages,
         )
@@ -158,7 +158,7 @@ class Connections:
             begun=bool(facts[Facts.SYN]),
             ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
             until_ns=max(clock or 0, conn[Conn.LAST_TS]),
-            lost=bool(sides[0][Half.LOST] or sides[1][Half.LOST]),
+            lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=PROTOCOLS[facts[Facts.PROTOCOL]] or "unknown",
             address=both[client][0],
             server=server,
@@ -170,11 +170,11 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
     """The columns of `connections` that are numbers of TCP, and how many frames and messages there were."""
     client, facts, conn, half = closed.client, closed.facts.T, closed.conn.T, np.moveaxis(closed.sides, 2, 0)
     each = np.arange(len(client))
-    lost = half[Half.LOST].sum(axis=1)
-    is_over = half[Half.END] != 0
-    end = np.where(is_over, half[Half.END_TS], np.iinfo(np.int64).max).min(axis=1)
+    lost = half[Direction.LOST].sum(axis=1)
+    is_over = half[Direction.END] != 0
+    end = np.where(is_over, half[Direction.END_TS], np.iinfo(np.int64).max).min(axis=1)
     # Where a SYN was not seen, when a window was full is not known.
-    scale = half[Half.WSCALE]
+    scale = half[Direction.WSCALE]
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
         "connection_id": array(facts[Facts.ID]),
@@ -184,36 +184,40 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
         "last_ts_ns": array(conn[Conn.LAST_TS]),
         "syn_seen": array(facts[Facts.SYN] & 1 != 0),
         "packets": array(conn[Conn.PACKETS]),
-        "bytes": array(half[Half.POS].sum(axis=1) - lost),
+        "bytes": array(half[Direction.POS].sum(axis=1) - lost),
         "frames": array(facts[Facts.FRAMES]),
         "messages": array(closed.messages),
         "rtt_ns": array(conn[Conn.RTT], mask=conn[Conn.RTT] < 0),
         "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
         "lost_bytes": array(lost),
-        "retransmitted_bytes": array(half[Half.AGAIN].sum(axis=1)),
-        "duplicated_bytes": array(half[Half.TWICE].sum(axis=1)),
+        "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),
+        "duplicated_bytes": array(half[Direction.TWICE].sum(axis=1)),
     }
     ports = np.stack((facts[Facts.A_PORT], facts[Facts.B_PORT]), axis=1)
     for name, side in (("client", client), ("server", 1 - client)):
         found |= {
             f"{name}_port": array(ports[each, side], pa.int32()),
-            f"{name}_zero_window_ns": array(half[Half.ZERO_NS][each, side]),
-            f"{name}_full_window_ns": array(half[Half.FULL_NS][each, side], mask=is_unscaled),
+            f"{name}_zero_window_ns": array(half[Direction.ZERO_NS][each, side]),
+            f"{name}_full_window_ns": array(half[Direction.FULL_NS][each, side], mask=is_unscaled),
         }
     return found
 
 
 def _side(half: list[int], repeats: list[list[int]]) -> Side:
     return Side(
-        packets=half[Half.PACKETS],
-        syns=half[Half.SYNS],
-        syn=_where(half, Half.SYN_TS, Half.SYN_PACKET, Half.SYN_CAPTURE) if half[Half.SYNS] else None,
-        end="fin" if half[Half.END] == FIN else "rst" if half[Half.END] else "",
-        end_at=_where(half, Half.END_TS, Half.END_PACKET, Half.END_CAPTURE) if half[Half.END] else None,
-        said_ns=half[Half.SAID_TS],
+        packets=half[Direction.PACKETS],
+        syns=half[Direction.SYNS],
+        syn=_where(half, Direction.SYN_TS, Direction.SYN_PACKET, Direction.SYN_CAPTURE)
+        if half[Direction.SYNS]
+        else None,
+        end="fin" if half[Direction.END] == FIN else "rst" if half[Direction.END] else "",
+        end_at=_where(half, Direction.END_TS, Direction.END_PACKET, Direction.END_CAPTURE)
+        if half[Direction.END]
+        else None,
+        said_ns=half[Direction.SAID_TS],
         again=[
             (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])
-            for again in repeats[: half[Half.REPEATS]]
+            for again in repeats[: half[Direction.REPEATS]]
         ],
     )
 

@@ -10,7 +10,7 @@ from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, synchronize
 from amqpscope.dissector.tcp.order import overdue, release_overdue, settled
-from amqpscope.dissector.tcp.state import Conn, Control, Facts, Flows, Half, Results, Segment
+from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Results, Segment
 from amqpscope.dissector.tcp.windows import stall, watch
 
 
@@ -19,7 +19,7 @@ def take(
     batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int
 ) -> None:  # fmt: skip
     """Take a segment; `needs` is the position up to which it acknowledges the other direction."""
-    conn, half = flows.conn, flows.half
+    conn, direction = flows.conn, flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
     flags = batch.flags[i]
@@ -31,52 +31,55 @@ def take(
         conn[slot, Conn.PACKETS] += 1
         conn[slot, Conn.BYTES] += batch.length[i]
         if flags & SYN == 0:
-            half[row, Half.PACKETS] += 1
+            direction[row, Direction.PACKETS] += 1
     if flags & SYN:
         synchronize(batch, i, flows, slot, side, copy, batch.ts_ns[i])
     else:
         come_up(batch, i, flows, slot, side)
     if flags & RST:
-        half[row, Half.WINDOW] = -1
-        half[other, Half.WINDOW] = -1
+        direction[row, Direction.WINDOW] = -1
+        direction[other, Direction.WINDOW] = -1
     elif flags & ACK:
         acknowledge(batch, i, flows, row, other, needs)
     if batch.length[i] > 0 and flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
         take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
-    if half[row, Half.HEAD] >= 0 or half[other, Half.HEAD] >= 0:
+    if direction[row, Direction.HEAD] >= 0 or direction[other, Direction.HEAD] >= 0:
         release_overdue(flows, out, slot, at)
-    if stall(half, row, other) != half[row, Half.STALL] or stall(half, other, row) != half[other, Half.STALL]:
+    if (
+        stall(direction, row, other) != direction[row, Direction.STALL]
+        or stall(direction, other, row) != direction[other, Direction.STALL]
+    ):
         watch(flows, out, slot, at)
     if flags & (FIN | RST):
         close(batch, i, flows, slot, side)
 
 
 @kernel
-def acknowledged(half: Array, row: int, ack: int) -> int:
+def acknowledged(direction: Array, row: int, ack: int) -> int:
     """Position in a direction up to which this number acknowledges it."""
-    if half[row, Half.STARTED] == 0:
+    if direction[row, Direction.STARTED] == 0:
         return 0
-    acked: int = half[row, Half.POS] + difference(ack, half[row, Half.NEXT])
+    acked: int = direction[row, Direction.POS] + difference(ack, direction[row, Direction.NEXT])
     # A FIN counts as a byte, and may have been missed.
-    return acked - 1 if acked == half[row, Half.TOP] + 1 else acked
+    return acked - 1 if acked == direction[row, Direction.TOP] + 1 else acked
 
 
 @kernel
 def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int, acked: int) -> None:
     """Take what a side says of the bytes it received, and of the room it has for more."""
-    half, segments = flows.half, flows.segments
-    if half[other, Half.STARTED]:
-        before = half[other, Half.ACKED]
+    direction, segments = flows.direction, flows.segments
+    if direction[other, Direction.STARTED]:
+        before = direction[other, Direction.ACKED]
         if acked > before:
-            head = half[other, Half.HEAD]
+            head = direction[other, Direction.HEAD]
             # What is missing was acknowledged once, though bytes behind it go on to be.
-            if before <= half[other, Half.POS] or (head >= 0 and before < segments[head, Segment.POS]):
-                half[other, Half.ACK_TS] = batch.ts_ns[i]
-            half[other, Half.ACKED] = acked
+            if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
+                direction[other, Direction.ACK_TS] = batch.ts_ns[i]
+            direction[other, Direction.ACKED] = acked
         elif acked < before:
             return  # overtaken by a later one
     if batch.flags[i] & SYN == 0:  # where the window is never scaled
-        half[row, Half.WINDOW] = batch.window[i]
+        direction[row, Direction.WINDOW] = batch.window[i]
 
 
 @kernel
@@ -84,37 +87,41 @@ def take_bytes(
     batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int, copy: int
 ) -> None:  # fmt: skip
     """Emit or buffer what is new of a segment's bytes."""
-    half = flows.half
+    direction = flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
     start = first_byte(batch, i)
     length = batch.length[i]
-    if half[row, Half.STARTED] == 0:
-        half[row, Half.STARTED] = 1
-        half[row, Half.NEXT] = start
+    if direction[row, Direction.STARTED] == 0:
+        direction[row, Direction.STARTED] = 1
+        direction[row, Direction.NEXT] = start
     if flows.facts[slot, Facts.ID] == 0:
         identify(flows, slot, start, batch.ts_ns[i])
-    again = Half.TWICE if copy else Half.AGAIN
-    here = half[row, Half.POS]
-    pos = here + difference(start, half[row, Half.NEXT])
+    again = Direction.TWICE if copy else Direction.AGAIN
+    here = direction[row, Direction.POS]
+    pos = here + difference(start, direction[row, Direction.NEXT])
     behind = pos + length
-    if not copy and behind <= half[row, Half.TOP] and not (length == 1 and behind == half[row, Half.TOP]):
+    if (
+        not copy
+        and behind <= direction[row, Direction.TOP]
+        and not (length == 1 and behind == direction[row, Direction.TOP])
+    ):
         repeat(flows, row, length, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
     if behind <= here:
         if not (length == 1 and pos == here - 1):  # a keep-alive is no loss
-            half[row, again] += length
+            direction[row, again] += length
         return
-    half[row, again] += max(here - pos, 0)
-    if behind <= half[row, Half.ACKED]:
+    direction[row, again] += max(here - pos, 0)
+    if behind <= direction[row, Direction.ACKED]:
         needs = 0  # sent again, or captured late: that tells nothing of when the bytes were first sent
-    half[row, Half.TOP] = max(half[row, Half.TOP], behind)
+    direction[row, Direction.TOP] = max(direction[row, Direction.TOP], behind)
     if flows.conn[slot, Conn.CLOSER] < 0:
-        half[row, Half.SAID_TS] = batch.ts_ns[i]
-    if half[row, Half.ELSEWHERE]:
+        direction[row, Direction.SAID_TS] = batch.ts_ns[i]
+    if direction[row, Direction.ELSEWHERE]:
         displace(flows, row, pos, behind)
     if (
         pos > here
-        or half[row, Half.HEAD] >= 0
+        or direction[row, Direction.HEAD] >= 0
         or needs > settled(flows, other, overdue(flows, other, flows.control[Control.CLOCK]))
     ):
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
@@ -125,10 +132,10 @@ def take_bytes(
 @kernel
 def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int) -> None:
     """Emit what is new of a segment that begins at `pos` and waits for nothing."""
-    half = flows.half
+    direction = flows.direction
     row = 2 * slot + side
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-    here = half[row, Half.POS]
+    here = direction[row, Direction.POS]
     behind = pos + batch.length[i]
     skip = here - pos
     caplen = batch.caplen[i]
@@ -136,23 +143,23 @@ def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: in
         emit(out, slot, side, here, batch.offset[i] + skip, caplen - skip, at, at)
     cut = batch.length[i] - max(caplen, skip)  # the snap length may have cut some off
     if cut > 0:
-        half[row, Half.LOST] += cut
+        direction[row, Direction.LOST] += cut
         emit(out, slot, side, behind - cut, -1, cut, at, at)
-    half[row, Half.POS] = behind
-    half[row, Half.NEXT] = (half[row, Half.NEXT] + behind - here) & 0xFFFFFFFF
+    direction[row, Direction.POS] = behind
+    direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + behind - here) & 0xFFFFFFFF
 
 
 @kernel
 def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> None:
     """Note a FIN or a RST."""
-    conn, half = flows.conn, flows.half
+    conn, direction = flows.conn, flows.direction
     row = 2 * slot + side
     is_reset = batch.flags[i] & RST
     if conn[slot, Conn.CLOSER] < 0:
         conn[slot, Conn.CLOSER] = side
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
-    if half[row, Half.END] == 0:
-        half[row, Half.END] = RST if is_reset else FIN
-        half[row, Half.END_TS] = batch.ts_ns[i]
-        half[row, Half.END_PACKET] = batch.packet[i]
-        half[row, Half.END_CAPTURE] = batch.capture[i]
+    if direction[row, Direction.END] == 0:
+        direction[row, Direction.END] = RST if is_reset else FIN
+        direction[row, Direction.END_TS] = batch.ts_ns[i]
+        direction[row, Direction.END_PACKET] = batch.packet[i]
+        direction[row, Direction.END_CAPTURE] = batch.capture[i]

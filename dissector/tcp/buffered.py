@@ -3,7 +3,7 @@
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import give_row, take_row
-from amqpscope.dissector.tcp.state import At, Chunk, Control, Count, Flows, Half, Results, Segment
+from amqpscope.dissector.tcp.state import At, Chunk, Control, Count, Direction, Flows, Results, Segment
 
 
 @kernel
@@ -33,7 +33,7 @@ def keep(
     elsewhere: int,
 ) -> int:  # fmt: skip
     """Put a segment between two others of the list (-1: none) and return its row. A free one must be there."""
-    half, segments, control = flows.half, flows.segments, flows.control
+    direction, segments, control = flows.direction, flows.segments, flows.control
     packet, ts, capture = at
     this = take_row(flows.free_segments)
     segments[this, Segment.NEXT] = after
@@ -47,17 +47,17 @@ def keep(
     segments[this, Segment.SEEN] = control[Control.SEGMENTS]
     segments[this, Segment.USED] = 1
     segments[this, Segment.ELSEWHERE] = elsewhere
-    half[row, Half.ELSEWHERE] += elsewhere
+    direction[row, Direction.ELSEWHERE] += elsewhere
     if before < 0:
-        half[row, Half.HEAD] = this
+        direction[row, Direction.HEAD] = this
     else:
         segments[before, Segment.NEXT] = this
     if after < 0:
-        half[row, Half.TAIL] = this
+        direction[row, Direction.TAIL] = this
     if offset >= 0:
-        half[row, Half.WAITING] += length
+        direction[row, Direction.WAITING] += length
         control[Control.WAITING] += length
-    half[row, Half.COUNT] += 1
+    direction[row, Direction.COUNT] += 1
     return this
 
 
@@ -68,14 +68,14 @@ def store(
 ) -> int:  # fmt: skip
     """Keep bytes that came too early, less those already waiting: the first copy wins.
 
-    Those count in column `again` of `half`. Returns how many of them differ from the first copy.
+    Those count in column `again` of `direction`. Returns how many of them differ from the first copy.
     """
-    half, segments, free = flows.half, flows.segments, flows.free_segments
+    direction, segments, free = flows.direction, flows.segments, flows.free_segments
     different = 0
     end = pos + length
     before = -1
-    this = half[row, Half.HEAD]
-    tail = half[row, Half.TAIL]
+    this = direction[row, Direction.HEAD]
+    tail = direction[row, Direction.TAIL]
     if tail >= 0 and segments[tail, Segment.POS] + segments[tail, Segment.LENGTH] <= pos:
         before = tail
         this = -1
@@ -91,7 +91,7 @@ def store(
                     offset += start - pos
                 pos = start
             lap = min(stop, end) - pos
-            half[row, again] += lap
+            direction[row, again] += lap
             if offset >= 0 and segments[this, Segment.OFFSET] >= 0 and elsewhere == 0:
                 first = segments[this, Segment.OFFSET] + pos - start
                 for k in range(lap):
@@ -110,8 +110,8 @@ def store(
 @kernel
 def drop(flows: Flows, row: int, this: int) -> None:
     """Give back a segment that was taken out of the list."""
-    flows.half[row, Half.COUNT] -= 1
-    flows.half[row, Half.ELSEWHERE] -= flows.segments[this, Segment.ELSEWHERE]
+    flows.direction[row, Direction.COUNT] -= 1
+    flows.direction[row, Direction.ELSEWHERE] -= flows.segments[this, Segment.ELSEWHERE]
     flows.segments[this, Segment.USED] = 0
     give_row(flows.free_segments, this)
 
@@ -119,9 +119,9 @@ def drop(flows: Flows, row: int, this: int) -> None:
 @kernel
 def displace(flows: Flows, row: int, pos: int, end: int) -> None:
     """Drop what was buffered of bytes from another capture point: they came at the connection's own."""
-    half, segments, control = flows.half, flows.segments, flows.control
+    direction, segments, control = flows.direction, flows.segments, flows.control
     before = -1
-    this = half[row, Half.HEAD]
+    this = direction[row, Direction.HEAD]
     while this >= 0 and segments[this, Segment.POS] < end:
         after = segments[this, Segment.NEXT]
         start = segments[this, Segment.POS]
@@ -131,24 +131,24 @@ def displace(flows: Flows, row: int, pos: int, end: int) -> None:
             before = this
         elif start < pos:
             segments[this, Segment.LENGTH] = pos - start
-            half[row, Half.WAITING] -= stop - pos
+            direction[row, Direction.WAITING] -= stop - pos
             control[Control.WAITING] -= stop - pos
             before = this
         elif stop > end:
             segments[this, Segment.POS] = end
             segments[this, Segment.OFFSET] += end - start
             segments[this, Segment.LENGTH] = stop - end
-            half[row, Half.WAITING] -= end - start
+            direction[row, Direction.WAITING] -= end - start
             control[Control.WAITING] -= end - start
             before = this
         else:
             if before < 0:
-                half[row, Half.HEAD] = after
+                direction[row, Direction.HEAD] = after
             else:
                 segments[before, Segment.NEXT] = after
             if after < 0:
-                half[row, Half.TAIL] = before
-            half[row, Half.WAITING] -= length
+                direction[row, Direction.TAIL] = before
+            direction[row, Direction.WAITING] -= length
             control[Control.WAITING] -= length
             drop(flows, row, this)
         this = after

@@ -7,14 +7,14 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.buffered import displace, store
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.order import ANYWHERE, flush, release
-from amqpscope.dissector.tcp.state import MISMATCH, Flows, Half, Results
+from amqpscope.dissector.tcp.state import MISMATCH, Direction, Flows, Results
 
 
 @kernel
-def crowded(half: Array, row: int) -> bool:
+def crowded(direction: Array, row: int) -> bool:
     """Whether no more may be buffered of a direction."""
-    many: bool = half[row, Half.COUNT] >= limits.WAITING_PARTS_PER_STREAM
-    return many or half[row, Half.WAITING] > limits.WAITING_OCTETS_PER_STREAM
+    many: bool = direction[row, Direction.COUNT] >= limits.WAITING_PARTS_PER_STREAM
+    return many or direction[row, Direction.WAITING] > limits.WAITING_OCTETS_PER_STREAM
 
 
 @kernel
@@ -24,19 +24,20 @@ def keep_waiting(
 ) -> None:  # fmt: skip
     """Buffer what is new of a segment whose bytes, from `pos` on, wait for others, or for those that it acknowledges.
 
-    Bytes that were there before count in column `again` of `half`.
+    Bytes that were there before count in column `again` of `direction`.
     """
     row = 2 * slot + side
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
     length, caplen, offset = batch.length[i], batch.caplen[i], batch.offset[i]
-    if crowded(flows.half, row):
+    if crowded(flows.direction, row):
         displace(flows, row, -1, ANYWHERE)
-        before = flows.half[2 * slot + 1 - side, Half.ACKED]  # this direction may wait for nothing but the other
+        # This direction may wait for nothing but the other.
+        before = flows.direction[2 * slot + 1 - side, Direction.ACKED]
         through_0, through_1 = (0, before) if side == 0 else (before, 0)
         release(flows, out, slot, at, through_0, through_1)
-        if crowded(flows.half, row):
+        if crowded(flows.direction, row):
             flush(flows, out, slot, side, at)
-    skip = min(max(flows.half[row, Half.POS] - pos, 0), length)
+    skip = min(max(flows.direction[row, Direction.POS] - pos, 0), length)
     different = 0
     if caplen > skip:
         different = store(data, flows, row, again, pos + skip, caplen - skip, offset + skip, at, needs, 0)

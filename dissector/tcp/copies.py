@@ -4,7 +4,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.state import REPEATS, At, Flows, Half, Repeat
+from amqpscope.dissector.tcp.state import REPEATS, At, Direction, Flows, Repeat
 
 COPY_NS = 100_000_000
 """The same packet so soon after another is a copy by the capture, and so is another SYN: retransmissions of SYNs wait
@@ -31,7 +31,7 @@ def is_copy(batch: SegmentBatch, i: int, recent: Array) -> int:
 @kernel
 def repeat(flows: Flows, row: int, length: int, at: At) -> None:
     """Keep the place of something that was sent again."""
-    count = flows.half[row, Half.REPEATS]
+    count = flows.direction[row, Direction.REPEATS]
     if count < REPEATS:
         packet, ts, capture = at
         place = REPEATS * row + count
@@ -39,4 +39,4 @@ def repeat(flows: Flows, row: int, length: int, at: At) -> None:
         flows.repeats[place, Repeat.PACKET] = packet
         flows.repeats[place, Repeat.CAPTURE] = capture
         flows.repeats[place, Repeat.LENGTH] = length
-        flows.half[row, Half.REPEATS] = count + 1
+        flows.direction[row, Direction.REPEATS] = count + 1

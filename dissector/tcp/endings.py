@@ -14,9 +14,9 @@ from amqpscope.dissector.tcp.state import (
     Conn,
     Control,
     Count,
+    Direction,
     Facts,
     Flows,
-    Half,
     List,
     Results,
     Segment,
@@ -33,7 +33,7 @@ SEGMENT_COST = 1024
 def emit_buffered(flows: Flows, out: Results, slot: int, side: int) -> None:
     """Emit all that is buffered of a direction, over gaps."""
     segments = flows.segments
-    tail = flows.half[2 * slot + side, Half.TAIL]
+    tail = flows.direction[2 * slot + side, Direction.TAIL]
     if tail >= 0:
         at = segments[tail, Segment.PACKET], segments[tail, Segment.TS], segments[tail, Segment.CAPTURE]
         flush(flows, out, slot, side, at)
@@ -43,11 +43,11 @@ def emit_buffered(flows: Flows, out: Results, slot: int, side: int) -> None:
 @kernel
 def end(flows: Flows, out: Results, slot: int) -> int:
     """End a connection: emit all that is still buffered, over gaps. 0 when there is no room yet for what comes out."""
-    conn, half, control, counts = flows.conn, flows.half, flows.control, out.counts
+    conn, direction, control, counts = flows.conn, flows.direction, flows.control, out.counts
     if 2 * control[Control.KNOWN] >= len(flows.younger):
         control[Control.WANT] = IDENTITIES
         return 0
-    count = half[2 * slot, Half.COUNT] + half[2 * slot + 1, Half.COUNT]
+    count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
     if (
         counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
@@ -59,7 +59,7 @@ def end(flows: Flows, out: Results, slot: int) -> int:
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
     for side in range(2):
         emit_buffered(flows, out, slot, side)
-        if half[2 * slot + side, Half.STALL]:
+        if direction[2 * slot + side, Direction.STALL]:
             change(flows, out, slot, side, 0, (0, conn[slot, Conn.LAST_TS], 0))
     flows.table[find(flows, ends_of(flows.facts, slot))] = -1
     control[Control.TOMBSTONES] += 1
@@ -77,15 +77,15 @@ def relieve(flows: Flows, out: Results) -> None:
 
     There must be no chunks yet, and room for two of each buffered segment.
     """
-    half = flows.half
+    direction = flows.direction
     total = count = 0
-    for row in range(half.shape[0]):
-        if half[row, Half.COUNT] > 0:
-            total += half[row, Half.WAITING] + SEGMENT_COST * half[row, Half.COUNT]
+    for row in range(direction.shape[0]):
+        if direction[row, Direction.COUNT] > 0:
+            total += direction[row, Direction.WAITING] + SEGMENT_COST * direction[row, Direction.COUNT]
             count += 1
-    for row in range(half.shape[0]):
-        if half[row, Half.COUNT] > 0:
-            weight = half[row, Half.WAITING] + SEGMENT_COST * half[row, Half.COUNT]
+    for row in range(direction.shape[0]):
+        if direction[row, Direction.COUNT] > 0:
+            weight = direction[row, Direction.WAITING] + SEGMENT_COST * direction[row, Direction.COUNT]
             if 2 * weight * count >= total:
                 emit_buffered(flows, out, row >> 1, row & 1)
 

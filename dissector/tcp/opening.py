@@ -4,34 +4,36 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
 from amqpscope.dissector.tcp.copies import COPY_NS, repeat
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.state import Conn, Facts, Flows, Half
+from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows
 
 
 @kernel
 def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int, copy: int, ts: int) -> None:
     """Take a SYN or a SYN-ACK, which came at `ts`."""
-    facts, half = flows.facts, flows.half
+    facts, direction = flows.facts, flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
     at = batch.packet[i], ts, batch.capture[i]
-    if half[row, Half.SYNS] == 0 or ts - half[row, Half.SYN_LAST_TS] > COPY_NS:
-        half[row, Half.SYNS] += 1
-        if half[row, Half.SYNS] > 1:
+    if direction[row, Direction.SYNS] == 0 or ts - direction[row, Direction.SYN_LAST_TS] > COPY_NS:
+        direction[row, Direction.SYNS] += 1
+        if direction[row, Direction.SYNS] > 1:
             repeat(flows, row, 0, at)
-    half[row, Half.SYN_LAST_TS] = ts
-    if half[row, Half.SYN_PACKET] == 0:
-        half[row, Half.SYN_TS] = ts
-        half[row, Half.SYN_PACKET] = batch.packet[i]
-        half[row, Half.SYN_CAPTURE] = batch.capture[i]
-    silent = half[row, Half.POS] + half[other, Half.POS] + half[row, Half.COUNT] + half[other, Half.COUNT] == 0
-    if silent or facts[slot, Facts.SYN] != 0:  # else its bytes were already taken for those of one begun before
+    direction[row, Direction.SYN_LAST_TS] = ts
+    if direction[row, Direction.SYN_PACKET] == 0:
+        direction[row, Direction.SYN_TS] = ts
+        direction[row, Direction.SYN_PACKET] = batch.packet[i]
+        direction[row, Direction.SYN_CAPTURE] = batch.capture[i]
+    taken = direction[row, Direction.POS] + direction[other, Direction.POS]
+    buffered = direction[row, Direction.COUNT] + direction[other, Direction.COUNT]
+    # Else its bytes were already taken for those of a connection begun before.
+    if taken + buffered == 0 or facts[slot, Facts.SYN] != 0:
         open_by(batch, i, flows, slot, side, copy, ts)
     if facts[slot, Facts.ID] == 0:
         identify(flows, slot, flows.conn[slot, Conn.ISN], 0)
-    if half[row, Half.STARTED] == 0:
-        half[row, Half.STARTED] = 1
-        half[row, Half.NEXT] = (batch.seq[i] + 1) & 0xFFFFFFFF
-        half[row, Half.WSCALE] = batch.wscale[i] if batch.wscale[i] >= 0 else -2
+    if direction[row, Direction.STARTED] == 0:
+        direction[row, Direction.STARTED] = 1
+        direction[row, Direction.NEXT] = (batch.seq[i] + 1) & 0xFFFFFFFF
+        direction[row, Direction.WSCALE] = batch.wscale[i] if batch.wscale[i] >= 0 else -2
 
 
 @kernel

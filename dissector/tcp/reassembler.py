@@ -29,10 +29,10 @@ from amqpscope.dissector.tcp.state import (
     Conn,
     Control,
     Count,
+    Direction,
     Facts,
     Fault,
     Flows,
-    Half,
     List,
     Repeat,
     Results,
@@ -56,7 +56,7 @@ class Reassembler:
         self.flows = Flows(
             facts=Facts.make(slots),
             conn=Conn.make(slots),
-            half=Half.make(2 * slots),
+            direction=Direction.make(2 * slots),
             repeats=Repeat.make(REPEATS * 2 * slots),
             free=free_rows(slots),
             table=np.zeros(256, np.int64),
@@ -154,7 +154,7 @@ class Reassembler:
         self.flows = flows._replace(
             facts=Facts.grown(flows.facts, capacity),
             conn=Conn.grown(flows.conn, capacity),
-            half=Half.grown(flows.half, 2 * capacity),
+            direction=Direction.grown(flows.direction, 2 * capacity),
             repeats=Repeat.grown(flows.repeats, REPEATS * 2 * capacity),
             free=free_rows(capacity, flows.free),
         )
@@ -202,7 +202,7 @@ class Reassembler:
         halves = np.repeat(2 * slots, 2) + np.tile((0, 1), len(slots))
         Facts.clear(flows.facts, slots)
         Conn.clear(flows.conn, slots)
-        Half.clear(flows.half, halves)
+        Direction.clear(flows.direction, halves)
         give_rows(flows.free, slots)
 
     @property

@@ -24,9 +24,9 @@ from amqpscope.dissector.tcp.state import (
     Conn,
     Control,
     Count,
+    Direction,
     Facts,
     Flows,
-    Half,
     Results,
 )
 from amqpscope.dissector.tcp.vantage import is_elsewhere, take_elsewhere
@@ -49,7 +49,7 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
         slot = slot_of(batch, i, side, most, flows, out)
         if slot < 0:
             return i
-        needs = acknowledged(flows.half, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
+        needs = acknowledged(flows.direction, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
         if is_elsewhere(batch, i, flows, slot, side):
             take_elsewhere(batch, i, data, flows, out, slot, side, needs)
         else:
@@ -99,16 +99,17 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
 @kernel
 def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -> int:
     """What is to be made room of before a segment of this connection (-1: a new one) is taken; -1: nothing."""
-    half, control, counts = flows.half, flows.control, out.counts
+    direction, control, counts = flows.direction, flows.control, out.counts
     if 2 * control[Control.KNOWN] >= len(flows.younger):
         return IDENTITIES
     count = 0
     is_late = False
     if slot >= 0:
-        count = half[2 * slot, Half.COUNT] + half[2 * slot + 1, Half.COUNT]
+        count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
         # What the reader of earlier chunks is to know of the connection must not depend on a later SYN.
         seen = flows.facts[slot, Facts.SYN]
-        if batch.flags[i] & SYN and seen != 0 and half[2 * slot, Half.POS] + half[2 * slot + 1, Half.POS] > 0:
+        emitted = direction[2 * slot, Direction.POS] + direction[2 * slot + 1, Direction.POS]
+        if batch.flags[i] & SYN and seen != 0 and emitted > 0:
             is_late = seen & (2 if batch.flags[i] & ACK else 1) == 0
     if (
         (is_late and counts[Count.CHUNKS] > 0)

@@ -1,9 +1,9 @@
 """What TCP remembers of connections, and what it emits: the matrices, and the two groups in which kernels take them.
 
 A connection has a slot, which is its row in `facts` and `conn`; its two directions have the rows `2 * slot + side` in
-`half`, where side 0 is the endpoint with the lower (address, port). Bytes that came too early are buffered segments, in
-a list for each direction. What leaves this stage are stream chunks: bytes of one direction in stream order, each
-once, the first copy seen; a gap is a chunk without bytes.
+`direction`, where side 0 is the endpoint with the lower (address, port). Bytes that came too early are buffered
+segments, in a list for each direction. What leaves this stage are stream chunks: bytes of one direction in stream
+order, each once, the first copy seen; a gap is a chunk without bytes.
 
 Addresses are 128 bits in two signed halves; times are ns since the epoch.
 """
@@ -79,7 +79,7 @@ class Conn(Matrix):
     POINT = column("the same; another when nothing was seen there any more")
 
 
-class Half(Matrix):
+class Direction(Matrix):
     """The directions of connections."""
 
     STARTED = column("1: the next sequence number is known")
@@ -135,7 +135,7 @@ class Repeat(Matrix):
 class Segment(Matrix):
     """Buffered segments."""
 
-    NEXT = column("the next one in stream order; -1: none", empty=-1)
+    NEXT = column("the next one in stream order; -1: none")
     POS = column("position in the stream")
     LENGTH = column("bytes")
     OFFSET = column("where they lie in the buffer; -1: a gap")
@@ -227,7 +227,7 @@ class Flows(NamedTuple):
     Attributes:
         facts: (slots, Facts).
         conn: (slots, Conn).
-        half: (2 * slots, Half).
+        direction: (2 * slots, Direction).
         repeats: (REPEATS * 2 * slots, Repeat).
         free: slots, as in `Pool`.
         table: places of connections by their endpoints: slot + 1; 0: free, -1: free again.
@@ -243,7 +243,7 @@ class Flows(NamedTuple):
 
     facts: Array
     conn: Array
-    half: Array
+    direction: Array
     repeats: Array
     free: Array
     table: Array

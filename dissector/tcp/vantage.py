@@ -10,20 +10,19 @@ from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
-from amqpscope.dissector.tcp.state import Conn, Control, Facts, Flows, Half, Results
+from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Results
 
 
 @kernel
 def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> bool:
     """Whether a segment was seen elsewhere. Where new bytes come long after the last at its own point, that changes."""
-    half, conn = flows.half, flows.conn
+    direction, conn = flows.direction, flows.conn
     row = 2 * slot + side
     point = flows.points[batch.capture[i]]
     if point == conn[slot, Conn.POINT]:
         return False
-    new = batch.length[i] > 0 and (
-        half[row, Half.STARTED] == 0 or difference(first_byte(batch, i), half[row, Half.NEXT]) + batch.length[i] > 0
-    )
+    end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
+    new = batch.length[i] > 0 and (direction[row, Direction.STARTED] == 0 or end > 0)
     if new and conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]:
         conn[slot, Conn.POINT] = point
         return False
@@ -43,7 +42,7 @@ def take_elsewhere(
         isn = batch.seq[i] if batch.flags[i] & ACK == 0 else (batch.ack[i] - 1) & 0xFFFFFFFF
         if flows.facts[slot, Facts.SYN] == 0 or flows.conn[slot, Conn.ISN] != isn:
             return  # another connection's
-        if flows.half[2 * slot + side, Half.SYNS] == 0:
+        if flows.direction[2 * slot + side, Direction.SYNS] == 0:
             synchronize(batch, i, flows, slot, side, 1, now)
     if batch.length[i] > 0 and batch.flags[i] & RST == 0:
         fill(batch, i, data, flows, slot, side, needs)
@@ -53,27 +52,27 @@ def take_elsewhere(
 @kernel
 def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side: int, needs: int) -> None:
     """Buffer a segment's bytes for the case that the connection's own point missed them."""
-    half, control = flows.half, flows.control
+    direction, control = flows.direction, flows.control
     row = 2 * slot + side
     now = flows.conn[slot, Conn.LAST_TS]
     start = first_byte(batch, i)
     caplen = min(batch.caplen[i], batch.length[i])
-    if half[row, Half.STARTED] == 0:
-        half[row, Half.STARTED] = 1
-        half[row, Half.NEXT] = start
-    here = half[row, Half.POS]
-    pos = here + difference(start, half[row, Half.NEXT])
+    if direction[row, Direction.STARTED] == 0:
+        direction[row, Direction.STARTED] = 1
+        direction[row, Direction.NEXT] = start
+    here = direction[row, Direction.POS]
+    pos = here + difference(start, direction[row, Direction.NEXT])
     skip = min(max(here - pos, 0), caplen)
-    half[row, Half.TWICE] += skip
+    direction[row, Direction.TWICE] += skip
     if (
         skip == caplen
-        or pos > max(half[row, Half.TOP], half[row, Half.ACKED]) + limits.WAITING_OCTETS_PER_STREAM
-        or flows.free_segments[0] < half[row, Half.COUNT] + 4
+        or pos > max(direction[row, Direction.TOP], direction[row, Direction.ACKED]) + limits.WAITING_OCTETS_PER_STREAM
+        or flows.free_segments[0] < direction[row, Direction.COUNT] + 4
         or control[Control.WAITING] > limits.WAITING_OCTETS
-        or crowded(half, row)
+        or crowded(direction, row)
     ):
         return
     if flows.facts[slot, Facts.ID] == 0:
         identify(flows, slot, start, now)
     at = batch.packet[i], now, batch.capture[i]
-    store(data, flows, row, Half.TWICE, pos + skip, caplen - skip, batch.offset[i] + skip, at, needs, 1)
+    store(data, flows, row, Direction.TWICE, pos + skip, caplen - skip, batch.offset[i] + skip, at, needs, 1)
