@@ -25,9 +25,8 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
         direction[row, Direction.SYN_CAPTURE] = batch.capture[i]
     taken = direction[row, Direction.POS] + direction[other, Direction.POS]
     buffered = direction[row, Direction.COUNT] + direction[other, Direction.COUNT]
-    if (
-        taken + buffered == 0 or facts[slot, Facts.SYN] != 0
-    ):  # else its bytes were already taken for those of one begun before
+    # Else its bytes were already taken for those of a connection begun before.
+    if taken + buffered == 0 or facts[slot, Facts.SYN] != 0:
         open_by(batch, i, flows, slot, side, copy, ts)
     if facts[slot, Facts.ID] == 0:
         identify(flows, slot, flows.conn[slot, Conn.ISN], 0)
