@@ -23,7 +23,7 @@ from amqpscope.pipelines import kernels
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, in_range, snapped, spans, timed, with_missing, with_windows
-from amqpscope.pipelines.sorting import BATCH, PART, Gathered, decoded, encoded, joined, sorted_by
+from amqpscope.pipelines.sorting import BATCH, PART, Gathered, encoded, joined, sorted_by
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -38,7 +38,8 @@ from amqpscope.pipelines.statistics import (
 )  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
-from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.digests import content
+from amqpscope.pipelines.walks.events import Events, decoded
 from amqpscope.pipelines.walks.failures import Failures
 from amqpscope.pipelines.walks.latency import Latencies
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
@@ -151,6 +152,7 @@ class Engine:
                 lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
                 for name in lacking:
                     rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
+                rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
                 messages = encoded(keys.keyed(rows, self.compiled))
         return Prepared(table, self.gathered.prepare(source, rows), messages)
 

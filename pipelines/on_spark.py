@@ -33,7 +33,7 @@ from amqpscope.pipelines import here, kernels, session
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.preparing import snapped, spans, timed, with_windows
 from amqpscope.pipelines.reader import read_table
-from amqpscope.pipelines.sorting import Layout, completed, decoded, layouts
+from amqpscope.pipelines.sorting import Layout, completed, layouts
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -47,7 +47,7 @@ from amqpscope.pipelines.statistics import (
 )  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
-from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.events import Events, decoded
 from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
 from amqpscope.pipelines.walks.walk import Rows, schema
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.merging import merged, wanted, with_gaps
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.events import Events, needed, prepared
+from amqpscope.pipelines.walks.events import Events, decoded, needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
 
 BATCH = 1 << 17
@@ -89,14 +90,6 @@ def encoded(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def decoded(rows: pa.Table) -> pa.Table:
-    """Return rows with texts as they are."""
-    for i, field in enumerate(rows.schema):
-        if pa.types.is_dictionary(field.type):
-            rows = rows.set_column(i, field.name, rows.column(i).cast(field.type.value_type))
-    return rows
-
-
 class Gathered:
     """Rows of all sources, as they come; then their events in order.
 
@@ -108,6 +101,7 @@ class Gathered:
     def __init__(self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False) -> None:
         self.compiled = compiled
         self.layouts = layouts(needs)
+        self._wanted = wanted(needs)
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._added = 0
@@ -174,12 +168,16 @@ class Gathered:
     def sorted(self) -> Sorted:
         """Return all rows as sorted events. Nothing is left here."""
         tables = {}
+        lossy = with_gaps(self._parts[ev.ANOMALIES])
         for source in self.layouts:
             parts, further = self._parts[source], self._further[source]
             self._parts[source], self._further[source] = [], []
             if parts:
                 if further:
                     parts = _placed(parts, further)
+                if source == ev.FRAMES:
+                    for number, part in enumerate(parts):
+                        parts[number] = merged(part, self._wanted, lossy, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         return Sorted(tables, self.compiled)
@@ -194,7 +192,9 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     there = set(rows.column_names)
     fields = schema(ev.SOURCES[source])
     made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]
-    extra = [name for name in ("is_partial", "windows", "numbered_by") if name in there and name not in columns]
+    extra = [
+        name for name in ("is_partial", "windows", "numbered_by", "content") if name in there and name not in columns
+    ]
     return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
 
 
@@ -346,7 +346,7 @@ class Sorted:
         rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
         if _ORDER[number]:
             rows = rows.append_column(_ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
-        return decoded(rows)
+        return rows
 
 
 _ORDER = {ev.CONNECTIONS: "", ev.ANOMALIES: "frame_no", ev.FRAMES: "frame_no", ev.STREAM_FRAMES: "frame_no",
