@@ -102,6 +102,8 @@ class Gathered:
         self.compiled = compiled
         self.layouts = layouts(needs)
         self._wanted = wanted(needs)
+        self._lossy: pa.Array | None = None
+        """Connections where frames may be missing, once that is known."""
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._added = 0
@@ -121,13 +123,23 @@ class Gathered:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
         leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
-        if layout.words is None:
-            return leading, None
-        there = pc.is_in(rows["what"], value_set=layout.words)
-        further = encoded(rows.select(list(layout.further)).filter(there))
-        number = np.cumsum(there.to_numpy()) - 1
-        place = pa.array(number, pa.int32(), mask=~there.to_numpy())
-        return leading.append_column(_PLACE, place), further
+        further = None
+        if layout.words is not None:
+            there = pc.is_in(rows["what"], value_set=layout.words)
+            further = encoded(rows.select(list(layout.further)).filter(there))
+            number = np.cumsum(there.to_numpy()) - 1
+            place = pa.array(number, pa.int32(), mask=~there.to_numpy())
+            leading = leading.append_column(_PLACE, place)
+        return self._merged(source, leading), further
+
+    def know_gaps(self) -> None:
+        """All anomalies are here: from now on frames are merged as they come, not at the end."""
+        self._lossy = with_gaps(self._parts[ev.ANOMALIES])
+
+    def _merged(self, source: int, rows: pa.Table) -> pa.Table:
+        if source != ev.FRAMES or self._lossy is None:
+            return rows
+        return merged(rows, self._wanted, self._lossy, self.compiled)
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
         """Keep what was prepared of rows."""
@@ -168,16 +180,16 @@ class Gathered:
     def sorted(self) -> Sorted:
         """Return all rows as sorted events. Nothing is left here."""
         tables = {}
-        lossy = with_gaps(self._parts[ev.ANOMALIES])
+        is_merged = self._lossy is not None
+        self.know_gaps()
         for source in self.layouts:
             parts, further = self._parts[source], self._further[source]
             self._parts[source], self._further[source] = [], []
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                if source == ev.FRAMES:
-                    for number, part in enumerate(parts):
-                        parts[number] = merged(part, self._wanted, lossy, self.compiled)
+                for number, part in enumerate(parts if not is_merged else ()):
+                    parts[number] = self._merged(source, part)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         return Sorted(tables, self.compiled)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.here import READ, Engine
+from amqpscope.pipelines.engine import Engine
+from amqpscope.pipelines.here import FIRST, THEN
 from amqpscope.pipelines.merging import merged, wanted
 from amqpscope.pipelines.sorting import Gathered
 from amqpscope.pipelines.statistics import needs_of
@@ -110,7 +111,7 @@ def test_it_stays_where_frames_may_be_missing():
 def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[str, Counter[str]]:
     engine = Engine()
     engine.gathered = Gathered([*needs_of(engine.chains), *needs])
-    for name in READ:
+    for name in FIRST + THEN:
         engine.add(engine.prepare(name, tables[name].select(engine.columns(name))))
     found: dict[str, Counter[str]] = {}
     engine.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), {})
