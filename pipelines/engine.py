@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.pipelines.buckets import Pile
+from amqpscope.pipelines.gathering import PART, ROOM, Gathered
 from amqpscope.pipelines.preparing import in_range, spans, timed, with_missing, with_windows
-from amqpscope.pipelines.sorting import BATCH, PART, Gathered, encoded, joined, sorted_by
+from amqpscope.pipelines.sorting import BATCH, encoded, joined, sorted_by
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -62,7 +64,8 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
             if source == ev.CONNECTIONS and "tcp_windows" in tables:
                 rows = with_windows(rows, tables["tcp_windows"])
             gathered.add(source, gathered.prepare(source, rows))
-    yield from gathered.sorted().batches(size)
+    for events in gathered.sorted():
+        yield from events.batches(size)
 
 
 def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
@@ -105,7 +108,8 @@ class Engine:
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
         self.partial |= {each.of: [] for each in self.resolved.values()}
         self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
-        self._keyed: list[pa.Table] = []
+        self._young: list[pa.Table] = []
+        self._keyed = Pile("key", ROOM >> 2)
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
 
     def columns(self, table: str) -> tuple[str, ...]:
@@ -153,10 +157,9 @@ class Engine:
             return
         self.gathered.add(ev.SOURCES.index(prepared.table), prepared.rows)
         if prepared.keyed is not None:
-            self._keyed.append(prepared.keyed)
-            if sum(map(len, self._keyed)) >= PART:
-                self.partial[KEYED].append(joined(self._keyed))
-                self._keyed = []
+            self._young.append(prepared.keyed)
+            if sum(map(len, self._young)) >= PART:
+                self._keep_young()
 
     def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = quiet) -> None:
         """Walk over all rows.
@@ -168,13 +171,11 @@ class Engine:
         """
         self._emit = emit
         self._connections(note)
-        if KEYED in self.rows:
-            self.partial[KEYED] += self._keyed
-        events = self.gathered.sorted()
-        total, done = len(events), 0
+        self._keep_young()
+        total, done = self.gathered.rows, 0
         with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
             under_way: list[Future[list[Rows]]] = []
-            for batch in events.batches():
+            for batch in itertools.chain.from_iterable(events.batches() for events in self.gathered.sorted()):
                 len(batch.matrix)  # made once, for all
                 found = [future.result() for future in under_way]
                 under_way = [pool.submit(_fed, each, batch) for each in self.chains]
@@ -184,8 +185,12 @@ class Engine:
             self._rows(itertools.chain.from_iterable(future.result() for future in under_way))
             for each in self.chains:
                 self._rows(each.finish())
-        del events
         self.conclude(emit, self._undecided)
+
+    def _keep_young(self) -> None:
+        if self._young:
+            self._keyed.add(joined(self._young))
+            self._young = []
 
     def conclude(self, emit: Emit, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
         """Walk over keys, decide what waits for that, and sum up; after walks over connections, wherever they were.
@@ -197,7 +202,8 @@ class Engine:
         self._emit = emit
         for each in self.over_keys:
             walk = each.walk(self.compiled, self.window_ns)
-            for rows in sorted_by(each.order, self.partial.pop(each.of), self.compiled):
+            groups = itertools.chain([self.partial.pop(each.of)], self._keyed.groups() if each.of == KEYED else ())
+            for rows in itertools.chain.from_iterable(sorted_by(each.order, parts, self.compiled) for parts in groups):
                 self._rows(walk.feed(rows))
             self._rows(walk.finish())
         for name, resolved in self.resolved.items():

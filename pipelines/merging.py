@@ -11,7 +11,7 @@ packet; the time at which that one begins is then the time at which the first of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +51,7 @@ def wanted(needs: Sequence[Mapping[int, Needs]]) -> Any:
     return made
 
 
-def with_gaps(anomalies: list[pa.Table]) -> pa.Array:
+def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
     """Return the connections where frames may be missing, as far as anomalies tell.
 
     Args:

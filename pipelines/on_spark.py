@@ -32,9 +32,9 @@ from amqpscope.errors import Error
 from amqpscope.pipelines import here, kernels, session
 from amqpscope.pipelines.engine import SPOKEN, Advance, Engine, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.gathering import Layout, completed, layouts
 from amqpscope.pipelines.preparing import snapped, spans, timed, with_windows
 from amqpscope.pipelines.reader import read_table
-from amqpscope.pipelines.sorting import Layout, completed, layouts
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines.engine import Engine
+from amqpscope.pipelines.gathering import Gathered
 from amqpscope.pipelines.here import FIRST, THEN
 from amqpscope.pipelines.merging import merged, wanted
-from amqpscope.pipelines.sorting import Gathered
 from amqpscope.pipelines.statistics import needs_of
 from amqpscope.pipelines.walks.events import FRAMES, prepared
 from amqpscope.pipelines.walks.walk import Needs
