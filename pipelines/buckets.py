@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.errors import Error
 from amqpscope.pipelines.walks.events import decoded
 
 COUNT = 16
@@ -34,6 +35,9 @@ class Buckets:
             name: of the table.
             rows: to be added, in this order; texts may be dictionaries, and come back as they are.
             key: int64, of each row.
+
+        Raises:
+            Error: there is no room, or it cannot be written for another reason.
         """
         bucket = key % COUNT
         order = np.argsort(bucket, kind="stable")
@@ -42,7 +46,11 @@ class Buckets:
         for number in range(COUNT):
             first, end = ends[number : number + 2].tolist()
             if first < end:
-                self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
+                try:
+                    self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
+                except OSError as error:
+                    why = " ".join(str(error).split())
+                    raise Error(f"{self._folder.name}: cannot write: {why}; TMPDIR names another folder") from error
 
     def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
         if (name, number) not in self._writers:

@@ -8,7 +8,7 @@ first frame, for a client may settle it before its last frame was captured; ever
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,6 +202,10 @@ class Events:
                 result[at] = words(source, self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))).to_numpy()
         return result
 
+    def among(self, words: Sequence[int]) -> Any:
+        """Which events (bool) have one of these numbers (EV.WHAT)."""
+        return _flags(tuple(words))[self.what]
+
     @cached_property
     def matrix(self) -> Any:
         """int64 of len(self) rows, columns as EV; shared by all walks, so nobody writes to it."""
@@ -217,6 +221,13 @@ class Events:
         if source not in self.tables:
             return pa.table({name: pa.nulls(0) for name in columns})
         return decoded(self.tables[source].select(list(columns)).take(pa.array(self.row[positions])))
+
+
+@cache
+def _flags(words: tuple[int, ...]) -> Any:
+    made = np.zeros(WORDS, np.bool_)
+    made[list(words)] = True
+    return made
 
 
 _COLUMNS: dict[int, str | dict[int, str]] = {

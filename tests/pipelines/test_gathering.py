@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from amqpscope.errors import Error
 from amqpscope.pipelines.buckets import Buckets, Pile
 from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.gathering import Gathered
@@ -30,6 +31,16 @@ def test_a_bucket_has_all_rows_of_its_keys_in_their_order():
     assert sum(map(len, keys)) == len(set().union(*keys)) == 7
     assert all(rows["value"].to_pylist() == sorted(rows["value"].to_pylist()) for rows in found)
     assert all(buckets.read("rows", number) is None for number in range(16))
+
+
+def test_it_is_an_error_where_files_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    buckets = Buckets()
+    for folder in tmp_path.iterdir():
+        folder.rmdir()
+    rows = pa.table({"key": [1]})
+    with pytest.raises(Error, match=f"{tmp_path}.*: cannot write: .*; TMPDIR"):
+        buckets.write("rows", rows, rows["key"].to_numpy())
 
 
 @pytest.mark.parametrize("room", [0, 300, 1 << 20])
