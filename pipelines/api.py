@@ -15,6 +15,7 @@ from amqpscope.dissector.reading import Paths, Reading
 from amqpscope.dissector.tables.output import digest
 from amqpscope.pipelines import here
 from amqpscope.pipelines.command import is_tables
+from amqpscope.pipelines.engine import Emit
 from amqpscope.pipelines.folder import dissected, read_note
 from amqpscope.pipelines.statistics import HOUR_NS
 from amqpscope.pipelines.walks.walk import schema
@@ -107,7 +108,7 @@ def _of_folder(folder: Path, output: str | os.PathLike[str] | None, window_ns: i
     return Path(output)
 
 
-def _collected(make: Callable[[here.Emit], None]) -> dict[str, pa.Table]:
+def _collected(make: Callable[[Emit], None]) -> dict[str, pa.Table]:
     """Return all tables that are emitted."""
     found = {name: [schema(name).empty_table()] for name in here.tables()}
     make(lambda name, rows: found[name].append(rows))

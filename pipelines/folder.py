@@ -120,7 +120,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     fields = pq.read_schema(path)
     there = [name for name in columns if name in fields.names]
     texts = [name for name in there if pa.types.is_string(fields.field(name).type)]
-    with pq.ParquetFile(path, read_dictionary=texts) as file:
+    with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
         groups = range(file.num_row_groups)
         for first in groups[::GROUPS]:
             yield file.read_row_groups(list(groups[first : first + GROUPS]), there, use_threads=False)

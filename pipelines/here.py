@@ -1,16 +1,14 @@
-"""The engine of this process: rows in memory, sorted and fed to walks. No Spark, no Java."""
+"""All statistics in this process: of a folder of tables, or straight from captures. No Spark, no Java."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,269 +18,16 @@ from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
 from amqpscope.dissector.tables.rows import Row
 from amqpscope.pipelines import kernels
+from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.folder import weight as measured
-from amqpscope.pipelines.preparing import PACKET, in_range, snapped, spans, timed, with_missing, with_windows
-from amqpscope.pipelines.sorting import BATCH, PART, Gathered, decoded, encoded, joined, sorted_by
-from amqpscope.pipelines.statistics import (
-    HOUR_NS,
-    KEYED,
-    METRICS,
-    OVER_KEYS,
-    RESOLVED,
-    TABLES,
-    Chain,
-    chains,
-    needs_of,
-    rows_for,
-)  # fmt: skip
-from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
-from amqpscope.pipelines.walks.events import Events
-from amqpscope.pipelines.walks.failures import Failures
-from amqpscope.pipelines.walks.latency import Latencies
-from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
+from amqpscope.pipelines.preparing import PACKET, snapped
+from amqpscope.pipelines.statistics import HOUR_NS, TABLES
+from amqpscope.pipelines.walks.events import decoded
+from amqpscope.pipelines.walks.walk import schema
 
-Emit = Callable[[str, pa.Table], None]
-SPOKEN = {"amqp091_frames": "amqp-0-9-1", "stream_frames": "rabbitmq-stream"}
-"""Tables of frames, and the protocol of each."""
-Advance = Callable[[str, int, int], None]
-"""Called with what is done, how much was, and how much there is."""
-NOTHING = pa.array([], pa.string())
-NOBODY = np.zeros(0, np.bool_)
-THREADS = 2
-"""Threads that prepare rows or walk, besides the one that reads, sorts and hands results on."""
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    """Say nothing."""
-
-
-def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
-    """All rows of these tables as events in their order, with the columns that walks want.
-
-    Args:
-        tables: by name, those of `events.SOURCES` that there are, and `tcp_windows`.
-        walks: which.
-        size: events of a batch.
-    """
-    gathered = Gathered([walk.needs for walk in walks])
-    for source, name in enumerate(ev.SOURCES):
-        if name in tables:
-            rows = tables[name]
-            if source == ev.CONNECTIONS and "tcp_windows" in tables:
-                rows = with_windows(rows, tables["tcp_windows"])
-            gathered.add(source, gathered.prepare(source, rows))
-    yield from gathered.sorted().batches(size)
-
-
-def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
-    """The tables that these walks write over these rows.
-
-    Args:
-        tables: see `batches`.
-        walks: fresh ones.
-        size: events of a batch.
-    """
-    found = Collected()
-    for events in batches(tables, walks, size):
-        for walk in walks:
-            found.add(walk.feed(events))
-    for walk in walks:
-        found.add(walk.finish())
-    return {name: found.table(name) for walk in walks for name in walk.tables}
-
-
-class Engine:
-    """All statistics of rows of `dissect`, which are added in any order, in this process.
-
-    Args:
-        compiled: whether kernels run compiled.
-        window_ns: how long before a delivery its publish may have been.
-        tables: those that are wanted.
-    """
-
-    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
-        self.compiled = compiled
-        self.window_ns = window_ns
-        self.tables = frozenset(tables)
-        self.rows = rows_for(tables)
-        self.chains = chains(compiled, tables)
-        self.gathered = Gathered(needs_of(self.chains), compiled)
-        self.latencies = Latencies()
-        self.failures = Failures()
-        self.over_keys = [each for each in OVER_KEYS if each.of in self.rows]
-        self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
-        self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
-        self.partial |= {each.of: [] for each in self.resolved.values()}
-        self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
-        self._keyed: list[pa.Table] = []
-        self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
-
-    def columns(self, table: str) -> tuple[str, ...]:
-        """Return the columns of a table that are wanted; none for a table that is not."""
-        if table in self._whole:
-            return tuple(schema(table).names)
-        if table not in ev.SOURCES:
-            return ()
-        source = ev.SOURCES.index(table)
-        found = self.gathered.layouts[source].base
-        if source == ev.MESSAGES and KEYED in self.rows:
-            return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size")))
-        return found
-
-    def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
-        """Make of rows what is kept of them. Any thread may do that.
-
-        Args:
-            table: its name.
-            rows: with the `columns` that are there; texts may be dictionaries.
-            cut: names of captures whose packets are cut by a snap length (`preparing.snapped`).
-        """
-        if table in self._whole:
-            return Prepared(table, (rows, None), None)
-        if table not in ev.SOURCES or not len(rows):
-            return None
-        source = ev.SOURCES.index(table)
-        messages = None
-        if source == ev.MESSAGES:
-            rows = timed(rows, cut)
-            if KEYED in self.rows:
-                lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
-                for name in lacking:
-                    rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
-                messages = encoded(keys.keyed(rows, self.compiled))
-        return Prepared(table, self.gathered.prepare(source, rows), messages)
-
-    def add(self, prepared: Prepared | None) -> None:
-        """Keep what was prepared."""
-        if prepared is None:
-            return
-        if prepared.table in self._whole:
-            self._whole[prepared.table].append(prepared.rows[0])
-            return
-        self.gathered.add(ev.SOURCES.index(prepared.table), prepared.rows)
-        if prepared.keyed is not None:
-            self._keyed.append(prepared.keyed)
-            if sum(map(len, self._keyed)) >= PART:
-                self.partial[KEYED].append(joined(self._keyed))
-                self._keyed = []
-
-    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = quiet) -> None:
-        """Walk over all rows.
-
-        Args:
-            emit: called with each table's name and rows, in this thread.
-            note: of the dissection: `complete`, `from_ns`, `to_ns`.
-            advance: called with what is done, and how many events of how many.
-        """
-        self._emit = emit
-        self._connections(note)
-        if KEYED in self.rows:
-            self.partial[KEYED] += self._keyed
-        events = self.gathered.sorted()
-        total, done = len(events), 0
-        with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
-            under_way: list[Future[list[Rows]]] = []
-            for batch in events.batches():
-                len(batch.matrix)  # made once, for all
-                self._take(under_way)
-                under_way = [pool.submit(_fed, chain, batch) for chain in self.chains]
-                done += len(batch)
-                advance("walking", done, total)
-            self._take(under_way)
-            for chain in self.chains:
-                self._rows(chain.finish())
-        del events
-        self.conclude(emit, self._undecided)
-
-    def conclude(self, emit: Emit, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
-        """Walk over keys, decide what waits for that, and sum up; after walks over connections, wherever they were.
-
-        Args:
-            emit: called with each table's name and rows, in this thread.
-            undecided: rows by table, those of RESOLVED.
-        """
-        self._emit = emit
-        for each in self.over_keys:
-            walk = each.walk(self.compiled, self.window_ns)
-            for rows in sorted_by(each.order, self.partial.pop(each.of), self.compiled):
-                self._rows(walk.feed(rows))
-            self._rows(walk.finish())
-        for name, resolved in self.resolved.items():
-            told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
-            facts = resolved.facts(told, self.compiled)
-            for rows in undecided[name]:
-                self._found(name, resolved.resolve(rows, facts))
-        self._found("failures", self.failures.table())
-        self._found("latency_buckets", self.latencies.buckets())
-        self._found("latency_summary", self.latencies.summary())
-
-    def _connections(self, note: Mapping[str, Any]) -> None:
-        connections, windows = (
-            pa.concat_tables([schema(name).empty_table(), *map(decoded, parts)], promote_options="default")
-            for name, parts in self._whole.items()
-        )
-        seen = []
-        if not note.get("complete", True):
-            for name, protocol in SPOKEN.items():
-                seen.append(spans(self.gathered.parts(ev.SOURCES.index(name)), protocol))
-        connections = self.connections(connections, windows, seen, note)
-        self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
-        self._whole = {}
-
-    def connections(
-        self, connections: pa.Table, windows: pa.Table, seen: Iterable[pa.Table], note: Mapping[str, Any]
-    ) -> pa.Table:
-        """Return connections with what walks are told of them besides, and count those that failed.
-
-        Args:
-            connections: the table.
-            windows: the table `tcp_windows`.
-            seen: `spans` of the frames of a dissection that is not complete.
-            note: of the dissection.
-        """
-        for each in seen:
-            connections = with_missing(connections, each)
-        if "failures" in self.rows:
-            self.failures.add(connections)
-        return with_windows(in_range(connections, note), windows)
-
-    def _take(self, futures: list[Future[list[Rows]]]) -> None:
-        for future in futures:
-            self._rows(future.result())
-
-    def _rows(self, found: Iterable[Rows]) -> None:
-        for name, rows in found:
-            if name in self.partial:
-                self.partial[name].append(rows)
-                continue
-            if name not in self.rows:
-                continue
-            if name in METRICS and self.tables & {"latency_buckets", "latency_summary"}:
-                self.latencies.add(METRICS[name], rows)
-            waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
-            if waits.any():
-                self._undecided[name].append(rows.filter(pa.array(waits)))
-                self._found(name, rows.filter(pa.array(~waits)))
-            else:
-                self._found(name, rows)
-
-    def _found(self, name: str, rows: pa.Table) -> None:
-        if name in self.tables:
-            self._emit(name, rows)
-
-
-def _fed(chain: Chain, events: Events) -> list[Rows]:
-    return list(chain.feed(events))
-
-
-class Prepared(NamedTuple):
-    """What is kept of rows of a table; of messages also their keys."""
-
-    table: str
-    rows: tuple[pa.Table, pa.Table | None]
-    keyed: pa.Table | None
+FIRST, THEN = ("connections", "tcp_windows", "anomalies"), ("amqp091_frames", "stream_frames", "messages")
+"""Tables that statistics are made of: those to be read before frames, and the others."""
 
 
 def tables() -> list[str]:
@@ -328,29 +73,28 @@ def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Adv
         promote_options="default",
     )
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
-    cut, found = snapped(captures), read_note(folder)
+    cut, note = snapped(captures), read_note(folder)
+    engine = Engine(compiled, window_ns)
     with ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
-        engine = Engine(compiled, window_ns)
-        under_way: deque[Future[Prepared | None]] = deque()
-        for table in READ:
-            for rows in read_parts(folder, table, engine.columns(table)):
-                under_way.append(pool.submit(engine.prepare, table, rows, cut))
-                if len(under_way) > THREADS:
-                    engine.add(under_way.popleft().result())
-        while under_way:
-            engine.add(under_way.popleft().result())
-        engine.finish(emit, found, advance)
+        for wanted in (FIRST, THEN):
+            under_way: deque[Future[Prepared | None]] = deque()
+            for table in wanted:
+                for rows in read_parts(folder, table, engine.columns(table)):
+                    under_way.append(pool.submit(engine.prepare, table, rows, cut))
+                    if len(under_way) > THREADS:
+                        engine.add(under_way.popleft().result())
+            while under_way:
+                engine.add(under_way.popleft().result())
+            if note["complete"]:
+                engine.gathered.know_gaps()
+    engine.finish(emit, note, advance)
     kernels.end(compiled)
-
-
-READ = ("connections", "tcp_windows", *ev.SOURCES[1:])
-"""Tables that statistics are made of, in the order in which they are read."""
 
 
 def weight(folder: Path) -> int:
     """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
     engine = Engine()
-    return sum(measured(folder, table, engine.columns(table))[1] for table in READ)
+    return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
 
 
 @contextmanager

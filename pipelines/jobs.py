@@ -262,7 +262,7 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
         window_ns: how long before a delivery its publish may have been.
     """
     from amqpscope.pipelines import kernels  # noqa: PLC0415 - nothing of it is needed for Spark
-    from amqpscope.pipelines.here import NOTHING, Engine  # noqa: PLC0415
+    from amqpscope.pipelines.engine import NOTHING, Engine  # noqa: PLC0415
     from amqpscope.pipelines.preparing import snapped  # noqa: PLC0415
 
     engine = Engine(kernels.begin(sum(rows.nbytes for rows in tables.values())), window_ns, (name,))

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from amqpscope.pipelines import kernels
+from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.preparing import snapped, timed, with_windows
-from amqpscope.pipelines.sorting import Layout, layouts
 from amqpscope.pipelines.statistics import (
     KEYED,
     METRICS,

@@ -30,10 +30,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from amqpscope.dissector.tables.output import HIDDEN, Output
 from amqpscope.errors import Error
 from amqpscope.pipelines import here, kernels, session
+from amqpscope.pipelines.engine import SPOKEN, Advance, Engine, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.gathering import Layout, completed, layouts
 from amqpscope.pipelines.preparing import snapped, spans, timed, with_windows
 from amqpscope.pipelines.reader import read_table
-from amqpscope.pipelines.sorting import Layout, completed, decoded, layouts
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -47,7 +48,7 @@ from amqpscope.pipelines.statistics import (
 )  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
-from amqpscope.pipelines.walks.events import Events
+from amqpscope.pipelines.walks.events import Events, decoded
 from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
 from amqpscope.pipelines.walks.walk import Rows, schema
 
@@ -106,7 +107,7 @@ def analyze_folder(
     note: Mapping[str, object],
     master: str,
     window_ns: int = HOUR_NS,
-    advance: here.Advance = here.quiet,
+    advance: Advance = quiet,
     **settings: str,
 ) -> dict[str, int]:
     """Write the statistics of a folder of tables, on Spark.
@@ -157,7 +158,7 @@ def _analyze(
 ) -> dict[str, int]:
     captures = _whole(folder, "captures")
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
-    engine = here.Engine(compiled, window_ns)
+    engine = Engine(compiled, window_ns)
     with here.written(output, note) as made:
         hidden = output / HIDDEN
         hidden.mkdir()
@@ -190,11 +191,11 @@ def _whole(folder: Path, name: str) -> pa.Table:
     return pa.concat_tables([schema(name).empty_table(), *parts], promote_options="default")
 
 
-def _connections(engine: here.Engine, folder: Path) -> pa.Table:
+def _connections(engine: Engine, folder: Path) -> pa.Table:
     """Connections, with what walks are told of them besides."""
     note, seen = read_note(folder), []
     if not note["complete"]:
-        for name, protocol in here.SPOKEN.items():
+        for name, protocol in SPOKEN.items():
             parts = read_parts(folder, name, ["connection_id", "ts_ns"])
             seen.append(spans(parts, protocol))
     rows = engine.connections(_whole(folder, "connections"), _whole(folder, "tcp_windows"), seen, note)
@@ -397,9 +398,7 @@ def _reason(error: Exception) -> str:
 # ---- walks over keys, and the end
 
 
-def _conclude(
-    spark: SparkSession, engine: here.Engine, made: Output, found: dict[str, list[Written]], job: Job
-) -> None:
+def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Written]], job: Job) -> None:
     """Move part files into place, and end what needs rows of all connections."""
     for each in OVER_KEYS:
         files = found.get(each.of, [])

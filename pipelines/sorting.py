@@ -1,13 +1,11 @@
-"""Rows in memory to events in their order: gathered as they come, sorted by connection, given in batches.
+"""Rows in memory to events in their order: sorted by connection, given in batches.
 
-Rows of a table come in parts, in any order, though mostly by time. What walks never look at is dropped at once. Of
-frames, what is not in `events.LEADING` is kept only of the methods for which a walk asks for it: most frames are bodies
-and headers, of which nothing but numbers matters. Texts are kept encoded as dictionaries until their batch is made.
+Rows of a connection mostly come in their order, so they are only brought together. Texts stay encoded as dictionaries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,68 +15,14 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.events import Events, needed, prepared
-from amqpscope.pipelines.walks.walk import Needs, schema
+from amqpscope.pipelines.walks.events import Events, decoded
 
 BATCH = 1 << 17
 """Events of a batch."""
 CHUNK = 1 << 17
 """Events that are sorted at a time, at least."""
-SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
-"""Tables of which many rows have nothing in the columns that walks ask for."""
-PART = 1 << 17
-"""Rows that are worth a part of their own."""
-TRIM = 1 << 20
-"""After so many rows, memory that lies unused goes back: rows are made by one thread and let go by another."""
-
-
-class Layout(NamedTuple):
-    """What is kept of a table.
-
-    Attributes:
-        base: columns to be read.
-        leading: columns kept of all rows.
-        further: columns kept of the rows with one of `words` alone.
-        words: EV.WHAT; None for all rows.
-    """
-
-    base: tuple[str, ...]
-    leading: tuple[str, ...]
-    further: tuple[str, ...]
-    words: pa.Array | None
-
-
-def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
-    """Return what is kept of each table for walks with these needs."""
-    made = {}
-    for source in range(len(ev.SOURCES)):
-        wanted = [each[source] for each in needs if source in each]
-        columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
-        kept = tuple(name for name in ev.LEADING[source] if name not in _SPENT[source])
-        kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
-        further = tuple(name for name in columns if name not in kept)
-        words = None
-        if source in SPARSE and all(each.names is not None for each in wanted if each.columns):
-            names = {name for each in wanted if each.columns for name in each.names or ()}
-            words = pa.array(sorted(ev.what(source, name) for name in names), pa.int16())
-        elif source == ev.CONNECTIONS:
-            kept = (*kept, "is_partial")
-        if words is None:
-            kept, further = kept + further, ()
-        base = tuple(name for name in needed(source, columns) if name not in ("windows", "is_partial", "numbered_by")
-                     or name in ev.LEADING[source])  # fmt: skip
-        made[source] = Layout(base, kept, further, words)
-    return made
-
-
-_SPENT: dict[int, tuple[str, ...]] = {
-    ev.CONNECTIONS: (),
-    ev.ANOMALIES: (),
-    ev.FRAMES: ("frame_type",),
-    ev.STREAM_FRAMES: (),
-    ev.MESSAGES: (),
-}
-"""Leading columns that nothing but `prepared` looks at."""
+PLACE = "__place"
+"""Row of `further`, null for rows that are not in it."""
 
 
 def encoded(rows: pa.Table) -> pa.Table:
@@ -87,126 +31,6 @@ def encoded(rows: pa.Table) -> pa.Table:
         if pa.types.is_string(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).dictionary_encode())
     return rows
-
-
-def decoded(rows: pa.Table) -> pa.Table:
-    """Return rows with texts as they are."""
-    for i, field in enumerate(rows.schema):
-        if pa.types.is_dictionary(field.type):
-            rows = rows.set_column(i, field.name, rows.column(i).cast(field.type.value_type))
-    return rows
-
-
-class Gathered:
-    """Rows of all sources, as they come; then their events in order.
-
-    Args:
-        needs: of the walks (`walk.Walk.needs`).
-        compiled: whether kernels run compiled.
-    """
-
-    def __init__(self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False) -> None:
-        self.compiled = compiled
-        self.layouts = layouts(needs)
-        self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
-        self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
-        self._added = 0
-        self._small = dict.fromkeys(self.layouts, 0)
-        """The last parts with few rows."""
-
-    def prepare(self, source: int, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-        """Return what is kept of rows, and what is kept of some of them. Any thread may do that.
-
-        Args:
-            source: one of `events.SOURCES`.
-            rows: with the columns `layouts[source].base`, as far as they are there; texts may be dictionaries.
-        """
-        layout = self.layouts[source]
-        rows = completed(source, rows, layout.base)
-        if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
-            rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
-        rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
-        leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
-        if layout.words is None:
-            return leading, None
-        there = pc.is_in(rows["what"], value_set=layout.words)
-        further = encoded(rows.select(list(layout.further)).filter(there))
-        number = np.cumsum(there.to_numpy()) - 1
-        place = pa.array(number, pa.int32(), mask=~there.to_numpy())
-        return leading.append_column(_PLACE, place), further
-
-    def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
-        """Keep what was prepared of rows."""
-        leading, further = prepared
-        if not len(leading):
-            return
-        if further is not None:
-            self._further[source].append(further)
-        self._parts[source].append(leading)
-        self._join(source, len(leading))
-        self._added += len(leading)
-        if self._added > TRIM:
-            self._added = 0
-            pa.default_memory_pool().release_unused()
-
-    def _join(self, source: int, rows: int) -> None:
-        """Make one part of the last small ones: columns of the dissector share memory with others that nobody wants."""
-        self._small[source] = 0 if rows >= PART else self._small[source] + 1
-        small = self._small[source]
-        parts, further = self._parts[source][-small:], self._further[source][-small:]
-        if not small or sum(map(len, parts)) < PART:
-            return
-        if further:
-            parts = _placed(parts, further)
-            self._further[source][-small:] = [joined(further)]
-        self._parts[source][-small:] = [joined(parts)]
-        self._small[source] = 0
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return sum(len(part) for parts in self._parts.values() for part in parts)
-
-    def parts(self, source: int) -> list[pa.Table]:
-        """Return what was kept of the rows of a source, in parts."""
-        return self._parts[source]
-
-    def sorted(self) -> Sorted:
-        """Return all rows as sorted events. Nothing is left here."""
-        tables = {}
-        for source in self.layouts:
-            parts, further = self._parts[source], self._further[source]
-            self._parts[source], self._further[source] = [], []
-            if parts:
-                if further:
-                    parts = _placed(parts, further)
-                tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
-                pa.default_memory_pool().release_unused()
-        return Sorted(tables, self.compiled)
-
-
-_PLACE = "__place"
-"""Row of `further`, null for rows that are not in it."""
-
-
-def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return these columns; those that a table lacks are null."""
-    there = set(rows.column_names)
-    fields = schema(ev.SOURCES[source])
-    made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]
-    extra = [name for name in ("is_partial", "windows", "numbered_by") if name in there and name not in columns]
-    return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
-
-
-def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:
-    """Parts whose places count from the first row of all `further`."""
-    made, before = [], 0
-    for part, more in zip(parts, further, strict=True):
-        at = part.column_names.index(_PLACE)
-        place = pc.add(part[_PLACE], pa.scalar(before, pa.int32()))
-        made.append(part.set_column(at, _PLACE, place))
-        before += len(more)
-    return made
 
 
 def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
@@ -338,15 +162,15 @@ class Sorted:
         """Some rows in their order, with all their columns."""
         rows = source.rows.take(pa.array(source.by[first:last]))
         if source.further is not None:
-            more = source.further.take(rows[_PLACE].combine_chunks())
-            rows = rows.drop_columns(_PLACE)
+            more = source.further.take(rows[PLACE].combine_chunks())
+            rows = rows.drop_columns(PLACE)
             for name in more.column_names:
                 rows = rows.append_column(name, more[name])
         keys = source.keys[first:last]
         rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
         if _ORDER[number]:
             rows = rows.append_column(_ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
-        return decoded(rows)
+        return rows
 
 
 _ORDER = {ev.CONNECTIONS: "", ev.ANOMALIES: "frame_no", ev.FRAMES: "frame_no", ev.STREAM_FRAMES: "frame_no",

@@ -84,7 +84,7 @@ class ChannelErrors:
         """Walk over a batch; rows of its errors."""
         if not len(events):
             return
-        closes = np.flatnonzero(np.isin(events.what, (_CLOSE, _CONNECTION_CLOSE)))
+        closes = np.flatnonzero(events.among((_CLOSE, _CONNECTION_CLOSE)))
         if len(closes):
             code = events.take(FRAMES, closes, ["reply_code"])["reply_code"]
             failed = pc.and_(pc.is_valid(code), pc.invert(pc.is_in(code, value_set=pa.array(FINE, code.type))))
@@ -175,12 +175,12 @@ class _Seen:
     """
 
     def __init__(self, earlier: Any, events: Events) -> None:
-        matrix, word = events.matrix, events.what
+        matrix = events.matrix
         cut = (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
-        here = np.flatnonzero(np.isin(word, [*_REQUESTS, _DECLARED]) | cut)
+        here = np.flatnonzero(events.among((*_REQUESTS, _DECLARED)) | cut)
         self.keys = np.concatenate([earlier, matrix[here[:, None], _KEY]])
         self.at = np.concatenate([np.arange(-len(earlier), 0), here])
-        self.gaps = np.flatnonzero(np.isin(word, _GAPS) & (matrix[:, EV.FROM_CLIENT] >= 0))
+        self.gaps = np.flatnonzero(events.among(_GAPS) & (matrix[:, EV.FROM_CLIENT] >= 0))
         self.gap_keys = matrix[self.gaps[:, None], _KEY]
         self._matrix = matrix
 

@@ -68,12 +68,9 @@ def combined(columns: Sequence[Column], compiled: bool | None = None) -> Ints:
     for place, column in enumerate(columns, 1):
         if column is None or not count or _is_null(column):
             continue
-        digests = column if isinstance(column, np.ndarray) else hashed(column, compiled)
-        # No value of another column must be able to cancel this one out: each is mixed with its place first.
-        mixed = _mixed(digests.view(np.uint64) + np.uint64(place * GOLDEN & 0xFFFFFFFFFFFFFFFF))
-        mixed[digests == 0] = 0
+        mixed = _mixed_column(column, np.uint64(place * GOLDEN & 0xFFFFFFFFFFFFFFFF), compiled)
         result += mixed
-        result[(result == 0) & (digests != 0)] = NOT_ZERO
+        result[(result == 0) & (mixed != 0)] = NOT_ZERO
     return result.view(np.int64)
 
 
@@ -128,6 +125,25 @@ def _hashed(array: pa.Array, compiled: bool | None) -> Ints:
     if array.null_count:
         result[array.is_null().to_numpy(zero_copy_only=False)] = 0
     return result
+
+
+def _mixed_column(column: Column, salt: Any, compiled: bool | None) -> Any:
+    """Mix hashes of a column with what stands for its place, lest a value of another cancel one of this out.
+
+    Returns:
+        uint64 per value; 0 for null and for nothing else.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        parts = [_mixed_column(chunk, salt, compiled) for chunk in column.chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.uint64), *parts])
+    if not isinstance(column, np.ndarray) and pa.types.is_dictionary(column.type):
+        places = column.indices.fill_null(len(column.dictionary)).to_numpy()
+        return np.append(_mixed_column(column.dictionary, salt, compiled), np.uint64(0))[places]
+    digests = column if isinstance(column, np.ndarray) else _hashed(column, compiled)
+    mixed = _mixed(digests.view(np.uint64) + salt)
+    mixed[mixed == 0] = NOT_ZERO
+    mixed[digests == 0] = 0
+    return mixed
 
 
 def _hashed_ints(array: pa.Array) -> Ints:

@@ -8,7 +8,7 @@ first frame, for a client may settle it before its last frame was captured; ever
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,11 +78,19 @@ class Event(NamedTuple):
 EV = declare(Event)
 
 
+def decoded(rows: pa.Table) -> pa.Table:
+    """Return rows with texts as they are."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            rows = rows.set_column(i, field.name, rows.column(i).cast(field.type.value_type))
+    return rows
+
+
 class Events:
     """A batch of events in their order.
 
     Attributes:
-        tables: rows of each source, with the columns that walks asked for.
+        tables: rows of each source, with the columns that walks asked for; texts may be dictionaries.
         source: int8 per event.
         row: int64 per event, the row in its source's table.
     """
@@ -194,6 +202,10 @@ class Events:
                 result[at] = words(source, self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))).to_numpy()
         return result
 
+    def among(self, words: Sequence[int]) -> Any:
+        """Which events (bool) have one of these numbers (EV.WHAT)."""
+        return _flags(tuple(words))[self.what]
+
     @cached_property
     def matrix(self) -> Any:
         """int64 of len(self) rows, columns as EV; shared by all walks, so nobody writes to it."""
@@ -205,10 +217,17 @@ class Events:
         return np.ascontiguousarray(made.T)
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
-        """Rows of a source's table behind events (positions in this batch, all of that source)."""
+        """Rows of a source's table behind events (positions in this batch, all of that source), texts as they are."""
         if source not in self.tables:
             return pa.table({name: pa.nulls(0) for name in columns})
-        return self.tables[source].select(list(columns)).take(pa.array(self.row[positions]))
+        return decoded(self.tables[source].select(list(columns)).take(pa.array(self.row[positions])))
+
+
+@cache
+def _flags(words: tuple[int, ...]) -> Any:
+    made = np.zeros(WORDS, np.bool_)
+    made[list(words)] = True
+    return made
 
 
 _COLUMNS: dict[int, str | dict[int, str]] = {
@@ -307,11 +326,23 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     if "numbered_by" not in rows.column_names:
         by = pc.if_else(pc.is_valid(rows["publish_seq"]), pa.scalar("counted"), pa.scalar(None, pa.string()))
         rows = rows.append_column("numbered_by", by)
-    if "content" in columns:
+    if "content" in columns and "content" not in rows.column_names:
         rows = rows.append_column("content", pa.array(content(rows, compiled)))
+    if "headers" in columns:
+        rows = rows.set_column(rows.column_names.index("headers"), "headers", _telling(rows))
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
+
+
+def _telling(messages: pa.Table) -> pa.ChunkedArray:
+    """Headers of publishes without a certain number: they may tell it. Of others nobody reads them."""
+    unsure = pc.fill_null(messages["publish_seq_unsure"], False)
+    there = unsure.to_numpy()
+    if not there.any():
+        return pa.chunked_array([pa.nulls(len(messages), pa.string())])
+    place = pa.array(np.cumsum(there) - 1, mask=~there)
+    return messages["headers"].filter(unsure).cast(pa.string()).take(place)
 
 
 _DELIVERED = [what(MESSAGES, "deliver"), what(MESSAGES, "get")]

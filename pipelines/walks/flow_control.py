@@ -115,8 +115,8 @@ class Ended:
 class FlowControl:
     """The walk that writes rows of `flow_control` of causes connection-blocked, channel-flow and zero-window.
 
-    Windows come as a list on the connection's row (`windows`, see `pipelines.here.with_windows`). State of a connection
-    is at most two waits for each channel and one, and a number for each channel that was closed.
+    Windows come as a list on the connection's row (`windows`, see `preparing.with_windows`). State of a connection is
+    at most two waits for each channel and one, and a number for each channel that was closed.
     """
 
     tables = ("flow_control",)

@@ -77,7 +77,7 @@ class Heartbeats:
     needs: ClassVar[Mapping[int, Needs]] = {
         CONNECTIONS: Needs(("heartbeat",)),
         ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped")),
-        FRAMES: Needs(),
+        FRAMES: Needs((), ("connection.tune-ok", "connection.close")),
     }
 
     def __init__(self, compiled: bool = False) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.pipelines.walks.connection import CLIENT, SERVER
-from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, SOURCES, WORDS, Events, what
+from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, SOURCES, WORDS, Events, decoded, what
 from amqpscope.pipelines.walks.rows import spilled
 from amqpscope.pipelines.walks.store import SPILL
 
@@ -66,7 +66,7 @@ class Held:
         kept = self._wanted(events.matrix)
         source, row = events.source[kept], events.row[kept]
         tables = {
-            number: events.tables[number].take(pa.array(row[source == number]))
+            number: decoded(events.tables[number].take(pa.array(row[source == number])))
             for number in range(len(SOURCES))
             if (source == number).any()
         }

@@ -58,13 +58,12 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
     Publishes without a key are left out. Deliveries without one have a key of their own each, so that they spread.
 
     Args:
-        messages: rows of `messages` with COLUMNS.
+        messages: rows of `messages` with COLUMNS; and `content`, where that is known already.
         compiled: whether to run compiled; None leaves it to the size of the columns.
 
     Returns:
         Rows of the schema KEYED.
     """
-    messages = messages.select(COLUMNS)
     is_delivery = pc.fill_null(pc.is_in(messages["kind"], value_set=pa.array(["deliver", "get"])), False)
     is_publish = pc.fill_null(pc.equal(messages["kind"], "publish"), False)
     kinds = _kinds(messages, compiled)
@@ -98,7 +97,7 @@ def _kinds(messages: pa.Table, compiled: bool | None) -> list[Any]:
     message_id[message_id == _EMPTY] = 0
     trace = combined([trace_id, span_id])
     trace[(trace_id == 0) | (span_id == 0)] = 0
-    found = content(messages, compiled)
+    found = messages["content"].to_numpy().copy() if "content" in messages.column_names else content(messages, compiled)
     found[~has_body(messages)] = 0
     return [message_id, trace, found]
 

@@ -54,6 +54,8 @@ class Latencies:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Folding[Histograms]] = {}
+        self._made: list[tuple[str, str, Histograms]] = []
+        """What both tables are made of, once it was asked for."""
 
     def add(self, metric: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows of a metric.
@@ -133,20 +135,25 @@ class Latencies:
         return pa.concat_tables(tables)
 
     def _keep(self, metric: str, grouping: str, found: Histograms) -> None:
+        self._made = []
         kept = self._kept.get((metric, grouping))
         if kept is None:
             self._kept[metric, grouping] = Folding(histograms.fold, found)
         else:
             kept.add(found)
 
-    def _results(self) -> Iterator[tuple[str, str, Histograms]]:
-        """Yield metric, grouping and the groups of it, in order."""
+    def _results(self) -> list[tuple[str, str, Histograms]]:
+        """Return metric, grouping and the groups of it, in order."""
+        self._made = self._made or list(self._groups())
+        return self._made
+
+    def _groups(self) -> Iterator[tuple[str, str, Histograms]]:
         for metric, used in USED.items():
             kept_as = {grouping: kept for kept, made in FINEST[metric].items() for grouping in made}
             for grouping in used:
                 kept = self._kept.get((metric, kept_as[grouping]))
                 if kept is not None:
-                    kept.put(kept.folded().ordered())  # once for both tables
+                    kept.put(kept.folded().ordered())  # once for all that are made of it
                     found = _with(kept.folded(), NEEDED.get(grouping))
                     if grouping != kept_as[grouping]:
                         found = found.by(GROUPINGS[grouping])

@@ -38,7 +38,7 @@ from amqpscope.pipelines.walks.doubts import (
     resolve,
     trusted,
 )  # fmt: skip
-from amqpscope.pipelines.walks.events import FRAMES, what
+from amqpscope.pipelines.walks.events import FRAMES, WORDS, what
 from amqpscope.pipelines.walks.open_requests import (
     CH,
     FO,
@@ -86,7 +86,7 @@ ASKS, ANSWERS, MAY_NOT_WAIT = range(3)
 
 def _roles() -> Any:
     numbers = {method.full_name: what(FRAMES, method.full_name) for method in spec.load().methods}
-    roles = np.full((max(numbers.values()) + 1, 3), NONE, np.int64)
+    roles = np.full((WORDS, 3), NONE, np.int64)
     for kind, name in enumerate(KINDS):
         roles[numbers[name], ASKS] = kind
         roles[numbers[name], MAY_NOT_WAIT] = any(field.name == "no_wait" for field in _ASKING[name].fields)
@@ -96,7 +96,7 @@ def _roles() -> Any:
 
 
 ROLES = _roles()
-"""By EV.WHAT of a frame: the kind that it asks, the kind that it answers (-1 for none), whether it may not wait."""
+"""By EV.WHAT: the kind that it asks, the kind that it answers (-1 for none), whether it may not wait."""
 NAMED = {(_ASKING[name].class_id << 16) | _ASKING[name].id: kind for kind, name in enumerate(KINDS)}
 """Kinds by what closes name: class and method."""
 

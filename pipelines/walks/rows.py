@@ -124,7 +124,7 @@ class Waiting:
 
     def _empty(self) -> pa.Table:
         if self._batch is not None and self.source in self._batch.tables:
-            return self._batch.tables[self.source].select(list(self.columns)).slice(0, 0)
+            return self._batch.take(self.source, np.zeros(0, np.int64), self.columns)
         if self._chunks:
             return self._chunks[0].drop_columns(_ID).slice(0, 0)
         return pa.table({name: pa.nulls(0) for name in self.columns})

@@ -31,8 +31,8 @@ _DECLARE, _DECLARE_OK = what(FRAMES, "queue.declare"), what(FRAMES, "queue.decla
 _CLOSES = (what(FRAMES, "channel.close"), what(FRAMES, "connection.close"))
 _NAMED, _NAMED_KINDS = (np.array(each, np.int64) for each in zip(*sorted(NAMED.items()), strict=True))
 _KEYS = {
-    "queue": ("queue.declare", "queue.declare-ok"),
-    "consumer_tag": ("basic.consume", "basic.consume-ok", "basic.cancel", "basic.cancel-ok"),
+    "queue": (_DECLARE, _DECLARE_OK),
+    "consumer_tag": tuple(what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")),
 }
 """Columns that say the same in a request and its answer."""
 _WITH_QUEUE = tuple(
@@ -118,8 +118,7 @@ class Rpcs:
     def _arguments(self, events: Events) -> Any:
         """Columns of `Arguments` per event."""
         made = np.empty((len(events), len(AR)), np.int64)
-        frames = events.source == FRAMES
-        roles = ROLES[np.where(frames, events.what, 0)]
+        roles = ROLES[events.what]
         made[:, AR.ASKS] = roles[:, requests.ASKS]
         streams = events.source == STREAM_FRAMES
         made[streams, AR.ASKS] = STREAM_ROLES[events.what[streams]]
@@ -132,7 +131,7 @@ class Rpcs:
         made[:, AR.KIND] = NONE
         made[:, AR.KEY] = 0
         made[:, AR.NAME] = NONE
-        at = np.flatnonzero(np.isin(events.what, _CLOSES))
+        at = np.flatnonzero(events.among(_CLOSES))
         if len(at):
             rows = events.take(FRAMES, at, ("class_id", "method_id"))
             ids = [pc.fill_null(rows[name], 0).to_numpy().astype(np.int64) for name in rows.column_names]
@@ -141,15 +140,15 @@ class Rpcs:
             kinds = np.where(_NAMED[place] == named, _NAMED_KINDS[place], NONE)
             made[at, AR.KIND] = np.where(pc.is_null(rows["method_id"]), UNKNOWN, kinds)
         for column, methods in _KEYS.items():
-            at = np.flatnonzero(np.isin(events.what, [what(FRAMES, name) for name in methods]))
+            at = np.flatnonzero(events.among(methods))
             if len(at):
                 texts = events.take(FRAMES, at, (column,))[column]
                 made[at, AR.KEY] = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, hashed(texts, self._compiled))
-        at = np.flatnonzero(np.isin(events.what, _WITH_QUEUE))
+        at = np.flatnonzero(events.among(_WITH_QUEUE))
         if len(at):
             texts = events.take(FRAMES, at, ("queue",))["queue"].combine_chunks()
             made[at, AR.NAME] = np.where(pc.fill_null(pc.equal(texts, ""), False), NO_NAME, NONE)
-            declares = np.flatnonzero(np.isin(events.what[at], (_DECLARE, _DECLARE_OK)))
+            declares = np.flatnonzero(events.among((_DECLARE, _DECLARE_OK))[at])
             if len(declares):
                 made[at[declares], AR.NAME] = self._names.numbers(texts.take(pa.array(declares)))
         return made

@@ -120,7 +120,7 @@ class Settlements:
         self.gaps = cn.with_room(self.conn, self.gaps, matrix)
         accounts, table, own, counts = self.channels
         self.channels = accounts, table, grown(own, int(counts[1]) + _count(matrix[:, EV.CUT] > 0)), counts
-        self._make_room(_count(np.isin(matrix[:, EV.WHAT], [*_TAGGED, *_QUEUED])), len(events))
+        self._make_room(_count(events.among((*_TAGGED, *_QUEUED))), len(events))
         why = dv.SPENT_OUT
         while why != dv.DONE:
             why = call(dl.walk, self.compiled, matrix, more, self._book, self._own, self._result)
@@ -138,7 +138,7 @@ class Settlements:
         first = call(dl.mark, self.compiled, matrix, self._book, self._own, self.state, still)
         if self.conn[CONN.ID] != before:
             self.opened = base + int(np.argmax(matrix[:, EV.CONNECTION] == self.conn[CONN.ID]))
-        self._end(matrix, still, first)
+        self._end(events, still, first)
 
     def _make_room(self, requests: int, asked: int) -> None:
         accounts = len(self.channels[0])
@@ -148,13 +148,13 @@ class Settlements:
         most = max(len(self.consumers[0]), accounts)
         self.prefetch = grown(windows, 2 * most), grown(waits, 4 * most + 64), counts
 
-    def _end(self, matrix: Any, still: Any, first: int) -> None:
+    def _end(self, events: Events, still: Any, first: int) -> None:
         """The batch is over: keep what is still needed of it, and of earlier ones."""
-        source = matrix[:, EV.SOURCE]
+        matrix, source = events.matrix, events.source
         self.deliveries.end(np.flatnonzero(still[:, dl.DELIVERY]))
         self.answers.end(np.flatnonzero(still[:, dl.ANSWER]))
         self.answers.forget(first)
-        named_ = np.isin(matrix[:, EV.WHAT], _QUEUED) & (matrix[:, EV.CONNECTION] == self.conn[CONN.ID])
+        named_ = events.among(_QUEUED) & (matrix[:, EV.CONNECTION] == self.conn[CONN.ID])
         self.queues.end(np.flatnonzero(named_))
         turning = still[:, dl.WINDOW] > 0
         self.filled.end(np.flatnonzero(turning & (source == MESSAGES)))
@@ -197,7 +197,6 @@ class Settlements:
             store.put_back(parts.get(f"rows {number}"), parts["base"])
 
     def _more(self, events: Events) -> Any:
-        matrix = events.matrix
         more = np.full((len(events), len(MORE)), -1, np.int64)
         more[:, MORE.NO_ACK] = events.ints({MESSAGES: "no_ack"})
         more[:, MORE.REQUEUE] = events.ints({FRAMES: "requeue"})
@@ -205,14 +204,13 @@ class Settlements:
         more[:, MORE.LIMIT] = np.minimum(limits, LONGEST)
         more[:, MORE.WHOLE] = events.ints({FRAMES: "global"})
         more[:, MORE.TAG] = 0
-        word = matrix[:, EV.WHAT]
         for source, words in ((FRAMES, _TAGGED), (MESSAGES, [_DELIVER])):
-            at = np.flatnonzero(np.isin(word, words))
+            at = np.flatnonzero(events.among(words))
             if len(at):
                 tags = events.take(source, at, ("consumer_tag",))["consumer_tag"]
                 # A consumer has many deliveries: each tag of a chunk is hashed once.
                 more[at, MORE.TAG] = hashed(_not_empty(tags).dictionary_encode(), self.compiled)
-        at = np.flatnonzero(np.isin(word, _QUEUED))
+        at = np.flatnonzero(events.among(_QUEUED))
         if len(at):
             empty = pc.equal(events.take(FRAMES, at, ("queue",))["queue"], "").fill_null(False)
             more[at, MORE.UNNAMED] = empty.cast(pa.int64()).to_numpy()

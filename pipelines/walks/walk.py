@@ -31,7 +31,8 @@ class Needs:
 
     Attributes:
         columns: further ones.
-        names: the methods, commands, kinds or codes that it wants; None for all. Engines may read the others as well.
+        names: the methods, commands, kinds or codes that it wants; None for all. Of others it is told at least when
+            which side was heard (`merging`).
     """
 
     columns: tuple[str, ...] = ()

@@ -25,7 +25,9 @@ FIELDS = (
     "amqp.method.arguments.delivery_tag", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
 )  # fmt: skip
 SMALL = ROOT / "tests/captures/pika_confirms.pcap"
-MEASUREMENTS = ("speed", "floor", "stages", "streams", "small", "memory")
+MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "small", "memory")
+TRAFFICS = {"recorded": ("", None), "small messages": ("small", captures.small)}
+"""What statistics are measured with: names of captures, and what is repeated in them."""
 
 
 def dissect(capture: Path, output: Path) -> list[str]:
@@ -86,6 +88,25 @@ def profile(capture: Path, frames: int) -> dict[str, Any]:
     ).stdout  # fmt: skip
     found: dict[str, Any] = json.loads(said)
     say(stages.report(found, capture.stat().st_size, frames))
+    return found
+
+
+def analyze(size: int, output: Path, pairs: int) -> dict[str, Any]:
+    """All statistics of the tables, in this process, against dissect of the same capture, in turns."""
+    command = [*AMQPSCOPE, "analyze", str(output), "-o", str(output.with_name("statistics"))]
+    found: dict[str, Any] = {}
+    for traffic, (name, repeated) in TRAFFICS.items():
+        with captures.made(size, name, repeated) as capture:
+            theirs, ours = [], []
+            for _ in range(pairs):
+                theirs.append(run(dissect(capture, output)))
+                ours.append(run(command))
+        found[traffic] = mine = {"dissect": middle(theirs), "analyze": middle(ours)}
+        tell(f"dissect, {traffic}", mine["dissect"])
+        tell(f"analyze, {traffic}", mine["analyze"])
+        mine["ratio"] = compare("analyze / dissect", mine["analyze"], mine["dissect"])
+        mine["peak"] = run(command, memory=True).peak  # by itself: looking at memory takes time
+        say(f"{'':<46}{mine['peak'] / MB:>9.0f} MB at most")
     return found
 
 
@@ -180,6 +201,8 @@ def main() -> None:
                     found["floor"] = floor(capture, output, found["speed"]["dissect"], pairs)
                 if "stages" in only:
                     found["stages"] = profile(capture, found["speed"]["rows"]["amqp091_frames"])
+        if "analyze" in only:
+            found["analyze"] = analyze(size, output, pairs)
         if "streams" in only:
             found["streams"] = stream(size, output, pairs)
         if "small" in only:

@@ -24,6 +24,8 @@ PARTS = {
     "pika_confirms": 1, "pika_consume": 1, "prefetch": 1,
 }  # fmt: skip
 """How often each capture is in one repetition. All are Ethernet and IPv4, with a broker on port 5672."""
+SMALL = {"many_confirms": 24}
+"""The same for `small`: 33 frames and 11 messages per 1000 octets, of publishes of a few octets and their confirms."""
 LANES = 6
 """Repetitions at the same time."""
 SEED = 5672
@@ -96,14 +98,19 @@ def make(size: int, name: str = "", repeated: Callable[[], Block] | None = None)
     return path
 
 
-def _block() -> Block:
+def small() -> Block:
+    """A block of small messages."""
+    return _block(SMALL)
+
+
+def _block(parts: dict[str, int] = PARTS) -> Block:
     random = np.random.default_rng(SEED)
-    recorded = {name: _records((RECORDED / f"{name}.pcap").read_bytes()) for name in PARTS}
+    recorded = {name: _records((RECORDED / f"{name}.pcap").read_bytes()) for name in parts}
     longest = max(times[-1] - times[0] for _, times in recorded.values())
     packets: list[tuple[int, int, bytes]] = []
     instances = 0
     for _ in range(LANES):
-        for name, copies in PARTS.items():
+        for name, copies in parts.items():
             records, times = recorded[name]
             for _ in range(copies):
                 # The longest runs in all lanes at once; the short ones begin anywhere in it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from amqpscope.pipelines.here import batches
+from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks.walk import Collected, Walk
 
 Row = dict[str, Any]

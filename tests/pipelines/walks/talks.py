@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from amqpscope import dissector
-from amqpscope.pipelines.here import batches
+from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks.walk import Collected, Walk
 from tests.pipelines.scenario import arrow_table
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.here import batches
+from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks import channel_errors
 from amqpscope.pipelines.walks.channel_errors import ChannelErrors
 from tests.pipelines.scenario import TICK, Connection, arrow, check

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.here import batches, walked
+from amqpscope.pipelines.engine import batches, walked
 from amqpscope.pipelines.walks.confirms import Confirms
 from amqpscope.pipelines.walks.walk import Collected
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check

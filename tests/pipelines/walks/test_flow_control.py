@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.here import batches, with_windows
+from amqpscope.pipelines.engine import batches
+from amqpscope.pipelines.preparing import with_windows
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.walk import schema
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table, check

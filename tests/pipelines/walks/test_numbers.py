@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines import here
+from amqpscope.pipelines import engine
 from amqpscope.pipelines.walks import held, noted, telling
 from amqpscope.pipelines.walks.events import ANOMALIES, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.walks.numbers import Numbering
@@ -36,12 +36,12 @@ Row = dict[str, Any]
 
 
 def numbered(
-    tables: dict[str, pa.Table], size: int = here.BATCH, compiled: bool = False, again: bool = False, **how: Any
+    tables: dict[str, pa.Table], size: int = engine.BATCH, compiled: bool = False, again: bool = False, **how: Any
 ) -> list[Events]:
     """What comes out of the stage; with `again` the state is taken out after each batch, and put back into another."""
     stage = Numbering(compiled, **how)
     found = []
-    for batch in here.batches(tables, [stage], size):
+    for batch in engine.batches(tables, [stage], size):
         found += stage.feed(batch)
         if again:
             state = stage.take_out()
@@ -696,7 +696,7 @@ def test_nothing_is_held_where_all_numbers_are_certain() -> None:
         c.publish(number)
         c.ack(number)
     stage = Numbering()
-    batches = list(here.batches(arrow([c]), [stage], 10))
+    batches = list(engine.batches(arrow([c]), [stage], 10))
     for batch in batches:
         (passed,) = stage.feed(batch)
         assert len(passed) == len(batch)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.here import walked
+from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks.settlements import Settlements
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
 

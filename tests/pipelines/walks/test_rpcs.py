@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.here import walked
+from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks import names, requests
 from amqpscope.pipelines.walks.rpcs import Rpcs
 from amqpscope.pipelines.walks.walk import schema

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.here import walked
+from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks import stream_requests
 from amqpscope.pipelines.walks.rpcs import Rpcs
 from tests.dissector.runs import CAPTURES, dissect

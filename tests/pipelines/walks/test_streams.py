@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from amqpscope.pipelines.here import batches
+from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks import store, stored, stream_confirms
 from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
 from amqpscope.pipelines.walks.stream_credit import StreamCredit

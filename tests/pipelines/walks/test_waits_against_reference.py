@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.here import walked
+from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks.channel_errors import ChannelErrors
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats

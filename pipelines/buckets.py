@@ -1,0 +1,125 @@
+"""Rows that are too many for memory: in files, in buckets by a key, so that one bucket after the other is worked on.
+
+All rows with one key are in one bucket. A single key with more rows than there is memory for is not helped by that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.errors import Error
+from amqpscope.pipelines.walks.events import decoded
+
+COUNT = 16
+
+
+class Buckets:
+    """Tables in files, which go with this."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="amqpscope-")
+        self._writers: dict[tuple[str, int], pa.RecordBatchStreamWriter] = {}
+        self._files: defaultdict[tuple[str, int], list[Path]] = defaultdict(list)
+
+    def write(self, name: str, rows: pa.Table, key: Any) -> None:
+        """Add rows to a table.
+
+        Args:
+            name: of the table.
+            rows: to be added, in this order; texts may be dictionaries, and come back as they are.
+            key: int64, of each row.
+
+        Raises:
+            Error: there is no room, or it cannot be written for another reason.
+        """
+        bucket = key % COUNT
+        order = np.argsort(bucket, kind="stable")
+        ends = np.searchsorted(bucket[order], np.arange(COUNT + 1))
+        rows = decoded(rows.take(pa.array(order)))
+        for number in range(COUNT):
+            first, end = ends[number : number + 2].tolist()
+            if first < end:
+                try:
+                    self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
+                except OSError as error:
+                    why = " ".join(str(error).split())
+                    raise Error(f"{self._folder.name}: cannot write: {why}; TMPDIR names another folder") from error
+
+    def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+        if (name, number) not in self._writers:
+            files = self._files[name, number]
+            files.append(Path(self._folder.name, f"{name}-{number}-{len(files)}.arrow"))
+            self._writers[name, number] = pa.ipc.new_stream(str(files[-1]), schema)
+        return self._writers[name, number]
+
+    def look(self, name: str) -> Iterator[pa.Table]:
+        """Yield the rows of a table, in parts; they stay."""
+        for key in [key for key in self._files if key[0] == name]:
+            self._close(key)
+            yield from map(_read, self._files[key])
+
+    def _close(self, key: tuple[str, int]) -> None:
+        if key in self._writers:
+            self._writers.pop(key).close()
+
+    def read(self, name: str, number: int) -> pa.Table | None:
+        """Return what a bucket has of a table, in the order in which it was added; None for nothing. It goes."""
+        self._close((name, number))
+        files = self._files.pop((name, number), [])
+        parts = [_read(file) for file in files]
+        for file in files:
+            file.unlink()
+        return pa.concat_tables(parts) if parts else None
+
+
+def _read(file: Path) -> pa.Table:
+    with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        return reader.read_all()
+
+
+class Pile:
+    """Rows of one table in parts; when they are more than there is room for, all of them in buckets.
+
+    Args:
+        key: column (int64) by which they belong together.
+        room: bytes of rows that are kept in memory.
+    """
+
+    def __init__(self, key: str, room: int) -> None:
+        self._key, self._room = key, room
+        self._parts: list[pa.Table] = []
+        self._held = 0
+        self._buckets: Buckets | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows."""
+        self._parts.append(rows)
+        self._held += rows.nbytes
+        if self._held > self._room:
+            self._spill()
+
+    def _spill(self) -> None:
+        self._buckets = self._buckets or Buckets()
+        for rows in self._parts:
+            self._buckets.write("rows", rows, rows[self._key].to_numpy())
+        self._parts, self._held = [], 0
+
+    def groups(self) -> Iterator[list[pa.Table]]:
+        """Yield all rows, those of a key in the same list of parts; nothing is left here."""
+        if self._buckets is None:
+            parts, self._parts = self._parts, []
+            yield parts
+            return
+        self._spill()
+        for number in range(COUNT):
+            rows = self._buckets.read("rows", number)
+            if rows is not None:
+                yield [rows]
+        self._buckets = None

@@ -1,0 +1,278 @@
+"""The engine: all walks over rows in memory, and what is made of their rows. No Spark, no Java, no files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.pipelines.buckets import Pile
+from amqpscope.pipelines.gathering import PART, ROOM, Gathered
+from amqpscope.pipelines.preparing import in_range, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.sorting import BATCH, encoded, joined, sorted_by
+from amqpscope.pipelines.statistics import (
+    HOUR_NS,
+    KEYED,
+    METRICS,
+    OVER_KEYS,
+    RESOLVED,
+    TABLES,
+    Chain,
+    chains,
+    needs_of,
+    rows_for,
+)  # fmt: skip
+from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.digests import content
+from amqpscope.pipelines.walks.events import Events, decoded
+from amqpscope.pipelines.walks.failures import Failures
+from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
+
+Emit = Callable[[str, pa.Table], None]
+SPOKEN = {"amqp091_frames": "amqp-0-9-1", "stream_frames": "rabbitmq-stream"}
+"""Tables of frames, and the protocol of each."""
+Advance = Callable[[str, int, int], None]
+"""Called with what is done, how much was, and how much there is."""
+NOTHING = pa.array([], pa.string())
+NOBODY = np.zeros(0, np.bool_)
+THREADS = 2
+"""Threads that prepare rows or walk, besides the one that reads, sorts and hands results on."""
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
+    """All rows of these tables as events in their order, with the columns that walks want.
+
+    Args:
+        tables: by name, those of `events.SOURCES` that there are, and `tcp_windows`.
+        walks: which.
+        size: events of a batch.
+    """
+    gathered = Gathered([walk.needs for walk in walks])
+    for source, name in enumerate(ev.SOURCES):
+        if name in tables:
+            rows = tables[name]
+            if source == ev.CONNECTIONS and "tcp_windows" in tables:
+                rows = with_windows(rows, tables["tcp_windows"])
+            gathered.add(source, gathered.prepare(source, rows))
+    for events in gathered.sorted():
+        yield from events.batches(size)
+
+
+def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
+    """The tables that these walks write over these rows.
+
+    Args:
+        tables: see `batches`.
+        walks: fresh ones.
+        size: events of a batch.
+    """
+    found = Collected()
+    for events in batches(tables, walks, size):
+        for walk in walks:
+            found.add(walk.feed(events))
+    for walk in walks:
+        found.add(walk.finish())
+    return {name: found.table(name) for walk in walks for name in walk.tables}
+
+
+class Engine:
+    """All statistics of rows of `dissect`, which are added in any order, in this process.
+
+    Args:
+        compiled: whether kernels run compiled.
+        window_ns: how long before a delivery its publish may have been.
+        tables: those that are wanted.
+    """
+
+    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
+        self.compiled = compiled
+        self.window_ns = window_ns
+        self.tables = frozenset(tables)
+        self.rows = rows_for(tables)
+        self.chains = chains(compiled, tables)
+        self.gathered = Gathered(needs_of(self.chains), compiled)
+        self.latencies = Latencies()
+        self.failures = Failures()
+        self.over_keys = [each for each in OVER_KEYS if each.of in self.rows]
+        self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
+        self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
+        self.partial |= {each.of: [] for each in self.resolved.values()}
+        self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
+        self._young: list[pa.Table] = []
+        self._keyed = Pile("key", ROOM >> 2)
+        self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Return the columns of a table that are wanted; none for a table that is not."""
+        if table in self._whole:
+            return tuple(schema(table).names)
+        if table not in ev.SOURCES:
+            return ()
+        source = ev.SOURCES.index(table)
+        found = self.gathered.layouts[source].base
+        if source == ev.MESSAGES and KEYED in self.rows:
+            return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size")))
+        return found
+
+    def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
+        """Make of rows what is kept of them. Any thread may do that.
+
+        Args:
+            table: its name.
+            rows: with the `columns` that are there; texts may be dictionaries.
+            cut: names of captures whose packets are cut by a snap length (`preparing.snapped`).
+        """
+        if table in self._whole:
+            return Prepared(table, (rows, None), None)
+        if table not in ev.SOURCES or not len(rows):
+            return None
+        source = ev.SOURCES.index(table)
+        messages = None
+        if source == ev.MESSAGES:
+            rows = timed(rows, cut)
+            if KEYED in self.rows:
+                lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
+                for name in lacking:
+                    rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
+                rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
+                messages = encoded(keys.keyed(rows, self.compiled))
+        return Prepared(table, self.gathered.prepare(source, rows), messages)
+
+    def add(self, prepared: Prepared | None) -> None:
+        """Keep what was prepared."""
+        if prepared is None:
+            return
+        if prepared.table in self._whole:
+            self._whole[prepared.table].append(prepared.rows[0])
+            return
+        self.gathered.add(ev.SOURCES.index(prepared.table), prepared.rows)
+        if prepared.keyed is not None:
+            self._young.append(prepared.keyed)
+            if sum(map(len, self._young)) >= PART:
+                self._keep_young()
+
+    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = quiet) -> None:
+        """Walk over all rows.
+
+        Args:
+            emit: called with each table's name and rows, in this thread.
+            note: of the dissection: `complete`, `from_ns`, `to_ns`.
+            advance: called with what is done, and how many events of how many.
+        """
+        self._emit = emit
+        self._connections(note)
+        self._keep_young()
+        total, done = self.gathered.rows, 0
+        with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
+            under_way: list[Future[list[Rows]]] = []
+            for batch in itertools.chain.from_iterable(events.batches() for events in self.gathered.sorted()):
+                len(batch.matrix)  # made once, for all
+                found = [future.result() for future in under_way]
+                under_way = [pool.submit(_fed, each, batch) for each in self.chains]
+                self._rows(itertools.chain.from_iterable(found))
+                done += len(batch)
+                advance("walking", done, total)
+            self._rows(itertools.chain.from_iterable(future.result() for future in under_way))
+            for each in self.chains:
+                self._rows(each.finish())
+        self.conclude(emit, self._undecided)
+
+    def _keep_young(self) -> None:
+        if self._young:
+            self._keyed.add(joined(self._young))
+            self._young = []
+
+    def conclude(self, emit: Emit, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
+        """Walk over keys, decide what waits for that, and sum up; after walks over connections, wherever they were.
+
+        Args:
+            emit: called with each table's name and rows, in this thread.
+            undecided: rows by table, those of RESOLVED.
+        """
+        self._emit = emit
+        for each in self.over_keys:
+            walk = each.walk(self.compiled, self.window_ns)
+            groups = itertools.chain([self.partial.pop(each.of)], self._keyed.groups() if each.of == KEYED else ())
+            for rows in itertools.chain.from_iterable(sorted_by(each.order, parts, self.compiled) for parts in groups):
+                self._rows(walk.feed(rows))
+            self._rows(walk.finish())
+        for name, resolved in self.resolved.items():
+            told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
+            facts = resolved.facts(told, self.compiled)
+            for rows in undecided[name]:
+                self._found(name, resolved.resolve(rows, facts))
+        self._found("failures", self.failures.table())
+        self._found("latency_buckets", self.latencies.buckets())
+        self._found("latency_summary", self.latencies.summary())
+
+    def _connections(self, note: Mapping[str, Any]) -> None:
+        connections, windows = (
+            pa.concat_tables([schema(name).empty_table(), *map(decoded, parts)], promote_options="default")
+            for name, parts in self._whole.items()
+        )
+        seen = []
+        if not note.get("complete", True):
+            for name, protocol in SPOKEN.items():
+                seen.append(spans(self.gathered.parts(ev.SOURCES.index(name)), protocol))
+        connections = self.connections(connections, windows, seen, note)
+        self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
+        self._whole = {}
+
+    def connections(
+        self, connections: pa.Table, windows: pa.Table, seen: Iterable[pa.Table], note: Mapping[str, Any]
+    ) -> pa.Table:
+        """Return connections with what walks are told of them besides, and count those that failed.
+
+        Args:
+            connections: the table.
+            windows: the table `tcp_windows`.
+            seen: `spans` of the frames of a dissection that is not complete.
+            note: of the dissection.
+        """
+        for each in seen:
+            connections = with_missing(connections, each)
+        if "failures" in self.rows:
+            self.failures.add(connections)
+        return with_windows(in_range(connections, note), windows)
+
+    def _rows(self, found: Iterable[Rows]) -> None:
+        for name, rows in found:
+            if name in self.partial:
+                self.partial[name].append(rows)
+                continue
+            if name not in self.rows:
+                continue
+            if name in METRICS and self.tables & {"latency_buckets", "latency_summary"}:
+                self.latencies.add(METRICS[name], rows)
+            waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
+            if waits.any():
+                self._undecided[name].append(rows.filter(pa.array(waits)))
+                self._found(name, rows.filter(pa.array(~waits)))
+            else:
+                self._found(name, rows)
+
+    def _found(self, name: str, rows: pa.Table) -> None:
+        if name in self.tables:
+            self._emit(name, rows)
+
+
+def _fed(chain: Chain, events: Events) -> list[Rows]:
+    return list(chain.feed(events))
+
+
+class Prepared(NamedTuple):
+    """What is kept of rows of a table; of messages also their keys."""
+
+    table: str
+    rows: tuple[pa.Table, pa.Table | None]
+    keyed: pa.Table | None

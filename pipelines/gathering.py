@@ -1,0 +1,253 @@
+"""Rows of tables as they come: what walks want of them is kept until all are there.
+
+Rows of a table come in parts, in any order, though mostly by time. What walks never look at is dropped at once. Of
+frames, what is not in `events.LEADING` is kept only of the methods for which a walk asks for it: most frames are bodies
+and headers, of which nothing but numbers matters, and of these many go (`merging`). Texts are encoded as dictionaries.
+What is too much for memory goes to files, in buckets of connections (`buckets`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.pipelines.buckets import COUNT, Buckets
+from amqpscope.pipelines.merging import merged, wanted, with_gaps
+from amqpscope.pipelines.sorting import PLACE, Sorted, encoded, joined
+from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks.events import needed, prepared
+from amqpscope.pipelines.walks.walk import Needs, schema
+
+SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
+"""Tables of which many rows have nothing in the columns that walks ask for."""
+PART = 1 << 17
+"""Rows that are worth a part of their own."""
+TRIM = 1 << 20
+"""After so many rows, memory that lies unused goes back: rows are made by one thread and let go by another."""
+ROOM = 1 << 30
+"""Bytes of rows that are kept in memory."""
+
+
+class Layout(NamedTuple):
+    """What is kept of a table.
+
+    Attributes:
+        base: columns to be read.
+        leading: columns kept of all rows.
+        further: columns kept of the rows with one of `words` alone.
+        words: EV.WHAT; None for all rows.
+    """
+
+    base: tuple[str, ...]
+    leading: tuple[str, ...]
+    further: tuple[str, ...]
+    words: pa.Array | None
+
+
+def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
+    """Return what is kept of each table for walks with these needs."""
+    made = {}
+    for source in range(len(ev.SOURCES)):
+        wanted = [each[source] for each in needs if source in each]
+        columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
+        kept = tuple(name for name in ev.LEADING[source] if name not in _SPENT[source])
+        kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
+        further = tuple(name for name in columns if name not in kept)
+        words = None
+        if source in SPARSE and all(each.names is not None for each in wanted if each.columns):
+            names = {name for each in wanted if each.columns for name in each.names or ()}
+            words = pa.array(sorted(ev.what(source, name) for name in names), pa.int16())
+        elif source == ev.CONNECTIONS:
+            kept = (*kept, "is_partial")
+        if words is None:
+            kept, further = kept + further, ()
+        base = tuple(name for name in needed(source, columns) if name not in ("windows", "is_partial", "numbered_by")
+                     or name in ev.LEADING[source])  # fmt: skip
+        made[source] = Layout(base, kept, further, words)
+    return made
+
+
+_SPENT: dict[int, tuple[str, ...]] = {
+    ev.CONNECTIONS: (),
+    ev.ANOMALIES: (),
+    ev.FRAMES: ("frame_type",),
+    ev.STREAM_FRAMES: (),
+    ev.MESSAGES: (),
+}
+"""Leading columns that nothing but `prepared` looks at."""
+
+
+class Gathered:
+    """Rows of all sources, as they come; then their events in order.
+
+    Args:
+        needs: of the walks (`walk.Walk.needs`).
+        compiled: whether kernels run compiled.
+        room: bytes of rows that are kept in memory.
+
+    Attributes:
+        rows: number of rows that were added.
+    """
+
+    def __init__(self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False, room: int = ROOM) -> None:
+        self.compiled = compiled
+        self.room = room
+        self.rows = 0
+        self._held = 0
+        self._buckets: Buckets | None = None
+        self.layouts = layouts(needs)
+        self._wanted = wanted(needs)
+        self._lossy: pa.Array | None = None
+        """Connections where frames may be missing, once that is known."""
+        self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
+        self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
+        self._added = 0
+        self._small = dict.fromkeys(self.layouts, 0)
+        """The last parts with few rows."""
+
+    def prepare(self, source: int, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+        """Return what is kept of rows, and what is kept of some of them. Any thread may do that.
+
+        Args:
+            source: one of `events.SOURCES`.
+            rows: with the columns `layouts[source].base`, as far as they are there; texts may be dictionaries.
+        """
+        layout = self.layouts[source]
+        rows = completed(source, rows, layout.base)
+        if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
+            rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
+        rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
+        leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
+        further = None
+        if layout.words is not None:
+            there = pc.is_in(rows["what"], value_set=layout.words)
+            further = encoded(rows.select(list(layout.further)).filter(there))
+            number = np.cumsum(there.to_numpy()) - 1
+            place = pa.array(number, pa.int32(), mask=~there.to_numpy())
+            leading = leading.append_column(PLACE, place)
+        return self._merged(source, leading), further
+
+    def know_gaps(self) -> None:
+        """All anomalies are here: from now on frames are merged as they come, not at the end."""
+        self._lossy = with_gaps(self.parts(ev.ANOMALIES))
+
+    def _merged(self, source: int, rows: pa.Table) -> pa.Table:
+        if source != ev.FRAMES or self._lossy is None:
+            return rows
+        return merged(rows, self._wanted, self._lossy, self.compiled)
+
+    def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
+        """Keep what was prepared of rows."""
+        leading, further = prepared
+        if not len(leading):
+            return
+        if further is not None:
+            self._further[source].append(further)
+        self._parts[source].append(leading)
+        self._join(source, len(leading))
+        self.rows += len(leading)
+        self._added += len(leading)
+        self._held += leading.nbytes + (further.nbytes if further is not None else 0)
+        if self._held > self.room:
+            self._spill()
+        if self._added > TRIM:
+            self._added = 0
+            pa.default_memory_pool().release_unused()
+
+    def _join(self, source: int, rows: int) -> None:
+        """Make one part of the last small ones: columns of the dissector share memory with others that nobody wants."""
+        self._small[source] = 0 if rows >= PART else self._small[source] + 1
+        small = self._small[source]
+        parts, further = self._parts[source][-small:], self._further[source][-small:]
+        if not small or sum(map(len, parts)) < PART:
+            return
+        if further:
+            parts = _placed(parts, further)
+            self._further[source][-small:] = [joined(further)]
+        self._parts[source][-small:] = [joined(parts)]
+        self._small[source] = 0
+
+    def _spill(self) -> None:
+        """Put all rows into buckets of connections."""
+        self._buckets = self._buckets or Buckets()
+        for source, name in enumerate(ev.SOURCES):
+            parts, further = self._take(source)
+            for part, more in itertools.zip_longest(parts, further):
+                identity = part["connection_id"].fill_null(0).to_numpy()
+                self._buckets.write(name, part, identity)
+                if more is not None:
+                    self._buckets.write(f"{name} further", more, identity[part[PLACE].is_valid().to_numpy()])
+        self._held = 0
+        pa.default_memory_pool().release_unused()
+
+    def _take(self, source: int) -> tuple[list[pa.Table], list[pa.Table]]:
+        taken = self._parts[source], self._further[source]
+        self._parts[source], self._further[source] = [], []
+        self._small[source] = 0
+        return taken
+
+    def parts(self, source: int) -> Iterator[pa.Table]:
+        """Yield what was kept of the rows of a source, in parts."""
+        if self._buckets is not None:
+            yield from self._buckets.look(ev.SOURCES[source])
+        yield from self._parts[source]
+
+    def sorted(self) -> Iterator[Sorted]:
+        """Yield all rows as sorted events, in groups of connections. Nothing is left here."""
+        is_merged = self._lossy is not None
+        self.know_gaps()
+        if self._buckets is None:
+            yield self._sorted(is_merged)
+            return
+        self._spill()
+        for number in range(COUNT):
+            for source, name in enumerate(ev.SOURCES):
+                rows, further = (self._buckets.read(each, number) for each in (name, f"{name} further"))
+                if rows is not None and further is not None:
+                    there = rows[PLACE].is_valid().to_numpy()
+                    place = pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there)
+                    rows = rows.set_column(rows.column_names.index(PLACE), PLACE, place)
+                self._parts[source] = [] if rows is None else [encoded(rows)]
+                self._further[source] = [] if further is None else [encoded(further)]
+            yield self._sorted(is_merged)
+        self._buckets = None
+
+    def _sorted(self, is_merged: bool) -> Sorted:
+        tables = {}
+        for source in self.layouts:
+            parts, further = self._take(source)
+            if parts:
+                if further:
+                    parts = _placed(parts, further)
+                for number, part in enumerate(parts if not is_merged else ()):
+                    parts[number] = self._merged(source, part)
+                tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
+                pa.default_memory_pool().release_unused()
+        return Sorted(tables, self.compiled)
+
+
+def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return these columns; those that a table lacks are null."""
+    there = set(rows.column_names)
+    fields = schema(ev.SOURCES[source])
+    made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]
+    extra = [
+        name for name in ("is_partial", "windows", "numbered_by", "content") if name in there and name not in columns
+    ]
+    return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
+
+
+def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:
+    """Parts whose places count from the first row of all `further`."""
+    made, before = [], 0
+    for part, more in zip(parts, further, strict=True):
+        at = part.column_names.index(PLACE)
+        place = pc.add(part[PLACE], pa.scalar(before, pa.int32()))
+        made.append(part.set_column(at, PLACE, place))
+        before += len(more)
+    return made

@@ -1,0 +1,126 @@
+"""Frames that walks need not see one by one: those of one packet become its last one.
+
+Most frames are contents, of which walks want no more than that their side sent something, and when. A frame that no
+walk asks for goes where the next frame of its connection is another such frame of its side that begins in the same
+packet; the time at which that one begins is then the time at which the first of them did. No walk can tell:
+
+- No silence lies between them, for the next one begins no later than this one ends.
+- Both sides were seen before, so no direction is missing, and it does not matter which frame was seen last.
+- Connections where frames may be missing keep all of theirs, for there it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.walks.connection import is_gap
+from amqpscope.pipelines.walks.events import FRAMES, WORDS, what
+from amqpscope.pipelines.walks.store import declare
+from amqpscope.pipelines.walks.walk import Needs
+
+_GAPS = pa.array([word for word in range(WORDS) if is_gap(word)], pa.int16())
+_BOTH = 3
+
+
+class Seen(NamedTuple):
+    """Columns of what was seen of each connection."""
+
+    SIDES: int  # bits of those that were; _LOSSY where none of its frames may go
+    BEFORE: int  # the same, before its last row
+    LAST: int  # its last row, -1 for none
+
+
+SEEN = declare(Seen)
+_LOSSY = -1
+
+
+def wanted(needs: Sequence[Mapping[int, Needs]]) -> Any:
+    """Return whether walks with these needs ask for the frames of a method (bool by EV.WHAT)."""
+    made = np.zeros(WORDS, np.bool_)
+    for each in needs:
+        if FRAMES in each:
+            names = each[FRAMES].names
+            made[slice(None) if names is None else [what(FRAMES, name) for name in names]] = True
+    return made
+
+
+def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
+    """Return the connections where frames may be missing, as far as anomalies tell.
+
+    Args:
+        anomalies: rows of `events.prepared`, in parts.
+    """
+    parts = [part["connection_id"].filter(pc.is_in(part["what"], value_set=_GAPS)) for part in anomalies]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).unique().drop_null()
+
+
+def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
+    """Return frames without those that another stands for.
+
+    Args:
+        frames: rows of `events.prepared`, those of a connection mostly in their order.
+        wanted: bool by EV.WHAT, whether walks ask for such frames.
+        apart: connections that keep all of theirs.
+        compiled: whether kernels run compiled.
+    """
+    identity = frames["connection_id"].combine_chunks().dictionary_encode()
+    connection = identity.indices.fill_null(-1).to_numpy()
+    lossy = pc.is_in(identity.dictionary, value_set=apart).to_numpy(zero_copy_only=False)
+    frame, side, ts, first_ts = (
+        frames[name].cast(pa.int64()).fill_null(-1).to_numpy()
+        for name in ("frame_no", "from_client", "ts_ns", "first_ts_ns")
+    )
+    bare = ~wanted[frames["what"].to_numpy()] & (frames["cut"].to_numpy() == 0)
+    begun = first_ts.copy()
+    kept = np.ones(len(frames), np.uint8)
+    seen = np.full((len(lossy), len(SEEN)), -1, np.int64)
+    seen[:, SEEN.SIDES] = np.where(lossy, _LOSSY, 0)
+    call(merge, compiled, connection, frame, side, ts, begun, bare.view(np.uint8), seen, kept)
+    if kept.all():
+        return frames
+    at = frames.column_names.index("first_ts_ns")
+    frames = frames.set_column(at, "first_ts_ns", pa.array(begun, mask=first_ts < 0))
+    return frames.filter(pa.array(kept.view(np.bool_)))
+
+
+@kernel
+def merge(
+    connection: Array, frame: Array, side: Array, ts: Array, begun: Array, bare: Array, seen: Array, kept: Array
+) -> None:
+    """Find the frames that the next one stands for.
+
+    Args:
+        connection: number of each row's connection (int32), -1 for none.
+        frame: number of the frame; as with all that follows, -1 for null.
+        side: 1 from the client, 0 from the server.
+        ts: when its last byte came.
+        begun: when its first byte came; written: of a frame that stands for others, when that of the first of them did.
+        bare: 1 for frames that may go.
+        seen: SEEN.
+        kept: written: 0 for frames that go.
+    """
+    for i in range(len(connection)):
+        of = connection[i]
+        if of < 0 or seen[of, SEEN.SIDES] == _LOSSY:
+            continue
+        last = seen[of, SEEN.LAST]
+        if last >= 0 and frame[i] <= frame[last]:  # not in order: what was seen before is not known
+            seen[of, SEEN.SIDES] = _LOSSY
+            continue
+        if (
+            seen[of, SEEN.BEFORE] == _BOTH and bare[last] == 1 and bare[i] == 1 and side[i] == side[last]
+            and frame[i] == frame[last] + 1 and begun[last] >= 0 and 0 <= begun[i] <= ts[last] <= ts[i]
+        ):  # fmt: skip
+            begun[i] = begun[last]
+            kept[last] = 0
+        seen[of, SEEN.BEFORE] = seen[of, SEEN.SIDES]
+        seen[of, SEEN.LAST] = i
+        if side[i] >= 0:
+            seen[of, SEEN.SIDES] |= 1 << side[i]

@@ -1,0 +1,81 @@
+"""Rows that are too many for memory: the statistics are the same, and nothing of them is left in files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from amqpscope.errors import Error
+from amqpscope.pipelines.buckets import Buckets, Pile
+from amqpscope.pipelines.engine import Engine
+from amqpscope.pipelines.gathering import Gathered
+from amqpscope.pipelines.here import FIRST, THEN
+from amqpscope.pipelines.statistics import needs_of
+from tests.dissector.runs import FOLDER, dissect
+
+
+def test_a_bucket_has_all_rows_of_its_keys_in_their_order():
+    buckets = Buckets()
+    for first in (0, 100):
+        rows = pa.table({"key": [number % 7 for number in range(100)], "value": range(first, first + 100)})
+        buckets.write("rows", rows, rows["key"].to_numpy())
+        looked = pa.concat_tables(buckets.look("rows"))
+        assert sorted(looked["value"].to_pylist()) == list(range(first + 100))
+    found = [rows for number in range(16) if (rows := buckets.read("rows", number)) is not None]
+    assert sorted(value for rows in found for value in rows["value"].to_pylist()) == list(range(200))
+    keys = [set(rows["key"].to_pylist()) for rows in found]
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 7
+    assert all(rows["value"].to_pylist() == sorted(rows["value"].to_pylist()) for rows in found)
+    assert all(buckets.read("rows", number) is None for number in range(16))
+
+
+def test_it_is_an_error_where_files_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    buckets = Buckets()
+    for folder in tmp_path.iterdir():
+        folder.rmdir()
+    rows = pa.table({"key": [1]})
+    with pytest.raises(Error, match=f"{tmp_path}.*: cannot write: .*; TMPDIR"):
+        buckets.write("rows", rows, rows["key"].to_numpy())
+
+
+@pytest.mark.parametrize("room", [0, 300, 1 << 20])
+def test_a_pile_gives_back_all_rows(room):
+    pile = Pile("key", room)
+    for number in range(5):
+        texts = pa.array([f"text {number}", "another", None]).dictionary_encode()
+        pile.add(pa.table({"key": pa.array([number, -number, 7]), "text": texts}))
+    found = [rows for parts in pile.groups() for part in parts for rows in part.to_pylist()]
+    assert len(found) == 15
+    assert Counter(row["text"] for row in found) == Counter(
+        {"another": 5, None: 5} | {f"text {n}": 1 for n in range(5)}
+    )
+
+
+def statistics(tables: dict[str, pa.Table], room: int, complete: bool = True) -> dict[str, Counter[str]]:
+    engine = Engine()
+    engine.gathered = Gathered(needs_of(engine.chains), room=room)
+    engine._keyed = Pile("key", room)
+    found: dict[str, Counter[str]] = {}
+    for name in FIRST + THEN:
+        rows = tables[name].select(engine.columns(name))
+        for first in range(0, len(rows), 200) or (0,):
+            engine.add(engine.prepare(name, rows.slice(first, 200)))
+    note = {"complete": complete}
+    engine.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), note)
+    return found
+
+
+@pytest.mark.parametrize("name", ["demo", "failed_handshakes", "lossy_link", "stream_chunks"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_lies_in_files_is_as_in_memory(name, complete, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tables = dissect(FOLDER / f"{name}.pcap")
+    if not complete:  # killed before the rows of connections were written
+        tables["connections"] = tables["connections"].slice(0, 0)
+    assert statistics(tables, 50_000, complete) == statistics(tables, 1 << 30, complete)
+    assert not list(Path(tmp_path).iterdir())

@@ -1,0 +1,128 @@
+"""Frames that go before the walks: no row may show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from amqpscope.pipelines.engine import Engine
+from amqpscope.pipelines.gathering import Gathered
+from amqpscope.pipelines.here import FIRST, THEN
+from amqpscope.pipelines.merging import merged, wanted
+from amqpscope.pipelines.statistics import needs_of
+from amqpscope.pipelines.walks.events import FRAMES, prepared
+from amqpscope.pipelines.walks.walk import Needs
+from tests.captures.damage.recordings import FOLDER, Recording
+from tests.pipelines.scenario import Connection, arrow
+
+ALL = {FRAMES: Needs()}
+
+
+def frames(connection: Connection) -> pa.Table:
+    return prepared(FRAMES, arrow([connection])["amqp091_frames"])
+
+
+def kept(connection: Connection, apart: tuple[int, ...] = ()) -> list[int]:
+    """Numbers of the frames that stay, where only basic.ack is asked for."""
+    asked = wanted([{FRAMES: Needs((), ("basic.ack",))}])
+    both = [
+        merged(frames(connection), asked, pa.array(apart, pa.int64()), compiled)["frame_no"].to_pylist()
+        for compiled in (False, True)
+    ]
+    assert both[0] == both[1]
+    return both[0]
+
+
+def talk(**second: int) -> Connection:
+    """A frame of each side, two of the client in one packet, of which the second has these times, and an answer."""
+    c = Connection()
+    c.frame(False)
+    c.frame(True)
+    c.frame(True, ts_ns=2000, first_ts_ns=2000)
+    c.frame(True, **({"ts_ns": 2000, "first_ts_ns": 2000} | second))
+    c.ack(1)
+    return c
+
+
+def test_a_frame_goes_where_the_next_begins_in_its_packet():
+    assert kept(talk()) == [0, 1, 3, 4]
+
+
+def test_the_next_one_then_begins_when_it_did():
+    c = talk(ts_ns=5000)
+    c.frames[2]["first_ts_ns"] = 1500
+    rows = merged(frames(c), wanted([{FRAMES: Needs((), ("basic.ack",))}]), pa.array([], pa.int64()), False)
+    assert rows["first_ts_ns"].to_pylist()[2] == 1500
+    assert rows["ts_ns"].to_pylist()[2] == 5000
+
+
+def behind_silence(c: Connection) -> None:
+    c.frames[3] |= {"first_ts_ns": 2001, "ts_ns": 2001}
+
+
+def of_the_other_side(c: Connection) -> None:
+    c.frames[3]["from_client"] = False
+
+
+def behind_one_that_is_missing(c: Connection) -> None:
+    for number, frame in enumerate(c.frames[3:], 4):
+        frame["frame_no"] = number
+
+
+def asked_for(c: Connection) -> None:
+    c.frames[3] |= {"method": "basic.ack", "frame_type": "method"}
+
+
+def cut(c: Connection) -> None:
+    c.frames[3] |= {"frame_type": "method", "is_partial": True}
+
+
+def without_a_time(c: Connection) -> None:
+    c.frames[3]["first_ts_ns"] = None
+
+
+def not_seen_from_both_sides(c: Connection) -> None:
+    c.frames[0]["from_client"] = True
+
+
+def not_in_order(c: Connection) -> None:
+    c.frames[0]["frame_no"] = 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [behind_silence, of_the_other_side, behind_one_that_is_missing, asked_for, cut, without_a_time,
+     not_seen_from_both_sides, not_in_order],
+)  # fmt: skip
+def test_it_stays_where_somebody_could_tell(change: Callable[[Connection], None]):
+    c = talk()
+    change(c)
+    assert kept(c) == [frame["frame_no"] for frame in c.frames]
+
+
+def test_it_stays_where_frames_may_be_missing():
+    c = talk()
+    assert kept(c, (c.id,)) == [0, 1, 2, 3, 4]
+
+
+def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[str, Counter[str]]:
+    engine = Engine()
+    engine.gathered = Gathered([*needs_of(engine.chains), *needs])
+    for name in FIRST + THEN:
+        engine.add(engine.prepare(name, tables[name].select(engine.columns(name))))
+    found: dict[str, Counter[str]] = {}
+    engine.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), {})
+    return found
+
+
+@pytest.mark.parametrize("name", ["many_confirms", "prefetch", "recover", "failed_handshakes", "gets"])
+def test_no_row_of_a_recording_shows_it(name):
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    captures = [recording.tables] + [
+        recording.dissect(recording.damaged(way, 1)) for way in ("lossy", "snapped", "one way", "late")
+    ]
+    for tables in captures:
+        assert statistics(tables) == statistics(tables, ALL)
