@@ -194,14 +194,18 @@ def reassemble(
             place = find(conn, table, dst_hi[i], dst_lo[i], dport[i], src_hi[i], src_lo[i], sport[i])
         waiting = 0
         late = 0
+        orients = 0
         if place >= 0:
             slot = table[place] - 1
+            # A SYN tells who the client is, and so do bytes: what was found before is told as it was known then.
+            orients = 1 if conn[slot, C_CLIENT] < 0 and (flags[i] & SYN != 0 or length[i] > 0) else 0
             waiting = half[2 * slot, H_COUNT] + half[2 * slot + 1, H_COUNT]
             # What the reader of earlier pieces is to know of the connection must not depend on a later SYN.
             if flags[i] & SYN and conn[slot, C_SYN] != 0 and half[2 * slot, H_POS] + half[2 * slot + 1, H_POS] > 0:
                 late = 1 if conn[slot, C_SYN] & (2 if flags[i] & ACK else 1) == 0 else 0
         if (
             (late and control[K_PIECES] > 0)
+            or (orients and control[K_FAULTS] + control[K_WINDOWS] > 0)
             or control[K_PIECES] + 2 * waiting + 8 > pieces.shape[1]
             or control[K_FAULTS] + 2 > faults.shape[1]
             or control[K_WINDOWS] + 4 > windows.shape[1]
