@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from mmap import MADV_DONTNEED, PAGESIZE, mmap
+from mmap import mmap
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from amqpscope import spec
 from amqpscope.pipelines.walks.connection import CLIENT, SERVER, is_gap
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, WORDS, what
-from amqpscope.pipelines.walks.store import SPILL, grown
+from amqpscope.pipelines.walks.store import SPILL, grown, release
 from amqpscope.pipelines.walks.telling import tell
 from amqpscope.pipelines.walks.turns import (
     BASE,
@@ -188,10 +188,8 @@ class Noted:
 
     def release(self, first: int, end: int) -> None:
         """Let rows of the file go from memory, until they are used again."""
-        if self._map is not None:
-            width = 8 * len(TURN)
-            begin = first * width // PAGESIZE * PAGESIZE
-            self._map.madvise(MADV_DONTNEED, begin, end * width - begin)
+        width = 8 * len(TURN)
+        release(self._map, first * width, end * width)
 
     def first_unsure(self) -> int:
         """Row of the first publish without a certain number; -1 for none."""
