@@ -104,6 +104,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         return IDENTITIES
     count = 0
     is_late = False
+    tells = False
     if slot >= 0:
         count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
         # What the reader of earlier chunks is to know of the connection must not depend on a later SYN.
@@ -111,8 +112,12 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         emitted = direction[2 * slot, Direction.POS] + direction[2 * slot + 1, Direction.POS]
         if batch.flags[i] & SYN and seen != 0 and emitted > 0:
             is_late = seen & (2 if batch.flags[i] & ACK else 1) == 0
+        # A SYN tells who the client is, and so do bytes: rows of what was found before are made as it was known then.
+        if flows.facts[slot, Facts.CLIENT] < 0 and flows.facts[slot, Facts.OPENER] < 0:
+            tells = batch.flags[i] & SYN != 0 or batch.length[i] > 0
     if (
         (is_late and counts[Count.CHUNKS] > 0)
+        or (tells and counts[Count.FAULTS] + counts[Count.WINDOWS] > 0)
         or counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.FAULTS] + 2 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]

@@ -116,14 +116,17 @@ class ChannelErrors:
     def _errors(self, events: Events, closes: Any) -> pa.Table:
         """Rows of these closes."""
         frames = events.take(FRAMES, closes, (*_CLOSE_COLUMNS, "class_id", "method_id"))
-        ids = list(zip(frames["class_id"].to_pylist(), frames["method_id"].to_pylist(), strict=True))
-        failed = [_named(*each) for each in ids]
-        word = np.array([what(FRAMES, name) if name in REQUESTS else -1 for name in failed], np.int64)
+        ids = [frames[name].fill_null(0).to_numpy().astype(np.int64) for name in ("class_id", "method_id")]
+        kinds, kind = np.unique(ids[0] << 32 | ids[1], return_inverse=True)
+        names_of_kinds = [_named(each >> 32, each & 0xFFFFFFFF) for each in kinds.tolist()]
+        failed = pa.array(names_of_kinds, pa.string()).take(pa.array(kind))
+        words = [what(FRAMES, name) if name in REQUESTS else -1 for name in names_of_kinds]
+        word = np.array(words, np.int64)[kind]
         seen = _Seen(self._keys, events)
         names = self._names_of(events, seen, seen.requests(closes, word))
         columns = {
             **{name: frames[name] for name in _CLOSE_COLUMNS},
-            "failed_method": pa.array(failed, pa.string()),
+            "failed_method": failed,
             **{name: names[name] for name in _NAMES},
         }
         return conform("channel_errors", columns, len(closes))
@@ -240,11 +243,11 @@ class _Seen:
         return self._in_reach(np.where(known, found, -1), wanted[:, _ORDER])
 
 
-def _named(class_id: int | None, method_id: int | None) -> str | None:
-    """The name of a method by its ids; None where a close names none."""
-    if not class_id and not method_id:
+def _named(class_id: int, method_id: int) -> str | None:
+    """The name of a method by its ids; None where a close names none (0)."""
+    if class_id == method_id == 0:
         return None
-    return _METHODS.get((class_id or 0, method_id or 0), f"{class_id}.{method_id}")
+    return _METHODS.get((class_id, method_id), f"{class_id}.{method_id}")
 
 
 def _at(positions: Any, places: Any) -> Any:

@@ -35,7 +35,7 @@ from amqpscope.pipelines.walks.publishes import (
     walk,
 )
 from amqpscope.pipelines.walks.rows import Waiting
-from amqpscope.pipelines.walks.store import group, grown, named, pack, unpack
+from amqpscope.pipelines.walks.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 26
@@ -163,6 +163,7 @@ class Confirms:
         return more
 
     def _rows(self) -> Iterator[Rows]:
+        release_arrays((*self.ledger, *self.returns))
         count = int(self.state[ST.OUT])
         self.state[ST.OUT] = 0
         if not count:

@@ -104,7 +104,7 @@ class Held:
             if parts:
                 rows = pa.concat_tables(parts).combine_chunks()
                 if self._in_memory + rows.nbytes > self.room:
-                    rows = spilled(rows)
+                    rows, _ = spilled(rows)
                 else:
                     self._in_memory += rows.nbytes
                 tables[source] = rows
@@ -130,7 +130,7 @@ class Held:
         for source, name in enumerate(SOURCES):
             rows = [block.tables[source] for block in blocks if source in block.tables]
             if rows:
-                parts[name] = pa.concat_tables([each.replace_schema_metadata() for each in rows])
+                parts[name] = pa.concat_tables(rows)
         return parts
 
     def put_back(self, parts: Mapping[str, Any]) -> None:

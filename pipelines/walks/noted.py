@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from mmap import MADV_DONTNEED, PAGESIZE, mmap
+from mmap import mmap
 from tempfile import TemporaryFile
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
-from amqpscope import spec
-from amqpscope.pipelines.walks.connection import CLIENT, SERVER, is_gap
-from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, WORDS, what
-from amqpscope.pipelines.walks.store import SPILL, grown
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.walks.events import CONNECTIONS, EV
+from amqpscope.pipelines.walks.noting import ALL_EPOCHS, entries, fold
+from amqpscope.pipelines.walks.store import SPILL, grown, release
 from amqpscope.pipelines.walks.telling import tell
 from amqpscope.pipelines.walks.turns import (
     BASE,
-    CLIENT_CLOSE,
     CLIENT_CLOSES_ALL,
     CONFIRM,
     NONE,
-    OTHER_CLOSE,
-    OTHER_CLOSES_ALL,
     OVER,
     TURN,
     UNSURE,
@@ -30,74 +27,8 @@ from amqpscope.pipelines.walks.turns import (
 KEEP = 1 << 16
 """Rows of a connection before its first publish without a certain number that are looked at."""
 
-_PUBLISH = what(MESSAGES, "publish")
-_ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
-_OPEN, _CLOSE, _CLOSE_ALL = (what(FRAMES, name) for name in ("channel.open", "channel.close", "connection.close"))
-_IS_GAP = np.zeros(WORDS, bool)
-_IS_GAP[[word for word in (what(ANOMALIES, code) for code in spec.anomalies()) if is_gap(word)]] = True
-_NOTED = _IS_GAP.copy()
-_NOTED[[_PUBLISH, _ACK, _NACK, _OPEN, _CLOSE, _CLOSE_ALL]] = True
-_ALL = -1
-"""Key of what concerns a connection."""
 _CHANNELS = 1 << 16
 _BEFORE_ALL = -(1 << 62)
-
-
-class Entries(NamedTuple):
-    """Rows for events."""
-
-    rows: Any  # TURN: EPOCH is a key of the channel epoch; GAP and LOST count from the first event
-    at: Any  # positions of their events
-    gaps: Any  # positions of gaps in what the client sent
-    lost: Any  # of gaps in what the broker sent
-    gap_ts: Any  # time of each of the former
-
-
-def is_publish(matrix: Any) -> Any:
-    """Which events (EV) are publishes on channels."""
-    return (matrix[:, EV.WHAT] == _PUBLISH) & (matrix[:, EV.CHANNEL] >= 0) & (matrix[:, EV.EPOCH] >= 0)
-
-
-def entries(matrix: Any, unsure: Any, said: Any) -> Entries:
-    """Rows for events, and where frames may be missing.
-
-    Args:
-        matrix: the events (EV).
-        unsure: which of them are publishes without a certain number.
-        said: numbers that their headers give (int64), -1 for none; None for none at all.
-    """
-    at = np.flatnonzero(_NOTED[matrix[:, EV.WHAT]] | (matrix[:, EV.CUT] > 0))
-    some = matrix[at]
-    word, side, cut = some[:, EV.WHAT], some[:, EV.FROM_CLIENT], some[:, EV.CUT]
-    by_client = side == CLIENT
-    placed = (some[:, EV.CHANNEL] >= 0) & (some[:, EV.EPOCH] >= 0)
-    publish = is_publish(some)
-    answer = ((word == _ACK) | (word == _NACK)) & (side == SERVER) & (some[:, EV.NUMBER] > 0)
-    closes, opens = placed & (word == _CLOSE), placed & (word == _OPEN) & by_client & (some[:, EV.EPOCH] > 0)
-    kind = np.full(len(at), -1)
-    kind[publish] = unsure[at[publish]]
-    kind[answer & placed] = CONFIRM
-    kind[closes | opens] = OTHER_CLOSE
-    kind[closes & by_client] = CLIENT_CLOSE
-    kind[word == _CLOSE_ALL] = OTHER_CLOSES_ALL
-    kind[(word == _CLOSE_ALL) & by_client] = CLIENT_CLOSES_ALL
-
-    missing = _IS_GAP[word]
-    gap = by_client & (missing | ((some[:, EV.SOURCE] == FRAMES) & (cut == 1)))
-    lost = (side == SERVER) & (missing | ((some[:, EV.SOURCE] == FRAMES) & (cut > 0)))
-    noted = kind >= 0
-    rows = np.empty((np.count_nonzero(noted), len(TURN)), np.int64)
-    rows[:, TURN.KIND] = kind[noted]
-    key = (some[:, EV.CHANNEL] << 32 | some[:, EV.EPOCH]) - opens
-    rows[:, TURN.EPOCH] = np.where(kind >= CLIENT_CLOSES_ALL, _ALL, key)[noted]
-    begun = np.where(some[:, EV.FIRST_TS] >= 0, some[:, EV.FIRST_TS], some[:, EV.TS])
-    rows[:, TURN.TS] = some[noted, EV.TS]
-    rows[:, TURN.BEGUN] = begun[noted]
-    rows[:, TURN.NUMBER] = np.where(kind <= CONFIRM, some[:, EV.NUMBER], -1)[noted]
-    rows[:, TURN.SAID] = -1 if said is None else said[at[noted]]
-    rows[:, TURN.GAP] = np.cumsum(gap)[noted]
-    rows[:, TURN.LOST] = np.cumsum(lost)[noted]
-    return Entries(rows, at[noted], at[gap], at[lost], some[gap, EV.TS])
 
 
 def silences(matrix: Any) -> Any:
@@ -115,7 +46,8 @@ def _bases(count: int) -> Any:
 class Noted:
     """Rows of the connection that is open; beyond SPILL bytes they lie in a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
         self.count = 0
         self._parts: list[Any] = []
         self._file: IO[bytes] | None = None
@@ -133,7 +65,7 @@ class Noted:
 
     def add(self, matrix: Any, unsure: Any, said: Any = None) -> None:
         """Note events (see `entries`)."""
-        found = entries(matrix, unsure, said)
+        found = entries(matrix, unsure, said, self.compiled)
         rows = found.rows
         silent = silences(matrix)
         if len(silent):
@@ -155,7 +87,7 @@ class Noted:
             keys, which = keys[:1], np.zeros(len(keys), np.int64)
         else:
             keys, which = np.unique(keys, return_inverse=True)
-        numbers = [0 if key == _ALL else self._epochs.setdefault(key, len(self._epochs)) for key in keys.tolist()]
+        numbers = [0 if key == ALL_EPOCHS else self._epochs.setdefault(key, len(self._epochs)) for key in keys.tolist()]
         rows[:, TURN.EPOCH] = np.array(numbers, np.int64)[which]
         have = len(self._bases)
         self._bases = grown(self._bases, len(self._epochs))
@@ -188,10 +120,8 @@ class Noted:
 
     def release(self, first: int, end: int) -> None:
         """Let rows of the file go from memory, until they are used again."""
-        if self._map is not None:
-            width = 8 * len(TURN)
-            begin = first * width // PAGESIZE * PAGESIZE
-            self._map.madvise(MADV_DONTNEED, begin, end * width - begin)
+        width = 8 * len(TURN)
+        release(self._map, first * width, end * width)
 
     def first_unsure(self) -> int:
         """Row of the first publish without a certain number; -1 for none."""
@@ -203,21 +133,7 @@ class Noted:
         if first <= 0:
             return
         rows = self.rows()
-        old = rows[:first]
-        bases = self._bases
-        mine = old[old[:, TURN.KIND] <= CONFIRM]
-        np.maximum.at(bases[:, BASE.UNTIL], mine[:, TURN.EPOCH], mine[:, TURN.TS])
-        mine = mine[mine[:, TURN.KIND] < CONFIRM]
-        epoch = mine[:, TURN.EPOCH]
-        order = np.argsort(epoch, kind="stable")
-        in_order = epoch[order]
-        turn = np.empty(len(mine), np.int64)
-        turn[order] = np.arange(1, len(mine) + 1) - np.searchsorted(in_order, in_order)
-        turn += bases[epoch, BASE.COUNT]
-        numbered = mine[:, TURN.NUMBER] >= 0
-        np.maximum.at(bases[:, BASE.AHEAD], epoch[numbered], (mine[:, TURN.NUMBER] - turn)[numbered])
-        np.maximum.at(bases[:, BASE.GAP], epoch, mine[:, TURN.GAP])
-        np.add.at(bases[:, BASE.COUNT], epoch, 1)
+        call(fold, self.compiled, rows, first, self._bases)
         rows = rows[first:].copy()
         self._parts, self.count, self._bytes = [rows], len(rows), rows.nbytes
         self._file = self._map = None
@@ -241,14 +157,14 @@ class Noted:
         self._bases = bases
         rows[:, TURN.EPOCH] = np.where(rows[:, TURN.KIND] < CLIENT_CLOSES_ALL, place[rows[:, TURN.EPOCH]], 0)
 
-    def tell(self, compiled: bool) -> Any:
+    def tell(self) -> Any:
         """The connection is over: tell the numbers. Returns the rows (see `telling.tell`)."""
         over = np.full((1, len(TURN)), -1, np.int64)
         over[0, [TURN.KIND, TURN.EPOCH]] = OVER, 0
         over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
         self._append(over)
         rows = self.rows()
-        tell(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], compiled, self.release)
+        tell(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], self.compiled, self.release)
         return rows
 
     def parts(self) -> dict[str, Any]:
@@ -282,7 +198,7 @@ def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any
     Returns:
         Positions of publishes, their numbers (-1 for none told here), how these are known (0 for none).
     """
-    found = entries(matrix, unsure, said)
+    found = entries(matrix, unsure, said, compiled)
     identity = matrix[:, EV.CONNECTION]
     starts = np.flatnonzero(np.append(True, identity[1:] != identity[:-1]))
     ends = np.append(starts[1:], len(matrix)) - 1

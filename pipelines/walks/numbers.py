@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.walks.held import Held
-from amqpscope.pipelines.walks.noted import KEEP, Noted, is_publish, tell_whole
+from amqpscope.pipelines.walks.noted import KEEP, Noted, tell_whole
+from amqpscope.pipelines.walks.noting import is_publish
 from amqpscope.pipelines.walks.store import SPILL, pack, unpack
 from amqpscope.pipelines.walks.turns import COUNTED, TURN, UNSURE
 from amqpscope.pipelines.walks.walk import Needs
@@ -71,7 +72,7 @@ class Numbering:
     def _begin(self, identity: int) -> None:
         self._identity = identity
         self._is_held = False
-        self._noted = Noted()
+        self._noted = Noted(self.compiled)
         self._held = Held(_METHODS, _KINDS, self.room)
 
     def feed(self, events: Events) -> Iterator[Events]:
@@ -150,7 +151,7 @@ class Numbering:
         """The open connection is over."""
         if not self._is_held:
             return
-        rows = self._noted.tell(self.compiled)
+        rows = self._noted.tell()
         for events, (first, end) in self._held.blocks():
             at = np.flatnonzero(is_publish(events.matrix))
             mine = rows[first:end]

@@ -29,8 +29,9 @@ from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.store import declare
 
 NONE, ACK, NACK = range(3)
-NOT_MANDATORY, MANDATORY, ENTRIES = range(3)
-"""What a slot's EXTRA says of returns; from ENTRIES on, the entry (`returns`)."""
+NOT_MANDATORY, MANDATORY, UNEXPECTED, ENTRIES = range(4)
+"""What a slot's EXTRA says of returns; UNEXPECTED: its return would not be known; from ENTRIES on, the entry
+(`returns`)."""
 
 ON_PUBLISH, ON_RETURN = what(MESSAGES, "publish"), what(MESSAGES, "return")
 ON_ACK, ON_NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
@@ -179,7 +180,9 @@ def publish(
         old = slots[slot, SL.EXTRA]
         code = rt.release(returns, old - ENTRIES) if old >= ENTRIES else -1
         finish(out, state, slots[slot, SL.ROW], NONE, -1, EVICTED, events[i, EV.TS], 1 if code >= 0 else -1, code)
-    if matched:
+    if matched and returns[2][rt.LIVE] >= rt.EXPECTED:
+        extra = UNEXPECTED
+    elif matched:
         extra = ENTRIES + rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 1)
     slots[slot, SL.ROW] = row
     slots[slot, SL.FRAME] = events[i, EV.ORDER]
@@ -225,14 +228,11 @@ def settle(
     """What waits in a slot is answered."""
     slots = ledger[1]
     extra, row = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
-    returned, code = 0, -1
+    code = -1
     if extra >= ENTRIES:
         code = returns[0][extra - ENTRIES, rt.ENTRY.CODE]
-    if code >= 0:
-        returned = 1
-    elif extra != NOT_MANDATORY:  # its return may be lost
-        lost, _, _ = ch.lost_at(channels, account, conn, gaps, SERVER, slots[slot, SL.FRAME])
-        returned = -1 if lost <= frame else 0
+    since = slots[slot, SL.FRAME]
+    returned = 1 if code >= 0 else unreturned(extra, account, conn, gaps, channels, since, frame)
     lg.remove(ledger, channels[0], slot)
     if extra >= ENTRIES and code < 0:
         rt.keep(returns, extra - ENTRIES, row, outcome, answer, returned)
@@ -242,6 +242,29 @@ def settle(
     if extra >= ENTRIES:
         rt.release(returns, extra - ENTRIES)
     finish(out, state, row, outcome, answer, ch.ANSWERED, -1, returned, code)
+
+
+@kernel
+def unreturned(
+    extra: int, account: int, conn: Array, gaps: Array, channels: ch.Channels, frame: int, until: int
+) -> int:  # fmt: skip
+    """What is known of a publish of which no return was seen: 0 that there was none, -1 nothing.
+
+    Args:
+        extra: SL.EXTRA.
+        account: its channel epoch's.
+        conn: `connection.CONN`.
+        gaps: see `connection`.
+        channels: see `channels`.
+        frame: since when it waits.
+        until: frame before which its return would have come.
+    """
+    if extra == NOT_MANDATORY:
+        return 0
+    if extra == UNEXPECTED:
+        return -1
+    lost, _, _ = ch.lost_at(channels, account, conn, gaps, SERVER, frame)
+    return -1 if lost <= until else 0
 
 
 @called
@@ -275,14 +298,10 @@ def drain(
         ch.pass_own_gaps(channels, account, frame)
         by, ts = ch.ending(channels, account, conn, gaps, SERVER, frame)
         extra = slots[slot, SL.EXTRA]
-        returned, code = 0, -1
+        code = -1
         if extra >= ENTRIES:
             code = rt.release(returns, extra - ENTRIES)
-        if code >= 0:
-            returned = 1
-        elif extra != NOT_MANDATORY:
-            lost, _, _ = ch.lost_at(channels, account, conn, gaps, SERVER, frame)
-            returned = -1 if lost != ch.NEVER else 0
+        returned = 1 if code >= 0 else unreturned(extra, account, conn, gaps, channels, frame, ch.NEVER - 1)
         finish(out, state, slots[slot, SL.ROW], NONE, -1, by, ts, returned, code)
         following = lg.following(ledger, slot)
         lg.remove(ledger, accounts, slot)

@@ -273,8 +273,9 @@ def close(
             if waiting[row, WAIT.FATE] == UNCERTAIN:
                 by, ts = GAP, waiting[row, WAIT.LOST_TS]
             finish(ids, row, out, state, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
+        clear(waiting, index, row)
         state[ST.DRAIN] = row + 1
-    if counts[CT.ROWS] > 0:
-        clear(waiting, index, counts)
+    for column in range(len(counts)):
+        counts[column] = 0
     state[ST.DRAIN] = 0
     return True

@@ -50,13 +50,21 @@ class Count(NamedTuple):
 
 
 WAIT, CT = declare(Sending), declare(Count)
+TOGETHER = 8
+"""Publishing ids that differ in so many last bits alone are neighbours."""
+
+
+@kernel
+def home_of(publisher: int, number: int, mask: int) -> int:
+    """Where `index` is searched from for an id. Neighbours lie together: publishers count, and it may be a file."""
+    return (mix(publisher + 1, number >> TOGETHER) ^ (number & ((1 << TOGETHER) - 1))) & mask
 
 
 @kernel
 def place_of(waiting: Array, index: Array, publisher: int, number: int) -> int:
     """The place in `index` of an id, or the free place where it would stand."""
     mask = len(index) - 1
-    at = mix(publisher + 1, number) & mask
+    at = home_of(publisher, number, mask)
     while index[at] >= 0:
         row = index[at]
         if waiting[row, WAIT.NUMBER] == number and waiting[row, WAIT.PUBLISHER] == publisher:
@@ -132,48 +140,43 @@ def censor(waiting: Array, gaps: Array, first: int, gap: int) -> None:
 
 
 @kernel
-def compact(waiting: Array, counts: Array) -> None:
-    """Drop rows that wait no longer; `index` is to be built anew."""
-    kept = 0
-    last_frame, fresh = 0, 0
-    for row in range(counts[CT.ROWS]):
+def compact(waiting: Array, counts: Array, first: int, end: int, kept: int) -> int:
+    """Drop those of some rows that wait no longer, behind others that were kept; returns how many are kept then.
+
+    To be called for all rows in their order; `index` is to be built anew.
+    """
+    for row in range(first, min(end, counts[CT.ROWS])):
         if row == counts[CT.LAST_FRAME]:
-            last_frame = kept
+            counts[CT.LAST_FRAME] = kept
         if row == counts[CT.FRESH]:
-            fresh = kept
+            counts[CT.FRESH] = kept
         if waiting[row, WAIT.OPENER] >= 0:
             if kept < row:
                 for column in range(len(WAIT)):
                     waiting[kept, column] = waiting[row, column]
             kept += 1
-    counts[CT.LAST_FRAME] = kept if counts[CT.LAST_FRAME] >= counts[CT.ROWS] else last_frame
-    counts[CT.FRESH] = kept if counts[CT.FRESH] >= counts[CT.ROWS] else fresh
-    counts[CT.ROWS] = kept
-    counts[CT.OLDEST] = 0
+    return kept
 
 
 @kernel
-def build(waiting: Array, index: Array, counts: Array) -> None:
-    """Make all rows findable that are to be; `index` is empty (-1)."""
-    for row in range(counts[CT.ROWS]):
+def build(waiting: Array, index: Array, first: int, end: int) -> None:
+    """Make some rows findable, of those that are to be. For all in their order; `index` is empty at first."""
+    for row in range(first, end):
         if waiting[row, WAIT.OPENER] >= 0 and waiting[row, WAIT.FATE] != SUPERSEDED:
             enter(waiting, index, row)
 
 
 @kernel
-def clear(waiting: Array, index: Array, counts: Array) -> None:
-    """Forget all rows.
+def clear(waiting: Array, index: Array, row: int) -> None:
+    """Forget a row; to be called for all.
 
-    From where a row would stand to the next free place all are taken; rows of others that stand there go as well.
+    From where it would stand to the next free place all are taken; rows of others that stand there go as well.
     """
     mask = len(index) - 1
-    for row in range(counts[CT.ROWS]):
-        at = mix(waiting[row, WAIT.PUBLISHER] + 1, waiting[row, WAIT.NUMBER]) & mask
-        while index[at] >= 0:
-            index[at] = -1
-            at = (at + 1) & mask
-    for column in range(len(counts)):
-        counts[column] = 0
+    at = home_of(waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER], mask)
+    while index[at] >= 0:
+        index[at] = -1
+        at = (at + 1) & mask
 
 
 # ---------------------------------------------------------------------------------------------------- ids in text

@@ -18,8 +18,8 @@ from amqpscope.pipelines.walks.store import declare, grown
 
 UNANSWERED = 1 << 16
 """Mandatory publishes of one connection before confirm mode that are remembered."""
-
-
+EXPECTED = 1 << 20
+"""Mandatory publishes of one connection that wait: whether more of them were returned is not known."""
 LATE = 256
 """Mandatory publishes of one connection that were answered, and may still be returned."""
 
@@ -43,9 +43,9 @@ class Entry(NamedTuple):
 
 
 ENTRY = declare(Entry)
-FREE, USED, UNNUMBERED, ANSWERED, FIRST, LAST = range(6)
+FREE, USED, UNNUMBERED, ANSWERED, FIRST, LAST, LIVE = range(7)
 """Places in `counts`: the first free entry (-1: none), entries ever used, those of publishes without a number, those of
-publishes that were answered, the first and the last of these (-1: none)."""
+publishes that were answered, the first and the last of these (-1: none), entries in use."""
 Returns = tuple[Array, Array, Array]
 """`entries`, `buckets`, `counts`."""
 
@@ -55,7 +55,7 @@ def fresh() -> Returns:
     return (
         np.zeros((16, len(ENTRY)), np.int64),
         np.full((32, 2), -1, np.int64),
-        np.array([-1, 0, 0, 0, -1, -1], np.int64),
+        np.array([-1, 0, 0, 0, -1, -1, 0], np.int64),
     )
 
 
@@ -124,6 +124,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     entries[entry, ENTRY.NUMBERED] = numbered
     entries[entry, ENTRY.CODE] = -1
     entries[entry, ENTRY.ROW] = -1
+    counts[LIVE] += 1
     _append(entries, buckets, entry)
     return entry
 
@@ -195,6 +196,7 @@ def release(returns: Returns, entry: int) -> int:
     entries[entry, ENTRY.ACCOUNT] = -1
     entries[entry, ENTRY.BEHIND] = counts[FREE]
     counts[FREE] = entry
+    counts[LIVE] -= 1
     return code
 
 
@@ -213,3 +215,4 @@ def forget(returns: Returns) -> None:
     counts[ANSWERED] = 0
     counts[FIRST] = -1
     counts[LAST] = -1
+    counts[LIVE] = 0

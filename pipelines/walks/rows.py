@@ -8,16 +8,40 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from amqpscope.pipelines.walks.events import Events
-from amqpscope.pipelines.walks.store import SPILL
+from amqpscope.pipelines.walks.store import SPILL, release
 
 _ID = "__id"
+
+
+@dataclass
+class Chunk:
+    """Rows of one batch that wait, in the order of their ids."""
+
+    rows: pa.Table
+    memory: mmap | None
+    """What they lie in, where that is a file."""
+    first: int
+    """Id of the first."""
+    left: int
+    """So many still wait."""
+
+    @property
+    def ids(self) -> Any:
+        """Of all its rows (int64)."""
+        return self.rows[_ID].to_numpy()
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 class Waiting:
@@ -33,10 +57,7 @@ class Waiting:
         self.room = room
         self.base = 0
         self._batch: Events | None = None
-        self._chunks: list[pa.Table] = []
-        self._left: list[int] = []
-        """Rows of each chunk that still wait."""
-        self._firsts: list[int] = []
+        self._chunks: list[Chunk] = []
         self._held = 0
 
     def begin(self, events: Events) -> None:
@@ -57,14 +78,12 @@ class Waiting:
         self._batch = None
 
     def _add(self, rows: pa.Table) -> None:
-        size = rows.nbytes
+        size, memory = rows.nbytes, None
         if self._held + size > self.room:
-            rows = spilled(rows)
+            rows, memory = spilled(rows)
         else:
             self._held += size
-        self._chunks.append(rows)
-        self._left.append(len(rows))
-        self._firsts.append(rows[_ID][0].as_py())
+        self._chunks.append(Chunk(rows, memory, rows[_ID][0].as_py(), len(rows)))
 
     def has(self, ids: Any) -> Any:
         """Whether ids (int64) are of rows of this store's source that are here (bool)."""
@@ -73,8 +92,10 @@ class Waiting:
         if here.any():
             assert self._batch is not None
             found[here] = self._batch.source[ids[here] - self.base] == self.source
-        for rows in self._chunks:
-            found |= np.isin(ids, rows[_ID].to_numpy())
+        for chunk, mine in self._earlier(ids):
+            known = chunk.ids
+            place = np.minimum(np.searchsorted(known, ids[mine]), len(known) - 1)
+            found[mine] = known[place] == ids[mine]
         return found
 
     def get(self, ids: Any) -> pa.Table:
@@ -101,19 +122,14 @@ class Waiting:
             assert self._batch is not None
             parts.append(self._batch.take(self.source, ids[here] - self.base, self.columns))
             at.append(here)
-        if len(here) < len(ids):
-            earlier = np.flatnonzero(ids < self.base)
-            chunk = np.searchsorted(np.array(self._firsts, np.int64), ids[earlier], "right") - 1
-            for number in np.unique(chunk):
-                mine = earlier[chunk == number]
-                rows = self._chunks[number]
-                known = rows[_ID].to_numpy()
-                parts.append(rows.take(pa.array(np.searchsorted(known, ids[mine]))).drop_columns(_ID))
-                at.append(mine)
-                if take:
-                    self._left[number] -= len(mine)
+        for chunk, mine in self._earlier(ids):
+            parts.append(chunk.rows.take(pa.array(np.searchsorted(chunk.ids, ids[mine]))).drop_columns(_ID))
+            at.append(mine)
+            release(chunk.memory)
             if take:
-                self._forget()
+                chunk.left -= len(mine)
+        if take:
+            self._forget()
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -122,37 +138,42 @@ class Waiting:
         order[np.concatenate(at)] = np.arange(len(ids))
         return pa.concat_tables(parts).take(pa.array(order))
 
+    def _earlier(self, ids: Any) -> Iterator[tuple[Chunk, Any]]:
+        """Chunks in which ids of earlier batches may be, and which of the ids those are (positions)."""
+        earlier = np.flatnonzero(ids < self.base)
+        firsts = np.array([chunk.first for chunk in self._chunks], np.int64)
+        of = np.searchsorted(firsts, ids[earlier], "right") - 1
+        for number in np.unique(of[of >= 0]):
+            yield self._chunks[number], earlier[of == number]
+
     def _empty(self) -> pa.Table:
         if self._batch is not None and self.source in self._batch.tables:
             return self._batch.take(self.source, np.zeros(0, np.int64), self.columns)
         if self._chunks:
-            return self._chunks[0].drop_columns(_ID).slice(0, 0)
+            return self._chunks[0].rows.drop_columns(_ID).slice(0, 0)
         return pa.table({name: pa.nulls(0) for name in self.columns})
 
     def _forget(self) -> None:
         """Let chunks go of which nothing waits."""
-        kept = [number for number, left in enumerate(self._left) if left > 0]
-        if len(kept) == len(self._left):
+        if all(chunk.left > 0 for chunk in self._chunks):
             return
-        self._chunks, self._left, self._firsts = (
-            [found[number] for number in kept] for found in (self._chunks, self._left, self._firsts)
-        )
-        self._held = sum(rows.nbytes for rows in self._chunks if not is_mapped(rows))
+        self._chunks = [chunk for chunk in self._chunks if chunk.left > 0]
+        self._held = sum(chunk.rows.nbytes for chunk in self._chunks if chunk.memory is None)
 
     def forget(self, before: int) -> None:
         """Let chunks go of which all rows have ids below this."""
-        for number, rows in enumerate(self._chunks):
-            if rows[_ID][len(rows) - 1].as_py() < before:
-                self._left[number] = 0
+        for chunk in self._chunks:
+            if chunk.rows[_ID][-1].as_py() < before:
+                chunk.left = 0
         self._forget()
 
     def drop(self) -> None:
         """Nothing waits any more: ids may begin anew."""
-        self._chunks, self._left, self._firsts, self._held = [], [], [], 0
+        self._chunks, self._held = [], 0
 
     def table(self) -> pa.Table | None:
         """All rows that wait, with their ids, for `put_back`; None for none."""
-        return pa.concat_tables(self._chunks) if self._chunks else None
+        return pa.concat_tables([chunk.rows for chunk in self._chunks]) if self._chunks else None
 
     def put_back(self, rows: pa.Table | None, base: int) -> None:
         """Go on with rows that `table` gave, and ids from `base` on."""
@@ -162,22 +183,15 @@ class Waiting:
             self._add(rows.combine_chunks())
 
 
-_MAPPED = b"amqpscope mapped"
-
-
-def spilled(rows: pa.Table) -> pa.Table:
+def spilled(rows: pa.Table) -> tuple[pa.Table, mmap]:
     """Write rows to a file that is mapped; it goes when they do."""
-    marked = rows.replace_schema_metadata({_MAPPED: b"1"})
     handle, path = tempfile.mkstemp(prefix="amqpscope-", suffix=".arrow")
     os.close(handle)
     try:
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, marked.schema) as writer:
-            writer.write_table(marked)
-        return pa.ipc.open_file(pa.memory_map(path)).read_all()
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        with Path(path).open("rb") as file:
+            memory = mmap(file.fileno(), 0, access=ACCESS_READ)
+        return pa.ipc.open_file(pa.py_buffer(memory)).read_all(), memory
     finally:
         os.unlink(path)  # noqa: PTH108 - the mapping keeps it
-
-
-def is_mapped(rows: pa.Table) -> bool:
-    """Whether `spilled` wrote these rows."""
-    return _MAPPED in (rows.schema.metadata or {})

@@ -27,7 +27,7 @@ from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES, MESSAGES, Events, what
 from amqpscope.pipelines.walks.prefetch import WAIT
 from amqpscope.pipelines.walks.rows import Waiting
-from amqpscope.pipelines.walks.store import group, grown, named, pack, unpack
+from amqpscope.pipelines.walks.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
 LIMIT = 1 << 26
@@ -217,6 +217,7 @@ class Settlements:
         return more
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
+        release_arrays(self.ledger)
         if count := int(self.state[ST.OUT]):
             self.state[ST.OUT] = 0
             yield "settlements", self._settled(self.out[:count].copy(), events)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,9 +14,14 @@ import pyarrow as pa
 
 T = TypeVar("T")
 
-SPILL = 128 << 20
-"""Bytes of one array, or of rows that wait, beyond which they lie in a file that is mapped."""
+SPILL = 32 << 20
+"""Bytes of one array, or of the rows of one kind that wait, beyond which they lie in a file that is mapped: some twenty
+of these are in use at the same time at most, and a task is to stay below 1 GB."""
+STEP = 16 << 20
+"""Bytes of a mapped file that are gone through at once."""
 MAGIC = b"amqpscope state 1\n"
+_LET_GO = getattr(mmap, "MADV_DONTNEED", None)
+"""Where the system has it: pages of a file that is mapped shared leave this process, not the file's cache."""
 
 
 def declare(columns: type[T]) -> T:
@@ -40,15 +46,44 @@ def grown(array: Any, rows: int, fill: int = 0) -> Any:
     shape = (max(rows, 2 * have), *array.shape[1:])
     bytes_ = int(np.prod(shape)) * array.itemsize
     made = np.empty(shape, array.dtype) if bytes_ <= SPILL else _mapped(shape, array.dtype)
-    made[:have] = array
-    made[have:] = fill
+    for first, end in steps(made):
+        old = array[first:end]
+        made[first : first + len(old)] = old
+        made[first + len(old) : end] = fill
+        release_arrays((array, made))
     return made
+
+
+def steps(array: Any) -> Iterator[tuple[int, int]]:
+    """Rows of an array in parts that are worth STEP bytes: first, and the one behind the last."""
+    size = max(STEP // (array[:1].nbytes or 1), 1)
+    return ((first, min(first + size, len(array))) for first in range(0, len(array), size))
 
 
 def _mapped(shape: tuple[int, ...], dtype: Any) -> Any:
     """An array in an unlinked temporary file: it goes with the array."""
     with tempfile.TemporaryFile(prefix="amqpscope-") as file:
         return np.memmap(file, dtype, "w+", shape=shape)
+
+
+def release(memory: mmap.mmap | None, first: int = 0, end: int | None = None) -> None:
+    """Let bytes of a mapped file go from the memory of this process, until they are used again.
+
+    Args:
+        memory: the mapping; None: nothing is mapped.
+        first: byte to begin with, about.
+        end: byte before which to end; None for all.
+    """
+    if memory is not None and _LET_GO is not None:
+        begin = first // mmap.PAGESIZE * mmap.PAGESIZE
+        memory.madvise(_LET_GO, begin, (len(memory) if end is None else end) - begin)
+
+
+def release_arrays(arrays: Iterable[Any]) -> None:
+    """Let those of the arrays that `grown` put into files go from memory, until they are used again."""
+    for array in arrays:
+        if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
+            release(array.base)
 
 
 def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:

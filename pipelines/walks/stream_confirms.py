@@ -25,7 +25,7 @@ from amqpscope.pipelines.walks.publishers import RQ
 from amqpscope.pipelines.walks.publishing import DONE, FULL, FULL_WAITING, OUT, ST, UNANSWERED, close, walk
 from amqpscope.pipelines.walks.publishing_ids import CT, WAIT
 from amqpscope.pipelines.walks.rows import Waiting
-from amqpscope.pipelines.walks.store import group, grown, named, pack, unpack
+from amqpscope.pipelines.walks.store import group, grown, named, pack, release_arrays, steps, unpack
 from amqpscope.pipelines.walks.stored import FACT
 from amqpscope.pipelines.walks.streams import ASKED, ENDED_BY, GAP, PROTOCOL, difference, of_streams
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
@@ -34,6 +34,8 @@ LIMIT = 1 << 25
 """Publishing ids of one connection that may wait; of more the oldest are evicted."""
 ROOM = 1 << 16
 """Rows that the kernel writes at once."""
+RELEASE = 2
+"""Batches after which mapped files leave memory: to touch a page of them again is not for nothing."""
 FIRST = 1 << 10
 """Publishing ids that there is room for at first."""
 OUTCOMES = ("none", "ack", "nack")
@@ -76,6 +78,7 @@ class StreamConfirms:
         self.compiled = compiled
         self.limit = limit
         self.waiting = Waiting(MESSAGES, self._COLUMNS)
+        self._calls = 0
         room = ROOM if compiled else ROOM >> 8
         self.out = np.zeros((room, len(OUT)), np.int64)
         self.facts = np.zeros((room, len(FACT)), np.int64), np.zeros(1, np.int64)
@@ -92,11 +95,18 @@ class StreamConfirms:
 
     def _make_room(self, waiting: Any, counts: Any) -> None:
         """Drop ids that wait no longer; half of the rows are free then."""
-        call(pid.compact, self.compiled, waiting, counts)
-        if counts[CT.ROWS] > len(waiting) // 2:
+        kept = 0
+        for first, end in steps(waiting):
+            kept = call(pid.compact, self.compiled, waiting, counts, first, end, kept)
+            release_arrays((waiting,))
+        counts[[CT.LAST_FRAME, CT.FRESH]] = np.minimum(counts[[CT.LAST_FRAME, CT.FRESH]], kept)
+        counts[CT.ROWS], counts[CT.OLDEST] = kept, 0
+        if kept > len(waiting) // 2:
             waiting = grown(waiting, 2 * len(waiting))
-        index = grown(np.zeros(0, np.int64), 1 << (2 * len(waiting)).bit_length(), -1)
-        call(pid.build, self.compiled, waiting, index, counts)
+        index = grown(np.zeros(0, np.int64), 1 << (2 * len(waiting) - 1).bit_length(), -1)
+        for first, end in steps(waiting[:kept]):
+            call(pid.build, self.compiled, waiting, index, first, end)
+            release_arrays((waiting, index))
         self.ids = waiting, index, counts
 
     def feed(self, events: Events) -> Iterator[Rows]:
@@ -178,6 +188,9 @@ class StreamConfirms:
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """What the kernel wrote, as rows."""
+        self._calls += 1
+        if self._calls % RELEASE == 0:
+            release_arrays(self.ids)
         facts, noted = self.facts
         if noted[0]:
             columns = facts[: noted[0]].T

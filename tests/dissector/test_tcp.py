@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.kernels import limits
@@ -177,6 +177,7 @@ ANY = st.tuples(
 
 @settings(max_examples=60)
 @given(segments=st.lists(ANY, min_size=1, max_size=60), batch_bytes=st.integers(64, 2000))
+@example([(2, 0, ACK, 0, 0, 0, 0, 0), (2, 0, ACK, 0, 0, 0, 0, 8), (2, 0, SYN | ACK, 0, 0, 0, 0, 0)], 64)
 def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batch_bytes: int) -> None:
     beat = raw(8, 0, b"")
     packets, now = [], T0

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import batches, walked
+from amqpscope.pipelines.walks import returns, store
 from amqpscope.pipelines.walks.confirms import Confirms
 from amqpscope.pipelines.walks.walk import Collected
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
@@ -508,6 +509,29 @@ def test_state_is_taken_up_elsewhere(few, size):
 @pytest.mark.compiled
 def test_compiled(tables):
     checked(walked(tables, [Confirms(compiled=True)], 1000)["confirms"])
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+def test_what_lies_in_files_is_the_same(tables, monkeypatch, compiled):
+    monkeypatch.setattr(store, "SPILL", 1 << 10)
+    monkeypatch.setattr(store, "STEP", 1 << 8)
+    walk = Confirms(compiled=compiled)
+    walk.waiting.room = walk.answers.room = 500
+    checked(walked(tables, [walk], 7)["confirms"])
+
+
+def test_returns_of_more_than_are_expected_are_not_known(monkeypatch):
+    monkeypatch.setattr(returns, "EXPECTED", 2)
+    c = up(Connection())
+    for number in range(1, 5):
+        c.publish(number, mandatory=True, body_hash=number)
+    for number in (1, 3):
+        c.message("return", from_client=False, body_hash=number, reply_code=312)
+    c.ack(3, True)
+    c.publish(5, mandatory=True, body_hash=5)
+    c.ack(5)
+    found = {row["publish_seq"]: row["returned"] for row in walked(arrow([c]), [Confirms()])["confirms"].to_pylist()}
+    assert found == {1: True, 2: False, 3: None, 4: None, 5: False}
 
 
 def test_what_waits_beyond_the_limit_is_evicted():
