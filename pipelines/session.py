@@ -74,6 +74,8 @@ def session(master: str | None = None, *, small: bool = False, **settings: str) 
         "spark.log.level": "ERROR",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # To see whether a batch has too many bytes, Spark goes through all of its columns with every row.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     }
     if master is not None:
         builder = builder.master(master)
