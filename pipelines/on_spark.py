@@ -13,8 +13,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -31,6 +33,7 @@ from amqpscope.dissector.tables.output import HIDDEN, Output
 from amqpscope.errors import Error
 from amqpscope.pipelines import here, kernels, session, union
 from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.precompile import compile_kernels
 from amqpscope.pipelines.preparing import snapped, spans, timed
 from amqpscope.pipelines.reader import read_table
 from amqpscope.pipelines.sorting import Layout, decoded, layouts
@@ -68,6 +71,8 @@ FEW = 1 << 21
 """So many rows of a walk over keys are walked over in this process."""
 TASK_ROWS = 1 << 22
 """Rows of a walk over keys that a task walks over, about."""
+LOOK_EVERY_S = 0.5
+"""Seconds from one look at how far tasks are to the next."""
 READ_EVERY = 1 << 16
 """Rows of a batch that goes to Python."""
 _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -130,8 +135,8 @@ def analyze_folder(
     weight = here.weight(folder)
     own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_EVERY), "spark.sql.adaptive.enabled": "false"}
     with session.running(master, small=weight < SMALL, **own, **settings) as begin:
-        advance("on Spark", 0, 0)
-        return _interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns))
+        advance("starting Spark", 0, 0)
+        return _interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns, advance))
 
 
 def _interruptible(work: Callable[[], T]) -> T:
@@ -152,13 +157,45 @@ def _interruptible(work: Callable[[], T]) -> T:
             raise
 
 
+@contextmanager
+def _watched(spark: SparkSession, advance: here.Advance) -> Iterator[None]:
+    """Report how many tasks of the running jobs are done."""
+    over = Event()
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        with suppress(Py4JError, OSError):  # the JVM may end at any time
+            while not over.wait(LOOK_EVERY_S):
+                jobs = filter(None, map(tracker.getJobInfo, tracker.getActiveJobsIds()))
+                stages = [found for job in jobs for each in job.stageIds if (found := tracker.getStageInfo(each))]
+                if stages:
+                    done = sum(stage.numCompletedTasks for stage in stages)
+                    advance("tasks on Spark", done, sum(stage.numTasks for stage in stages))
+
+    watcher = Thread(target=watch, name="amqpscope-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(LOOK_EVERY_S)
+
+
 def _analyze(
-    spark: SparkSession, folder: Path, output: Path, note: Mapping[str, object], weight: int, window_ns: int
+    spark: SparkSession,
+    folder: Path,
+    output: Path,
+    note: Mapping[str, object],
+    weight: int,
+    window_ns: int,
+    advance: here.Advance,
 ) -> dict[str, int]:
     captures = _whole(folder, "captures")
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
+    if compiled and str(spark.sparkContext.master).startswith("local"):
+        compile_kernels(folder)
     engine = here.Engine(compiled, window_ns)
-    with here.written(output, note) as made:
+    with here.written(output, note) as made, _watched(spark, advance):
         hidden = output / HIDDEN
         hidden.mkdir()
         try:

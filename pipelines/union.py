@@ -12,8 +12,7 @@ from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 
 from amqpscope.pipelines.preparing import with_windows
@@ -53,25 +52,22 @@ def rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
 
 
 def _part(source: int, rows: DataFrame, layout: Layout) -> DataFrame:
-    """Rows of a table, their columns under the names of slots."""
-    order = _order(source)
+    """Rows of a table, their columns under the names of slots. In SQL, for each `Column` is a call of the JVM."""
+    order, there = _ORDER.get(source, "frame_no"), set(rows.columns)
     columns = [
-        (sf.col(name) if name in rows.columns else sf.lit(None)).cast(from_arrow_type(_type(source, name))).alias(slot)
+        f"cast({f'`{name}`' if name in there else 'null'} as {_sql(_type(source, name))}) as `{slot}`"
         for name, slot in _slots(source, layout).items()
     ]
-    return rows.where(sf.col("connection_id").isNotNull() & order.isNotNull()).select(
-        order.alias("order"), sf.lit(source).cast("byte").alias("source"),
-        sf.monotonically_increasing_id().alias("position"), *columns,
-    )  # fmt: skip
+    return rows.where(f"connection_id is not null and {order} is not null").selectExpr(
+        f"{order} as order", f"{source}Y as source", "monotonically_increasing_id() as position", *columns
+    )
 
 
-def _order(source: int) -> Column:
-    if source == ev.CONNECTIONS:
-        return sf.lit(-1).cast("long")
-    if source != ev.MESSAGES:
-        return sf.col("frame_no")
-    delivered = sf.col("kind").isin("deliver", "get") & sf.col("first_frame_no").isNotNull()
-    return sf.when(delivered, sf.col("first_frame_no")).otherwise(sf.col("frame_no"))
+_ORDER = {
+    ev.CONNECTIONS: "-1L",
+    ev.MESSAGES: "if(kind in ('deliver', 'get'), coalesce(first_frame_no, frame_no), frame_no)",
+}
+"""The frame at which rows stand, where it is not `frame_no`."""
 
 
 def _slots(source: int, layout: Layout) -> dict[str, str]:
@@ -80,10 +76,14 @@ def _slots(source: int, layout: Layout) -> dict[str, str]:
     taken: Counter[str] = Counter()
     found = {}
     for name in names:
-        kind = from_arrow_type(_type(source, name)).simpleString()
+        kind = _sql(_type(source, name))
         found[name] = "connection_id" if name == "connection_id" else f"{kind} {taken[kind]}"
         taken[kind] += name != "connection_id"
     return found
+
+
+def _sql(kind: pa.DataType) -> str:
+    return str(from_arrow_type(kind).simpleString())
 
 
 def _type(source: int, column: str) -> pa.DataType:
