@@ -102,7 +102,7 @@ def session(
             return builder.getOrCreate()
         except Exception as error:  # py4j and the launcher raise many kinds
             if is_late():
-                raise SessionError(f"no Spark master at {_addresses(master)}: it does not answer") from error
+                raise SessionError(f"no Spark master at {', '.join(_addresses(master))}: it does not answer") from error
             raise SessionError(_reason(error, said)) from error
 
 
@@ -200,7 +200,7 @@ def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
             late.set()
             end()
 
-    if master is not None and master.startswith("spark://") and SparkSession._instantiatedSession is None:
+    if _addresses(master) and SparkSession._instantiatedSession is None:
         threading.Thread(target=watch, name="amqpscope-answer", daemon=True).start()
     try:
         yield late.is_set
@@ -220,22 +220,24 @@ def _check(master: str | None) -> None:
     if not home and shutil.which("java") is None:
         raise SessionError(f"Spark cannot be started: there is no Java; {JAVA}")
     reasons = []
-    for address in _addresses(master).split(",") if master is not None else ():
+    for address in _addresses(master):
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
             return
-        except ValueError:
-            return  # Spark says what is wrong with it
+        except ValueError as error:
+            raise SessionError(f"not a Spark master: {master}; give spark://HOST:PORT") from error
         except OSError as error:
             reasons.append(f"{address}: {(error.strerror or str(error)).lower()}")
     if reasons:
         raise SessionError(f"no Spark master at {'; '.join(reasons)}")
 
 
-def _addresses(master: str | None) -> str:
-    """Where a standalone master should be: HOST:PORT, or several with commas; nothing for other ones."""
-    return master.removeprefix("spark://") if master is not None and master.startswith("spark://") else ""
+def _addresses(master: str | None) -> list[str]:
+    """Where a standalone master should be: HOST:PORT, or several; none for other kinds of masters."""
+    if master is None or not master.startswith("spark://"):
+        return []
+    return master.removeprefix("spark://").split(",")
 
 
 def _local(small: bool) -> dict[str, str]:
