@@ -204,7 +204,7 @@ def _analyze(
             pq.write_table(connections, hidden / "connections.parquet")
             tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
             tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
-            rows = _ordered(tables, _partitions(spark, weight))
+            rows = ordered(tables, partitions(spark, weight))
             found = _collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
             _conclude(spark, engine, made, found, job)
         finally:
@@ -217,7 +217,7 @@ def _parquet(spark: SparkSession, files: Sequence[Path], declared: pa.Schema) ->
     return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
 
 
-def _partitions(spark: SparkSession, weight: int) -> int:
+def partitions(spark: SparkSession, weight: int) -> int:
     """Return in how many tasks so many bytes of rows are walked over."""
     return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
 
@@ -243,7 +243,7 @@ def _connections(engine: here.Engine, folder: Path) -> pa.Table:
 # ---- walks over connections
 
 
-def _ordered(tables: Mapping[int, DataFrame], partitions: int) -> DataFrame:
+def ordered(tables: Mapping[int, DataFrame], partitions: int) -> DataFrame:
     """Rows of these tables (`events.SOURCES`), each connection in one partition, in the order of its events."""
     return union.ordered(tables, _kept(chains()), partitions)
 
