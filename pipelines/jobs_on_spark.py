@@ -17,9 +17,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from amqpscope.pipelines import kernels
-from amqpscope.pipelines.gathering import Layout, layouts
-from amqpscope.pipelines.preparing import snapped, timed, with_windows
+from amqpscope.pipelines import kernels, union
+from amqpscope.pipelines.gathering import layouts
+from amqpscope.pipelines.preparing import snapped, timed
 from amqpscope.pipelines.statistics import (
     KEYED,
     METRICS,
@@ -98,31 +98,10 @@ def _walks(task: Task, compiled: bool = False) -> list[Chain]:
 
 def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Schema) -> DataFrame:
     kept = layouts(needs_of(_walks(task)))
-    parts = [
-        _part(source, _with_windows(tables), kept[source]) if source == ev.CONNECTIONS else
-        _part(source, tables[table], kept[source])
-        for source, table in enumerate(ev.SOURCES) if table in tables
-    ]  # fmt: skip
-    union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-    ordered = union.repartition("connection_id").sortWithinPartitions("connection_id", "order", "source", "position")
+    there = {source: tables[name] for source, name in enumerate(ev.SOURCES) if name in tables}
+    there[ev.CONNECTIONS] = _with_windows(tables)
+    ordered = union.ordered(there, kept)
     return ordered.mapInArrow(partial(walk_connections, task), _spark(fields))
-
-
-def _part(source: int, rows: DataFrame, layout: Layout) -> DataFrame:
-    """By what rows of a table are sorted, and a struct of its name with the columns that are there and wanted."""
-    order = sf.lit(-1).cast("long") if source == ev.CONNECTIONS else sf.col("frame_no")
-    if source == ev.MESSAGES:
-        delivered = sf.col("kind").isin("deliver", "get") & sf.col("first_frame_no").isNotNull()
-        order = sf.when(delivered, sf.col("first_frame_no")).otherwise(sf.col("frame_no"))
-    wanted = [name for name in _columns(source, layout) if name in rows.columns]
-    return rows.where(sf.col("connection_id").isNotNull() & order.isNotNull()).select(
-        "connection_id", order.alias("order"), sf.lit(source).cast("byte").alias("source"),
-        sf.monotonically_increasing_id().alias("position"), sf.struct(*wanted).alias(ev.SOURCES[source]),
-    )  # fmt: skip
-
-
-def _columns(source: int, layout: Layout) -> tuple[str, ...]:
-    return (*layout.base, "is_partial", "windows") if source == ev.CONNECTIONS else layout.base
 
 
 def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
@@ -130,7 +109,7 @@ def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
     connections = tables["connections"]
     if "tcp_windows" not in tables:
         return connections
-    names = [field.name for field in _windows().value_type]
+    names = [field.name for field in union.WINDOWS.value_type]
     at = sf.monotonically_increasing_id().alias("at")
     lists = (
         tables["tcp_windows"]
@@ -139,11 +118,6 @@ def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
         .agg(sf.transform(sf.sort_array(sf.collect_list("each")), lambda each: each["window"]).alias("windows"))
     )
     return connections.join(lists, "connection_id", "left")
-
-
-def _windows() -> pa.ListType:
-    empty = (schema(name).empty_table() for name in ("connections", "tcp_windows"))
-    return with_windows(*empty).schema.field("windows").type
 
 
 def walk_connections(task: Task, batches: Batches) -> Batches:
@@ -155,7 +129,7 @@ def walk_connections(task: Task, batches: Batches) -> Batches:
     for batch in batches:
         tables = {}
         for source, layout in kept.items():
-            rows = _rows_of(batch, source, layout)
+            rows = union.rows_of(batch, source, layout)
             if len(rows):
                 rows = timed(rows, cut) if source == ev.MESSAGES else rows
                 columns = (*layout.leading, *layout.further)
@@ -172,24 +146,6 @@ def _wanted(of: str, found: Iterator[Rows]) -> Batches:
     for name, rows in found:
         if name == of:
             yield from rows.combine_chunks().to_batches()
-
-
-def _rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
-    """Rows of one source in their order, with all columns that walks take."""
-    mine = pa.array(np.flatnonzero(batch["source"].to_numpy() == source))
-    found: dict[str, pa.Array] = {}
-    if ev.SOURCES[source] in batch.schema.names:
-        values = batch[ev.SOURCES[source]].take(mine)
-        found |= zip((field.name for field in values.type), values.flatten(), strict=True)
-    fields = schema(ev.SOURCES[source])
-    made: dict[str, pa.Array] = {}
-    for name in _columns(source, layout):
-        if name == "is_partial" and source == ev.CONNECTIONS:
-            made[name] = found.get(name, pa.repeat(pa.scalar(False), len(mine)))
-        else:
-            kind = _windows() if name == "windows" else fields.field(name).type
-            made[name] = found[name].cast(kind) if name in found else pa.nulls(len(mine), kind)
-    return pa.table(made)
 
 
 # ---- walks over keys, and what other connections decide

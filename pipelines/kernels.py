@@ -16,9 +16,14 @@ def begin(size: int | None) -> bool:
     It is said on standard error where they are compiled for the first time, for that takes a while.
     """
     compiled = kernel.worthwhile(size, _WALKS)
-    if compiled and not kernel.is_cached(_WALKS):
+    if compiled and not are_cached():
         sys.stderr.write("amqpscope: compiling the statistics, once for this installation (most of a minute)\n")
     return compiled
+
+
+def are_cached() -> bool:
+    """Return whether a run compiled them here before, to its end."""
+    return kernel.is_cached(_WALKS)
 
 
 def end(compiled: bool) -> None:

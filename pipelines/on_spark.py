@@ -13,8 +13,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -29,11 +31,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from amqpscope.dissector.tables.output import HIDDEN, Output
 from amqpscope.errors import Error
-from amqpscope.pipelines import here, kernels, session
+from amqpscope.pipelines import here, kernels, session, union
 from amqpscope.pipelines.engine import SPOKEN, Advance, Engine, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
-from amqpscope.pipelines.gathering import Layout, completed, layouts
-from amqpscope.pipelines.preparing import snapped, spans, timed, with_windows
+from amqpscope.pipelines.gathering import Layout, layouts
+from amqpscope.pipelines.precompile import compile_kernels
+from amqpscope.pipelines.preparing import snapped, spans, timed
 from amqpscope.pipelines.reader import read_table
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -41,6 +44,7 @@ from amqpscope.pipelines.statistics import (
     METRICS,
     OVER_KEYS,
     RESOLVED,
+    Chain,
     KeyedWalk,
     OverKeys,
     chains,
@@ -68,9 +72,10 @@ FEW = 1 << 21
 """So many rows of a walk over keys are walked over in this process."""
 TASK_ROWS = 1 << 22
 """Rows of a walk over keys that a task walks over, about."""
+LOOK_EVERY_S = 0.5
+"""Seconds from one look at how far tasks are to the next."""
 READ_EVERY = 1 << 16
 """Rows of a batch that goes to Python."""
-_FURTHER = " further"
 _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -131,8 +136,8 @@ def analyze_folder(
     weight = here.weight(folder)
     own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_EVERY), "spark.sql.adaptive.enabled": "false"}
     with session.running(master, small=weight < SMALL, **own, **settings) as begin:
-        advance("on Spark", 0, 0)
-        return _interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns))
+        advance("starting Spark", 0, 0)
+        return _interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns, advance))
 
 
 def _interruptible(work: Callable[[], T]) -> T:
@@ -153,22 +158,55 @@ def _interruptible(work: Callable[[], T]) -> T:
             raise
 
 
+@contextmanager
+def _watched(spark: SparkSession, advance: Advance) -> Iterator[None]:
+    """Report how many tasks of the running jobs are done."""
+    over = Event()
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        with suppress(Py4JError, OSError):  # the JVM may end at any time
+            while not over.wait(LOOK_EVERY_S):
+                jobs = filter(None, map(tracker.getJobInfo, tracker.getActiveJobsIds()))
+                stages = [found for job in jobs for each in job.stageIds if (found := tracker.getStageInfo(each))]
+                if stages:
+                    done = sum(stage.numCompletedTasks for stage in stages)
+                    advance("tasks on Spark", done, sum(stage.numTasks for stage in stages))
+
+    watcher = Thread(target=watch, name="amqpscope-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(LOOK_EVERY_S)
+
+
 def _analyze(
-    spark: SparkSession, folder: Path, output: Path, note: Mapping[str, object], weight: int, window_ns: int
+    spark: SparkSession,
+    folder: Path,
+    output: Path,
+    note: Mapping[str, object],
+    weight: int,
+    window_ns: int,
+    advance: Advance,
 ) -> dict[str, int]:
     captures = _whole(folder, "captures")
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
+    if compiled and str(spark.sparkContext.master).startswith("local"):
+        compile_kernels(folder)
     engine = Engine(compiled, window_ns)
-    with here.written(output, note) as made:
+    with here.written(output, note) as made, _watched(spark, advance):
         hidden = output / HIDDEN
         hidden.mkdir()
         try:
             job = Job(str(hidden), compiled, window_ns, tuple(snapped(captures).to_pylist()))
             connections = _connections(engine, folder)
             pq.write_table(connections, hidden / "connections.parquet")
-            tables = [_parquet(spark, [hidden / "connections.parquet"], connections.schema)]
-            tables += [read_table(spark, folder, name) for name in ev.SOURCES[1:]]
-            found = _collected(_walked(tables, job, _partitions(spark, weight)))
+            tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
+            tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
+            rows = ordered(tables, partitions(spark, weight))
+            found = _collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
             _conclude(spark, engine, made, found, job)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
@@ -180,7 +218,7 @@ def _parquet(spark: SparkSession, files: Sequence[Path], declared: pa.Schema) ->
     return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
 
 
-def _partitions(spark: SparkSession, weight: int) -> int:
+def partitions(spark: SparkSession, weight: int) -> int:
     """Return in how many tasks so many bytes of rows are walked over."""
     return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
 
@@ -206,66 +244,28 @@ def _connections(engine: Engine, folder: Path) -> pa.Table:
 # ---- walks over connections
 
 
-def _walked(tables: Sequence[DataFrame], job: Job, partitions: int) -> DataFrame:
-    """Part files of all tables (WRITTEN) of these rows: of `events.SOURCES`, in their order."""
-    kept = layouts(needs_of(chains()))
-    structs = [_structs(source, kept[source]) for source in range(len(tables))]
-    kinds = [_kinds(table, structs[source]) for source, table in enumerate(tables)]
-    union = None
-    for source, rows in enumerate(tables):
-        columns = [structs[source].get(name, f"cast(null as {kind}) as `{name}`")
-                   for each in kinds for name, kind in each.items()]  # fmt: skip
-        order = _ORDER.get(source, "frame_no")
-        some = rows.where(f"connection_id is not null and {order} is not null").selectExpr(
-            "connection_id", f"{order} as order", f"{source}Y as source", "monotonically_increasing_id() as position",
-            *columns,
-        )  # fmt: skip
-        union = some if union is None else union.union(some)
-    assert union is not None
-    ordered = union.repartition(partitions, "connection_id").sortWithinPartitions(
-        "connection_id", "order", "source", "position"
-    )
-    return ordered.mapInArrow(partial(walk_connections, job), WRITTEN)
+def ordered(tables: Mapping[int, DataFrame], partitions: int) -> DataFrame:
+    """Rows of these tables (`events.SOURCES`), each connection in one partition, in the order of its events."""
+    return union.ordered(tables, _kept(chains()), partitions)
 
 
-_ORDER = {
-    ev.CONNECTIONS: "-1L",
-    ev.MESSAGES: "if(kind in ('deliver', 'get'), coalesce(first_frame_no, frame_no), frame_no)",
-}
-"""By what rows of a connection are sorted, where it is not `frame_no`."""
-
-
-def _structs(source: int, layout: Layout) -> dict[str, str]:
-    """Columns of a table as a struct of its name; those of some methods only as another, which is null elsewhere."""
-    name, further = ev.SOURCES[source], layout.further if layout.words is not None else ()
-    made = {name: _struct([each for each in _columns(source, layout) if each not in further])}
-    if layout.words is not None and further:
-        words = ", ".join(f"'{each}'" for each in ev.names_of(layout.words.to_pylist()))
-        made[name + _FURTHER] = f"if({ev.EVENT_OF[source]} in ({words}), {_struct(further)}, null)"
-    return {name: f"{struct} as `{name}`" for name, struct in made.items()}
-
-
-def _struct(columns: Sequence[str]) -> str:
-    return f"struct({', '.join(f'`{name}`' for name in columns)})"
-
-
-def _kinds(table: DataFrame, structs: Mapping[str, str]) -> dict[str, str]:
-    """Types of the structs of a table."""
-    return dict(table.selectExpr(*structs.values()).dtypes)
-
-
-def _columns(source: int, layout: Layout) -> tuple[str, ...]:
-    extra = {ev.CONNECTIONS: ("is_partial", "windows"), ev.MESSAGES: (*keys.COLUMNS, "body_size")}
-    return tuple(dict.fromkeys((*layout.base, *extra.get(source, ()))))
+def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
+    """What is kept of each table; of messages also what engines want."""
+    found = layouts(needs_of(walks))
+    messages = found[ev.MESSAGES]
+    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, "body_size"))
+    return found | {ev.MESSAGES: messages._replace(base=tuple(columns))}
 
 
 def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Walk over the connections of a task; what is yielded are the part files that it wrote (WRITTEN)."""
     walks = chains(job.compiled)
-    kept = layouts(needs_of(walks))
+    kept = _kept(walks)
     with _Task(job, _schemas()) as task:
         for batch in batches:
-            tables = {source: rows for source, layout in kept.items() if len(rows := _rows_of(batch, source, layout))}
+            tables = {
+                source: rows for source, layout in kept.items() if len(rows := union.rows_of(batch, source, layout))
+            }
             if ev.MESSAGES in tables:
                 tables[ev.MESSAGES] = timed(tables[ev.MESSAGES], pa.array(job.cut, pa.string()))
                 task.add([(KEYED, keys.keyed(tables[ev.MESSAGES], job.compiled))])
@@ -279,31 +279,9 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     yield from task.written()
 
 
-def _rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
-    """Rows of one source, in their order."""
-    name = ev.SOURCES[source]
-    mine = pa.array(np.flatnonzero(batch["source"].to_numpy() == source))
-    found: dict[str, pa.Array] = {}
-    for struct in (name, name + _FURTHER):
-        if struct in batch.schema.names:
-            values = batch[struct].take(mine)
-            found |= zip((field.name for field in values.type), values.flatten(), strict=True)
-    return pa.table([found[each].cast(_type(source, each)) for each in _columns(source, layout)],
-                    names=list(_columns(source, layout)))  # fmt: skip
-
-
-def _type(source: int, column: str) -> pa.DataType:
-    if source == ev.CONNECTIONS and column == "is_partial":
-        return pa.bool_()
-    if source == ev.CONNECTIONS and column == "windows":
-        empty = (schema(name).empty_table() for name in ("connections", "tcp_windows"))
-        return with_windows(*empty).schema.field("windows").type
-    return schema(ev.SOURCES[source]).field(column).type
-
-
 def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table:
     columns = (*layout.leading, *layout.further)
-    rows = ev.prepared(source, completed(source, rows, layout.base), columns, job.compiled)
+    rows = ev.prepared(source, rows, columns, job.compiled)
     return rows.select([name for name in columns if name in rows.column_names])
 
 

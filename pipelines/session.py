@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from amqpscope.errors import Error
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SMALL = {
     "spark.sql.shuffle.partitions": "1",
     # Planning anew behind each stage, and compiling loops for a few rows, take longer than they save.
@@ -28,7 +30,7 @@ _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # So do the optimizing compiler of the JVM, as planning is most of the work, and collecting garbage in parallel.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
+    _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
 """Settings for little data, on one machine."""
 
@@ -37,7 +39,10 @@ THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
 
 
 REACH_S = 5
-"""Seconds in which a master is to answer."""
+"""Seconds in which something is to listen where a master should be."""
+ANSWER_S = 8
+"""Seconds in which a master is to answer a JVM that has started. Spark itself asks for a minute."""
+JAVA = "Spark needs Java 17 or 21"
 END_S = 2
 """Seconds that a JVM has to remove its files when it is to end."""
 
@@ -46,7 +51,9 @@ class SessionError(Error):
     """Spark cannot be started; the message is one line that says why."""
 
 
-def session(master: str | None = None, *, small: bool = False, **settings: str) -> SparkSession:
+def session(
+    master: str | None = None, *, small: bool = False, folder: str | None = None, **settings: str
+) -> SparkSession:
     """A session with the settings that the tables need; the running one, if there is one.
 
     Times are UTC, timestamps in Parquet are microseconds (Spark's own default is a deprecated type of 96 bits), errors
@@ -55,6 +62,7 @@ def session(master: str | None = None, *, small: bool = False, **settings: str) 
     Args:
         master: Spark's master URL, such as `local[*]`; None leaves it to the environment (`spark-submit`).
         small: there is little to read: on one machine, spend less on planning and compiling for it.
+        folder: where the JVM keeps temporary files; None leaves it to Spark.
         settings: further ones, `_` standing for `.`: `spark_sql_shuffle_partitions="2"`.
 
     Raises:
@@ -74,20 +82,27 @@ def session(master: str | None = None, *, small: bool = False, **settings: str) 
         "spark.log.level": "ERROR",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # To see whether a batch has too many bytes, Spark goes through all of its columns with every row.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     }
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
             chosen |= _local(small)
+    if folder is not None:
+        java = f"{chosen.get(_JAVA_OPTIONS, '')} -Djava.io.tmpdir={folder}"
+        chosen |= {"spark.local.dir": folder, _JAVA_OPTIONS: java.strip()}
     chosen |= {name.replace("_", "."): value for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # the page it writes is in the exception as well
-    with _silenced() as said, _noted():
+    with _silenced() as said, _noted(), _answered(master) as is_late:
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j and the launcher raise many kinds
+            if is_late():
+                raise SessionError(f"no Spark master at {', '.join(_addresses(master))}: it does not answer") from error
             raise SessionError(_reason(error, said)) from error
 
 
@@ -107,11 +122,14 @@ def running(master: str, *, small: bool = False, **settings: str) -> Iterator[Ca
     """
     global _ended  # noqa: PLW0603
     _ended = False
-    mine = SparkSession._instantiatedSession is None
-    try:
+    if SparkSession._instantiatedSession is not None:
         yield lambda: session(master, small=small, **settings)
-    finally:
-        if mine:
+        return
+    # What a JVM leaves that is ended, goes with this folder.
+    with tempfile.TemporaryDirectory(prefix="amqpscope-spark-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield lambda: session(master, small=small, folder=folder, **settings)
+        finally:
             if not _ended and SparkSession._instantiatedSession is not None:
                 SparkSession._instantiatedSession.stop()
             end()
@@ -170,6 +188,26 @@ def _noted() -> Iterator[None]:
         vars(java_gateway)["Popen"] = start
 
 
+@contextlib.contextmanager
+def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
+    """End the JVM when a master does not answer it; called, the result says whether that was so."""
+    over, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while SparkContext._gateway is None and not over.wait(0.1):
+            pass
+        if not over.wait(ANSWER_S):
+            late.set()
+            end()
+
+    if _addresses(master) and SparkSession._instantiatedSession is None:
+        threading.Thread(target=watch, name="amqpscope-answer", daemon=True).start()
+    try:
+        yield late.is_set
+    finally:
+        over.set()
+
+
 def _check(master: str | None) -> None:
     """See that there is what Spark needs; it takes minutes to find out itself.
 
@@ -178,20 +216,28 @@ def _check(master: str | None) -> None:
     """
     home = os.environ.get("JAVA_HOME")
     if home and not os.access(Path(home, "bin", "java"), os.X_OK):
-        raise SessionError(f"Spark cannot be started: JAVA_HOME is {home}, but there is no bin/java")
-    if master is None or not master.startswith("spark://"):
-        return
+        raise SessionError(f"Spark cannot be started: JAVA_HOME is {home}, but there is no bin/java; {JAVA}")
+    if not home and shutil.which("java") is None:
+        raise SessionError(f"Spark cannot be started: there is no Java; {JAVA}")
     reasons = []
-    for address in master.removeprefix("spark://").split(","):
+    for address in _addresses(master):
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
             return
-        except ValueError:
-            return  # Spark says what is wrong with it
+        except ValueError as error:
+            raise SessionError(f"not a Spark master: {master}; give spark://HOST:PORT") from error
         except OSError as error:
             reasons.append(f"{address}: {(error.strerror or str(error)).lower()}")
-    raise SessionError(f"no Spark master at {'; '.join(reasons)}")
+    if reasons:
+        raise SessionError(f"no Spark master at {'; '.join(reasons)}")
+
+
+def _addresses(master: str | None) -> list[str]:
+    """Where a standalone master should be: HOST:PORT, or several; none for other kinds of masters."""
+    if master is None or not master.startswith("spark://"):
+        return []
+    return master.removeprefix("spark://").split(",")
 
 
 def _local(small: bool) -> dict[str, str]:
@@ -223,9 +269,16 @@ def _silenced() -> Iterator[Path]:
 
 
 def _reason(error: Exception, said: Path) -> str:
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        return "Spark cannot be started: there is no Java; install a JDK, version 17 or 21"
     lines = said.read_text(errors="replace").splitlines()
+    if any("UnsupportedClassVersionError" in line for line in lines):
+        return f"Spark cannot be started: {_java()} is too old; {JAVA}"
     thrown = next(filter(None, map(THROWN.search, str(error).splitlines() + lines)), None)
     told = [line for line in lines if "rror" in line or "xception" in line] or str(error).splitlines()
     return f"Spark cannot be started: {(thrown[1] if thrown else (told or [type(error).__name__])[0]).strip()}"
+
+
+def _java() -> str:
+    """What the Java here says that it is."""
+    command = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if os.environ.get("JAVA_HOME") else "java"
+    said = subprocess.run([command, "-version"], check=False, capture_output=True, text=True).stderr  # noqa: S603
+    return f"{command} ({said.splitlines()[0] if said else 'of no version'})"

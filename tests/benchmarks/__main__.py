@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks import captures, stages, streams
+from tests.benchmarks import captures, spark, stages, streams
 from tests.benchmarks.running import AMQPSCOPE, ROOT, Run, middle, run
 
 MB = 1_000_000
@@ -25,7 +25,7 @@ FIELDS = (
     "amqp.method.arguments.delivery_tag", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
 )  # fmt: skip
 SMALL = ROOT / "tests/captures/pika_confirms.pcap"
-MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "small", "memory")
+MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "small", "memory", "spark")
 TRAFFICS = {"recorded": ("", None), "small messages": ("small", captures.small)}
 """What statistics are measured with: names of captures, and what is repeated in them."""
 
@@ -156,6 +156,22 @@ def memory(sizes: tuple[int, ...], output: Path) -> dict[str, Any]:
     return found
 
 
+def on_spark(tables: Path, pairs: int, master: str = "local[2]") -> dict[str, Any]:
+    """Analyze on Spark against reading, shuffling and sorting the same columns; both behind the start of a session."""
+    commands = spark.commands(tables, tables.with_name("statistics"), master)
+    runs: dict[str, list[Run]] = {name: [] for name in commands}
+    for _ in range(pairs):
+        for name, command in commands.items():
+            runs[name].append(run(command))
+    found: dict[str, Any] = {name: middle(each) for name, each in runs.items()}
+    for name in ("floor", "analyze"):
+        found[name] |= {key: found[name][key] - found["start"][key] for key in ("wall_s", "cpu_s")}
+    for name in runs:
+        tell(f"Spark, {name}", found[name])
+    found["ratio"] = compare("Spark, analyze / floor", found["analyze"], found["floor"])
+    return found
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -207,6 +223,10 @@ def main() -> None:
             found["streams"] = stream(size, output, pairs)
         if "small" in only:
             found["small"] = small(output)
+        if "spark" in only:
+            with captures.made(size) as capture:
+                run(dissect(capture, output))
+            found["spark"] = on_spark(output, pairs)
         if "memory" in only:
             found["memory"] = memory((50 * MB, 200 * MB) if arguments.quick else (250 * MB, 2000 * MB), output)
     found["load_after"] = os.getloadavg()

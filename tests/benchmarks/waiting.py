@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.pipelines import kernels
-from amqpscope.pipelines.sorting import completed, layouts
+from amqpscope.pipelines.gathering import completed, layouts
 from amqpscope.pipelines.statistics import chains, needs_of
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.events import Events

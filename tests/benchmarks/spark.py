@@ -1,0 +1,51 @@
+"""What Spark takes for `analyze`, and its floor: to read the same columns, shuffle and sort them, and nothing else.
+
+As a program it does one of these, or starts a session and ends it: what is left of the other two without that is what
+they take behind it.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from amqpscope.pipelines import here, on_spark, session
+from amqpscope.pipelines.reader import read_table
+from amqpscope.pipelines.walks import events as ev
+
+DOINGS = ("start", "floor", "analyze")
+
+
+def commands(tables: Path, output: Path, master: str) -> dict[str, list[str]]:
+    """The programs that are measured."""
+    return {each: [sys.executable, "-m", __name__, each, str(tables), str(output), master] for each in DOINGS}
+
+
+def floor(tables: Path, master: str) -> None:
+    """Bring the rows together by connection, sort them, and drop them."""
+    with session.running(master, spark_sql_adaptive_enabled="false") as begin:
+        spark = begin()
+        rows = {source: read_table(spark, tables, name) for source, name in enumerate(ev.SOURCES)}
+        partitions = on_spark.partitions(spark, here.weight(tables))
+        on_spark.ordered(rows, partitions).write.format("noop").mode("overwrite").save()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("doing", choices=DOINGS)
+    parser.add_argument("tables", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("master")
+    arguments = parser.parse_args()
+    if arguments.doing == "start":
+        with session.running(arguments.master) as begin:
+            begin()
+    elif arguments.doing == "floor":
+        floor(arguments.tables, arguments.master)
+    else:
+        on_spark.analyze_folder(arguments.tables, arguments.output, {}, arguments.master)
+        shutil.rmtree(arguments.output)
+
+
+if __name__ == "__main__":
+    main()
