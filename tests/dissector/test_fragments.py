@@ -15,8 +15,8 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.fragments import Fragment, Fragments
 from tests.dissector.builders import Packet, ethernet, fragments, ipv4, ipv6, pcap, tcp, udp, vxlan
-from tests.dissector.runs import dissect, dissect_packets, rows
-from tests.dissector.test_packets import BOTH, by_dpkt, decode
+from tests.dissector.runs import BOTH, dissect, dissect_packets, rows
+from tests.dissector.segments import by_dpkt, decode
 from tests.dissector.wire import Tape, session
 
 PAYLOAD = bytes(range(256)) * 2

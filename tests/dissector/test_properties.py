@@ -9,15 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dissector.builders import Packet
+from tests.dissector.comparing import COUNTED, TIMED, exact
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, recorded, rows
 from tests.dissector.wire import ACK, CLIENT, PSH, SERVER, Tape, cut, publish, session
 
-TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
-COUNTED = (
-    "packets", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "retransmitted_bytes", "rtt_ns",
-    "handshake_ns", "handshake_client_ns", "handshake_server_ns", "handshake_steps", "handshake_evidence",
-    "handshake_notes", "handshake_facts", "closed_ts_ns",
-)  # fmt: skip
 SESSION = session()
 WHOLE = [
     "any_sll2.pcap", "body_sizes.pcap", "channel_reopened.pcap", "field_types.pcap", "interleaved_channels.pcap",
@@ -32,14 +27,6 @@ def told(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
         "messages": rows(tables["messages"], *TIMED),
         "connections": rows(tables["connections"], *COUNTED),
         "anomalies": sorted(rows(tables["anomalies"], *TIMED), key=str),
-    }
-
-
-def exact(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
-    return {
-        name: rows(table) if name != "anomalies" else sorted(rows(table), key=str)
-        for name, table in tables.items()
-        if name != "captures"
     }
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from amqpscope.pipelines.walks.latency import PERCENTILES
 from tests import reference
+from tests.dissector.recordings import theirs
 from tests.dissector.runs import CAPTURES
-from tests.dissector.test_against_reference import theirs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 

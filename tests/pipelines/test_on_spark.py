@@ -20,8 +20,7 @@ from amqpscope import dissector, errors
 from amqpscope.dissector.tables.output import HIDDEN, NOTE
 from amqpscope.pipelines import here
 from tests.dissector.runs import CAPTURES
-from tests.pipelines.scenario import Connection
-from tests.pipelines.test_command import written
+from tests.pipelines.scenario import Connection, written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.test_contract import ANALYZED, WORDS
+from tests.contract import ANALYZED, WORDS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 JUDGED = ("confirms", "settlements", "rpcs", "flow_control", "heartbeats")

@@ -13,8 +13,8 @@ from amqpscope.pipelines.walks import names, requests
 from amqpscope.pipelines.walks.rpcs import Rpcs
 from amqpscope.pipelines.walks.walk import schema
 from tests import reference
+from tests.dissector.recordings import theirs
 from tests.dissector.runs import CAPTURES, dissect
-from tests.dissector.test_against_reference import theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
 from tests.pipelines.walks.conversations import ANSWERS, Conversation
 from tests.pipelines.walks.properties_of_rpcs import SIZES, rows_of, same_in_every_manner

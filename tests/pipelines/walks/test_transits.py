@@ -14,8 +14,8 @@ from amqpscope.pipelines.walks import walk
 from amqpscope.pipelines.walks.keys import COLUMNS, KEYED, ORDER, keyed, ordered
 from amqpscope.pipelines.walks.transits import HOUR_NS, STATE, Transits, transits
 from tests import reference
+from tests.dissector.recordings import theirs
 from tests.dissector.runs import CAPTURES
-from tests.dissector.test_against_reference import theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table
 
 Row = dict[str, Any]

@@ -14,8 +14,8 @@ from amqpscope.pipelines.walks.channel_errors import ChannelErrors
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
 from tests import reference
+from tests.dissector.recordings import ours, theirs
 from tests.dissector.runs import CAPTURES
-from tests.dissector.test_against_reference import ours, theirs
 from tests.pipelines.walks.properties import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
