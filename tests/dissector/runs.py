@@ -24,7 +24,7 @@ CAPTURES = sorted(
     if (FOLDER / f"{path.stem}.golden.json").exists()
 )
 
-BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+BOTH = pytest.mark.parametrize("compiled", [False, True])
 """A test of kernels as they are, and compiled."""
 
 Row = dict[str, Any]

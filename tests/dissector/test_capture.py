@@ -200,6 +200,7 @@ COMPRESSORS = {
 }
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_compressed(compression, tmp_path):
     given = [Packet(i * 1000, os.urandom(100)) for i in range(10_000)]
@@ -258,6 +259,7 @@ def test_streams_of_xz_may_be_padded_with_zeros():
     assert not file.info.problems
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_a_bomb_is_read_in_bounded_pieces(compression):
     """64 MB of zeros are 4 million packets of no octets; as records of pcap they are right."""
@@ -374,6 +376,7 @@ def microseconds(time: float | Decimal) -> int:
     return int(time * 10**6) if isinstance(time, Decimal) else round(time * 10**6)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.name)
 def test_recorded_captures_against_dpkt(path):
     with path.open("rb") as file:

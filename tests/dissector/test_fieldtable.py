@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
 from amqpscope.dissector.fields.tables import DEPTH, float_text, render
 from tests.dissector.letters import LETTERS, key, long
-
-MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
+from tests.dissector.runs import BOTH
 
 
 def run(tables: list[bytes], compiled: bool = False) -> tuple[list[str], list[tuple[int, str, int]]]:
@@ -38,7 +37,7 @@ def one(table: bytes, compiled: bool = False) -> tuple[str, list[tuple[str, int]
     return texts[0], [(code, place) for _, code, place in problems]
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize(("octets", "text"), LETTERS)
 def test_letters(octets: bytes, text: str, compiled: bool) -> None:
     assert one(key("n") + octets, compiled) == ('{"n":' + text + "}", [])
@@ -83,7 +82,7 @@ MALFORMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize(("table", "text", "problem"), MALFORMED)
 def test_malformed_keeps_what_came_before(table: bytes, text: str, problem: Any, compiled: bool) -> None:
     assert one(table, compiled) == (text, [problem])
@@ -98,7 +97,7 @@ def nested(levels: int, letter: bytes) -> bytes:
     return key("k") + value
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize("letter", [b"A", b"F"])
 def test_depth(letter: bytes, compiled: bool) -> None:
     opening, closing = ("[", "]") if letter == b"A" else ('{"k":', "}")
@@ -218,7 +217,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(table)
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @settings(max_examples=150)
 @given(batch=st.lists(st.one_of(tables, damaged(), st.binary(max_size=40)), max_size=4))
 @example(batch=[b"", b"\0", b"\0V", b"\1$D\xff\xff\xff\xff\xff"])

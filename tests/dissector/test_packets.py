@@ -1,6 +1,5 @@
 """Packets to segments: all headers against dpkt, rare layers, cut and hostile packets, real captures against tshark."""
 
-import shutil
 import struct
 import subprocess
 from ipaddress import IPv6Address, ip_address
@@ -29,6 +28,7 @@ from tests.dissector.builders import (
 from tests.dissector.links import LINKS
 from tests.dissector.runs import BOTH
 from tests.dissector.segments import by_dpkt, decode
+from tests.oracles import needs
 
 HERE = Path(__file__).parents[1] / "captures"
 SHARED = Path(__file__).parents[3] / "shared/captures"
@@ -311,7 +311,7 @@ def test_real_captures_against_dpkt(path):
 
 
 @pytest.mark.parametrize("path", [*(HERE / name for name in ODD), *SHARED.glob("*/suite_*.pcap")], ids=lambda p: p.name)
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@needs("tshark")
 def test_real_captures_against_tshark(path):
     fields = (
         "frame.number frame.time_epoch tcp.srcport tcp.dstport tcp.seq_raw tcp.ack_raw tcp.window_size_value tcp.len"
@@ -331,7 +331,7 @@ def test_real_captures_against_tshark(path):
         assert [row[1], row[6], row[7], row[8], row[9], row[11], row[12]] == [int(number), *map(int, rest)]
 
 
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@needs("tshark")
 def test_link_layers_against_tshark(tmp_path):
     """One capture with an interface of each kind: what tshark finds in our packets is what we find."""
     content, number = section(), 0
