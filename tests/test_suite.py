@@ -43,6 +43,19 @@ def test_no_test_module_is_imported() -> None:
     assert {path.name: found for path in HERE.rglob("*.py") if (found := tests & {*imported(path)})} == {}
 
 
+def test_no_test_returns_early() -> None:
+    """It would pass without having tested anything. It asserts, is skipped, or the case is not one of its own."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in MODULES
+        for test in nodes(path)
+        if isinstance(test, ast.FunctionDef) and test.name.startswith("test_")
+        for node in ast.walk(test)
+        if isinstance(node, ast.Return) and node.value is None
+    ]
+    assert found == []
+
+
 def test_every_test_is_in_one_part() -> None:
     """Whatever its marks."""
     assert len(PARTS) == 4

@@ -4,15 +4,27 @@ import functools
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 from tests import reference
 from tests.dissector.builders import Packet, pcap
-from tests.dissector.runs import CAPTURES, SETS, Row, dissect, rows
+from tests.dissector.runs import CAPTURES, SETS, Row, dissect, recorded, rows
 from tests.reference.packets import read_packets
 
 READABLE = [capture for capture in CAPTURES if not capture.stem.startswith("tls_")]
-"""The reference knows no TLS."""
+"""What the reference reads of AMQP 0-9-1: it knows no TLS."""
+BEHIND_A_PROXY = "wrong_ports"
+WHOLE = [c for c in READABLE if c.stem != BEHIND_A_PROXY and not c.stem.startswith("stream_")]
+"""Of which it reads all: it knows no PROXY protocol either, and nothing of streams."""
+BROKEN_STREAMS = {"stream_errors", "stream_wrong_ports"}
+STREAMS = [c for c in READABLE if c.stem.startswith("stream_") and c.stem not in BROKEN_STREAMS]
+"""What the other reference reads, that of streams: it knows no connections that break the protocol."""
+COVERED = {capture.stem for capture in [*WHOLE, *STREAMS]}
+"""Recordings whose rows are all compared with those of an independent decoder, of AMQP 0-9-1 or of streams.
+
+What is compared with our own rows of one of these is compared with rows that are known to be right.
+"""
 
 
 @functools.cache
@@ -34,7 +46,7 @@ def theirs(capture: Path) -> list[Row]:
 
 
 @functools.cache
-def ours(capture: Path) -> dict[str, Any]:
+def ours(capture: Path) -> dict[str, pa.Table]:
     return dissect(capture, check=True)
 
 
@@ -48,3 +60,9 @@ def identities(capture: Path) -> dict[int, tuple[str, str, int]]:
         found[row["connection_id"]] = (*ends, seen[ends])
         seen[ends] += 1
     return found
+
+
+def covered(name: str) -> tuple[list[Packet], int]:
+    """The packets of a recording, and its link type; what our rows of it are is not only our own word."""
+    assert Path(name).stem in COVERED
+    return recorded(name)
