@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
 SECONDS := 60
+PARTS := test-unit test-compiled test-spark test-oracles
 
-.PHONY: demo test fuzz lint bench reference clean help
+.PHONY: demo test $(PARTS) fuzz lint bench reference clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,8 +24,14 @@ demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a repor
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 
-test: $(BIN)/.ready  ## run the tests
-	$(BIN)/python -m pytest
+test: $(PARTS)  ## run the tests, in four parts that can be run apart
+
+test-unit: MARKS := not (compiled or spark or oracles)
+test-compiled: MARKS := compiled and not (spark or oracles)
+test-spark: MARKS := spark and not oracles
+test-oracles: MARKS := oracles
+$(PARTS): $(BIN)/.ready
+	$(BIN)/python -m pytest -m "$(MARKS)"
 
 fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make fuzz SECONDS=600 for longer)
 	$(BIN)/python -m pip install -q --group fuzz

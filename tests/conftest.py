@@ -1,8 +1,15 @@
-"""What all tests share."""
+"""What all tests share: how hypothesis runs, and to which part of the suite a test belongs."""
 
+import gc
 import os
+from collections.abc import Generator
+from typing import Any, NoReturn
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from amqpscope.dissector.kernels import kernel
+from tests import oracles
 
 settings.register_profile(
     "default",
@@ -12,3 +19,50 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what shows by its parameters and fixtures that it runs compiled kernels, or Spark."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            if hasattr(item, "callspec") and item.callspec.params.get("compiled") is True:
+                item.add_marker("compiled")
+            if "spark" in item.fixturenames:
+                item.add_marker("spark")
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage pass over all that is there before the first test."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Let nothing compile kernels, load compiled ones, or start Spark, but tests and fixtures of tests marked so.
+
+    Without the mark no kernel is cached, either: what a test runs must not depend on what was run before it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not item.get_closest_marker("compiled"):
+            patch.setattr(kernel, "_ready", {})
+            patch.setattr(kernel, "_made_ready", _refuse)
+            patch.setattr(kernel, "is_cached", lambda folder=None: False)
+        if not item.get_closest_marker("spark"):
+            patch.setenv("JAVA_HOME", os.devnull)
+        return (yield)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Free what a test with compiled kernels leaves: few objects, in circles, of 100 MB and more."""
+    if item.get_closest_marker("compiled"):
+        gc.collect()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("oracles"):
+        oracles.look_for(mark.args)
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise AssertionError("a compiled kernel, in a test that is not marked `compiled`")

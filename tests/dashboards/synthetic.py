@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope import spec
+from amqpscope.dashboards.tables import Tables
 
 START = 1_792_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -383,3 +384,9 @@ def waits(rng: np.random.Generator, seconds: float, file: str) -> list[dict[str,
         row("channel-flow", 10.0, 0.25, "possible"),
         *full,
     ]
+
+
+def rows(at: Tables, name: str) -> list[dict[str, Any]]:
+    """All rows of a table."""
+    found: list[dict[str, Any]] = at.dataset(name).to_table().to_pylist()
+    return found

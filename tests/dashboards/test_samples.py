@@ -11,7 +11,7 @@ from amqpscope.dashboards.section import Figure, Grid, Single
 from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 from tests.dashboards.refusing import refusing
-from tests.dashboards.test_tables import rows
+from tests.dashboards.synthetic import rows
 
 START, SECOND = synthetic.START, synthetic.SECOND
 CONFIRM = {"connection_id": 1, "channel": 1, "channel_epoch": 1, "outcome": "ack"}

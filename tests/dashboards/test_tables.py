@@ -9,10 +9,7 @@ import pytest
 from amqpscope.dashboards import tables
 from amqpscope.dashboards.tables import NotTablesError, Tables
 from tests.dashboards import synthetic
-
-
-def rows(at: Tables, name: str) -> list[dict]:
-    return at.dataset(name).to_table().to_pylist()
+from tests.dashboards.synthetic import rows
 
 
 def test_group_equals_a_dictionary(shop: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from amqpscope.dashboards import (
 from amqpscope.dashboards.section import of_all
 from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
-from tests.dashboards.test_tables import rows
+from tests.dashboards.synthetic import rows
 
 
 def test_curve_reads_percentiles_to_a_bucket(shop: Tables) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.sources import find
@@ -22,6 +23,9 @@ CAPTURES = sorted(
     for path in [*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS]
     if (FOLDER / f"{path.stem}.golden.json").exists()
 )
+
+BOTH = pytest.mark.parametrize("compiled", [False, True])
+"""A test of kernels as they are, and compiled."""
 
 Row = dict[str, Any]
 Batches = Iterable[tuple[str, pa.RecordBatch]]

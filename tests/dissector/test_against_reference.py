@@ -1,18 +1,14 @@
 """Frames and messages of every recording against a slow, independent decoder (dpkt and pamqp)."""
 
-import functools
-import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import reference
-from tests.dissector.builders import Packet, pcap
-from tests.dissector.runs import CAPTURES, SETS, Row, dissect, rows
+from tests.dissector.recordings import BEHIND_A_PROXY, READABLE, identities, ours, theirs
+from tests.dissector.runs import SETS, Row, rows
 from tests.dissector.values import of_pamqp, parsed, same
-from tests.reference.packets import read_packets
 
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 
@@ -36,37 +32,12 @@ PROTOCOLS_LEFT_OUT = {"failed_handshakes", "wrong_ports", "amqp10_handshakes"}
 """Connections of other protocols: the broker's answer to their headers has a row in the reference only."""
 
 
-READABLE = [capture for capture in CAPTURES if not capture.stem.startswith("tls_")]
-"""The reference knows no TLS."""
 MISPLACED_END = "frame-end-wrong"
 """A frame with a wrong end octet has a row here, for its head was seen, and none in the reference."""
 
 
 def pick(row: Row, names: tuple[str, ...]) -> Row:
     return {name: row[name] for name in names}
-
-
-@functools.cache
-def theirs(capture: Path) -> list[Row]:
-    """The reference's frames. The files of a rotated capture are read as one, and their packets numbered anew."""
-    if capture not in SETS:
-        return [row | {"capture": capture.name} for row in reference.frames(capture)]
-    parts = {path.name: read_packets(path) for path in sorted(capture.glob("*.pcap"))}
-    places = [(name, packet.number) for name, packets in parts.items() for packet in packets]
-    octets = pcap([Packet(p.ts_ns, p.octets) for packets in parts.values() for p in packets], ns=True)
-    with tempfile.NamedTemporaryFile() as whole:
-        whole.write(octets)
-        whole.flush()
-        found = reference.frames(whole.name)
-    for row in found:
-        row["first_packet"] = places[row["first_packet"] - 1][1]
-        row["capture"], row["packet"] = places[row["packet"] - 1]
-    return found
-
-
-@functools.cache
-def ours(capture: Path) -> dict[str, Any]:
-    return dissect(capture, check=True)
 
 
 def sort_out(capture: Path, table: str) -> list[Row]:
@@ -86,18 +57,6 @@ def names_of(capture: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if not (broken and name.endswith("frame_no")))
 
 
-@functools.cache
-def identities(capture: Path) -> dict[int, tuple[str, str, int]]:
-    """Connections by `connection_id` as the reference names them."""
-    seen: Counter[tuple[str, str]] = Counter()
-    found = {}
-    for row in sorted(rows(ours(capture)["connections"]), key=lambda row: row["first_ts_ns"]):
-        ends = f"{row['client_ip']}:{row['client_port']}", f"{row['server_ip']}:{row['server_port']}"
-        found[row["connection_id"]] = (*ends, seen[ends])
-        seen[ends] += 1
-    return found
-
-
 def grouped(capture: Path, table: str) -> dict[Any, list[Row]]:
     groups: dict[Any, list[Row]] = {}
     for row in sort_out(capture, table):
@@ -114,10 +73,8 @@ def theirs_grouped(capture: Path, found: list[Row]) -> dict[Any, list[Row]]:
     return groups
 
 
-@pytest.mark.parametrize("capture", READABLE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("capture", [c for c in READABLE if c.stem != BEHIND_A_PROXY], ids=lambda path: path.stem)
 def test_frames_are_those_of_the_reference(capture: Path) -> None:
-    if capture.stem == "wrong_ports":
-        return  # the reference knows no PROXY headers, and reads nothing behind one
     found, expected = grouped(capture, "amqp091_frames"), theirs_grouped(capture, theirs(capture))
     assert found.keys() == expected.keys()
     for connection, frames in expected.items():

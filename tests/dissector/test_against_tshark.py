@@ -5,24 +5,21 @@ truncated packets, and goes its own way behind broken frames: these are left out
 """
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from amqpscope import spec
 from amqpscope.dissector.dissector import Options
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, dissect, rows
+from tests.oracles import needs
 
-PROGRAMS = ("tshark", "mergecap")
 LEFT_OUT = {"snapped", "update_secret", "tls_secrets"}  # the last because its secrets are lost in what is merged
 NUMBERS = {"method": 1, "header": 2, "body": 3, "heartbeat": 8}
 FIELDS = ("frame.number", "frame.time_epoch", "amqp.type", "amqp.channel", "amqp.method.class", "amqp.method.method")
 PORTS = (25999, 25998)
 
-pytestmark = pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason="tshark is not installed")
+pytestmark = needs("tshark", "mergecap")
 
 
 def usable(capture: Path) -> bool:

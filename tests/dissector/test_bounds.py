@@ -20,8 +20,7 @@ from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
 from tests.dissector.stream import wire as sw
-from tests.dissector.test_hostile import said
-from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, method, opening, publish, raw
+from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, method, opening, publish, raw, said
 
 
 def open_contents(count: int, size: int) -> list[bytes]:

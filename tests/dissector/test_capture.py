@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.file import CaptureError, CaptureFile
-from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
+from tests.dissector.batches import batch_sizes, batches, rows
 from tests.dissector.builders import Packet, block, enhanced, interface, pcap, pcapng, section
+from tests.dissector.runs import BOTH
 
-BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
 CAPTURES = Path(__file__).parents[1] / "captures"
 TIME = 1_700_000_000_123_456_789
 
@@ -38,26 +38,6 @@ packets = st.lists(
     max_size=12,
 )
 orders = st.sampled_from("<>")
-batch_sizes = st.sampled_from([1, 64, 100, 333, 1 << 16])
-
-
-def batches(
-    content: bytes, compiled: bool = False, batch_bytes: int = 1 << 16
-) -> tuple[list[PacketBatch], CaptureFile]:
-    file = CaptureFile(io.BytesIO(content), "test", 3, batch_bytes=batch_bytes, spare=1000, compiled=compiled)
-    return list(file), file
-
-
-def rows(found: list[PacketBatch]) -> list[tuple[int, int, bytes, int, int]]:
-    """Number, time, octets, original length and link type of every packet."""
-    return [
-        (number, time, bytes(batch.data[offset : offset + caplen]), length, link)
-        for batch in found
-        for number, time, offset, caplen, length, link in zip(
-            *(c.tolist() for c in (batch.packet, batch.ts_ns, batch.offset, batch.caplen, batch.length, batch.link)),
-            strict=True,
-        )
-    ]
 
 
 def expected(given: list[Packet], link: int = 1) -> list[tuple[int, int, bytes, int, int]]:
@@ -220,6 +200,7 @@ COMPRESSORS = {
 }
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_compressed(compression, tmp_path):
     given = [Packet(i * 1000, os.urandom(100)) for i in range(10_000)]
@@ -278,6 +259,7 @@ def test_streams_of_xz_may_be_padded_with_zeros():
     assert not file.info.problems
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_a_bomb_is_read_in_bounded_pieces(compression):
     """64 MB of zeros are 4 million packets of no octets; as records of pcap they are right."""
@@ -394,6 +376,7 @@ def microseconds(time: float | Decimal) -> int:
     return int(time * 10**6) if isinstance(time, Decimal) else round(time * 10**6)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.name)
 def test_recorded_captures_against_dpkt(path):
     with path.open("rb") as file:

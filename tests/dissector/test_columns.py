@@ -2,18 +2,18 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.dissector.fields.columns import spread
+from tests.dissector.runs import BOTH
 
 ROW = st.tuples(
     st.integers(0, 20), st.none() | st.booleans(), st.none() | st.integers(-5, 5), st.none() | st.text(max_size=20)
 )
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+@BOTH
 @given(rows=st.lists(ROW, min_size=1, max_size=12), skipped=st.integers(0, 3))
 def test_rows_are_repeated(
     compiled: bool, rows: list[tuple[int, bool | None, int | None, str | None]], skipped: int

@@ -12,10 +12,11 @@ from tests.captures.damage.bodies import full_of_frames
 from tests.captures.damage.recall import FRAMES, Score, Sent, compare
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import Packet
-from tests.dissector.runs import Row, dissect_packets, recorded, rows
+from tests.dissector.comparing import COUNTED, TIMED
+from tests.dissector.recordings import covered
+from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.stream import wire as stream
 from tests.dissector.stream.runs import Wire
-from tests.dissector.test_properties import COUNTED, TIMED
 from tests.dissector.wire import (
     ACK,
     CLIENT,
@@ -41,7 +42,7 @@ BEGIN = handshake() + opening(1)
 
 @cache
 def capture_of(name: str) -> tuple[Capture, dict[str, pa.Table]]:
-    packets, link = recorded(name)
+    packets, link = covered(name)
     capture = Capture(numbered(packets), link)
     return capture, dissect_packets(capture.packets, link)
 

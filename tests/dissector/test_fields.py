@@ -18,8 +18,8 @@ from amqpscope import spec
 from amqpscope.dissector.fields.decoding import PROBLEM_CODES, REDACTED, Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.spec.model import Class, Field
+from tests.dissector.runs import BOTH
 
-MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 Record = tuple[int, bytes, int]
 """Program, octets, and whether it is cut."""
 
@@ -147,7 +147,7 @@ def test_text_that_is_no_utf8() -> None:
     assert problems(decoded) == [(1, "text-not-utf8")]
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize("size", [2, 2**31 - 1, 2**31, 2**32 - 1])
 def test_hostile_length(size: int, compiled: bool) -> None:
     secure = struct.pack(">I", size) + b"x"
@@ -244,7 +244,7 @@ def with_headers(table: bytes) -> Record:
     return (0, b"\x20\0" + long(table), 0)
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize(("name", "letter"), [("traceparent", b"S"), ("TraceParent", b"x")])
 def test_traceparent(name: str, letter: bytes, compiled: bool) -> None:
     decoded = run(properties(), [(0, b"\0\0", 0), with_headers(short(name) + letter + long(TRACE.encode()))], compiled)
@@ -254,7 +254,7 @@ def test_traceparent(name: str, letter: bytes, compiled: bool) -> None:
     assert problems(decoded) == []
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize(
     "text",
     ["", TRACE[:-1], TRACE + "0", TRACE.upper(), "01" + TRACE[2:], "ff" + TRACE[2:], TRACE.replace("-", "_"),

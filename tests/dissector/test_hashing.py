@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +6,7 @@ from hypothesis import strategies as st
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import SEED, hash_begin, hash_end, hash_feed, hash_octets
 from amqpscope.dissector.kernels.kernel import call, kernel
+from tests.dissector.runs import BOTH
 
 
 @kernel
@@ -22,7 +22,7 @@ def digest(data: Array, cuts: Array, lanes: Array, waiting: Array) -> int:
     return 0
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+@BOTH
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=4))
 def test_equals_xxhash_however_it_is_fed(compiled: bool, data: bytes, cuts: list[int]) -> None:
     lanes = np.zeros((2, 8), np.uint64)

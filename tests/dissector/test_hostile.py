@@ -20,9 +20,8 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import dissect, dissect_packets, recorded, rows
-from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw
+from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw, said
 
-BEGIN = handshake() + opening(1)
 CODES = set(spec.anomalies())
 EDGES = [0, 1, 7, 2**16, 2**30, 2**30 + 1, 2**31 - 9, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 9, 2**32 - 8, 2**32 - 1]
 MUTATED = ["any_sll2.pcap", "field_types.pcap", "interleaved_channels.pcap", "port_reused.pcap", "violations.pcap"]
@@ -48,10 +47,6 @@ def same(packets: list[Packet], link: int = 1) -> dict[str, pa.Table]:
 
 def codes(tables: dict[str, pa.Table]) -> set[str]:
     return {row["code"] for row in rows(tables["anomalies"])}
-
-
-def said(*octets: bytes) -> list[Packet]:
-    return Tape().play([*BEGIN, *((CLIENT, piece) for piece in octets)]).packets
 
 
 # octets that are no frames
@@ -139,7 +134,7 @@ def test_contents_of_thousands_of_channels_in_turn() -> None:
 
 @pytest.mark.compiled
 def test_nothing_but_segments_of_one_octet() -> None:
-    tape = Tape().play(BEGIN)
+    tape = Tape().play([*handshake(), *opening(1)])
     octets = b"".join(publish(bytes(200), largest=50)) * 40
     tape.say(CLIENT, octets, range(len(octets)))
     assert len(rows(same(tape.packets)["messages"])) == 40

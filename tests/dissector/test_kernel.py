@@ -18,16 +18,10 @@ import pytest
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels import machine_code
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import call, is_cached, kernel, note_run, worthwhile
+from amqpscope.dissector.kernels.kernel import call, is_cached, note_run, worthwhile
 from amqpscope.dissector.reading import Reading
+from tests.dissector.kernels import pick
 from tests.dissector.runs import FOLDER
-
-
-@kernel
-def pick(data: Array, rows: Array, i: int) -> int:
-    """Read with an index and with a pair of them."""
-    return data[i] * 1000 + rows[i, i + 1] + rows.shape[1]
 
 
 @pytest.mark.compiled
@@ -53,7 +47,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 from amqpscope.dissector.kernels.kernel import call
-from tests.dissector.test_kernel import pick
+from tests.dissector.kernels import pick
 
 data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
 told = [call(pick, True, data, rows, 1), call(pick, True, data, rows, 1), "numba" in sys.modules]

@@ -12,8 +12,8 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.reading import Reading
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
+from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.runs import Row, dissect, rows, tables
-from tests.dissector.test_properties import COUNTED, TIMED
 from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, handshake, method, opening, publish, session
 
 WHERE = ("capture", "first_capture")

@@ -8,6 +8,7 @@ from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import ACK, CLIENT, FIN, SERVER, STEP, Tape, handshake, opening, publish, raw
 
+pytestmark = pytest.mark.compiled
 BEGIN = handshake() + opening(1)
 SECOND = 1_000_000_000
 BEAT = raw(8, 0, b"")

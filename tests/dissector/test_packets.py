@@ -1,29 +1,20 @@
 """Packets to segments: all headers against dpkt, rare layers, cut and hostile packets, real captures against tshark."""
 
-import io
-import shutil
 import struct
 import subprocess
-from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Any
 
 import dpkt
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.capture.file import CaptureFile
-from amqpscope.dissector.capture.model import MAX_PROBLEMS, PacketBatch
-from amqpscope.dissector.packets.decoder import PacketDecoder
-from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
+from amqpscope.dissector.capture.model import MAX_PROBLEMS
 from tests.dissector.builders import (
     Packet,
     enhanced,
     ethernet,
-    geneve,
     interface,
     ipv4,
     ipv6,
@@ -31,13 +22,14 @@ from tests.dissector.builders import (
     pcap,
     section,
     sll,
-    sll2,
     tcp,
     udp,
-    vxlan,
 )  # fmt: skip
+from tests.dissector.links import LINKS
+from tests.dissector.runs import BOTH
+from tests.dissector.segments import by_dpkt, decode
+from tests.oracles import needs
 
-BOTH = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
 HERE = Path(__file__).parents[1] / "captures"
 SHARED = Path(__file__).parents[3] / "shared/captures"
 ODD = [
@@ -49,73 +41,6 @@ ODD = [
     "snapped.pcap",
     "two_interfaces.pcapng",
 ]
-
-
-def decode(content: bytes, compiled: bool = False, batch_bytes: int = 1 << 16) -> tuple[list[Any], PacketReport]:
-    """All segments of a capture as tuples, and the sum of the reports."""
-    decoder, found, total = PacketDecoder(), [], PacketReport()
-    for batch in CaptureFile(io.BytesIO(content), "test", 0, batch_bytes=batch_bytes, compiled=compiled):
-        segments, report = decoder.segments(batch, compiled)
-        found += tuples(batch, segments)
-        total.packets += report.packets
-        total.tcp += report.tcp
-        total.other += report.other
-        total.parts += report.parts
-        total.problems += report.problems
-        for code, count in report.counts.items():
-            total.counts[code] = total.counts.get(code, 0) + count
-    return found, total
-
-
-def tuples(batch: PacketBatch, segments: SegmentBatch) -> list[Any]:
-    names = [
-        "ts_ns",
-        "packet",
-        "src_hi",
-        "src_lo",
-        "dst_hi",
-        "dst_lo",
-        "sport",
-        "dport",
-        "seq",
-        "ack",
-        "flags",
-        "window",
-        "length",
-        "wscale",
-        "mss",
-    ]
-    columns = [getattr(segments, name) for name in names]
-    assert all(c.dtype == np.int64 and c.flags.c_contiguous and len(c) == len(segments.row) for c in columns)
-    payloads = [
-        bytes(batch.data[offset : offset + caplen])
-        for offset, caplen in zip(segments.offset.tolist(), segments.caplen.tolist(), strict=True)
-    ]
-    assert (batch.packet[segments.row] == segments.packet).all()
-    return list(zip(*(c.tolist() for c in columns), payloads, strict=True))
-
-
-def halves(address: bytes) -> tuple[int, int]:
-    whole = int.from_bytes(address if len(address) == 16 else bytes(10) + b"\xff\xff" + address)
-    return struct.unpack("qq", struct.pack("QQ", whole >> 64, whole & (2**64 - 1)))
-
-
-def by_dpkt(network: bytes, number: int = 1, ts_ns: int = 0) -> Any:
-    """The segment that dpkt finds in an IP packet."""
-    ip = dpkt.ip.IP(network) if network[0] >> 4 == 4 else dpkt.ip6.IP6(network)
-    segment = ip.data
-    assert isinstance(segment, dpkt.tcp.TCP)
-    wscale = mss = -1
-    if segment.flags & dpkt.tcp.TH_SYN:
-        for kind, value in dpkt.tcp.parse_opts(segment.opts):
-            if kind == dpkt.tcp.TCP_OPT_WSCALE and len(value) == 1:
-                wscale = value[0]
-            elif kind == dpkt.tcp.TCP_OPT_MSS and len(value) == 2:
-                mss = int.from_bytes(value)
-    return (
-        ts_ns, number, *halves(ip.src), *halves(ip.dst), segment.sport, segment.dport, segment.seq, segment.ack,
-        segment.flags & 0xFF, segment.win, len(segment.data), wscale, mss, bytes(segment.data),
-    )  # fmt: skip
 
 
 options = st.lists(
@@ -142,86 +67,6 @@ networks = st.builds(
 ) | st.builds(ipv6, segments, st.ip_addresses(v=6).map(str), st.ip_addresses(v=6).map(str))
 
 
-def pppoe(ip: bytes, kind: int) -> bytes:
-    return struct.pack(">BBHHH", 0x11, 0, 1, len(ip) + 2, 0x21 if kind == 0x0800 else 0x57) + ip
-
-
-def snap(ip: bytes, kind: int) -> bytes:
-    return b"\xaa\xaa\x03\0\0\0" + struct.pack(">H", kind) + ip
-
-
-def nflog(*values: tuple[int, bytes]) -> bytes:
-    return b"".join(struct.pack("<HH", 4 + len(value), kind) + value + bytes(-len(value) % 4) for kind, value in values)
-
-
-def twice(frame: bytes) -> bytes:
-    return ethernet(ipv4(udp(vxlan(frame), 4789), protocol=17))
-
-
-LINKS: dict[str, tuple[int, Callable[[bytes, int], bytes]]] = {
-    "ethernet": (1, ethernet),
-    "vlan": (1, lambda ip, kind: ethernet(ip, kind, (0x8100,))),
-    "qinq": (1, lambda ip, kind: ethernet(ip, kind, (0x88A8, 0x8100))),
-    "many tags": (1, lambda ip, kind: ethernet(ip, kind, (0x9100,) * 9)),
-    "sll": (113, sll),
-    "sll2": (276, sll2),
-    "sll vlan": (113, lambda ip, kind: sll(struct.pack(">HH", 5, kind) + ip, 0x8100)),
-    "null": (0, lambda ip, kind: loopback(ip, 2 if kind == 0x0800 else 30)),
-    "null, other order": (0, lambda ip, kind: loopback(ip, 2 if kind == 0x0800 else 24, ">")),
-    "loop": (108, lambda ip, kind: loopback(ip, 2 if kind == 0x0800 else 28, ">")),
-    "raw": (101, lambda ip, _: ip),
-    "raw bsd": (12, lambda ip, _: ip),
-    "raw openbsd": (14, lambda ip, _: ip),
-    "fcs": (1, lambda ip, kind: ethernet(ip, kind) + b"\xff\xff\xff\xff"),
-    "vxlan": (1, lambda ip, kind: ethernet(ipv4(udp(vxlan(ethernet(ip, kind)), 4789), protocol=17))),
-    "vxlan, old port": (113, lambda ip, kind: sll(ipv4(udp(vxlan(ethernet(ip, kind, (0x8100,))), 8472), protocol=17))),
-    "vxlan on ipv6": (1, lambda ip, kind: ethernet(ipv6(udp(vxlan(ethernet(ip, kind)), 4789), protocol=17), 0x86DD)),
-    "geneve": (101, lambda ip, kind: ipv4(udp(geneve(ethernet(ip, kind), bytes(12)), 6081), protocol=17)),
-    "vxlan in vxlan": (1, lambda ip, kind: twice(twice(ethernet(ip, kind)))),
-    # by dpkt
-    "mpls": (1, lambda ip, _: ethernet(struct.pack(">II", 0x0001_0040, 0x0002_0140) + ip, 0x8847)),
-    "vlan, mpls": (1, lambda ip, _: ethernet(struct.pack(">I", 0x0001_0140) + ip, 0x8847, (0x8100,))),
-    "pppoe": (1, lambda ip, kind: ethernet(pppoe(ip, kind), 0x8864)),
-    "vlan, pppoe": (1, lambda ip, kind: ethernet(pppoe(ip, kind), 0x8864, (0x88A8,))),
-    "pppoe on sll": (113, lambda ip, kind: sll(pppoe(ip, kind), 0x8864)),
-    "pppoe link": (51, pppoe),
-    "ppp": (9, lambda ip, kind: b"\xff\x03" + struct.pack(">H", 0x21 if kind == 0x0800 else 0x57) + ip),
-    "ppp in hdlc": (50, lambda ip, kind: b"\xff\x03" + struct.pack(">H", 0x21 if kind == 0x0800 else 0x57) + ip),
-    "llc": (1, lambda ip, kind: ethernet(snap(ip, kind), 8 + len(ip))),
-    "wlan": (105, lambda ip, kind: b"\x08\0\0\0" + bytes(20) + snap(ip, kind)),
-    "wlan, qos": (105, lambda ip, kind: b"\x88\x02\0\0" + bytes(22) + snap(ip, kind)),
-    "radiotap": (127, lambda ip, kind: b"\0\0\x08\0\0\0\0\0\x08\0\0\0" + bytes(20) + snap(ip, kind)),
-    "gre": (101, lambda ip, kind: ipv4(struct.pack(">HH", 0, kind) + ip, protocol=47)),
-    "gre, key": (1, lambda ip, kind: ethernet(ipv6(struct.pack(">HHI", 0x2000, kind, 7) + ip, protocol=47), 0x86DD)),
-    "ip in ip": (1, lambda ip, kind: ethernet(ipv4(ip, protocol=4 if kind == 0x0800 else 41))),
-    "ip in ip6": (1, lambda ip, kind: ethernet(ipv6(ip, protocol=4 if kind == 0x0800 else 41), 0x86DD)),
-}
-
-
-def gre(header: bytes) -> Callable[[bytes, int], bytes]:
-    """Ethernet in GRE in IP."""
-    return lambda ip, kind: ethernet(ipv4(header + ethernet(ip, kind), protocol=47))
-
-
-LINKS |= {
-    "c-hdlc": (104, lambda ip, kind: struct.pack(">BBH", 0x0F, 0, kind) + ip),
-    "mpls link": (219, lambda ip, _: struct.pack(">II", 0x0001_0040, 0x0002_0140) + ip),
-    "mpls, ethernet inside": (
-        1, lambda ip, kind: ethernet(struct.pack(">II", 0x0001_0140, 0) + ethernet(ip, kind), 0x8847),
-    ),
-    "nflog": (239, lambda ip, kind: bytes([2 if kind == 0x0800 else 10, 0, 0, 0]) + nflog((1, b"\x08\0\1\0"), (9, ip))),
-    "pflog": (117, lambda ip, kind: bytes([61, 2 if kind == 0x0800 else 24]) + bytes(62) + ip),
-    "pktap": (258, lambda ip, kind: struct.pack("<III", 108, 1, 1) + bytes(96) + ethernet(ip, kind)),
-    "ppi": (192, lambda ip, kind: struct.pack("<BBHI", 0, 0, 12, 105) + bytes(4) + LINKS["wlan"][1](ip, kind)),
-    "gre, ethernet": (1, gre(struct.pack(">HH", 0, 0x6558))),
-    "erspan 1": (1, gre(struct.pack(">HH", 0, 0x88BE))),
-    "erspan 2": (1, gre(struct.pack(">HHIQ", 0x1000, 0x88BE, 1, 1 << 60))),
-    "erspan 3": (1, gre(struct.pack(">HHIQI", 0x1000, 0x22EB, 1, 2 << 60, 0))),
-    "erspan 3, with more": (1, gre(struct.pack(">HHIQIQ", 0x1000, 0x22EB, 1, 2 << 60, 1, 0))),
-    "vxlan in gre": (1, lambda ip, kind: ethernet(ipv4(
-        struct.pack(">HH", 0, 0x0800) + ipv4(udp(vxlan(ethernet(ip, kind)), 4789), protocol=17), protocol=47))),
-    "gre in vxlan": (1, lambda ip, kind: twice(ethernet(ipv4(struct.pack(">HH", 0, kind) + ip, protocol=47)))),
-}  # fmt: skip
 UNKNOWN_TO_TSHARK = {"vxlan, old port", "mpls link", "mpls, ethernet inside"}
 WITH_OPTIONS_UNKNOWN_TO_DPKT = {"mpls", "vlan, mpls", "mpls link"}
 
@@ -466,7 +311,7 @@ def test_real_captures_against_dpkt(path):
 
 
 @pytest.mark.parametrize("path", [*(HERE / name for name in ODD), *SHARED.glob("*/suite_*.pcap")], ids=lambda p: p.name)
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@needs("tshark")
 def test_real_captures_against_tshark(path):
     fields = (
         "frame.number frame.time_epoch tcp.srcport tcp.dstport tcp.seq_raw tcp.ack_raw tcp.window_size_value tcp.len"
@@ -486,7 +331,7 @@ def test_real_captures_against_tshark(path):
         assert [row[1], row[6], row[7], row[8], row[9], row[11], row[12]] == [int(number), *map(int, rest)]
 
 
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@needs("tshark")
 def test_link_layers_against_tshark(tmp_path):
     """One capture with an interface of each kind: what tshark finds in our packets is what we find."""
     content, number = section(), 0

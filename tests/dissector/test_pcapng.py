@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.pcapng import MAX_INTERFACES, MAX_PAUSES, MAX_SECONDS
+from tests.dissector.batches import batch_sizes, batches, rows
 from tests.dissector.builders import (
     Packet,
     block,
@@ -23,7 +24,7 @@ from tests.dissector.builders import (
     simple,
     statistics,
 )  # fmt: skip
-from tests.dissector.test_capture import BOTH, batch_sizes, batches, rows
+from tests.dissector.runs import BOTH
 
 TIME = 1_700_000_000_123_456_789
 

@@ -1,6 +1,8 @@
 """What must not change the rows: segmentation, disorder, batches, how kernels run; and what damage may do to them."""
 
+import functools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,15 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dissector.builders import Packet
-from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, recorded, rows
+from tests.dissector.comparing import COUNTED, TIMED, exact
+from tests.dissector.recordings import COVERED, covered, ours
+from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import ACK, CLIENT, PSH, SERVER, Tape, cut, publish, session
 
-TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
-COUNTED = (
-    "packets", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "retransmitted_bytes", "rtt_ns",
-    "handshake_ns", "handshake_client_ns", "handshake_server_ns", "handshake_steps", "handshake_evidence",
-    "handshake_notes", "handshake_facts", "closed_ts_ns",
-)  # fmt: skip
 SESSION = session()
 WHOLE = [
     "any_sll2.pcap", "body_sizes.pcap", "channel_reopened.pcap", "field_types.pcap", "interleaved_channels.pcap",
@@ -32,14 +30,6 @@ def told(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
         "messages": rows(tables["messages"], *TIMED),
         "connections": rows(tables["connections"], *COUNTED),
         "anomalies": sorted(rows(tables["anomalies"], *TIMED), key=str),
-    }
-
-
-def exact(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
-    return {
-        name: rows(table) if name != "anomalies" else sorted(rows(table), key=str)
-        for name, table in tables.items()
-        if name != "captures"
     }
 
 
@@ -104,7 +94,8 @@ def test_batches_and_compilation_change_nothing(packets: list[Packet], batch_byt
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", WHOLE)
 def test_batches_and_compilation_change_nothing_in_recordings(name: str) -> None:
-    expected = exact(dissect(FOLDER / name))
+    assert Path(name).stem in COVERED
+    expected = exact(ours(FOLDER / name))
     for compiled, batch_bytes in ((False, 64), (False, 3000), (True, 64), (True, 10_000), (True, 1 << 24)):
         found = exact(dissect(FOLDER / name, compiled=compiled, batch_bytes=batch_bytes))
         assert found == expected, (compiled, batch_bytes)
@@ -171,22 +162,26 @@ DAMAGED = [
     "any_sll2.pcap", "body_sizes.pcap", "channel_reopened.pcap", "field_types.pcap", "gets.pcap", "ipv6.pcap",
     "many_confirms.pcap", "interleaved_channels.pcap", "topology.pcap", "orders_pika.pcap",
 ]  # fmt: skip
-WITHOUT_LOSS = {name: dissect_packets(*recorded(name)) for name in DAMAGED}
+
+
+@functools.cache
+def without_loss(name: str) -> dict[str, pa.Table]:
+    return dissect_packets(*covered(name))
 
 
 @given(name=st.sampled_from(DAMAGED), data=st.data())
 def test_lost_packets_invent_nothing(name: str, data: st.DataObject) -> None:
-    packets, link = recorded(name)
+    packets, link = covered(name)
     lost = data.draw(st.sets(st.integers(0, len(packets) - 1), min_size=1, max_size=6))
     kept = [packet for i, packet in enumerate(packets) if i not in lost]
-    assert_nothing_invented(dissect_packets(kept, link, check=True), WITHOUT_LOSS[name])
+    assert_nothing_invented(dissect_packets(kept, link, check=True), without_loss(name))
 
 
 @given(name=st.sampled_from(DAMAGED), snap=st.integers(60, 400))
 def test_a_snap_length_invents_nothing(name: str, snap: int) -> None:
-    packets, link = recorded(name)
+    packets, link = covered(name)
     cut_off = [Packet(p.ts_ns, p.octets[:snap], len(p.octets)) for p in packets]
-    assert_nothing_invented(dissect_packets(cut_off, link, check=True), WITHOUT_LOSS[name])
+    assert_nothing_invented(dissect_packets(cut_off, link, check=True), without_loss(name))
 
 
 def test_a_lost_head_of_a_body_full_of_frames_invents_nothing() -> None:

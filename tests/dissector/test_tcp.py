@@ -392,6 +392,7 @@ def test_an_acknowledged_hole_is_given_up_after_a_second() -> None:
     assert read_so_far([*said, *beats[:6]]) == found[:-1]
 
 
+@pytest.mark.compiled
 def test_holes_are_given_up_one_by_one() -> None:
     """One that is acknowledged later, while others wait, has its own second."""
     tape = Tape().play(BEGIN)
@@ -441,6 +442,7 @@ def test_behind_the_snap_length_every_visible_head_has_its_row(kept: int) -> Non
         assert sum(row["missing"] for row in found) == lost
 
 
+@pytest.mark.compiled
 def test_without_acknowledgements_a_hole_costs_nothing_else() -> None:
     """One direction only, and a hole: nobody says that it was received."""
     tape = Tape().play(BEGIN)
@@ -455,6 +457,7 @@ def test_without_acknowledgements_a_hole_costs_nothing_else() -> None:
     assert all(row["packet"] == row["first_packet"] for row in rows(compiled["amqp091_frames"]))
 
 
+@pytest.mark.compiled
 def test_fragments_of_a_header_are_put_together_however_many() -> None:
     """A header frame in more pieces than any table has room for at first, whichever way kernels run."""
     tape = Tape().play(BEGIN)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.dissector.fields.text import Texts, gather
+from tests.dissector.runs import BOTH
 
-MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 EDGES = [
     b"\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf",
     b"\xc0\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80",
@@ -33,7 +33,7 @@ def valid(entry: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @given(entries=st.lists(octets, max_size=6))
 def test_as_python_decodes(entries: list[bytes], compiled: bool) -> None:
     texts = run(entries, compiled)
@@ -43,7 +43,7 @@ def test_as_python_decodes(entries: list[bytes], compiled: bool) -> None:
     assert texts.invalid.tolist() == [i for i, e in enumerate(entries) if not valid(e)]
 
 
-@pytest.mark.parametrize("compiled", MODES)
+@BOTH
 @pytest.mark.parametrize("entry", EDGES)
 def test_edges(entry: bytes, compiled: bool) -> None:
     assert run([b"", entry], compiled).octets.tobytes() == entry.decode(errors="backslashreplace").encode()

@@ -169,3 +169,8 @@ def cut(octets: bytes, places: Iterable[int]) -> list[bytes]:
     """The pieces between these places."""
     edges = [0, *sorted({place for place in places if 0 < place < len(octets)}), len(octets)]
     return [octets[a:b] for a, b in pairwise(edges) if b > a]
+
+
+def said(*octets: bytes) -> list[Packet]:
+    """The packets of a client that sends this when its channel is open."""
+    return Tape().play([*handshake(), *opening(1), *((CLIENT, piece) for piece in octets)]).packets

@@ -23,9 +23,9 @@ from tests.dissector.builders import (
     statistics,
     tcp,
 )  # fmt: skip
+from tests.dissector.letters import LETTERS
+from tests.dissector.links import LINKS as KNOWN
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, recorded
-from tests.dissector.test_fieldtable import LETTERS
-from tests.dissector.test_packets import LINKS as KNOWN
 from tests.dissector.wire import session
 from tests.fuzz.targets import LINKS
 

@@ -1,8 +1,7 @@
-"""One Spark session for all tests of the pipelines; every test of this folder is marked `spark`."""
+"""One Spark session, and all recordings analyzed, for the tests of the pipelines."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,20 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqpscope import dissector
 from amqpscope.pipelines.here import analyze_folder
+from tests.dissector.recordings import identities, ours
 from tests.dissector.runs import CAPTURES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker("spark")
 
 
 @pytest.fixture(scope="session")
@@ -57,14 +48,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     for capture in CAPTURES:
         if capture.stem.startswith("stream"):
             continue
-        keylog = str(capture.with_suffix(".keylog")) if capture.with_suffix(".keylog").exists() else None
-        tables = {table: reader.read_all() for table, reader in dissector.read(capture, keylog=keylog).items()}
-        seen: Counter[tuple[str, str]] = Counter()
-        for row in sorted(tables["connections"].to_pylist(), key=lambda row: row["first_ts_ns"]):
-            ends = f"{row['client_ip']}:{row['client_port']}", f"{row['server_ip']}:{row['server_port']}"
-            names[row["connection_id"]] = (capture.stem, *ends, seen[ends])
-            seen[ends] += 1
-        for table, rows in tables.items():
+        names |= {connection: (capture.stem, *name) for connection, name in identities(capture).items()}
+        for table, rows in ours(capture).items():
             parts.setdefault(table, []).append(rows)
     for table, found in parts.items():
         (folder / "tables" / table).mkdir(parents=True)

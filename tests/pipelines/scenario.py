@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from amqpscope.dissector.tables.output import NOTE
 from amqpscope.pipelines.walks import walk
 
 TICK = 1000
@@ -127,3 +131,16 @@ def check(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     got = [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=False)]
     assert got == expected
     assert len(rows) == len(expected)
+
+
+EMPTY = ("anomalies", "captures", "stream_frames", "amqp010_frames", "tcp_windows")
+
+
+def written(folder: Path, connections: list[Connection], **note: Any) -> Path:
+    """A folder as `dissect` leaves it."""
+    empty = {name: walk.schema(name).empty_table() for name in EMPTY}
+    for name, table in (empty | arrow(connections)).items():
+        (folder / name).mkdir(parents=True)
+        pq.write_table(table, folder / name / "part-0.parquet")
+    (folder / NOTE).write_text(json.dumps({"complete": True, "from_ns": None, "to_ns": None} | note))
+    return folder

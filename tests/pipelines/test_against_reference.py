@@ -12,13 +12,10 @@ import pytest
 
 from amqpscope.pipelines.walks.latency import PERCENTILES
 from tests import reference
-from tests.dissector.runs import CAPTURES
-from tests.dissector.test_against_reference import theirs
+from tests.dissector.recordings import WHOLE, theirs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 
-LEFT_OUT = {"tls_secrets", "wrong_ports", *(path.stem for path in CAPTURES if path.with_suffix(".keylog").exists())}
-"""What the reference cannot read: TLS, and other protocols on the same ports."""
 OTHERWISE = {
     # The end of a hole within a packet is that packet here, and the next frame in the reference.
     ("confirms", "snapped"): ("end_ts_ns",),
@@ -60,11 +57,9 @@ ENDINGS = ("frame_no", "packet", "ts_ns")
 @pytest.fixture(scope="module")
 def both(recorded):
     """Names of connections, and rows of each table: ours, and the reference's."""
-    captures = [path for path in CAPTURES if path.stem in {name for name, *_ in recorded.names.values()} - LEFT_OUT]
-    names = {identity: name for identity, name in recorded.names.items() if name[0] not in LEFT_OUT}
-    frames = [
-        row | {"connection": (capture.stem, *row["connection"])} for capture in captures for row in theirs(capture)
-    ]
+    stems = {capture.stem for capture in WHOLE}
+    names = {identity: name for identity, name in recorded.names.items() if name[0] in stems}
+    frames = [row | {"connection": (capture.stem, *row["connection"])} for capture in WHOLE for row in theirs(capture)]
     # The reference takes the broker's answer to the header of another protocol for a frame.
     spoken = pq.read_table(recorded.tables / "amqp091_frames", columns=["connection_id"])["connection_id"]
     known = {names.get(connection) for connection in pc.unique(spoken).to_pylist()}

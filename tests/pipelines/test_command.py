@@ -18,10 +18,9 @@ from amqpscope.dissector.tables.output import NOTE, OutputError
 from amqpscope.pipelines import here
 from amqpscope.pipelines.folder import ReadError, dissected
 from amqpscope.pipelines.walks.walk import schema
-from tests.pipelines.scenario import TICK, Connection, arrow
+from tests.pipelines.scenario import TICK, Connection, written
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
-DISSECTED = ("anomalies", "captures", "stream_frames", "amqp010_frames", "tcp_windows")
 
 
 def test_spark_is_not_imported(tmp_path):
@@ -60,16 +59,6 @@ def test_output_refuses_what_is_not_ours(tmp_path):
     with pytest.raises(OutputError, match="thesis"):
         here.analyze_folder(tables, tmp_path / "mine", {})
     assert (tmp_path / "mine" / "thesis.tex").exists()
-
-
-def written(folder: Path, connections: list[Connection], **note: Any) -> Path:
-    """A folder as `dissect` leaves it."""
-    empty = {name: schema(name).empty_table() for name in DISSECTED}
-    for name, table in (empty | arrow(connections)).items():
-        (folder / name).mkdir(parents=True)
-        pq.write_table(table, folder / name / "part-0.parquet")
-    (folder / NOTE).write_text(json.dumps({"complete": True, "from_ns": None, "to_ns": None} | note))
-    return folder
 
 
 def rows_of(folder: Path, tmp_path: Path, table: str) -> list[dict[str, Any]]:

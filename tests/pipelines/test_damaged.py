@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from tests.captures.damage.answers import analyzed, judge, runs_of
 from tests.captures.damage.recordings import FOLDER, Recording
+from tests.dissector.recordings import COVERED
 
 RECORDINGS = (
     "many_confirms", "mandatory_returns", "gets", "recover", "prefetch", "tag_zero", "failed_handshakes",
-    "stream_rstream", "stream_errors",
+    "stream_rstream", "stream_calls",
 )  # fmt: skip
 WAYS = ("lossy", "snapped", "one way")
 
 
 def test_no_pair_that_was_not_there(tmp_path):
+    assert {*RECORDINGS} <= COVERED
     recordings = [Recording.of(FOLDER / f"{name}.pcap") for name in RECORDINGS]
     found = judge(analyzed(runs_of(recordings, WAYS, seeds=1), tmp_path))
     assert [(kind, table, mine.run.name, mine) for kind, table, mine, _ in found.examples] == []

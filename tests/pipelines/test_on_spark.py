@@ -23,9 +23,9 @@ from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.tables.output import HIDDEN, NOTE
 from amqpscope.pipelines import here
 from amqpscope.pipelines.walks import events as ev
+from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
-from tests.pipelines.scenario import Connection
-from tests.pipelines.test_command import written
+from tests.pipelines.scenario import Connection, written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,9 +41,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings") / "tables"
     parts: dict[str, list[pa.Table]] = {}
     for capture in CAPTURES:
-        keylog = str(capture.with_suffix(".keylog")) if capture.with_suffix(".keylog").exists() else None
-        for table, reader in dissector.read(capture, keylog=keylog).items():
-            parts.setdefault(table, []).append(reader.read_all())
+        for table, rows in ours(capture).items():
+            parts.setdefault(table, []).append(rows)
     for table, found in parts.items():
         (folder / table).mkdir(parents=True)
         for number in range(PARTS):

@@ -10,12 +10,12 @@ import pyarrow as pa
 from tests.captures.damage.recall import FRAMES, Sent
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import Packet
+from tests.dissector.comparing import TIMED
 from tests.dissector.runs import dissect_packets, recorded, rows
 
 FOLDER = Path(__file__).parents[1]
 OTHER_WAYS = {"snapped", "lossy_link"}
 """Recordings that have holes, or disorder of their own: which packet brought an octet first changes there."""
-TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
 COMPILED = 1 << 20
 """Recordings of more octets are dissected with compiled kernels."""
 

@@ -1,5 +1,6 @@
 """AMQP 1.0 as far as its handshake goes: values, and what is told of connections in pieces of any size."""
 
+import contextlib
 import struct
 
 import numpy as np
@@ -40,11 +41,9 @@ def test_values(octets: bytes, wanted: object) -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_octets_are_a_value_or_none(octets: bytes) -> None:
-    try:
+    with contextlib.suppress(MalformedError):
         _, end = value(octets, 0)
-    except MalformedError:
-        return
-    assert 0 < end <= len(octets)
+        assert 0 < end <= len(octets)
 
 
 def test_lists_in_lists_have_an_end() -> None:

@@ -10,11 +10,11 @@ import pytest
 from amqpscope import dissector
 from tests.benchmarks import streams
 from tests.dissector.builders import Packet, pcap
+from tests.dissector.recordings import STREAMS
 from tests.reference import stream as plain
 from tests.reference.stream_commands import KINDS, NUMBERS
 from tests.reference.stream_records import MAPS
 
-CAPTURES = Path(__file__).parents[2] / "captures"
 JSON = {*MAPS, "tracking", *(name for name, kind in KINDS.items() if kind not in NUMBERS)}
 Row = dict[str, Any]
 
@@ -48,15 +48,9 @@ def compare(capture: Path) -> dict[str, int]:
     return {name: len(rows) for name, rows in expected.items()}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "stream_js", "stream_rstream", "stream_chunks", "stream_calls", "stream_super", "stream_refusals",
-        "stream_patience",
-    ],
-)  # fmt: skip
-def test_recorded(name: str) -> None:
-    assert compare(CAPTURES / f"{name}.pcap")["stream_frames"]
+@pytest.mark.parametrize("capture", STREAMS, ids=lambda path: path.stem)
+def test_recorded(capture: Path) -> None:
+    assert compare(capture)["stream_frames"]
 
 
 def test_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -348,6 +348,7 @@ def test_impossible_sizes(size: int) -> None:
     assert {"frame-too-large", "frame-type-unknown"} & {row["code"] for row in found["anomalies"]}
 
 
+@pytest.mark.compiled
 def test_a_large_delivery_is_not_held() -> None:
     chunk = w.chunk([w.simple(bytes(1000))] * 20_000)
     found = dissect(talk([*w.hello(), (False, w.deliver(1, chunk)), (False, w.HEARTBEAT)], 60_000), True, 1 << 20)

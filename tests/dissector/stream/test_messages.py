@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from amqpscope.dissector.kernels import limits
 from tests.dissector.amqp10 import wire as amqp
 from tests.dissector.builders import Packet
+from tests.dissector.runs import BOTH
 from tests.dissector.stream import wire as w
 from tests.dissector.stream.runs import Row, Wire, dissect, talk
 
@@ -181,6 +182,7 @@ def test_unreadable_sub_batches(coding: int) -> None:
     assert bodies(found["messages"]) == [(1, None, None, None), (2, None, 1, hashed(b"x"))]
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("coding", PACKED)
 def test_bombs_are_not_opened(coding: int) -> None:
     bomb = PACKED[coding](bytes(30_000_000))
@@ -441,11 +443,12 @@ def told(found: dict[str, list[Row]]) -> list[list[str]]:
     return [*told[:2], sorted(told[2])]  # anomalies come by what found them
 
 
+@BOTH
 @given(
     cuts=st.lists(st.integers(1, 60), min_size=1, max_size=8), batch_bytes=st.sampled_from([500, 3_000, 1 << 20]),
-    part=st.sampled_from([64, 200, 1 << 20]), compiled=st.booleans(),
+    part=st.sampled_from([64, 200, 1 << 20]),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, part: int, compiled: bool) -> None:
     wire = Wire()
     for k, (side, octets) in enumerate(CONVERSATION):
@@ -457,6 +460,7 @@ def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, pa
         assert told(dissect(wire.packets, compiled, batch_bytes)) == WHOLE
 
 
+@pytest.mark.compiled
 @given(
     places=st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), min_size=1, max_size=5),
     compiled=st.booleans(),

@@ -11,6 +11,7 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.protocols.stream.messages import Records
 from tests.dissector import runs
 from tests.dissector.builders import Packet
+from tests.dissector.recordings import BROKEN_STREAMS, COVERED
 from tests.dissector.stream.runs import Row, dissect
 from tests.reference.packets import read_packets
 
@@ -147,14 +148,15 @@ def test_what_was_published_by_amqp_comes_out_of_the_stream() -> None:
         assert row["record_size"] > 7
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_do_not_depend_on_how_the_capture_is_read(name: str) -> None:
+    assert name in COVERED | BROKEN_STREAMS, "what is right of these is said here by hand"
     whole = read(name)
-    for compiled in (False, True):
-        for batch_bytes in (1 << 20, 3_000):
-            other = read(name, compiled=compiled, batch_bytes=batch_bytes)
-            for table, rows in whole.items():
-                assert ordered(other[table]) == ordered(rows), table
+    for compiled, batch_bytes in ((False, 3_000), (True, 1 << 20), (True, 3_000)):
+        other = read(name, compiled=compiled, batch_bytes=batch_bytes)
+        for table, rows in whole.items():
+            assert ordered(other[table]) == ordered(rows), table
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "stream_wrong_ports"])

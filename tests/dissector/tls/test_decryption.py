@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +13,19 @@ from hypothesis import strategies as st
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
 from tests.dissector.builders import Packet, enhanced, interface, pcap, secrets, section
+from tests.dissector.comparing import TIMED, exact
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables
 from tests.dissector.stream import wire
-from tests.dissector.test_properties import TIMED, exact
+from tests.dissector.tls.sessions import AGREED, SESSION, in_clear, inside, records
 from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
-from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, Turn, cut, publish, session
+from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, Turn, cut, publish
 
-SESSION = tuple(session())
-AGREED = (
-    "protocol", "frames", "messages", "skipped_bytes", "handshake_stage", "handshake_outcome", "ending", "ending_cause",
-    "severity", "closed_by", "reply_code", "reply_text", "vhost", "user", "mechanism", "channel_max", "frame_max",
-    "heartbeat", "client_properties", "server_properties",
-)  # fmt: skip
-"""Columns of connections that tell of what is inside of TCP and TLS."""
 BATCHES = (1, 64, 1000, 1 << 20)
-
-
-def inside(found: dict[str, pa.Table], *left_out: str) -> dict[str, list[Row]]:
-    """All that does not tell of packets, TCP and TLS."""
-    return {
-        "frames": rows(found["amqp091_frames"], "connection_id", *TIMED, *left_out),
-        "messages": rows(found["messages"], "connection_id", *TIMED, *left_out),
-        "connections": found["connections"].select(AGREED).to_pylist(),
-        "anomalies": sorted(rows(found["anomalies"], "connection_id", *TIMED, *left_out), key=str),
-    }
 
 
 def in_tls(version: str, suites: str, port: int = 5671) -> tuple[Tape, Options]:
     opening, turns, keylog = sealed(version, suites, SESSION)
     return Tape(server_port=port).play(opening).play(turns).end(), Options(keylog=written(keylog))
-
-
-@cache
-def in_clear() -> dict[str, list[Row]]:
-    return inside(dissect_packets(Tape().play(SESSION).end().packets))
 
 
 @pytest.mark.parametrize(("version", "suites"), KINDS)
@@ -241,15 +219,6 @@ def long_session() -> list[Turn]:
 
 
 LONG = tuple(long_session())
-
-
-def records(octets: bytes) -> list[bytes]:
-    found = []
-    while octets:
-        length = 5 + int.from_bytes(octets[3:5], "big")
-        found.append(octets[:length])
-        octets = octets[length:]
-    return found
 
 
 RECORD = 1 << 14

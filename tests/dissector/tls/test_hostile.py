@@ -23,8 +23,8 @@ from amqpscope.dissector.tls.messages import MalformedError
 from amqpscope.dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
 from amqpscope.dissector.tls.session import Session
 from tests.dissector.builders import Packet
+from tests.dissector.comparing import exact
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows
-from tests.dissector.test_properties import exact
 from tests.dissector.tls.tunnel import NAME, Tunnel, certificate, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, session
 

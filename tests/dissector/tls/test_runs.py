@@ -20,9 +20,9 @@ from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.records import HEAD
 from amqpscope.dissector.tls.session import Session
 from tests.dissector.builders import Packet
+from tests.dissector.comparing import exact
 from tests.dissector.runs import dissect_packets
-from tests.dissector.test_properties import exact
-from tests.dissector.tls.test_decryption import in_clear, inside, records
+from tests.dissector.tls.sessions import in_clear, inside, records
 from tests.dissector.tls.tunnel import KINDS, Tunnel, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, publish, session
 

@@ -9,6 +9,7 @@ import xxhash
 
 from amqpscope.dissector.kernels.hashing import SEED
 from amqpscope.pipelines.walks.digests import combined, content, content_columns, has_body, hashed
+from tests.dissector.runs import BOTH
 from tests.pipelines.scenario import arrow_table
 
 TEXTS = ["", "a", None, "queue", "q" * 31, "q" * 32, "q" * 33, "ä" * 100, "queue"]
@@ -22,7 +23,7 @@ def xxh64(value: str | None) -> int:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()])
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+@BOTH
 def test_strings_hash_as_xxh64(kind, compiled):
     array = pa.array(TEXTS, pa.string()).cast(kind)
     assert hashed(array, compiled).tolist() == [xxh64(text) for text in TEXTS]

@@ -19,7 +19,8 @@ from amqpscope.pipelines.walks.turns import AGAIN, QUIET_NS, ROUNDS
 from tests.captures.damage.ways import Capture, late, lossy
 from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet
-from tests.dissector.runs import dissect_packets, recorded, rows
+from tests.dissector.recordings import covered
+from tests.dissector.runs import dissect_packets, rows
 from tests.pipelines.conversations import CLIENTS, Conversation, Seen, conversation, damaged
 from tests.pipelines.scenario import TICK, Connection, arrow
 
@@ -477,7 +478,7 @@ def rested(packets: list[Packet], whole: dict[str, pa.Table]) -> list[Packet]:
 def parts() -> Iterator[Part]:
     """Recordings, each followed by what is left of it when it begins later, or packets are lost."""
     for name in RECORDED:
-        packets, link = recorded(f"{name}.pcap")
+        packets, link = covered(f"{name}.pcap")
         packets = rested(with_numbers(packets), dissect_packets(packets, link))
         yield Part(name, packets, dissect_packets(packets, link), True)
         capture = Capture(packets, link)

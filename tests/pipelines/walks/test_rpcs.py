@@ -13,8 +13,7 @@ from amqpscope.pipelines.walks import names, requests
 from amqpscope.pipelines.walks.rpcs import Rpcs
 from amqpscope.pipelines.walks.walk import schema
 from tests import reference
-from tests.dissector.runs import CAPTURES, dissect
-from tests.dissector.test_against_reference import theirs
+from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
 from tests.pipelines.walks.conversations import ANSWERS, Conversation
 from tests.pipelines.walks.properties_of_rpcs import SIZES, rows_of, same_in_every_manner
@@ -646,20 +645,11 @@ COLUMNS = (
     "latency_ns", "request_frame_no", "request_packet", "request_ts_ns", "response_frame_no", "response_packet",
     "response_ts_ns",
 )  # fmt: skip
-LEFT_OUT = {"tls_secrets", "wrong_ports", *(path.stem for path in CAPTURES if path.with_suffix(".keylog").exists())}
-"""What the reference cannot read: TLS, and other protocols on the same ports."""
-RECORDED = [path for path in CAPTURES if not path.stem.startswith("stream") and path.stem not in LEFT_OUT]
 
 
-@pytest.mark.parametrize("capture", RECORDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("capture", WHOLE, ids=lambda path: path.stem)
 def test_recordings_against_the_reference(capture):
-    tables = dissect(capture)
-    places: Counter[tuple[str, str]] = Counter()
-    connections = {}
-    for row in sorted(tables["connections"].to_pylist(), key=lambda row: row["first_ts_ns"]):
-        ends = f"{row['client_ip']}:{row['client_port']}", f"{row['server_ip']}:{row['server_port']}"
-        connections[row["connection_id"]] = (*ends, places[ends])
-        places[ends] += 1
+    tables, connections = ours(capture), identities(capture)
     rows = rows_of(tables, 100)
     spoken = {connections[identity] for identity in tables["amqp091_frames"]["connection_id"].to_pylist()}
     expected = [row for row in reference.rpcs(theirs(capture)) if row["connection"] in spoken]

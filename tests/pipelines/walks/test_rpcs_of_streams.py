@@ -9,7 +9,8 @@ import pytest
 from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks import stream_requests
 from amqpscope.pipelines.walks.rpcs import Rpcs
-from tests.dissector.runs import CAPTURES, dissect
+from tests.dissector.recordings import ours
+from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import arrow_table, by_connection, check
 from tests.pipelines.walks.properties_of_rpcs import same_in_every_manner
 
@@ -54,7 +55,7 @@ class Streams:
 @pytest.mark.parametrize("capture", [path for path in CAPTURES if path.stem.startswith("stream")], ids=lambda p: p.stem)
 def test_recorded(capture):
     """Plainly: an answer has the number of its request; tune has none, and one a connection."""
-    tables = dissect(capture)
+    tables = ours(capture)
     rows = walked(tables, [Rpcs()])["rpcs"].to_pylist()
     got = {(r["connection_id"], r["request_frame_no"]): r for r in rows if not r["channel_epoch"] and not r["channel"]}
     asked: dict[tuple[Any, ...], Row] = {}

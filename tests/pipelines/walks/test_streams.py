@@ -585,7 +585,7 @@ def test_confirms_in_every_manner(seed):
     assert all(count <= told[key] for key, count in found.items())
 
 
-@pytest.mark.parametrize(("columns", "compiled"), [(1, False), pytest.param(3, True, marks=pytest.mark.compiled)])
+@pytest.mark.parametrize(("columns", "compiled"), [(1, False), (3, True)])
 def test_room_that_grows_and_spills(monkeypatch, columns, compiled):
     """With room for four ids at first, rows out of the way of others, and arrays in files."""
     monkeypatch.setattr(stream_confirms, "FIRST", 4)

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope import dissector
 from amqpscope.pipelines.walks import walk
 from amqpscope.pipelines.walks.keys import COLUMNS, KEYED, ORDER, keyed, ordered
 from amqpscope.pipelines.walks.transits import HOUR_NS, STATE, Transits, transits
 from tests import reference
-from tests.dissector.runs import CAPTURES
-from tests.dissector.test_against_reference import theirs
+from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table
 
 Row = dict[str, Any]
@@ -403,26 +401,19 @@ def test_compiled_rows_are_the_same():
 
 # --- recordings
 
-LEFT_OUT = {"tls_secrets", "wrong_ports", *(path.stem for path in CAPTURES if path.with_suffix(".keylog").exists())}
-"""What the reference cannot read: TLS, and other protocols on the same ports."""
-RECORDED = [path for path in CAPTURES if not path.stem.startswith("stream") and path.stem not in LEFT_OUT]
-
 
 def test_recorded_rows_are_those_of_the_reference():
     """All recordings as one: a message of one may be delivered in another."""
-    parts = {name: [] for name in ("connections", "messages", "amqp091_frames")}
-    frames = []
-    for capture in RECORDED:
-        readers = dissector.read(capture)
-        for name, tables in parts.items():
-            tables.append(readers[name].read_all())
+    messages, frames, names, spoken = [], [], {}, set()
+    for capture in WHOLE:
+        messages.append(ours(capture)["messages"])
         frames += [row | {"connection": (capture.stem, *row["connection"])} for row in theirs(capture)]
-    found = transits(pa.concat_tables(parts["messages"]))
-    names = named(parts["connections"])
-    # The reference takes the broker's answer to the header of another protocol for a frame.
-    spoken = {names[each] for table in parts["amqp091_frames"] for each in table["connection_id"].unique().to_pylist()}
+        names |= {connection: (capture.stem, *name) for connection, name in identities(capture).items()}
+        # The reference takes the broker's answer to the header of another protocol for a frame.
+        spoken |= {names[each] for each in ours(capture)["amqp091_frames"]["connection_id"].unique().to_pylist()}
+    found = transits(pa.concat_tables(messages))
     columns = ("matched_by", "latency_ns", "deliver_frame_no", "deliver_packet", "deliver_ts_ns")
-    ours = Counter(
+    mine = Counter(
         (names[row["deliver_connection_id"]], *place(row, "publish_", names), *(row[name] for name in columns))
         for row in found.to_pylist()
     )
@@ -430,21 +421,9 @@ def test_recorded_rows_are_those_of_the_reference():
         (row["deliver_connection"], *publish_of(row), *(row[name] for name in columns))
         for row in reference.transits([row for row in frames if row["connection"] in spoken])
     )
-    assert sum(ours.values()) > 1000
-    assert sorted((ours - expected).elements(), key=repr) == []
-    assert sorted((expected - ours).elements(), key=repr) == []
-
-
-def named(tables: list[pa.Table]) -> dict[int, tuple[str, str, str, int]]:
-    """Of each connection: recording, client, server, and which of these addresses and ports."""
-    names = {}
-    for capture, rows in zip(RECORDED, tables, strict=True):
-        seen: Counter[tuple[str, str]] = Counter()
-        for row in sorted(rows.to_pylist(), key=lambda row: row["first_ts_ns"]):
-            ends = f"{row['client_ip']}:{row['client_port']}", f"{row['server_ip']}:{row['server_port']}"
-            names[row["connection_id"]] = (capture.stem, *ends, seen[ends])
-            seen[ends] += 1
-    return names
+    assert sum(mine.values()) > 1000
+    assert sorted((mine - expected).elements(), key=repr) == []
+    assert sorted((expected - mine).elements(), key=repr) == []
 
 
 def place(row: Row, end: str, names: dict[int, Any]) -> tuple[Any, ...]:

@@ -14,16 +14,13 @@ from amqpscope.pipelines.walks.channel_errors import ChannelErrors
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
 from tests import reference
-from tests.dissector.runs import CAPTURES
-from tests.dissector.test_against_reference import ours, theirs
+from tests.dissector.recordings import WHOLE, identities, ours, theirs
+from tests.dissector.runs import FOLDER
 from tests.pipelines.walks.properties import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 
 Row = dict[str, Any]
-LEFT_OUT = {"tls_secrets", "wrong_ports", *(path.stem for path in CAPTURES if path.with_suffix(".keylog").exists())}
-"""What the reference cannot read: TLS, and other protocols on the same ports."""
-READ = [path for path in CAPTURES if path.stem not in LEFT_OUT and not path.stem.startswith("stream")]
 OTHERWISE = {("heartbeats", "wrong_end_octet"): ("longest_silence_ns",)}
 """A frame with a wrong end octet has a row here, and none in the reference."""
 COLUMNS = {
@@ -43,20 +40,8 @@ COLUMNS = {
 def frames(capture: Path) -> list[Row]:
     """The reference's, of connections that speak AMQP 0-9-1."""
     spoken = set(ours(capture)["amqp091_frames"]["connection_id"].to_pylist())
-    known = {name for identity, name in names(capture).items() if identity in spoken}
+    known = {name for identity, name in identities(capture).items() if identity in spoken}
     return [row for row in theirs(capture) if row["connection"] in known]
-
-
-@cache
-def names(capture: Path) -> dict[int, tuple[str, str, int]]:
-    """Connections as the reference names them."""
-    seen: Counter[tuple[str, str]] = Counter()
-    found = {}
-    for row in sorted(ours(capture)["connections"].to_pylist(), key=lambda row: row["first_ts_ns"]):
-        ends = f"{row['client_ip']}:{row['client_port']}", f"{row['server_ip']}:{row['server_port']}"
-        found[row["connection_id"]] = (*ends, seen[ends])
-        seen[ends] += 1
-    return found
 
 
 def expected_heartbeats(capture: Path) -> list[Row]:
@@ -117,10 +102,10 @@ def expected_channel_errors(capture: Path) -> list[Row]:
 def test_rows_are_those_of_the_reference(walk, expected):
     (name,) = walk.tables
     total = 0
-    for capture in READ:
+    for capture in WHOLE:
         columns = [column for column in COLUMNS[name] if column not in OTHERWISE.get((name, capture.stem), ())]
         rows = [row for row in walked(ours(capture), [walk()])[name].to_pylist() if row.get("cause") != "zero-window"]
-        found = Counter((names(capture)[row["connection_id"]], *(row[c] for c in columns)) for row in rows)
+        found = Counter((identities(capture)[row["connection_id"]], *(row[c] for c in columns)) for row in rows)
         wanted = Counter((row["connection"], *(row[c] for c in columns)) for row in expected(capture))
         if name == "heartbeats":  # connections without a frame have rows here only
             found = Counter({row: n for row, n in found.items() if row[0] in {connection for connection, *_ in wanted}})
@@ -132,24 +117,21 @@ def test_rows_are_those_of_the_reference(walk, expected):
 @pytest.mark.parametrize("walk", [Heartbeats, FlowControl, ChannelErrors])
 @pytest.mark.parametrize("capture", ["channel_flow", "blocked", "failed_calls", "lossy_link", "heartbeats"])
 def test_rows_do_not_depend_on_batches(walk, capture):
-    (path,) = (path for path in CAPTURES if path.stem == capture)
-    checked(walk, ours(path), (3, 1000))
+    checked(walk, ours(FOLDER / f"{capture}.pcap"), (3, 1000))
 
 
 def test_a_flow_that_the_broker_refuses_is_no_wait():
-    (path,) = (path for path in CAPTURES if path.stem == "channel_flow_by_client")
-    assert len(walked(ours(path), [FlowControl()])["flow_control"]) == 0
+    assert len(walked(ours(FOLDER / "channel_flow_by_client.pcap"), [FlowControl()])["flow_control"]) == 0
 
 
 def test_the_broker_says_why_it_blocks():
-    (path,) = (path for path in CAPTURES if path.stem == "blocked")
-    rows = walked(ours(path), [FlowControl()])["flow_control"].to_pylist()
+    rows = walked(ours(FOLDER / "blocked.pcap"), [FlowControl()])["flow_control"].to_pylist()
     assert {row["reason"] for row in rows} == {"low on memory"}
 
 
 def test_windows_of_zero_are_those_of_the_table():
     seen = 0
-    for capture in READ:
+    for capture in WHOLE:
         wanted = [row for row in ours(capture)["tcp_windows"].to_pylist() if row["kind"] == "zero"]
         rows = walked(ours(capture), [FlowControl()])["flow_control"].to_pylist()
         found = [row for row in rows if row["cause"] == "zero-window"]
