@@ -18,8 +18,6 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_ ]+[a-z0-9]+)*", re.IGNORECASE | re.ASCII
 _TYPE = re.compile(rf"({_NAME.pattern}\.)?{_NAME.pattern}", re.IGNORECASE | re.ASCII)
 _MAX_NAME = 64
 _MAX_CHAIN = 8
-_UNDECLARED = "content"
-"""A type that the 0-9 document uses and does not declare."""
 _SECRETS = frozenset(["response", "new-secret", "secret", "password", "token", "credentials"])
 """Fields of class connection that hold credentials."""
 
@@ -134,7 +132,7 @@ class _Reader:
 
     def resolve(self, node: Node, name: str, scope: str, depth: int = 0) -> tuple[str, str]:
         """The full name and the wire type of a type or domain, as seen from a class."""
-        if name in BASE_TYPES or name in self.types or name == _UNDECLARED:
+        if name in BASE_TYPES or name in self.types:
             return name, name
         for full in (f"{scope}.{name}", name):  # the class's own come before the document's
             if full in self.structs:

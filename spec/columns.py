@@ -10,8 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from amqpscope.spec.model import COMMAND_HEADER, Class, ColumnType, Field, Method, Protocol, Struct
 
-BASE_TYPES = frozenset(["bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table"])
-"""Wire types of AMQP 0-8 to 0-9-1."""
+BASE_TYPES = frozenset(
+    [
+        "bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table",
+        "content", "uuid", "rfc1982-long-set",
+    ]
+)  # fmt: skip
+"""Wire types of AMQP 0-8 to 0-9-1; the last three are in documents of 0-9 and the transitional 0-10 alone."""
 
 _COLUMN_TYPES: dict[str, ColumnType] = {
     "bit": "bool",
@@ -23,6 +28,7 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     "shortstr": "string",
     "longstr": "string",
     "table": "string",
+    "content": "int64",  # its size: bodies are not for the tables of frames
     # AMQP 0-10 and its transitional draft; bytes are text, and maps, lists, sets and structs JSON text.
     "boolean": "bool",
     "int8": "int32",

@@ -25,6 +25,9 @@ LETTERS = {
 }  # fmt: skip
 """Kind and width of each type letter of AMQP 0-9-1; for those from `STRING` on, the width of the length in front."""
 
+FIELDS = {"uuid": (UUID, 16, 0), "rfc1982-long-set": (RANGES, 2, 4)}
+"""Kind, width and item of types that documents of its time have for fields, besides tables."""
+
 NAMES = {
     "int8": SIGNED, "int16": SIGNED, "int32": SIGNED, "int64": SIGNED, "uint8": UNSIGNED, "uint16": UNSIGNED,
     "uint32": UNSIGNED, "uint64": UNSIGNED, "sequence-no": UNSIGNED, "boolean": BOOLEAN, "float": FLOAT,
@@ -112,11 +115,13 @@ class _Maker:
 
 def of_letters() -> Dialect:
     """Field tables of AMQP 0-9-1, whose items are not counted."""
-    types = np.zeros((CODES, T_HEIGHT), np.int64)
+    types = np.zeros((CODES + len(FIELDS), T_HEIGHT), np.int64)
+    types[CODES:] = list(FIELDS.values())
     for letter, (kind, width) in LETTERS.items():
         types[ord(letter), :2] = kind, width
     # a control character in a string; a decimal of 6 becomes at most 34
-    return _dialect(types, _Maker({"table": ord("F")}, growth=6))
+    forms = {"table": ord("F")} | {name: form for form, name in enumerate(FIELDS, CODES)}
+    return _dialect(types, _Maker(forms, growth=6))
 
 
 def of_protocol(protocol: Protocol) -> Dialect:

@@ -9,11 +9,12 @@ from amqpscope.spec import describe, reference
 from amqpscope.spec.command import Spec
 
 VENDOR = """<amqp major="0" minor="9" revision="1"><constant name="too-late" value="499" class="soft-error"/>
+<domain name="frob" type="frob"/>
 <class name="basic" index="60">
 <method name="ack" index="80"><field name="delivery-tag" type="shortstr"/><field name="multiple" type="bit"/></method>
 <method name="reject" index="90"><field name="delivery-tag" type="longlong"/><field name="requeue" type="bit"/></method>
 <method name="park" index="200"><field name="depth" type="long"/></method>
-<method name="odd" index="201"><field name="body" type="content"/></method>
+<method name="odd" index="201"><field name="body" type="frob"/></method>
 <method name="recover-slowly" index="110"><field name="requeue" type="bit"/></method>
 </class></amqp>"""
 

@@ -243,12 +243,10 @@ def test_overlay_renames_a_whole_class(tmp_path):
 
 
 def test_overlay_leaves_out_what_it_cannot_decode(tmp_path):
-    user = load(
-        tmp_path,
-        vendor(
-            '<method name="m" index="200"><field name="f" type="content"/></method>', '<method name="n" index="201"/>'
-        ),
-    )
+    """A type that a document declares as itself is known to it alone."""
+    own = '<domain name="frob" type="frob"/>'
+    methods = '<method name="m" index="200"><field name="f" type="frob"/></method>', '<method name="n" index="201"/>'
+    user = load(tmp_path, vendor(*methods).replace(HEAD, HEAD + own))
     assert [m.name for m in spec.left_out(user)] == ["m"]
     merged = spec.overlay(spec.load(), user)
     assert merged.method("basic.n")
