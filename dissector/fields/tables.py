@@ -24,7 +24,7 @@ Of 0-10 (types by their names in `spec`):
 
 | type | JSON |
 |---|---|
-| map, list, array | object, array, array |
+| map, list, array | object, array, array; `{"$count":3}` of an array whose items have no bytes |
 | boolean, bit, integers, floats, decimals | as above |
 | datetime | `{"$timestamp":1690000000}` |
 | str, in UTF-8, ISO 8859-15 or UTF-16 | string; `{"$string":"<hex>"}` where it is not |

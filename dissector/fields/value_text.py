@@ -20,11 +20,11 @@ from amqpscope.dissector.kernels.words import unsigned
 
 _TEXTS = (
     "null", "false", "true", '{"$string":"', '{"$bytes":"', '{"$timestamp":', '{"$decimal":"', "traceparent",
-    '{"$uuid":"', '{"$char":', '{"$struct":"',
+    '{"$uuid":"', '{"$char":', '{"$struct":"', '{"$count":',
 )  # fmt: skip
 (
     NULL, FALSE, TRUE, STRING_OPEN, BYTES_OPEN, TIMESTAMP_OPEN, DECIMAL_OPEN, TRACEPARENT, UUID_OPEN, CHARACTER_OPEN,
-    STRUCT_OPEN,
+    STRUCT_OPEN, COUNT_OPEN,
 ) = range(len(_TEXTS))  # fmt: skip
 _LITERAL = 16
 
@@ -72,6 +72,14 @@ def write_rare(
         j = write_uuid(data, at, out, j) if kind == UUID else write_decimal(data, at, end - at - 1, out, j)
         out[j] = QUOTE
         j += 1
+    out[j] = CLOSE_OBJECT
+    return j + 1
+
+
+@called
+def write_count(data: Octets, at: int, literals: Octets, out: Octets, j: int) -> int:
+    """Write of an array whose items have no bytes how many there are; returns where it ends."""
+    j = write_integer(data, at + 1, 4, False, out, write_literal(literals, COUNT_OPEN, out, j))
     out[j] = CLOSE_OBJECT
     return j + 1
 

@@ -59,6 +59,7 @@ from amqpscope.dissector.fields.value_text import (
     STRUCT_OPEN,
     TRUE,
     is_traceparent,
+    write_count,
     write_hexadecimal,
     write_rare,
 )
@@ -235,6 +236,8 @@ def render_values(
                 elif kind == STRUCT32 and struct_at(data, value, structs) < 0:
                     j = write_hexadecimal(data, value, after, literals, STRUCT_OPEN, out, j)
                     odd = TABLE_TYPE_UNKNOWN
+                elif kind == ARRAY and is_hollow(data, value, types):
+                    j = write_count(data, value, literals, out, j)
                 elif depth == DEPTH:
                     j = write_literal(literals, NULL, out, j)
                     odd = TABLE_TOO_DEEP
@@ -361,9 +364,16 @@ def head_problem(data: Octets, at: int, end: int, code: int, types: Integers, st
         return TABLE_MALFORMED
     if kind == ARRAY and unsigned(data, at + 1, 4) > 0:
         item = i64(data[at])
-        if types[item, T_KIND] == UNKNOWN or types[item, T_WIDTH] == 0:
-            return TABLE_TYPE_UNKNOWN  # items of no bytes could be as many as they like
+        if types[item, T_KIND] == UNKNOWN:
+            return TABLE_TYPE_UNKNOWN
     return -1
+
+
+@called
+def is_hollow(data: Octets, at: int, types: Integers) -> bool:
+    """Whether an array has items that have no bytes, which could be as many as they like."""
+    hollow: bool = types[i64(data[at]), T_WIDTH] == 0
+    return hollow and unsigned(data, at + 1, 4) > 0
 
 
 @called
