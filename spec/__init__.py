@@ -15,6 +15,7 @@ before it is asked for.
 from amqpscope.spec.data import anomalies, load, names, tables
 from amqpscope.spec.model import (
     Anomaly,
+    Choice,
     Class,
     Column,
     ColumnType,
@@ -34,6 +35,7 @@ from amqpscope.spec.user import left_out, load_xml, overlay
 
 __all__ = [
     "Anomaly",
+    "Choice",
     "Class",
     "Column",
     "ColumnType",

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from amqpscope.spec.columns import BASE_TYPES, field_name
-from amqpscope.spec.model import Class, Constant, Domain, Field, Method, Protocol, SpecError, Struct, WireType
+from amqpscope.spec.model import Choice, Class, Constant, Domain, Field, Method, Protocol, SpecError, Struct, WireType
 from amqpscope.spec.xmltree import Node, error, parse
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_ ]+[a-z0-9]+)*", re.IGNORECASE | re.ASCII)
 _TYPE = re.compile(rf"({_NAME.pattern}\.)?{_NAME.pattern}", re.IGNORECASE | re.ASCII)
 _MAX_NAME = 64
 _MAX_CHAIN = 8
-_UNDECLARED = "content"
-"""A type that the 0-9 document uses and does not declare."""
 _SECRETS = frozenset(["response", "new-secret", "secret", "password", "token", "credentials"])
 """Fields of class connection that hold credentials."""
 
@@ -65,7 +63,9 @@ class _Reader:
         for scope in [root, *root.all("class")]:
             prefix = "" if scope is root else self.name(scope) + "."
             self.domains |= {prefix + self.name(node): node for node in scope.all("domain")}
-            self.structs |= {prefix + self.name(node): node for node in scope.all("struct")}
+            results = [r for c in scope.all("command") for r in c.all("result")]
+            for holder in [scope, *results]:
+                self.structs |= {prefix + self.name(node): node for node in holder.all("struct")}
         constants = tuple(self.constant(node) for node in root.all("constant"))
         classes = tuple(self.cls(node) for node in root.all("class"))
         if not classes:
@@ -132,7 +132,7 @@ class _Reader:
 
     def resolve(self, node: Node, name: str, scope: str, depth: int = 0) -> tuple[str, str]:
         """The full name and the wire type of a type or domain, as seen from a class."""
-        if name in BASE_TYPES or name in self.types or name == _UNDECLARED:
+        if name in BASE_TYPES or name in self.types:
             return name, name
         for full in (f"{scope}.{name}", name):  # the class's own come before the document's
             if full in self.structs:
@@ -148,14 +148,18 @@ class _Reader:
 
     def domain(self, name: str, node: Node) -> Domain:
         _, kind = self.resolve(node, name, "")
-        choices = tuple((self.name(c), self.number(c, "value")) for e in node.all("enum") for c in e.all("choice"))
+        choices = tuple(
+            Choice(self.name(c), self.number(c, "value"), self.doc(c))
+            for e in node.all("enum")
+            for c in e.all("choice")
+        )
         return Domain(name, kind, self.doc(node), choices)
 
     def struct(self, name: str, node: Node) -> Struct:
         scope = name.rpartition(".")[0]
         class_id = next((self.number(c, "code") for c in self.root.all("class") if self.name(c) == scope), 0)
         size, pack = self.optional(node, "size") or 0, self.optional(node, "pack") or 0
-        return Struct(name, class_id, self.optional(node, "code"), size, pack, self.fields(node, scope))
+        return Struct(name, class_id, self.optional(node, "code"), size, pack, self.fields(node, scope), self.doc(node))
 
     # ----------------------------------------------------------------------------------------- classes and methods
 
@@ -188,6 +192,8 @@ class _Reader:
         responses = [f"{class_name}.{self.name(r)}" for r in node.all("response")]
         if kind == "command" and node.all("result"):
             responses.append("execution.result")
+        results = [n for r in node.all("result") for n in (r, *r.all("struct"))]
+        entries = [e for s in node.all("segments") for h in s.all("header") for e in h.all("entry")]
         # Who implements a method receives it. Where that is not said, or by a role that either may have, it is both.
         handlers = {n.attributes.get("name") for n in node.all("chassis")}
         handlers |= {n.attributes.get("role") for n in node.all("implement")}
@@ -206,7 +212,14 @@ class _Reader:
             from_server=anyone or "client" in handlers,
             doc=self.doc(node),
             kind=kind,
+            result=next(iter(self.names_of(results, class_name)), None),
+            entries=self.names_of(entries, class_name),
         )
+
+    def names_of(self, nodes: list[Node], class_name: str) -> tuple[str, ...]:
+        """The full names of what elements name: by their type, or a struct where it is declared."""
+        given = [(n, "name" if n.tag == "struct" else "type") for n in nodes]
+        return tuple(self.resolve(n, self.name(n, a), class_name)[0] for n, a in given if a in n.attributes)
 
     def fields(self, node: Node, class_name: str) -> tuple[Field, ...]:
         nodes = node.all("field")

@@ -8,10 +8,15 @@ wire type.
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-from amqpscope.spec.model import Class, ColumnType, Field, Method, Protocol
+from amqpscope.spec.model import COMMAND_HEADER, Class, ColumnType, Field, Method, Protocol, Struct
 
-BASE_TYPES = frozenset(["bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table"])
-"""Wire types of AMQP 0-8 to 0-9-1."""
+BASE_TYPES = frozenset(
+    [
+        "bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table",
+        "content", "uuid", "rfc1982-long-set",
+    ]
+)  # fmt: skip
+"""Wire types of AMQP 0-8 to 0-9-1; the last three are in documents of 0-9 and the transitional 0-10 alone."""
 
 _COLUMN_TYPES: dict[str, ColumnType] = {
     "bit": "bool",
@@ -23,7 +28,8 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     "shortstr": "string",
     "longstr": "string",
     "table": "string",
-    # AMQP 0-10 and its transitional draft; maps, lists, sets and structs are JSON text and not listed.
+    "content": "int64",  # its size: bodies are not for the tables of frames
+    # AMQP 0-10 and its transitional draft; bytes are text, and maps, lists, sets and structs JSON text.
     "boolean": "bool",
     "int8": "int32",
     "uint8": "int32",
@@ -35,9 +41,6 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     "uint64": "int64",
     "sequence-no": "int64",
     "datetime": "int64",
-    "vbin8": "binary",
-    "vbin16": "binary",
-    "vbin32": "binary",
 }
 
 
@@ -52,7 +55,7 @@ def column_type(wire_type: str) -> ColumnType:
 
 
 def assign(protocol: Protocol, taken: Mapping[str, ColumnType] | None = None, avoid: Collection[str] = ()) -> Protocol:
-    """The protocol with a column for each field that is not reserved.
+    """The protocol with a column for each field that is not reserved; of structs, for those that headers hold.
 
     Args:
         protocol: a protocol whose fields have no columns yet.
@@ -60,6 +63,7 @@ def assign(protocol: Protocol, taken: Mapping[str, ColumnType] | None = None, av
         avoid: columns with another meaning in the same table; a field of that name goes to `name_type`.
     """
     columns = dict(taken or {})
+    command_header = _place(protocol.command_header, columns, avoid)
     replaced: dict[int, Method] = {}
     for method in protocol.methods:
         fields = _place(method.fields, columns, avoid)
@@ -69,7 +73,16 @@ def assign(protocol: Protocol, taken: Mapping[str, ColumnType] | None = None, av
     for cls in protocol.classes:
         methods = tuple(replaced[id(m)] for m in cls.methods)
         classes.append(dataclasses.replace(cls, methods=methods, fields=_place(cls.fields, properties, ())))
-    return dataclasses.replace(protocol, classes=tuple(classes))
+    entries = {name for method in protocol.methods for name in method.entries}
+    structs: list[Struct] = []
+    for struct in protocol.structs:
+        fields = struct.fields
+        if struct.name == COMMAND_HEADER:
+            fields = command_header
+        elif struct.name in entries:
+            fields = _place(fields, properties, ())
+        structs.append(dataclasses.replace(struct, fields=fields))
+    return dataclasses.replace(protocol, classes=tuple(classes), structs=tuple(structs))
 
 
 def _place(fields: Iterable[Field], columns: dict[str, ColumnType], avoid: Collection[str]) -> tuple[Field, ...]:
@@ -78,7 +91,7 @@ def _place(fields: Iterable[Field], columns: dict[str, ColumnType], avoid: Colle
         name: str | None = None
         kind = column_type(item.type)
         if not item.reserved:
-            name = item.name
+            name = item.property_column or item.name
             while name in avoid or columns.get(name, kind) != kind:
                 name = f"{name}_{field_name(item.type)}"
             columns[name] = kind

@@ -5,6 +5,7 @@ from typing import Any
 from amqpscope.spec import columns, documents
 from amqpscope.spec.model import (
     Anomaly,
+    Choice,
     Class,
     Column,
     Constant,
@@ -16,6 +17,7 @@ from amqpscope.spec.model import (
     Shown,
     Struct,
     Table,
+    WireType,
 )
 
 
@@ -32,8 +34,10 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
         SpecError: there is none of this name.
     """
     document = documents.of_protocol(name)
-    domains = tuple(Domain(**entry) for entry in document["domains"])
-    types = {domain.name: domain.type for domain in domains}
+    wire_types = tuple(WireType(**entry) for entry in document.get("types", ()))
+    domains = _domains(document)
+    types = {t.name: t.name for t in wire_types} | {domain.name: domain.type for domain in domains}
+    types |= {name: "struct" for name, *_ in _structs(document)}
     major, minor, revision = document["version"]
     protocol = Protocol(
         name=document["name"],
@@ -44,10 +48,11 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
         constants=tuple(Constant(**{"kind": None, **entry}) for entry in document["constants"]),
         domains=domains,
         classes=tuple(_class(entry, types) for entry in document.get("class", ())) + _commands(document, domains),
-        structs=tuple(_struct(entry) for entry in document.get("struct", ())),
+        structs=tuple(_struct(*struct, types) for struct in _structs(document)),
+        types=wire_types,
         shown=_shown(document.get("shown", {})),
     )
-    return columns.assign(protocol)
+    return columns.assign(protocol, avoid=document.get("avoid", ()))
 
 
 @documents.caching
@@ -93,33 +98,55 @@ def _shown(entry: dict[str, Any]) -> Shown:
     )
 
 
+def _domains(document: dict[str, Any]) -> tuple[Domain, ...]:
+    """The document's own domains, then those of its classes."""
+    scoped = [("", entry) for entry in document["domains"]]
+    scoped += [(f"{cls['name']}.", entry) for cls in document.get("class", ()) for entry in cls.get("domain", ())]
+    return tuple(
+        Domain(scope + entry["name"], entry["type"], entry["doc"], tuple(Choice(**c) for c in entry.get("choices", ())))
+        for scope, entry in scoped
+    )
+
+
+def _structs(document: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
+    """The structs: their full names, the ids of their classes, their entries."""
+    found = [(entry["name"], 0, entry) for entry in document.get("struct", ())]
+    for cls in document.get("class", ()):
+        found += [(f"{cls['name']}.{entry['name']}", cls["id"], entry) for entry in cls.get("struct", ())]
+    return found
+
+
 def _class(entry: dict[str, Any], types: dict[str, str]) -> Class:
     return Class(
         name=entry["name"],
         id=entry["id"],
         methods=tuple(_method(entry, method, types) for method in entry["method"]),
-        fields=tuple(_field(field, types) for field in entry.get("properties", ())),
+        fields=tuple(_field(field, types, entry["name"]) for field in entry.get("properties", ())),
         extension=entry.get("extension"),
         doc=entry["doc"],
     )
 
 
 def _method(cls: dict[str, Any], entry: dict[str, Any], types: dict[str, str]) -> Method:
+    result = ("execution.result",) if "result" in entry else ()
     return Method(
         class_name=cls["name"],
         class_id=cls["id"],
         name=entry["name"],
         id=entry["id"],
         full_name=f"{cls['name']}.{entry['name']}",
-        fields=tuple(_field(field, types) for field in entry.get("fields", ())),
+        fields=tuple(_field(field, types, cls["name"]) for field in entry.get("fields", ())),
         synchronous=entry.get("synchronous", False),
-        responses=tuple(f"{cls['name']}.{name}" for name in entry.get("responses", ())),
+        responses=tuple(f"{cls['name']}.{name}" for name in entry.get("responses", ())) or result,
         content=entry.get("content", False),
         from_client="client" in entry["from"],
         from_server="server" in entry["from"],
         extension=entry.get("extension"),
         doc=entry["doc"],
         extension_senders=tuple(entry.get("extension_senders", ())),
+        kind=entry.get("kind", "method"),
+        result=_scoped(entry["result"], types, cls["name"]) if "result" in entry else None,
+        entries=tuple(_scoped(name, types, cls["name"]) for name in entry.get("entries", ())),
     )
 
 
@@ -180,22 +207,27 @@ def _domain_field(entry: dict[str, Any], domains: dict[str, Domain]) -> Field:
     )
 
 
-def _struct(entry: dict[str, Any]) -> Struct:
-    fields = tuple(
-        Field(columns.field_name(item["name"]), item["name"], item["type"], item["type"]) for item in entry["fields"]
-    )
-    return Struct(entry["name"], 0, None, 0, 0, fields)
+def _struct(name: str, class_id: int, entry: dict[str, Any], types: dict[str, str]) -> Struct:
+    fields = tuple(_field(field, types, name.rpartition(".")[0]) for field in entry["fields"])
+    size, pack = entry.get("size", 0), entry.get("pack", 0)
+    return Struct(name, class_id, entry.get("code"), size, pack, fields, entry.get("doc", ""))
 
 
-def _field(entry: dict[str, Any], types: dict[str, str]) -> Field:
-    domain = entry.get("domain") or entry["type"]
+def _field(entry: dict[str, Any], types: dict[str, str], scope: str) -> Field:
+    domain = _scoped(entry.get("domain") or entry["type"], types, scope)
     return Field(
         name=columns.field_name(entry["name"]),
         wire_name=entry["name"],
         domain=domain,
-        type=types[domain],
+        type=types.get(domain, domain),
         reserved=entry.get("reserved", False),
         secret=entry.get("secret", False),
+        property_column=entry.get("property_column"),
         extension=entry.get("extension"),
         doc=entry.get("doc", ""),
     )
+
+
+def _scoped(name: str, types: dict[str, str], scope: str) -> str:
+    """The full name of a type as seen from a class, whose own come before the document's."""
+    return f"{scope}.{name}" if f"{scope}.{name}" in types else name

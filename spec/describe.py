@@ -5,7 +5,20 @@ from collections.abc import Iterator
 
 from amqpscope.spec import amqp10, data, handshakes, tls
 from amqpscope.spec.layout import aligned, paragraph, title
-from amqpscope.spec.model import Anomaly, Class, Constant, Domain, Field, Method, Protocol, SpecError, Table
+from amqpscope.spec.model import (
+    Anomaly,
+    Choice,
+    Class,
+    Constant,
+    Domain,
+    Field,
+    Method,
+    Protocol,
+    SpecError,
+    Struct,
+    Table,
+    WireType,
+)
 
 _OWNERS = {"rabbitmq": "RabbitMQ"}
 
@@ -14,6 +27,7 @@ def describe(name: str, protocol: Protocol) -> list[str]:
     """All that is known under a name, one section for each meaning.
 
     Names are taken with hyphens, underscores or blanks; methods also by ids (`60.40`), constants and classes by number.
+    What is of another protocol than the one at hand says of which.
 
     Raises:
         SpecError: nothing has this name; the message offers what comes near.
@@ -40,7 +54,10 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
                 yield of_class(cls, each)
         for method in each.methods:
             if name in (method.full_name, method.name, f"{method.class_id}.{method.id}"):
-                yield of_method(method)
+                yield of_method(method, _other(each, protocol))
+        for struct in each.structs:
+            if name in _names(struct) and struct.doc:
+                yield of_struct(struct, each)
     if name == amqp10.NAME:
         yield of_messages()
     for section in amqp10.load().sections:
@@ -66,10 +83,26 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
     for each in known:
         for constant in each.constants:
             if name in (constant.name, str(constant.value)):
-                yield of_constant(constant)
+                yield of_constant(constant, _other(each, protocol))
         for domain in each.domains:
-            if name == domain.name:
-                yield of_domain(domain, each)
+            if name in _names(domain):
+                yield of_domain(domain, each, _other(each, protocol))
+            for choice in domain.choices:
+                if name == choice.name or (is_code(domain) and name == str(choice.value)):
+                    yield of_choice(choice, domain, each)
+        for wire_type in each.types:
+            if name == wire_type.name:
+                yield of_type(wire_type, each)
+
+
+def _names(named: Domain | Struct) -> tuple[str, str]:
+    """The names of a domain or struct: with its class, and without."""
+    return named.name, named.name.rpartition(".")[2]
+
+
+def _other(each: Protocol, protocol: Protocol) -> str:
+    """What to say of a protocol that is not the one at hand."""
+    return "" if each is protocol else f" of {each.name}"
 
 
 def _known(protocol: Protocol) -> list[Protocol]:
@@ -93,7 +126,8 @@ def names(protocol: Protocol) -> set[str]:
     known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
-        known |= {c.name for c in each.constants} | {d.name for d in each.domains}
+        known |= {c.name for c in each.constants} | {d.name for d in each.domains} | {t.name for t in each.types}
+        known |= {c.name for d in each.domains for c in d.choices} | {s.name for s in each.structs if s.doc}
     return known | {c.name for t in data.tables().values() for c in _whole(t, protocol).columns}
 
 
@@ -130,6 +164,7 @@ def overview(protocol: Protocol) -> list[str]:
     lines += aligned(
         [
             ["a class or method", "basic, basic.publish, publish, 60.40"],
+            ["a struct or type of AMQP 0-10", "delivery-properties, sequence-set"],
             ["a table or column", "messages, delivery_tag"],
             ["a reply code", "406, precondition-failed; reply-code for all of them"],
             ["an anomaly code", f"tcp-gap, frame-cut; anomalies for all {len(data.anomalies())}"],
@@ -149,7 +184,10 @@ def of_protocol(protocol: Protocol) -> list[str]:
         lines += ["", "  Protocol headers", ""]
         lines += aligned(([spelling(h.octets), h.version, h.doc] for h in protocol.headers), 4)
     lines += ["", *class_list(protocol), "", "Constants", ""]
-    return lines + aligned([str(c.value), c.name, closes(c), c.doc] for c in protocol.constants)
+    lines += aligned([str(c.value), c.name, closes(c), c.doc] for c in protocol.constants)
+    if protocol.types:
+        lines += ["", "Types", "", *aligned([code(t), t.name, t.doc] for t in protocol.types)]
+    return lines
 
 
 def of_messages() -> list[str]:
@@ -209,19 +247,29 @@ def of_class(cls: Class, protocol: Protocol) -> list[str]:
     return lines
 
 
-def of_method(method: Method) -> list[str]:
+def of_method(method: Method, other: str = "") -> list[str]:
     """A method: direction, answers, fields."""
-    kind = f"{method.kind} {method.class_id}.{method.id}{_addition(method.extension)}"
+    kind = f"{method.kind} {method.class_id}.{method.id}{other}{_addition(method.extension)}"
     lines = title(method.full_name, kind) + paragraph(method.doc) + ([""] if method.doc else [])
     facts = [["Sent by", senders(method)]]
     if method.responses:
-        facts.append(["Answered by", " or ".join(method.responses)])
+        facts.append(["Answered by", answers(method)])
     if method.content:
-        facts.append(["Followed by", "content header and body"])
+        facts.append(["Followed by", followers(method)])
     if method.since:
         facts.append(["Since", f"{method.since}{f', version {method.version}' if method.version > 1 else ''}"])
     lines += aligned(facts)
     return [*lines, "", *(_field_rows(method.fields, method.extension) or ["  No fields."])]
+
+
+def answers(method: Method) -> str:
+    """What answers a method."""
+    return " or ".join(method.responses) + (f" with {method.result}" if method.result else "")
+
+
+def followers(method: Method) -> str:
+    """What follows a method that has content."""
+    return f"header ({', '.join(method.entries)}) and body" if method.entries else "content header and body"
 
 
 def arrow(method: Method) -> str:
@@ -244,8 +292,24 @@ def _field_rows(fields: tuple[Field, ...], extension: str | None) -> list[str]:
     for item in fields:
         column = [item.column, item.column_type] if item.column else ["-", ""]
         mark = _OWNERS.get(item.extension, item.extension) if item.extension and not extension else ""
-        rows.append([item.wire_name, item.type, *column, mark, words(item)])
+        rows.append([item.wire_name, type_name(item), *column, mark, words(item)])
     return aligned(rows)
+
+
+def type_name(field: Field) -> str:
+    """The wire type of a field; of a struct its name."""
+    return field.domain if field.type == "struct" else field.type
+
+
+def of_struct(struct: Struct, protocol: Protocol) -> list[str]:
+    """A struct: where it may stand, its fields."""
+    code = f" {struct.class_id}.{struct.code}" if struct.code is not None else ""
+    lines = [*title(struct.name, f"struct{code} of {protocol.name}"), *paragraph(struct.doc), ""]
+    heads = [m.full_name for m in protocol.methods if struct.name in m.entries]
+    results = [m.full_name for m in protocol.methods if struct.name == m.result]
+    facts = [["In the header of", ", ".join(heads)]] if heads else []
+    facts += [["Answers", ", ".join(results)]] if results else []
+    return [*lines, *aligned(facts), *([""] if facts else []), *_field_rows(struct.fields, None)]
 
 
 def words(field: Field) -> str:
@@ -286,6 +350,11 @@ def of_column(name: str, protocol: Protocol) -> list[str]:
     properties = [c.name for c in protocol.classes for f in c.fields if f.column == name]
     if properties:
         lines += ["", f"  Content property of class {', '.join(properties)}"]
+    for each in _known(protocol):
+        heads = {name for m in each.methods for name in m.entries}
+        structs = [s.name for s in each.structs for f in s.fields if s.name in heads and f.column == name]
+        if structs:
+            lines += ["", f"  Field of {', '.join(structs)} of {each.name}"]
     return lines
 
 
@@ -309,11 +378,34 @@ def of_cause(cause: handshakes.Cause) -> list[str]:
     return [*lines, "", *aligned([["Means", cause.meaning], ["Do", cause.remedy]])]
 
 
-def of_constant(constant: Constant) -> list[str]:
+def of_constant(constant: Constant, other: str = "") -> list[str]:
     """A reply code or another constant."""
     what = f"reply code {constant.value}" if is_reply(constant) else f"constant, {constant.value}"
     effect = f", {closes(constant)}" if closes(constant) else ""
-    return title(constant.name, what + effect + _addition(constant.extension)) + paragraph(constant.doc)
+    return title(constant.name, what + other + effect + _addition(constant.extension)) + paragraph(constant.doc)
+
+
+def of_choice(choice: Choice, domain: Domain, protocol: Protocol) -> list[str]:
+    """A named value of an enumeration."""
+    what = "code" if is_code(domain) else "value"
+    return title(choice.name, f"{what} {choice.value} of {domain.name} of {protocol.name}") + paragraph(choice.doc)
+
+
+def is_code(domain: Domain) -> bool:
+    """Its values are codes that people know by their numbers, such as 404."""
+    return domain.name.endswith("-code") and any(choice.value >= 100 for choice in domain.choices)
+
+
+def of_type(wire_type: WireType, protocol: Protocol) -> list[str]:
+    """A wire type."""
+    return title(wire_type.name, " ".join(filter(None, ("type", code(wire_type), "of", protocol.name)))) + paragraph(
+        wire_type.doc
+    )
+
+
+def code(wire_type: WireType) -> str:
+    """The code of a type, where it has one."""
+    return "" if wire_type.code is None else f"0x{wire_type.code:02x}"
 
 
 def is_reply(constant: Constant) -> bool:
@@ -326,13 +418,14 @@ def closes(constant: Constant) -> str:
     return {"soft": "closes the channel", "hard": "closes the connection"}.get(constant.kind or "", "")
 
 
-def of_domain(domain: Domain, protocol: Protocol) -> list[str]:
+def of_domain(domain: Domain, protocol: Protocol, other: str = "") -> list[str]:
     """A domain, and the fields that use it."""
-    lines = title(domain.name, "type" if domain.name == domain.type else f"domain of type {domain.type}")
+    lines = title(domain.name, ("type" if domain.name == domain.type else f"domain of type {domain.type}") + other)
     lines += paragraph(domain.doc)
-    choices = [[str(value), name] for name, value in domain.choices]
+    choices = [[str(c.value), c.name, "", c.doc] for c in domain.choices]
     if domain.name in ("reply-code", "response-code"):
         choices = [[str(c.value), c.name, closes(c), c.doc] for c in protocol.constants if is_reply(c)]
     lines += ["", *aligned(choices)] if choices else []
-    used = [f"{m.full_name} ({f.name})" for m in protocol.methods for f in m.fields if f.domain == domain.name]
+    holders = [(m.full_name, m.fields) for m in protocol.methods] + [(s.name, s.fields) for s in protocol.structs]
+    used = [f"{name} ({f.name})" for name, fields in holders for f in fields if f.domain == domain.name]
     return [*lines, "", "  Used by", *aligned([[", ".join(used)]], 4)] if used else lines

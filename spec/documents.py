@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 GROUP = "amqpscope.protocols"
 """Entry points of protocols."""
 FOLDER = Path(__file__).parent
-BUILT_IN = ("amqp-0-9-1", "rabbitmq-stream")
+BUILT_IN = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream")
 
 _added: dict[str, Path] = {}
 

@@ -16,6 +16,10 @@ ColumnType = Literal["bool", "int32", "int64", "string", "binary", "timestamp"]
 Severity = Literal["note", "warning", "error"]
 
 
+COMMAND_HEADER = "session.header"
+"""Name of the struct in front of the arguments of every command of AMQP 0-10."""
+
+
 class SpecError(Error):
     """A specification cannot be read or used; the message is one line that says where, what, and what to do."""
 
@@ -38,6 +42,15 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A named value of an enumeration."""
+
+    name: str
+    value: int
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A named use of a type."""
 
@@ -46,7 +59,7 @@ class Domain:
     type: str
     """The base wire type."""
     doc: str = ""
-    choices: tuple[tuple[str, int], ...] = ()
+    choices: tuple[Choice, ...] = ()
     """The named values of an enumeration (AMQP 0-10)."""
 
 
@@ -79,6 +92,8 @@ class Field:
     column: str | None = None
     """Name of the column that holds it; None when reserved."""
     column_type: ColumnType = "string"
+    property_column: str | None = None
+    """Name of its column where the table of messages has another name for it than the protocol."""
     extension: str | None = None
     """Whose addition to the published protocol it is: `rabbitmq` or None."""
     doc: str = ""
@@ -113,6 +128,10 @@ class Method:
     extension_senders: tuple[str, ...] = ()
     """Of `client` and `server`, the senders that only an extension allows (`server` for basic.ack)."""
     kind: Literal["method", "control", "command"] = "method"
+    result: str | None = None
+    """Name of the struct that execution.result carries in answer to it (AMQP 0-10)."""
+    entries: tuple[str, ...] = ()
+    """Names of the structs that its header segment may hold (AMQP 0-10)."""
     version: int = 1
     """Of the layout (streams)."""
     variant: str | None = None
@@ -143,10 +162,11 @@ class Struct:
     code: int | None
     """Within its class; None for a struct that never stands on its own."""
     size: int
-    """Octets of the size field before it."""
+    """Bytes of the size before it where it is a field; as struct32 it has four."""
     pack: int
-    """Octets of packing flags."""
+    """Bytes of packing flags."""
     fields: tuple[Field, ...]
+    doc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +174,12 @@ class WireType:
     """A primitive type of AMQP 0-10."""
 
     name: str
-    code: int | None
-    fixed_width: int | None
-    """Octets of a value; None when a length precedes it."""
-    variable_width: int | None
-    """Octets of that length."""
+    code: int | None = None
+    fixed_width: int | None = None
+    """Bytes of a value; None when a length precedes it."""
+    variable_width: int | None = None
+    """Bytes of that length."""
+    doc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +227,16 @@ class Protocol:
         """All methods, ordered by class id and method id."""
         return self._methods
 
+    @property
+    def command_header(self) -> tuple[Field, ...]:
+        """The fields in front of the arguments of every command (AMQP 0-10)."""
+        return next((struct.fields for struct in self.structs if struct.name == COMMAND_HEADER), ())
+
+    def arguments(self) -> list[Field]:
+        """All fields that have columns in the table of frames, in their order."""
+        fields = [*self.command_header, *(f for m in self._methods for f in m.fields)]
+        return [f for f in fields if f.column is not None]
+
     def method(self, full_name: str) -> Method:
         """The method of this name, such as `basic.publish`; of two with one name, that with the lower id.
 
@@ -240,13 +271,30 @@ class Protocol:
             return {}
         return {c.value: c.name.removeprefix(what) for c in self.constants if c.kind == what or c.name.startswith(what)}
 
+    def struct(self, name: str) -> Struct:
+        """The struct of this name, such as `message.reply-to`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for struct in self.structs:
+            if struct.name == name:
+                return struct
+        raise KeyError(name)
+
     def method_columns(self) -> dict[str, ColumnType]:
         """Columns of the method arguments and their types, in order of first appearance over `methods`."""
-        return {f.column: f.column_type for m in self._methods for f in m.fields if f.column is not None}
+        return {f.column: f.column_type for f in self.arguments() if f.column}
 
     def property_columns(self) -> dict[str, ColumnType]:
-        """Columns of the content properties and their types, in order of first appearance over `classes`."""
-        return {f.column: f.column_type for c in self.classes for f in c.fields if f.column is not None}
+        """Columns of the content properties and their types, in order of first appearance over `classes`.
+
+        Of AMQP 0-10, of the structs that headers hold.
+        """
+        held = {name for method in self._methods for name in method.entries}
+        fields = [f for c in self.classes for f in c.fields]
+        fields += [f for s in self.structs if s.name in held for f in s.fields]
+        return {f.column: f.column_type for f in fields if f.column is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +345,8 @@ class Table:
     def with_methods(self, protocol: Protocol) -> "Table":
         """The table with one column for each method argument of the protocol behind its own."""
         fields: dict[str, list[Field]] = {}
-        for method in protocol.methods:
-            for item in method.fields:
-                if item.column is not None:
-                    fields.setdefault(item.column, []).append(item)
+        for item in protocol.arguments():
+            fields.setdefault(item.column or "", []).append(item)
         domains = {d.name: d.doc for d in protocol.domains if d.name != d.type}
         known = {column.name for column in self.columns}
         more = tuple(

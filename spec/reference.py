@@ -69,10 +69,11 @@ def _protocol(protocol: Protocol) -> list[str]:
     lines += ["", f"{words}Ids are class.method.", ""]
     for cls in sorted(protocol.classes, key=lambda c: c.id):
         lines += _class(cls)
-    lines += ["### Reply codes", ""]
+    lines += _structs(protocol)
     replies = [c for c in protocol.constants if describe.is_reply(c)]
-    rows = [[str(c.value), c.name + _mark(c.extension), describe.closes(c), c.doc] for c in replies]
-    lines += _grid(["code", "name", "", ""], rows)
+    if replies:
+        rows = [[str(c.value), c.name + _mark(c.extension), describe.closes(c), c.doc] for c in replies]
+        lines += ["### Reply codes", "", *_grid(["code", "name", "", ""], rows)]
     lines += ["### Other constants", ""]
     others = [c for c in protocol.constants if c not in replies]
     lines += _grid(["value", "name", ""], [[str(c.value), c.name, c.doc] for c in others])
@@ -83,12 +84,29 @@ def _protocol(protocol: Protocol) -> list[str]:
     return lines + _grid(["octets", "version", ""], rows)
 
 
+def _structs(protocol: Protocol) -> list[str]:
+    """Structs, enumerations and types, which AMQP 0-10 alone has with words of their own."""
+    lines = []
+    for struct in protocol.structs:
+        if struct.doc:
+            code = "" if struct.code is None else f" ({struct.class_id}.{struct.code})"
+            lines += [f"### Struct {struct.name}{code}", "", struct.doc, "", *_fields(struct.fields, None)]
+    for domain in protocol.domains:
+        if domain.choices:
+            rows = [[str(c.value), c.name, c.doc] for c in domain.choices]
+            lines += [f"### Values of {domain.name}", "", domain.doc, "", *_grid(["value", "name", ""], rows)]
+    if protocol.types:
+        rows = [[describe.code(t), t.name, t.doc] for t in protocol.types]
+        lines += ["### Types", "", *_grid(["code", "name", ""], rows)]
+    return lines
+
+
 def _class(cls: Class) -> list[str]:
     lines = [f"### {cls.name} ({cls.id}){_mark(cls.extension)}", "", cls.doc, ""]
     for method in sorted(cls.methods, key=lambda m: m.id):
         facts = [f"{cls.id}.{method.id}", f"sent by {describe.senders(method)}"]
-        facts += [f"answered by {' or '.join(method.responses)}"] if method.responses else []
-        facts += ["followed by content"] if method.content else []
+        facts += [f"answered by {describe.answers(method)}"] if method.responses else []
+        facts += [f"followed by {describe.followers(method)}"] if method.content else []
         facts += [f"version {method.version}"] if method.version > 1 else []
         facts += [f"since {method.since}"] if method.since and not method.variant else []
         lines += [f"#### {method.full_name}{_mark(method.extension)}", "", f"{'; '.join(facts)}. {method.doc}", ""]
@@ -104,7 +122,7 @@ def _fields(fields: tuple[Field, ...], extension: str | None) -> list[str]:
     for item in fields:
         column = f"`{item.column}` {item.column_type}" if item.column else ""
         mark = "" if extension else _mark(item.extension)
-        rows.append([item.wire_name + mark, item.type, column, describe.words(item)])
+        rows.append([item.wire_name + mark, describe.type_name(item), column, describe.words(item)])
     return _grid(["field", "type", "column", ""], rows) if rows else []
 
 

@@ -23,17 +23,20 @@ from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, 
 from amqpscope.dissector.fields.text import Integers, Octets
 from amqpscope.dissector.fields.trace import _problems, trace_columns
 from amqpscope.dissector.fields.walk import (
+    FIXED,
     LIST,
     NULLABLE,
     O_FLAG,
     O_KIND,
     O_SHAPE,
     O_WIDTH,
+    OCTETS,
     REST,
     SELECT,
     TABLE,
     TAIL,
     TEXT,
+    VALUE,
 )
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.words import unsigned
@@ -81,7 +84,7 @@ def decode(
     fill = np.cumsum(held) - held
     slots = np.column_stack((plan.limits, plan.stores, room.valid_at, room.value_at, fill))
     entries = np.empty((walk.E_HEIGHT, int(held.sum())), np.int64)
-    problems = np.empty((n + int(present.sum()), 3), np.int64)
+    problems = np.empty((3 * n + int(present.sum()), 3), np.int64)
     order, picked = np.empty(n, np.int64), np.empty(n, np.int64)
     state = np.empty((walk.A_HEIGHT, n), np.int64)
     told = np.zeros(walk.N_HEIGHT, np.int64)
@@ -90,8 +93,9 @@ def decode(
         walk.walk, compiled, data, order, ends, offset, length, cut, plan.starts, plan.ops, slots,
         room.bits, room.ints, room.longs, entries, problems, plan.lists[0], plan.lists[1], state, picked, told,
     )  # fmt: skip
-    row, value, size = entries
-    in_order = (counts[1:] > 0) @ plan.uses < 2  # one program alone has the rows in their order
+    row = entries[walk.E_ROW]
+    used = counts[1:] > 0
+    in_order = used @ plan.uses < 2  # one program alone has the rows in their order
     arrays: dict[str, pa.Array] = {}
     found = [problems[: told[walk.N_PROBLEMS]]]
     for k, (slot, begin, end) in enumerate(zip(plan.slots, fill.tolist(), slots[:, walk.T_FILL].tolist(), strict=True)):
@@ -103,14 +107,21 @@ def decode(
         part = slice(begin, end)
         if not in_order[k]:
             entries[:, part] = entries[:, part].take(np.argsort(row[part], kind="stable"), axis=1)
-        valid = room.validity(k, end - begin)
-        if slot.op == LIST and not slot.secret:
-            shapes = plan.shapes[program[row[part]], k]
-            made, more = _lists(plan, slot, valid, data, row[part], value[part], size[part], shapes, compiled)
-        else:
-            made, more = _column(plan, slot, valid, data, row[part], value[part], size[part], compiled)
-        arrays |= made
-        found += more
+        here = row[part]
+        if slot.secret:
+            arrays[slot.name] = columns.constant(room.validity(k, end - begin), here, REDACTED)
+            continue
+        kinds = {kind for kind in plan.kinds[used, k].tolist() if kind >= 0}
+        for kind in kinds:
+            valid, held = room.validity(k, end - begin), entries[:, part]
+            if len(kinds) > 1:  # what several kinds of records have, each its own way
+                held = held[:, plan.kinds[program[here], k] == kind]
+                valid = columns.validity(n, held[walk.E_ROW])
+            made, more = _column(plan, k, kind, valid, data, program, held, compiled)
+            if slot.name in arrays:
+                made[slot.name] = pc.coalesce(arrays[slot.name], made[slot.name])
+            arrays |= made
+            found += more
     for name, kind in plan.columns.items():
         if name not in arrays:
             arrays[name] = columns.nulls(n, kind)
@@ -125,14 +136,17 @@ EMPTY = 2
 
 
 def _column(
-    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, at: Integers, size: Integers, compiled: bool
+    plan: Plan, k: int, kind: int, valid: Validity, data: Octets, program: Integers, entries: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
-    """The columns of one slot of text or tables and the problems in them."""
-    if slot.secret:
-        return {slot.name: columns.constant(valid, row, REDACTED)}, ()
-    if slot.op == TABLE:
+    """The columns of slot k with text, tables, values or lists, and the problems in them."""
+    slot = plan.slots[k]
+    row, at, size = entries
+    if kind == LIST:
+        return _lists(plan, slot, valid, data, row, at, size, plan.shapes[program[row], k], compiled)
+    if kind in (TABLE, VALUE, FIXED):
         clipped = size < 0
-        tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled)
+        form = plan.shapes[program[row], k]
+        tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled, plan.dialect, form)
         made = {}
         if slot.name in plan.columns:
             column = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
@@ -147,7 +161,7 @@ def _column(
         return made, (found,)
     texts = text.gather(data, at, size, compiled)
     made = {slot.name: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}
-    if not len(texts.invalid):
+    if kind == OCTETS or not len(texts.invalid):
         return made, ()
     return made, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 from amqpscope.dissector.fields.text import BACKSLASH, Octets, copy, utf8_length, write_hex, write_hex_escape
-from amqpscope.dissector.kernels.kernel import kernel, proven, u64
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import called, i64, kernel, proven, u64
 from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, put_word, unsigned, word
 
 QUOTE, DOLLAR, COMMA, MINUS, DOT, ZERO, COLON, LETTER_E = (ord(c) for c in '"$,-.0:E')
@@ -23,6 +24,8 @@ def _escapes() -> Octets:
     return escapes
 
 
+LATIN = np.array([ord(c) for c in bytes(range(256)).decode("iso8859-15")], np.int64)
+"""The code point of each byte in ISO 8859-15."""
 ESCAPES = _escapes()
 """What follows the backslash for each byte; 0: it stands for itself, `NOT_ASCII`: it is part of a longer character."""
 
@@ -141,41 +144,118 @@ def write_integer(data: Octets, at: int, width: int, signed: bool, out: Octets, 
     return write_digits(rest % BILLION, 9, out, j)
 
 
-@kernel
-def write_decimal(data: Octets, at: int, out: Octets, j: int) -> int:
-    """Write scale and number as Python's `Decimal` does (the General Decimal Arithmetic's to-scientific-string)."""
-    scale = 0 + data[at]
-    value = unsigned(data, at + 1, 4)
-    if value >= WORD_32 // 2:
-        value = WORD_32 - value
-        out[j] = MINUS
-        j += 1
-    power = 1
-    digits = 1
-    while power * 10 <= value:
-        power *= 10
-        digits += 1
+@called
+def write_decimal(data: Octets, at: int, width: int, out: Octets, j: int) -> int:
+    """Write scale and number, of 4 or 8 bytes, as Python's `Decimal` does.
+
+    That is the General Decimal Arithmetic's to-scientific-string.
+    """
+    scale = i64(data[at])
+    end = write_integer(data, at + 1, width, True, out, j)
+    if data[at + 1] >= 0x80:
+        j += 1  # behind the minus
+    digits = end - j
     exponent = digits - 1 - scale
+    if scale == 0:
+        return end
     point = digits - scale
+    zeros = 0
     if exponent < -6:
         point = 1
-    elif point <= 0:
-        out[j] = ZERO
-        out[j + 1] = DOT
-        j += 2
-        for _ in range(-point):
-            out[j] = ZERO
-            j += 1
-        point = digits
-    for k in range(digits):
-        if k == point:
-            out[j] = DOT
-            j += 1
-        out[j] = ZERO + value // power % 10
-        power //= 10
-        j += 1
-    if exponent < -6:
-        out[j] = LETTER_E
-        out[j + 1] = MINUS
-        j = write_digits(-exponent, 1, out, j + 2)
+        if digits > 1:
+            end = shift(out, j + 1, end, 1)
+            out[j + 1] = DOT
+        out[end] = LETTER_E
+        out[end + 1] = MINUS
+        return write_digits(-exponent, 1, out, end + 2)
+    if point <= 0:
+        zeros = 1 - point
+        point = 1
+        end = shift(out, j, end, zeros)
+        for k in range(j, j + zeros):
+            out[k] = ZERO
+    end = shift(out, j + point, end, 1)
+    out[j + point] = DOT
+    return end
+
+
+@kernel
+def shift(out: Octets, at: int, end: int, by: int) -> int:
+    """Move what is written from `at` on to the right; returns where it ends."""
+    i = end
+    while i > at:
+        i -= 1
+        out[i + by] = out[i]
+    return end + by
+
+
+@kernel
+def write_octets(data: Octets, at: int, end: int, out: Octets, j: int) -> int:
+    """Write bytes as hexadecimal digits; returns where that ends."""
+    for k in range(at, end):
+        j = write_hex(data[k], out, j)
     return j
+
+
+@kernel
+def write_uuid(data: Octets, at: int, out: Octets, j: int) -> int:
+    """Write a UUID of 16 bytes (RFC 9562, section 4); returns where it ends."""
+    for k in range(16):
+        if k in (4, 6, 8, 10):
+            out[j] = MINUS
+            j += 1
+        j = write_hex(data[at + k], out, j)
+    return j
+
+
+@called
+def write_characters(
+    data: Octets, at: int, end: int, width: int, escapes: Octets, latin: Ints, out: Octets, j: int
+) -> int:
+    """Write text in ISO 8859-15 (width 1) or UTF-16 (2, big-endian) as the inside of a JSON string.
+
+    Returns where it ends; -1 when it is no such text.
+    """
+    i = at
+    while i < end:
+        if i + width > end:
+            return -1
+        character = i64(latin[data[i]]) if width == 1 else unsigned(data, i, 2)
+        i += width
+        if 0xD800 <= character < 0xE000:
+            low = unsigned(data, i, 2) if i + 2 <= end else 0
+            if character >= 0xDC00 or low < 0xDC00 or low >= 0xE000:
+                return -1
+            character = 0x10000 + (character - 0xD800) * 0x400 + low - 0xDC00
+            i += 2
+        j = write_character(character, escapes, out, j)
+    return j
+
+
+@kernel
+def write_character(character: int, escapes: Octets, out: Octets, j: int) -> int:
+    """Write one code point inside of a JSON string, in UTF-8 or escaped."""
+    if character < 0x80:
+        if escapes[character]:
+            out[j] = BACKSLASH
+            out[j + 1] = escapes[character]
+            j += 2
+            if escapes[character] != ESCAPE_U:
+                return j
+            out[j] = ZERO
+            out[j + 1] = ZERO
+            return write_hex(character, out, j + 2)
+        out[j] = character
+        return j + 1
+    more = 1
+    first = 0xC0
+    if character >= 0x10000:
+        more = 3
+        first = 0xF0
+    elif character >= 0x800:
+        more = 2
+        first = 0xE0
+    out[j] = first | (character >> (6 * more))
+    for k in range(more):
+        out[j + 1 + k] = 0x80 | ((character >> (6 * (more - 1 - k))) & 0x3F)
+    return j + 1 + more

@@ -1,27 +1,36 @@
 """Plans: what the fields of each kind of record are, as programs for the walk over many records."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from amqpscope.dissector.fields import lists
+from amqpscope.dissector.fields import dialect, lists
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
+from amqpscope.dissector.fields.dialect import Dialect
+from amqpscope.dissector.fields.tables import FIELD_TABLES
 from amqpscope.dissector.fields.text import Integers, Octets
 from amqpscope.dissector.fields.walk import (
     BIT,
+    FIXED,
     FLAG_BIT,
     FLAGS,
     LIST,
     NULLABLE,
     O_SHAPE,
+    OCTETS,
+    PACKING,
     REST,
     SELECT,
     SIGNED,
+    SIZE,
+    SIZED_PACKING,
     TABLE,
     TAIL,
     TEXT,
     UNSIGNED,
+    VALUE,
 )
 from amqpscope.spec.model import Class, Field, Protocol, Struct
 
@@ -31,14 +40,30 @@ AMQP_TYPES = {
 }  # fmt: skip
 """Op and width of each type of AMQP 0-9-1; the width of text and tables is that of the length in front."""
 
+OLD_TYPES = {"content": (SIZE, 4), "uuid": (FIXED, 16), "rfc1982-long-set": (TABLE, 2)}
+"""The same of types that AMQP 0-9 and its drafts have besides."""
+
 STREAM_TYPES = {
     "uint8": (UNSIGNED, 1), "uint16": (UNSIGNED, 2), "uint32": (UNSIGNED, 4), "uint64": (UNSIGNED, 8),
     "int16": (SIGNED, 2), "int64": (SIGNED, 8), "boolean": (UNSIGNED, 1), "string": (TEXT, 2), "short-bytes": (TEXT, 2),
     "bytes": (NULLABLE, 4), "rest": (REST, 0),
 }  # fmt: skip
 """The same for the stream protocol; what is not here is a list."""
-TYPES = AMQP_TYPES | STREAM_TYPES
+TYPES = AMQP_TYPES | OLD_TYPES | STREAM_TYPES
 
+PACKED_KINDS = {
+    dialect.SIGNED: SIGNED, dialect.UNSIGNED: UNSIGNED, dialect.BOOLEAN: UNSIGNED, dialect.TIMESTAMP: UNSIGNED,
+    dialect.BIT: BIT, dialect.STRING: TEXT, dialect.BYTES: OCTETS, dialect.RANGES: TABLE, dialect.TABLE: VALUE,
+    dialect.LIST: VALUE, dialect.ARRAY: VALUE, dialect.STRUCT32: VALUE, dialect.STRUCT: VALUE,
+}  # fmt: skip
+"""Op of each kind of value of AMQP 0-10; of others there are as many bytes as they are wide."""
+
+FIT = {BIT: BOOLS, FLAG_BIT: BOOLS} | dict.fromkeys(
+    (TEXT, TABLE, NULLABLE, LIST, OCTETS, VALUE, FIXED), ENTRIES
+)  # fmt: skip
+"""Where the values of an op may go, when that is not for its column to say."""
+PACK, COMMAND_HEADER_SIZE = 2, 1
+"""Bytes of the packing flags of arguments, and of the size of the header in front of them (AMQP 0-10)."""
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 FLAG_WORD = 15
 """Properties per word of flags; the lowest bit says that another word follows."""
@@ -62,7 +87,7 @@ class Slot:
 class Plan:
     """Programs for records, as tables for the kernels. Made by `of_methods` and `of_properties`.
 
-    `shapes`: (programs, slots), of a column of lists the shape that the program gives it.
+    `shapes`: (programs, slots), of a column of lists the shape that the program gives it, of one of values the form.
     """
 
     columns: dict[str, str]
@@ -78,7 +103,11 @@ class Plan:
     """Largest number of each slot."""
     stores: Integers
     """Where the values of each slot go, as `Room` says."""
+    kinds: Integers
+    """(programs, slots): the op that the program has for the column; -1 where it has none."""
     shapes: Integers
+    dialect: Dialect
+    """How the values are coded."""
     lists: tuple[Integers, Integers, Octets]
     """Tables of the shapes of lists."""
     growth: Integers
@@ -87,6 +116,8 @@ class Plan:
     def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
         """Program i is for the arguments of `protocol.methods[i]`; a record begins behind its method id.
 
+        Of a command of AMQP 0-10 that is its session header.
+
         Args:
             protocol: the specification.
             only: names of the columns that are wanted; all of them when None.
@@ -94,13 +125,36 @@ class Plan:
         Raises:
             ValueError: a field's type is unknown, or fields of one column do not agree on its type.
         """
-        maker = _Maker(only, structs=protocol.structs)
+        maker = _Maker(only, structs=protocol.structs, **_coding(protocol))
         for method in protocol.methods:
             maker.begin()
             fields = method.fields
+            if protocol.types and method.kind != "method":
+                if method.kind == "command":
+                    maker.add_packed(SIZED_PACKING, COMMAND_HEADER_SIZE, protocol.command_header)
+                maker.add_packed(PACKING, PACK, fields)
+                continue
             for argument, following in zip(fields, [*fields[1:], None], strict=False):
                 maker.add_argument(argument, following)
         return maker.plan(maker.columns())
+
+    @classmethod
+    def of_struct(cls, protocol: Protocol, struct: Struct, only: Collection[str] | None = None) -> "Plan":
+        """The one program is for a struct of AMQP 0-10; a record begins behind its class and code.
+
+        Args:
+            protocol: the specification.
+            struct: one that headers hold.
+            only: names of the columns that are wanted; all of them when None.
+
+        Raises:
+            ValueError: as `of_methods`.
+        """
+        maker = _Maker(only, structs=protocol.structs, **_coding(protocol))
+        maker.begin()
+        maker.add_packed(PACKING, struct.pack, struct.fields)
+        traced = any(f.column == TRACE_TABLE for f in struct.fields)
+        return maker.plan(maker.columns() | (TRACE_COLUMNS if traced and only is None else {}))
 
     @classmethod
     def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
@@ -128,6 +182,16 @@ class Plan:
         return maker.plan(maker.columns() | traced)
 
 
+def _coding(protocol: Protocol) -> dict[str, Any]:
+    """How the fields of a protocol are coded, as arguments of `_Maker`: AMQP 0-10 alone says so itself."""
+    if not protocol.types:
+        return {}
+    values = dialect.of_protocol(protocol)
+    forms = {name: values.types[form].tolist() for name, form in values.forms.items()}
+    types = {name: (PACKED_KINDS.get(kind, FIXED), width) for name, (kind, width, _) in forms.items()}
+    return {"types": types, "dialect": values}
+
+
 @dataclass
 class _Maker:
     """Collects the ops of a plan."""
@@ -135,10 +199,13 @@ class _Maker:
     only: Collection[str] | None
     also: Collection[str] = ()
     structs: tuple[Struct, ...] = ()
+    types: Mapping[str, tuple[int, int]] = field(default_factory=lambda: TYPES)
+    dialect: Dialect = FIELD_TABLES
     shapes: lists.Shapes = field(default_factory=lists.Shapes)
     slots: dict[str, Slot] = field(default_factory=dict)
     ops: list[tuple[int, int, int, int]] = field(default_factory=list)
-    list_ops: dict[int, int] = field(default_factory=dict)
+    of_ops: dict[int, int] = field(default_factory=dict)
+    """Shapes, forms and numbers of fields by op."""
     starts: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -156,15 +223,24 @@ class _Maker:
 
     def add(self, field: Field, flag: int = -1) -> None:
         """Add the op for a field; with a flag, of a property."""
-        shape = self.shapes.number(field.type, self.structs)
-        if field.type not in TYPES and shape is None:
-            raise ValueError(f"field {field.name} has the unknown type {field.type}")
-        if shape is not None:
-            self.list_ops[len(self.ops)] = shape
-        kind, width = TYPES[field.type] if shape is None else (LIST, lists.COUNT)
+        name = field.domain if field.type == "struct" else field.type
+        kind, width = self.types.get(name, (LIST, lists.COUNT))
+        shape = self.shapes.number(name, self.structs) if kind == LIST else self.dialect.forms.get(name, -1)
+        if shape is None:
+            raise ValueError(f"field {field.name} has the unknown type {name}")
         if kind == BIT and flag >= 0:
             kind = FLAG_BIT
+        if kind == SIZE:  # behind a byte that says whether it is the content or a reference to it
+            self.add_op(UNSIGNED, 1, -1, flag)
+        self.of_ops[len(self.ops)] = shape
         self.add_op(kind, width, self._slot(field, kind), flag)
+
+    def add_packed(self, kind: int, width: int, fields: tuple[Field, ...]) -> None:
+        """Add the ops for packing flags and the fields that they are for."""
+        self.of_ops[len(self.ops)] = len(fields)
+        self.add_op(kind, width, -1, -1)
+        for flag, item in enumerate(fields):
+            self.add(item, flag)
 
     def add_op(self, kind: int, width: int, slot: int, flag: int) -> None:
         """Add an op as it stands."""
@@ -176,7 +252,7 @@ class _Maker:
             return -1
         new = Slot(name, field.column_type, kind, field.secret)
         old = self.slots.setdefault(name, new)
-        if old.type != new.type or (old.op != new.op and {TABLE, LIST} & {old.op, new.op}):
+        if old.type != new.type:
             raise ValueError(f"column {name} has fields of different types")
         if new.secret:  # once secret, always secret
             self.slots[name] = new
@@ -197,18 +273,20 @@ class _Maker:
                     if uses[program, slot]:
                         raise ValueError(f"column {slots[slot].name} has two fields in one record")
                     uses[program, slot] = 1
-        shapes = np.full_like(uses, -1)
-        of_ops = np.full(len(self.ops), -1, np.int64)
-        for op, shape in self.list_ops.items():
-            of_ops[op] = shape
-            program = int(np.searchsorted(starts, op, "right")) - 1
-            shapes[program, self.ops[op][2]] = shape
+        kinds, shapes = np.full_like(uses, -1), np.full_like(uses, -1)
+        of_ops = np.array([self.of_ops.get(op, -1) for op in range(len(self.ops))], np.int64)
+        for program in range(len(self.starts)):
+            for op in range(starts[program], starts[program + 1]):
+                kind, _, slot, _ = self.ops[op]
+                if slot >= 0:
+                    kinds[program, slot], shapes[program, slot] = kind, of_ops[op]
         stores = np.array([ENTRIES if s.secret else STORES.get(s.type, ENTRIES) for s in slots], np.int64)
         for kind, _, slot, _ in self.ops:
-            fit = {BIT: BOOLS, FLAG_BIT: BOOLS, TEXT: ENTRIES, TABLE: ENTRIES, NULLABLE: ENTRIES, LIST: ENTRIES}
-            if slot >= 0 and stores[slot] != fit.get(kind, stores[slot]):
+            if slot >= 0 and stores[slot] != FIT.get(kind, stores[slot]):
                 raise ValueError(f"column {slots[slot].name} is of a type that its fields are not")
         ops = np.column_stack((np.array(self.ops, np.int64).reshape(-1, O_SHAPE), of_ops))
         limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
         growth = np.array(self.shapes.growth, np.int64)
-        return Plan(names, slots, ops, starts, uses, limits, stores, shapes, self.shapes.tables(), growth)
+        return Plan(
+            names, slots, ops, starts, uses, limits, stores, kinds, shapes, self.dialect, self.shapes.tables(), growth
+        )  # fmt: skip

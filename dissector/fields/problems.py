@@ -9,6 +9,7 @@ PROBLEM_CODES = (
     "text-not-utf8",
     "integer-too-large",
     "traceparent-malformed",
+    "flags-unknown",
 )
 """The anomaly codes; a problem's code is an index into this."""
 
@@ -21,4 +22,5 @@ PROBLEM_CODES = (
     TEXT_NOT_UTF8,
     INTEGER_TOO_LARGE,
     TRACEPARENT_MALFORMED,
+    FLAGS_UNKNOWN,
 ) = range(len(PROBLEM_CODES))

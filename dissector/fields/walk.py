@@ -4,13 +4,13 @@ Records in the order in which they came would have the processor guess at each o
 records go through it together. Each loop here does one thing to many records.
 
 Bounds, for all kernels here: `data` is read between `at` and `end` of a record, which `begin` holds against its length;
-programs, ops and slots are those of a `Plan`; a record gives a slot one value and one problem at most, which is what
-there is room for.
+programs, ops and slots are those of a `Plan`; a record gives a slot one value and one problem at most, and each of its
+packing flags and its end one problem, which is what there is room for.
 """
 
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, INT32S
 from amqpscope.dissector.fields.lists import COUNT, list_end
-from amqpscope.dissector.fields.problems import BYTES_LEFT_OVER, FIELD_OVERRUN, INTEGER_TOO_LARGE
+from amqpscope.dissector.fields.problems import BYTES_LEFT_OVER, FIELD_OVERRUN, FLAGS_UNKNOWN, INTEGER_TOO_LARGE
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
 
@@ -21,9 +21,15 @@ from amqpscope.dissector.kernels.kernel import i64, kernel, proven
     NULLABLE,  # as TEXT; a length of all ones means null
     TAIL,  # the record may end here
     REST,  # all bytes to the end
-) = range(12)  # fmt: skip
+    PACKING,  # packing flags of AMQP 0-10, lowest byte first; its shape is the number of fields
+    SIZED_PACKING,  # the same behind their size
+    OCTETS,  # as TEXT, and need not be any
+    VALUE,  # as TABLE; a length of 0 means null
+    FIXED,  # a value of so many bytes, as text
+    SIZE,  # as UNSIGNED, and so many bytes behind it, which are passed over
+) = range(18)  # fmt: skip
 O_KIND, O_WIDTH, O_SLOT, O_FLAG, O_SHAPE, O_HEIGHT = range(6)
-"""Columns of the ops of a plan. Slot -1: read and forgotten; flag -1: always there; shape of a list."""
+"""Columns of the ops of a plan. Slot -1: read and forgotten; flag -1: always there; shape of a list or form."""
 T_LIMIT, T_STORE, T_VALID, T_VALUE, T_FILL, T_HEIGHT = range(6)
 """Columns of slots: largest number; what holds the values; where validity and values are; the next entry."""
 E_ROW, E_AT, E_SIZE, E_HEIGHT = range(4)
@@ -81,6 +87,10 @@ def walk(
                     put_bits(order, first, last, state, A_FLAGS, ops[op, O_FLAG], s, slots, bits)
             elif what == FLAGS:
                 take_flags(data, order, first, last, state, cut, problems, counts)
+            elif what in (PACKING, SIZED_PACKING):
+                take_packing(
+                    data, order, first, last, state, cut, what, width, ops[op, O_SHAPE], problems, counts
+                )  # fmt: skip
             elif what == TAIL:
                 finish(chosen, a, b, state, counts)
             elif what == REST:
@@ -93,7 +103,7 @@ def walk(
                         data, chosen, a, b, state, cut, ops[op, O_SHAPE], s, slots, bits, entries, problems, members,
                         shapes, counts,
                     )  # fmt: skip
-                elif what in (TEXT, TABLE, NULLABLE):
+                elif what in (TEXT, TABLE, NULLABLE, OCTETS, VALUE, FIXED):
                     take_texts(data, chosen, a, b, state, cut, what, width, s, slots, bits, entries, problems, counts)
                 else:
                     take_numbers(
@@ -235,6 +245,37 @@ def take_flags(
 
 
 @proven
+def take_packing(
+    data: Array, order: Array, first: int, last: int, state: Array, cut: Array, what: int, width: int, fields: int,
+    problems: Array, counts: Array,
+) -> None:  # fmt: skip
+    """Take packing flags: bytes of which the lowest bit of the first is the first field's."""
+    for k in range(first, last):
+        r = order[k]
+        at = state[A_AT, r]
+        end = state[A_END, r]
+        size = width
+        if what == SIZED_PACKING:
+            size = 0
+            for i in range(at, min(at + width, end)):
+                size = size * 256 + i64(data[i])
+            at += width
+        flags = 0
+        more = 0
+        for i in range(at, min(at + size, end)):
+            if i < at + 4:
+                flags |= i64(data[i]) << (8 * (i - at))
+            else:
+                more |= i64(data[i])
+        state[A_FLAGS, r] = flags
+        state[A_AT, r] = at + size
+        if at + size > end:
+            overrun(r, end, state, cut, problems, counts)
+        elif flags >> fields != 0 or more != 0:
+            problem(r, FLAGS_UNKNOWN, at, problems, counts)
+
+
+@proven
 def take_numbers(
     data: Array, chosen: Array, a: int, b: int, state: Array, cut: Array, what: int, width: int, s: int, slots: Array,
     bits: Array, ints: Array, longs: Array, entries: Array, problems: Array, counts: Array,
@@ -268,6 +309,10 @@ def take_numbers(
         for i in range(at + 1, at + width):
             v = v * 256 + i64(data[i])
         state[A_AT, r] = at + width
+        if what == SIZE:
+            state[A_AT, r] = at + width + v
+            if at + width + v > state[A_END, r]:
+                overrun(r, at, state, cut, problems, counts)
         if what == SELECT:
             state[A_FLAGS, r] = 1 << v if v < 62 else 0
         elif s >= 0 and (large or v > limit or v < -limit - 1):
@@ -313,16 +358,20 @@ def take_texts(
         if text > end:
             overrun(r, at, state, cut, problems, counts)
             continue
-        size = i64(data[at])
-        for i in range(at + 1, text):
-            size = size * 256 + i64(data[i])
-        if what == NULLABLE and size == (1 << (8 * width)) - 1:
+        size = width
+        if what == FIXED:
+            text = at
+        else:
+            size = i64(data[at])
+            for i in range(at + 1, text):
+                size = size * 256 + i64(data[i])
+        if (what == VALUE and size == 0) or (what == NULLABLE and size == (1 << (8 * width)) - 1):
             state[A_AT, r] = text
             continue
         state[A_AT, r] = text + size
         if text + size > end:
             overrun(r, at, state, cut, problems, counts)
-            if what != TABLE or cut[r] == 0:
+            if what not in (TABLE, VALUE) or cut[r] == 0:
                 continue
             size = ~(end - text)
         if s >= 0:

@@ -1,5 +1,6 @@
 """What peers say in their methods: one object for all connections that say the same."""
 
+from collections import defaultdict
 from typing import Any
 
 from amqpscope.dissector.handshakes.cache import BoundedCache
@@ -42,14 +43,14 @@ def _shortened(value: Any) -> Any:
 
 
 def _detail(role: str, said: PeerArguments) -> str:
-    """A few words; what was not captured is a question mark."""
-    told = {name: "?" if value is None else value for name, value in said.items()}
+    """A few words; what was not captured, or a user's document does not have, is a question mark."""
+    told = defaultdict(lambda: "?", {name: value for name, value in said.items() if value is not None})
     if role == "start":
         return f"offers {told['mechanisms']}"
     if role == "start-ok":
         return str(told["mechanism"])
     if role in ("tune", "tune-ok"):
-        limits = [f"channel-max {told['channel_max']}"] if "channel_max" in told else []
+        limits = [f"channel-max {told['channel_max']}"] if "channel_max" in said else []
         return ", ".join([*limits, f"frame-max {told['frame_max']}", f"heartbeat {told['heartbeat']} s"])
     if role == "open":
         return f"vhost {told['virtual_host']}"
@@ -58,5 +59,5 @@ def _detail(role: str, said: PeerArguments) -> str:
     if role == "refusal":
         return f"{told['code']} {told['words']}"
     if role == "blocked":
-        return said["reason"] or ""
+        return said.get("reason") or ""
     return ""

@@ -18,7 +18,7 @@ from tests.fuzz.cases import FOLDER, read, write
 
 LONGEST = {
     "captures": 1000, "packets": 600, "fragments": 120, "segments": 600, "tables": 300, "maps": 300, "records": 300,
-    "handshakes": 600,
+    "operations": 300, "handshakes": 600,
 }  # fmt: skip
 """The targets, and octets of an input at most."""
 TARGETS = tuple(LONGEST)

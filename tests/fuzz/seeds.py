@@ -2,7 +2,10 @@
 
 import struct
 from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
 
+from tests.dissector.amqp010.wire import PROTOCOL, arguments, header
 from tests.dissector.amqp10 import wire as w
 from tests.dissector.builders import (
     Packet,
@@ -145,6 +148,21 @@ def _records() -> Iterator[bytes]:
         yield b"".join(parts)
 
 
+def _operations() -> Iterator[bytes]:
+    methods = [m.full_name for m in PROTOCOL.methods]
+    given: dict[str, dict[str, Any]] = {
+        "message.transfer": {"destination": "d", "accept_mode": 1}, "message.accept": {"transfers": [(1, 2), (4, 4)]},
+        "dtx.start": {"xid": {"format": 1, "global_id": b"g"}, "join": True},
+        "connection.start": {"server_properties": [("a", "list", [("void", None)])], "locales": ("str16", ["en"])},
+        "execution.result": {"command_id": 3, "value": ("exchange.exchange-query-result", {"type": "direct"})},
+    }  # fmt: skip
+    for name, fields in given.items():
+        index = methods.index(name)
+        yield bytes([index, 0]) + arguments(PROTOCOL.methods[index], fields, True)
+    properties = {"reply_to": {"exchange": "e"}, "application_headers": [("n", "dec64", Decimal("-1.5"))]}
+    yield b"\0\0" + header(("message.delivery-properties", {"ttl": 7}), ("message.message-properties", properties))
+
+
 def _handshakes() -> Iterator[bytes]:
     for name in ("tls_sessions", "tls_sessions_13", "tls_failures"):
         for packet in recorded(f"{name}.pcap")[0]:
@@ -162,5 +180,5 @@ def _handshakes() -> Iterator[bytes]:
 
 _SEEDS = {
     "captures": _captures, "packets": _packets, "fragments": _fragments, "segments": _segments, "tables": _tables,
-    "maps": _maps, "records": _records, "handshakes": _handshakes,
+    "maps": _maps, "records": _records, "operations": _operations, "handshakes": _handshakes,
 }  # fmt: skip

@@ -3,6 +3,7 @@
 Each target makes something of any octets, holds what comes out to its rules, and returns it for comparison.
 """
 
+import functools
 import io
 import json
 import struct
@@ -18,6 +19,9 @@ from amqpscope.dissector.capture.file import CaptureError, CaptureFile
 from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.dissector import Dissector
 from amqpscope.dissector.fields import tables as fieldtable
+from amqpscope.dissector.fields.decoding import decode
+from amqpscope.dissector.fields.headers import Headers
+from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import kernel, retained
 from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.packets.decoder import PacketDecoder
@@ -285,6 +289,32 @@ def records(data: bytes, compiled: bool) -> Any:
     return columns, *(a.tolist() for a in (made.kind, made.at, made.size, made.pieces, made.problems))
 
 
+@functools.cache
+def _packed() -> tuple[Plan, Headers]:
+    protocol = spec.load("amqp-0-10")
+    return Plan.of_methods(protocol), Headers(protocol)
+
+
+def operations(data: bytes, compiled: bool) -> Any:
+    """Of AMQP 0-10 a control or command, by the first byte, and a header segment; cut by a gap by the second."""
+    if len(data) < 2:
+        return None
+    plan, headers = _packed()
+    octets = np.frombuffer(data, np.uint8).copy()
+    offset, length = np.array([2], np.int64), np.array([len(data) - 2], np.int64)
+    program, cut = np.array([data[0] % len(plan.uses)], np.int64), np.array([data[1] & 1], np.uint8)
+    found = []
+    for made in (
+        decode(plan, octets, offset, length, program, cut, compiled),
+        headers.decode(octets, offset, length, cut, compiled),
+    ):
+        row = {name: column[0].as_py() for name, column in made.columns.items() if column.null_count == 0}
+        for name in row.keys() & {"arguments", "commands", "transfers", "value", "xid", "locales", "headers"}:
+            json.loads(row[name])
+        found.append((row, made.problem_code.tolist(), made.problem_at.tolist()))
+    return found
+
+
 def handshakes(data: bytes, compiled: bool) -> Any:
     """What TLS says in the clear, and key logs; the first octet says which."""
     readers: tuple[Callable[[bytes], Any], ...] = (
@@ -304,5 +334,5 @@ def handshakes(data: bytes, compiled: bool) -> Any:
 
 TARGETS: dict[str, Target] = {
     "captures": captures, "packets": packets, "fragments": fragments, "segments": segments, "tables": tables,
-    "maps": maps, "records": records, "handshakes": handshakes,
+    "maps": maps, "records": records, "operations": operations, "handshakes": handshakes,
 }  # fmt: skip

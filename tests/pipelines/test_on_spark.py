@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqpscope import dissector, errors
+from amqpscope import errors
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.tables.output import HIDDEN, NOTE
 from amqpscope.pipelines import here

@@ -9,11 +9,12 @@ from amqpscope.spec import describe, reference
 from amqpscope.spec.command import Spec
 
 VENDOR = """<amqp major="0" minor="9" revision="1"><constant name="too-late" value="499" class="soft-error"/>
+<domain name="frob" type="frob"/>
 <class name="basic" index="60">
 <method name="ack" index="80"><field name="delivery-tag" type="shortstr"/><field name="multiple" type="bit"/></method>
 <method name="reject" index="90"><field name="delivery-tag" type="longlong"/><field name="requeue" type="bit"/></method>
 <method name="park" index="200"><field name="depth" type="long"/></method>
-<method name="odd" index="201"><field name="body" type="content"/></method>
+<method name="odd" index="201"><field name="body" type="frob"/></method>
 <method name="recover-slowly" index="110"><field name="requeue" type="bit"/></method>
 </class></amqp>"""
 
@@ -51,7 +52,8 @@ def test_method(show):
     assert "Answered by  queue.declare-ok" in text
     assert "auto-delete  bit       auto_delete  bool" in text
     assert "reserved-1   short     -" in text
-    assert show("50.10") == text
+    assert "queue.declare  (command 8.1 of amqp-0-10)" in text
+    assert text.startswith(show("50.10"))
     assert "addition of RabbitMQ" in show("basic.nack")
     assert "client and server (addition of RabbitMQ)" in show("basic.ack")
     assert "content header and body" in show("basic.deliver")
@@ -75,6 +77,22 @@ def test_method(show):
         ("reply-code", ["320", "connection-forced"]),
         ("amqp-0-9-1", ["AMQP 0 0 9 1", "Sources", "internal-error"]),
         ("Basic.Publish", ["method 60.40"]),
+        (
+            "message.transfer",
+            ["command 4.1 of amqp-0-10", "header (message.delivery-properties, ", "accept_mode   int32"],
+        ),
+        ("4.1", ["message.transfer"]),
+        ("session.attach", ["control 2.1 of amqp-0-10", "session.attached or session.detached"]),
+        ("exchange.query", ["execution.result with exchange.exchange-query-result"]),
+        ("message-properties", ["struct 4.3 of amqp-0-10", "message.reply-to  reply_to", "vbin16"]),
+        ("dtx.recover-result", ["struct 6.3", "Answers  dtx.recover"]),
+        ("illegal-state", ["code 409 of execution.error-code of amqp-0-10"]),
+        ("404", ["reply code 404", "code 404 of execution.error-code of amqp-0-10"]),
+        ("sequence-set", ["type of amqp-0-10"]),
+        ("uuid", ["type 0x48 of amqp-0-10"]),
+        ("flow-mode", ["domain of type uint8 of amqp-0-10", "window"]),
+        ("amqp010_frames", ["command_id_sequence_no", "value_uint32", "sync"]),
+        ("amqp-0-10", ["AMQP 1 1 0 10", "min-max-frame-size", "0xa8  map"]),
     ],
 )
 def test_names(show, name, expected):

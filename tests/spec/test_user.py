@@ -170,7 +170,8 @@ OF_0_10 = """<amqp major="0" minor="10" xmlns="http://www.amqp.org/schema/amqp.x
   <command name="transfer" code="0x1">
    <implement role="server" handle="MUST"/><implement role="client" handle="MUST"/>
    <field name="mode" type="message.mode"/><field name="extra" type="properties"/>
-   <segments><header/><body/></segments>
+   <result><struct name="outcome" code="0x4" size="4" pack="2"><field name="done" type="bit"/></struct></result>
+   <segments><header><entry type="properties"/></header><body/></segments>
   </command>
  </class></amqp>"""
 
@@ -191,7 +192,10 @@ def test_the_new_format(tmp_path):
     assert protocol.method("connection.start-ok").fields[0].secret
     assert protocol.structs[0].name == "message.properties"
     assert (protocol.structs[0].class_id, protocol.structs[0].code) == (4, 3)
-    assert protocol.domains[0].choices == (("one", 1),)
+    assert protocol.domains[0].choices == (spec.Choice("one", 1),)
+    assert (transfer.result, transfer.entries) == ("message.outcome", ("message.properties",))
+    assert [f.column for f in protocol.struct("message.outcome").fields] == [None], "only headers have columns"
+    assert protocol.property_columns() == {"mode": "int32"}
     assert protocol.types[2] == spec.WireType("str8", 0x85, None, 1)
     with pytest.raises(spec.SpecError, match="amqp-0-10 cannot be laid over amqp-0-9-1"):
         spec.overlay(spec.load(), protocol)
@@ -240,12 +244,10 @@ def test_overlay_renames_a_whole_class(tmp_path):
 
 
 def test_overlay_leaves_out_what_it_cannot_decode(tmp_path):
-    user = load(
-        tmp_path,
-        vendor(
-            '<method name="m" index="200"><field name="f" type="content"/></method>', '<method name="n" index="201"/>'
-        ),
-    )
+    """A type that a document declares as itself is known to it alone."""
+    own = '<domain name="frob" type="frob"/>'
+    methods = '<method name="m" index="200"><field name="f" type="frob"/></method>', '<method name="n" index="201"/>'
+    user = load(tmp_path, vendor(*methods).replace(HEAD, HEAD + own))
     assert [m.name for m in spec.left_out(user)] == ["m"]
     merged = spec.overlay(spec.load(), user)
     assert merged.method("basic.n")

@@ -1,6 +1,6 @@
 """The walk over the sections of messages of AMQP 1.0, in kernels."""
 
-from amqpscope.dissector.fields.json_text import write_integer
+from amqpscope.dissector.fields.json_text import write_integer, write_uuid
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed, hash_octets
@@ -21,7 +21,6 @@ from amqpscope.dissector.protocols.amqp10.values import (
     inside,
     items,
     value_end,
-    write_uuid,
 )
 from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
 

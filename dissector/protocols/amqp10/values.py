@@ -21,10 +21,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amqpscope.dissector.fields.json_text import ESCAPES, write_escaped, write_integer, write_string
+from amqpscope.dissector.fields.json_text import (
+    ESCAPES,
+    write_escaped,
+    write_integer,
+    write_octets,
+    write_string,
+    write_uuid,
+)
 from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.tables import LITERALS, insert_floats, is_traceparent
-from amqpscope.dissector.fields.text import copy, write_hex
+from amqpscope.dissector.fields.tables import insert_floats
+from amqpscope.dissector.fields.text import copy
+from amqpscope.dissector.fields.value_text import LITERALS, is_traceparent
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
 from amqpscope.dissector.kernels.words import unsigned
@@ -51,7 +59,7 @@ DESCRIBED = 0
 SIZED = 32
 """A width from here on is that of the size in front, and this."""
 
-QUOTE, DOLLAR, COMMA, MINUS, COLON = (ord(c) for c in '"$,-:')
+QUOTE, DOLLAR, COMMA, COLON = (ord(c) for c in '"$,:')
 OPEN_LIST, CLOSE_LIST, OPEN_MAP, CLOSE_MAP = (ord(c) for c in "[]{}")
 CLOSE_DESCRIBED = 0
 TEXTS = (
@@ -176,25 +184,6 @@ def write_text(texts: Array, which: int, out: Array, j: int) -> int:
     """Write one of the fixed texts; returns where it ends."""
     begin = which * ROOM + 1
     return copy(texts, begin, begin + i64(texts[begin - 1]), out, j)
-
-
-@kernel
-def write_octets(data: Array, p: int, end: int, out: Array, j: int) -> int:
-    """Write bytes as hexadecimal digits; returns where that ends."""
-    for k in range(p, end):
-        j = write_hex(data[k], out, j)
-    return j
-
-
-@kernel
-def write_uuid(data: Array, p: int, out: Array, j: int) -> int:
-    """Write a UUID of 16 bytes (RFC 9562, section 4); returns where it ends."""
-    for k in range(16):
-        if k in (4, 6, 8, 10):
-            out[j] = MINUS
-            j += 1
-        j = write_hex(data[p + k], out, j)
-    return j
 
 
 @kernel

@@ -1,0 +1,124 @@
+"""JSON text of single values that is not plain: objects that say what they are, ranges, the fixed texts."""
+
+import numpy as np
+
+from amqpscope.dissector.fields.dialect import BYTES, CHARACTER, FIXED, LATIN, RANGES, TIMESTAMP, UTF16, UUID, VOID
+from amqpscope.dissector.fields.json_text import (
+    COMMA,
+    QUOTE,
+    write_characters,
+    write_decimal,
+    write_digits,
+    write_integer,
+    write_literal,
+    write_octets,
+    write_uuid,
+)
+from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.kernels.kernel import called, i64, kernel
+from amqpscope.dissector.kernels.words import unsigned
+
+_TEXTS = (
+    "null", "false", "true", '{"$string":"', '{"$bytes":"', '{"$timestamp":', '{"$decimal":"', "traceparent",
+    '{"$uuid":"', '{"$char":', '{"$struct":"', '{"$count":',
+)  # fmt: skip
+(
+    NULL, FALSE, TRUE, STRING_OPEN, BYTES_OPEN, TIMESTAMP_OPEN, DECIMAL_OPEN, TRACEPARENT, UUID_OPEN, CHARACTER_OPEN,
+    STRUCT_OPEN, COUNT_OPEN,
+) = range(len(_TEXTS))  # fmt: skip
+_LITERAL = 16
+
+OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = (ord(c) for c in "[]{}")
+
+
+def _literals() -> Octets:
+    literals = np.zeros(_LITERAL * len(_TEXTS), np.uint8)
+    for k, text in enumerate(_TEXTS):
+        literals[_LITERAL * k] = len(text)
+        literals[_LITERAL * k + 1 : _LITERAL * k + 1 + len(text)] = list(text.encode())
+    return literals
+
+
+LITERALS = _literals()
+
+
+@called
+def write_rare(
+    data: Octets, at: int, end: int, kind: int, width: int, literals: Octets, latin: Integers, escapes: Octets,
+    out: Octets, j: int,
+) -> int:  # fmt: skip
+    """Write a value of one of the rarer kinds; returns where it ends."""
+    if kind == VOID:
+        return write_literal(literals, NULL, out, j)
+    if kind == RANGES:
+        return write_ranges(data, at, end, width, out, j)
+    if kind in (BYTES, FIXED):
+        return write_hexadecimal(data, at, end, literals, BYTES_OPEN, out, j)
+    if kind in (LATIN, UTF16):
+        out[j] = QUOTE
+        done = write_characters(data, at, end, 1 + (kind == UTF16), escapes, latin, out, j + 1)
+        if done < 0:
+            return write_hexadecimal(data, at, end, literals, STRING_OPEN, out, j)
+        out[done] = QUOTE
+        return done + 1
+    if kind == TIMESTAMP:
+        j = write_literal(literals, TIMESTAMP_OPEN, out, j)
+        j = write_integer(data, at, end - at, False, out, j)
+    elif kind == CHARACTER:
+        j = write_literal(literals, CHARACTER_OPEN, out, j)
+        j = write_digits(i64(latin[data[at]]) if end == at + 1 else unsigned(data, at, 4), 1, out, j)
+    else:
+        j = write_literal(literals, UUID_OPEN if kind == UUID else DECIMAL_OPEN, out, j)
+        j = write_uuid(data, at, out, j) if kind == UUID else write_decimal(data, at, end - at - 1, out, j)
+        out[j] = QUOTE
+        j += 1
+    out[j] = CLOSE_OBJECT
+    return j + 1
+
+
+@called
+def write_count(data: Octets, at: int, literals: Octets, out: Octets, j: int) -> int:
+    """Write of an array whose items have no bytes how many there are; returns where it ends."""
+    j = write_integer(data, at + 1, 4, False, out, write_literal(literals, COUNT_OPEN, out, j))
+    out[j] = CLOSE_OBJECT
+    return j + 1
+
+
+@called
+def write_hexadecimal(data: Octets, at: int, end: int, literals: Octets, opening: int, out: Octets, j: int) -> int:
+    """Write bytes as an object with a text of hexadecimal digits; returns where it ends."""
+    j = write_octets(data, at, end, out, write_literal(literals, opening, out, j))
+    out[j] = QUOTE
+    out[j + 1] = CLOSE_OBJECT
+    return j + 2
+
+
+@called
+def write_ranges(data: Octets, at: int, end: int, width: int, out: Octets, j: int) -> int:
+    """Write pairs of numbers as lists of two in a list; returns where it ends."""
+    out[j] = OPEN_ARRAY
+    j += 1
+    first = True
+    while at + 2 * width <= end:
+        if not first:
+            out[j] = COMMA
+            j += 1
+        first = False
+        out[j] = OPEN_ARRAY
+        j = write_integer(data, at, width, False, out, j + 1)
+        out[j] = COMMA
+        j = write_integer(data, at + width, width, False, out, j + 1)
+        out[j] = CLOSE_ARRAY
+        j += 1
+        at += 2 * width
+    out[j] = CLOSE_ARRAY
+    return j + 1
+
+
+@kernel
+def is_traceparent(data: Octets, at: int, literals: Octets) -> bool:
+    """Whether the 11 bytes at `at` are `traceparent`, in any case."""
+    same = True
+    for k in range(11):
+        same = same and data[at + k] | 0x20 == literals[TRACEPARENT * 16 + 1 + k]
+    return same

@@ -1,0 +1,304 @@
+"""Controls, commands and headers of AMQP 0-10 to columns: from an encoder, by hand, cut and changed anywhere."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqpscope.dissector.fields.decoding import PROBLEM_CODES, REDACTED, Decoded, decode
+from amqpscope.dissector.fields.headers import Headers
+from amqpscope.dissector.fields.plan import Plan
+from amqpscope.spec.model import Field
+from tests.dissector.amqp010.wire import PROTOCOL, arguments, header, number
+
+MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
+ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
+INDEX = {m.full_name: i for i, m in enumerate(PROTOCOL.methods)}
+HEADS = {name for m in PROTOCOL.methods for name in m.entries}
+Row = dict[str, Any]
+
+
+@cache
+def plan() -> Plan:
+    return Plan.of_methods(PROTOCOL)
+
+
+@cache
+def headers() -> Headers:
+    return Headers(PROTOCOL)
+
+
+def placed(records: list[bytes]) -> tuple[Any, Any, Any]:
+    """Data with the records in reverse order and a byte between them, their offsets and lengths."""
+    data = b"".join(b"\x05" + octets for octets in reversed(records)) + b"\x05"
+    length = np.array([len(octets) for octets in records], np.int64)
+    return np.frombuffer(data, np.uint8).copy(), len(data) - np.cumsum(length + 1), length
+
+
+def told(decoded: Decoded) -> tuple[list[Row], list[tuple[int, str]]]:
+    """The columns that each record has, and the problems."""
+    for column in decoded.columns.values():
+        column.validate(full=True)
+    rows = [{k: v for k, v in row.items() if v is not None} for row in pa.table(decoded.columns).to_pylist()]
+    problems = zip(decoded.problem_row.tolist(), decoded.problem_code.tolist(), strict=True)
+    return rows, [(row, PROBLEM_CODES[what]) for row, what in problems]
+
+
+def run(
+    *records: tuple[str, bytes], cut: bool = False, compiled: bool = False
+) -> tuple[list[Row], list[tuple[int, str]]]:
+    """Decode operations, by name and what stands behind class and code."""
+    data, offset, length = placed([octets for _, octets in records])
+    programs = np.array([INDEX[name] for name, _ in records], np.int64)
+    return told(decode(plan(), data, offset, length, programs, np.full(len(records), cut, np.uint8), compiled))
+
+
+def read(*segments: bytes, cut: bool = False, compiled: bool = False) -> tuple[list[Row], list[tuple[int, str]]]:
+    """Decode header segments."""
+    data, offset, length = placed(list(segments))
+    decoded = headers().decode(data, offset, length, np.full(len(segments), cut, np.uint8), compiled)
+    assert list(decoded.columns) == list(headers().columns)
+    return told(decoded)
+
+
+# --------------------------------------------------------------------------------------------------------- by hand
+
+
+@pytest.mark.parametrize("compiled", MODES)
+def test_by_hand(compiled: bool) -> None:
+    """Bytes as Qpid's clients and broker write them."""
+    rows, problems = run(
+        ("connection.heartbeat", bytes.fromhex("0000")),
+        ("message.flow", bytes.fromhex("0100 0700 0264 31 01 ffffffff")),
+        ("session.completed", bytes.fromhex("0300 0008 00000000 00000005")),
+        ("message.accept", bytes.fromhex("0101 0100 0010 00000001 00000001 00000003 ffffffff")),
+        ("session.attach", bytes.fromhex("0100 0003 00ff41")),
+        ("execution.result", bytes.fromhex("0100 0300 00000002 0000000b 0701 0300 06 646972656374")),
+        ("dtx.start", bytes.fromhex("0100 0300 0000000d 0604 0700 00000001 03 676964 00")),
+        ("connection.start", bytes.fromhex("0600 0000000b 95 00000001 0004 414e4f4e 00000005 f0 00000000")),
+        ("session.flush", bytes.fromhex("0400")),
+        compiled=compiled,
+    )  # fmt: skip
+    assert rows == [
+        {},
+        {"sync": False, "destination": "d1", "unit": 1, "value_uint32": 2**32 - 1},
+        {"commands": "[[0,5]]", "timely_reply": True},
+        {"sync": True, "transfers": f"[[1,1],[3,{2**32 - 1}]]"},
+        {"name": "\x00\\xffA", "force": False},
+        {"sync": False, "command_id_sequence_no": 2, "value":
+         '{"$exchange.exchange-query-result":{"type":"direct","durable":true,"not_found":false}}'},
+        {"sync": False, "xid": '{"format":1,"global_id":{"$bytes":"676964"},"branch_id":{"$bytes":""}}', "join": True,
+         "resume": False},
+        {"mechanisms": '["ANON"]', "locales": "[]"},
+        {"expected": False, "confirmed": False, "completed": True},
+    ]  # fmt: skip
+    assert problems == []
+
+
+@pytest.mark.parametrize("compiled", MODES)
+def test_a_header_by_hand(compiled: bool) -> None:
+    delivery = bytes.fromhex("0000000b 0401 1003 02 026578 026b65")
+    reply_to = bytes.fromhex("0017 0300") + b"\x0aamq.direct\x09reply.key"
+    message = header(("message.message-properties", {"content_length": 3, "application_headers": [("n", "int64", 7)]}))
+    with_reply = number(4 + len(reply_to), 4) + bytes.fromhex("0403 0800") + reply_to
+    rows, problems = read(delivery + message, message + delivery, with_reply, b"", compiled=compiled)
+    one = {
+        "discard_unroutable": False, "immediate": False, "redelivered": False, "delivery_mode": 2, "exchange": "ex",
+        "routing_key": "ke", "content_length": 3, "headers": '{"n":7}',
+    }  # fmt: skip
+    assert rows == [one, one, {"reply_to": '{"exchange":"amq.direct","routing_key":"reply.key"}'}, {}]
+    assert problems == []
+
+
+def test_secrets_are_hidden() -> None:
+    octets = arguments(PROTOCOL.method("connection.start-ok"), {"mechanism": "PLAIN", "response": b"\0guest\0hunter2"})
+    rows, problems = run(("connection.start-ok", octets))
+    assert (rows, problems) == ([{"mechanism": "PLAIN", "response": REDACTED}], [])
+
+
+def test_null_and_empty() -> None:
+    """A map of size 0 is null; a set of size 0 is empty."""
+    null, empty = bytes.fromhex("0100 00000000"), bytes.fromhex("0100 00000004 00000000")
+    assert run(("connection.start-ok", null), ("connection.start-ok", empty)) == ([{}, {"client_properties": "{}"}], [])
+    assert run(("session.gap", bytes.fromhex("0100 0000"))) == ([{"commands": "[]"}], [])
+
+
+def test_trace_context_of_headers() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    rows, problems = read(
+        header(("message.message-properties", {"application_headers": [("traceparent", "str16", trace)]}))
+    )
+    assert (rows[0]["trace_id"], rows[0]["span_id"], rows[0]["trace_flags"], problems) == (
+        trace[3:35],
+        trace[36:52],
+        1,
+        [],
+    )
+
+
+def test_one_column_for_several_structs() -> None:
+    """A message's id is a UUID, a file's a text."""
+    rows, problems = read(
+        header(("file.file-properties", {"message_id": "m", "reply_to": "r"})),
+        header(("message.message-properties", {"message_id": ID, "reply_to": {}, "correlation_id": b"\xff"})),
+    )
+    assert rows == [
+        {"message_id": "m", "reply_to": "r"},
+        {"message_id": str(ID), "reply_to": "{}", "correlation_id": "\\xff"},
+    ]
+    assert problems == []
+
+
+# -------------------------------------------------------------------------------------------------- hostile input
+
+
+@pytest.mark.parametrize("compiled", MODES)
+@pytest.mark.parametrize(
+    ("name", "octets", "problem"),
+    [
+        ("connection.heartbeat", b"", "field-overrun"),
+        ("connection.heartbeat", b"\0", "field-overrun"),
+        ("execution.sync", b"\1", "field-overrun"),
+        ("execution.sync", b"\xff\0\0\0", "field-overrun"),
+        ("connection.heartbeat", b"\1\0", "flags-unknown"),
+        ("connection.tune", b"\0\x80", "flags-unknown"),
+        ("execution.sync", b"\1\2\0\0", "flags-unknown"),
+        ("connection.heartbeat", b"\0\0!", "bytes-left-over"),
+        ("message.stop", b"\1\0\1\0\5ab", "field-overrun"),
+        ("session.gap", b"\1\0\0\4\0\0\0\1", "table-malformed"),
+        ("session.gap", b"\1\0\xff\xff", "field-overrun"),
+        ("execution.result", b"\1\0\2\0\xff\xff\xff\xff", "field-overrun"),
+        ("session.request-timeout", b"\1\0\0\0\0", "field-overrun"),
+        ("message.stop", b"\1\0\1\0\1\xff", "text-not-utf8"),
+        ("session.command-point", b"\3\0\0\0\0\1" + b"\xff" * 8, "integer-too-large"),
+    ],
+)
+def test_malformed(name: str, octets: bytes, problem: str, compiled: bool) -> None:
+    assert run((name, octets), compiled=compiled)[1] == [(0, problem)]
+
+
+@pytest.mark.parametrize("compiled", MODES)
+@pytest.mark.parametrize(
+    ("octets", "problem"),
+    [
+        (b"\0\0", "field-overrun"),
+        (b"\0\0\0\1\4", "field-overrun"),
+        (b"\0\0\0\5\4\1\0\0", "field-overrun"),
+        (b"\xff\xff\xff\xff\4\1\0\0", "field-overrun"),
+        (b"\0\0\0\4\x63\1\0\0", "table-type-unknown"),
+        (b"\0\0\0\2\4\1", "field-overrun"),
+    ],
+)
+def test_malformed_headers(octets: bytes, problem: str, compiled: bool) -> None:
+    """What comes before stays."""
+    before = header(("message.message-properties", {"app_id": b"a"}))
+    rows, problems = read(before + octets, before, compiled=compiled)
+    assert (rows, problems) == ([{"app_id": "a"}] * 2, [(0, problem)])
+
+
+def test_the_first_of_two_structs_counts() -> None:
+    twice = header(("message.fragment-properties", {"first": True}), ("message.fragment-properties", {"last": True}))
+    assert read(twice) == ([{"first": True, "last": False}], [(0, "bytes-left-over")])
+
+
+# ------------------------------------------------------------------------------------------------------ round trip
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+RANGES = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), max_size=4)
+MAPS = st.lists(st.tuples(TEXT, st.just("int32"), st.integers(-(2**31), 2**31 - 1)), max_size=3)
+XIDS = st.fixed_dictionaries({}, optional={"format": st.integers(0, 2**32 - 1), "global_id": st.binary(max_size=9)})
+GIVEN: dict[str, st.SearchStrategy[Any]] = {
+    "bit": st.booleans(), "uint8": st.integers(0, 255), "uint16": st.integers(0, 2**16 - 1),
+    "uint32": st.integers(0, 2**32 - 1), "sequence-no": st.integers(0, 2**32 - 1), "uint64": st.integers(0, 2**63 - 1),
+    "datetime": st.integers(0, 2**63 - 1), "str8": TEXT, "str16": TEXT, "vbin8": TEXT.map(str.encode),
+    "vbin16": TEXT.map(str.encode), "vbin32": TEXT.map(str.encode), "uuid": st.uuids(), "sequence-set": RANGES,
+    "map": MAPS, "array": st.lists(TEXT, max_size=3).map(lambda items: ("str16", items)),
+    "struct32": RANGES.map(lambda ranges: ("message.acquired", {"transfers": ranges})),
+    "dtx.xid": XIDS, "message.reply-to": st.fixed_dictionaries({}, optional={"exchange": TEXT}),
+}  # fmt: skip
+SHOWN: dict[str, Callable[[Any], Any]] = {
+    "uuid": str, "sequence-set": lambda v: [list(pair) for pair in v], "array": lambda v: v[1],
+    "map": lambda v: {("$" + k if k.startswith("$") else k): n for k, _, n in v},
+    "struct32": lambda v: {"$message.acquired": {"transfers": [list(pair) for pair in v[1]["transfers"]]}},
+    "dtx.xid": lambda v: {k: {"$bytes": x.hex()} if k == "global_id" else x for k, x in v.items()},
+    "message.reply-to": lambda v: v, "vbin8": bytes.decode, "vbin16": bytes.decode, "vbin32": bytes.decode,
+}  # fmt: skip
+"""What columns have of a value, JSON parsed; of what is not here the value itself."""
+JSON = {"sequence-set", "array", "map", "struct32", "dtx.xid", "message.reply-to"}
+
+
+def kind(item: Field) -> str:
+    return item.domain if item.type == "struct" else item.type
+
+
+def some(fields: tuple[Field, ...]) -> st.SearchStrategy[Row]:
+    """Values for some of the fields; bits are always given."""
+    bits = {f.name: GIVEN["bit"] for f in fields if f.type == "bit"}
+    return st.fixed_dictionaries(bits, optional={f.name: GIVEN[kind(f)] for f in fields if f.type != "bit"})
+
+
+def expected(fields: tuple[Field, ...], values: Row) -> Row:
+    found = {f.column: (kind(f), values[f.name], f.secret) for f in fields if f.name in values}
+    return {c: REDACTED if secret else SHOWN.get(k, lambda v: v)(v) for c, (k, v, secret) in found.items() if c}
+
+
+def parsed(fields: tuple[Field, ...], row: Row) -> Row:
+    texts = {f.column for f in fields if kind(f) in JSON}
+    return {name: json.loads(held) if name in texts else held for name, held in row.items()}
+
+
+OPERATIONS = st.sampled_from(PROTOCOL.methods).flatmap(lambda m: st.tuples(st.just(m), some(m.fields), st.booleans()))
+STRUCTS = [s for s in PROTOCOL.structs if s.name in HEADS]
+SEGMENTS = st.permutations(STRUCTS[:3]).flatmap(
+    lambda order: st.tuples(*(st.tuples(st.just(s), some(s.fields)) for s in order))
+) | st.sampled_from(STRUCTS).flatmap(lambda s: st.tuples(st.tuples(st.just(s), some(s.fields))))
+
+
+@given(st.lists(OPERATIONS, min_size=1, max_size=12))
+def test_operations_round_trip(operations: list[Any]) -> None:
+    rows, problems = run(*((m.full_name, arguments(m, values, sync)) for m, values, sync in operations))
+    assert problems == []
+    for (method, values, sync), row in zip(operations, rows, strict=True):
+        head = {"sync": sync} if method.kind == "command" else {}
+        assert parsed(method.fields, row) == head | expected(method.fields, values), method.full_name
+
+
+@given(st.lists(SEGMENTS, min_size=1, max_size=6))
+def test_headers_round_trip(segments: list[Any]) -> None:
+    rows, problems = read(*(header(*((s.name, values) for s, values in structs)) for structs in segments))
+    assert problems == []
+    for structs, row in zip(segments, rows, strict=True):
+        fields = tuple(f for s, _ in structs for f in s.fields)
+        wanted = {c: v for s, values in structs for c, v in expected(s.fields, values).items()}
+        assert parsed(fields, row) == wanted
+
+
+@settings(max_examples=300)
+@given(OPERATIONS, st.data())
+def test_a_cut_keeps_what_is_in_front_of_it(operation: Any, data: st.DataObject) -> None:
+    """And what is behind it is no problem; without a gap it is one."""
+    method, values, sync = operation
+    octets = arguments(method, values, sync)
+    at = data.draw(st.integers(0, len(octets)))
+    rows, problems = run((method.full_name, octets[:at]), cut=True)
+    assert problems == []
+    whole = {"sync": sync} | expected(method.fields, values)
+    simple = {f.column for f in method.fields if kind(f) not in JSON} | {"sync"}
+    assert all(whole[name] == held for name, held in rows[0].items() if name in simple)
+    for name in rows[0].keys() - simple:
+        json.loads(rows[0][name])
+    assert at == len(octets) or run((method.full_name, octets[:at]))[1]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(PROTOCOL.methods), st.binary(max_size=60), st.booleans())
+def test_any_bytes(method: Any, octets: bytes, cut: bool) -> None:
+    run((method.full_name, octets), cut=cut)
+    read(octets, header(("message.delivery-properties", {})) + octets, cut=cut)
