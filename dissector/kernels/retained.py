@@ -123,3 +123,8 @@ def move(ranges: Sequence[Ranges], carried: Retained, by: int, compiled: bool) -
     """Shift what these ranges point at, after the bytes were placed in another buffer."""
     for r, end in zip(ranges, carried.ends, strict=True):
         call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)
+
+
+def put_bytes(ranges: Sequence[Ranges], octets: Octets, buffer: Buffer, compiled: bool) -> None:
+    """Append bytes that `gather` took out to another buffer; what these ranges point at moves with them."""
+    move(ranges, Retained(octets, tuple(len(each.matrix) for each in ranges)), buffer.append(octets), compiled)
