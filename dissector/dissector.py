@@ -3,7 +3,7 @@
 `feed` and `finish` are what everybody uses: the command line, the Spark source and the tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector import moving
 from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
@@ -112,6 +113,25 @@ class Dissector:
         for work in self.last_work():
             yield from work()
 
+    def take_out(self, connections: Iterable[int] | None = None) -> bytes:
+        """Take the state of open connections out, by their `connection_id`; None: all state there is.
+
+        To be called between batches; what is taken is not here any more. With None, what belongs to no open connection
+        goes too: IP fragments, identities given so far, secrets that came with captures. The bytes are of this release
+        and these options, and where TLS is decrypted secrets are in them.
+        """
+        return moving.take_out(self, connections)
+
+    def put_back(self, state: bytes) -> None:
+        """Take in what `take_out` took out of a dissector with the same options.
+
+        Captures are known by their names: those that are not in `captures` are appended.
+
+        Raises:
+            StateError: the bytes are of another release or other options, or damaged.
+        """
+        moving.put_back(self, state)
+
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """As `feed`, with the rows still to be made: each piece of work may be done later, by any thread."""
         yield from self.take(self.decode(batch))
@@ -127,18 +147,18 @@ class Dissector:
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
         """As `work`, of segments, which may be of several captures."""
-        buffer = self._resume(Buffer(decoded.data, decoded.used))
+        buffer = self.resume(Buffer(decoded.data, decoded.used))
         for segments, weigh in self._steps(decoded.segments):
             for out in self.tcp.feed(segments, buffer):
                 yield from self._take(out, buffer)
             yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
             if weigh and self.accounting.total > limits.REMEMBERED:
                 yield from self._lighten(segments, buffer)
-        self.carried = gather(self._ranges, buffer.data, self.compiled)
+        self.retain(buffer)
 
     def last_work(self) -> Iterator[Work]:
         """As `finish`, with the rows still to be made."""
-        buffer = self._resume(Buffer(np.empty(1 << 16, np.uint8), 0))
+        buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
@@ -184,10 +204,15 @@ class Dissector:
         capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
         self.tcp.evicted.append((capture, packet, ts, told))
 
-    def _resume(self, buffer: Buffer) -> Buffer:
+    def resume(self, buffer: Buffer) -> Buffer:
+        """Append what was retained to a buffer."""
         buffer.reserve(len(self.carried.octets) + (1 << 16))
         move(self._ranges, self.carried, buffer.append(self.carried.octets), self.compiled)
         return buffer
+
+    def retain(self, buffer: Buffer) -> None:
+        """Keep what is still needed of a buffer."""
+        self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
         if out.chunks.shape[1]:

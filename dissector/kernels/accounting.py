@@ -33,6 +33,13 @@ class MemoryAccounting:
         self.octets[slot] += octets
         self.total += octets
 
+    def take_out(self, slots: Ints) -> Ints:
+        """Count nothing more of connections; returns what it was."""
+        self._reach(int(slots.max(initial=-1)))
+        taken: Ints = self.octets[slots]
+        self.forget(slots)
+        return taken
+
     def forget(self, slots: Ints) -> None:
         """Connections that are over."""
         slots = slots[slots < len(self.octets)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.coding import Coding
 
 PIECE_COST = 256
 """Bytes that a fragment takes besides its own."""
@@ -86,6 +87,9 @@ class _Datagram:
     unusable: bool = False
 
 
+STATE = Coding(_Datagram, Fragment)
+
+
 class Fragments:
     """All packets of which fragments came at one capture point.
 
@@ -128,6 +132,17 @@ class Fragments:
             return None
         datagram.complete = True
         return _whole(datagram)
+
+    def take_out(self) -> bytes:
+        """Take out all packets."""
+        taken = STATE.written(self._known)
+        self.finish()
+        return taken
+
+    def put_back(self, octets: bytes) -> None:
+        """Put back what `take_out` took."""
+        self._known |= STATE.read(octets)
+        self.cost = sum(datagram.cost for datagram in self._known.values())
 
     def finish(self) -> int:
         """Forget all; the number of packets that were not complete."""

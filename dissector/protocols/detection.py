@@ -6,13 +6,14 @@ not look like any is passed over and counted.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import PIECE_COST
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
@@ -50,6 +51,9 @@ class Probe:
     """Bytes of a proxy's header in front of what the client says."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
     """By protocol and side, where a frame must end that is longer than pieces, if it is one."""
+
+
+STATE = Coding(Probe)
 
 
 class Detector:
@@ -133,6 +137,30 @@ class Detector:
                 facts[slot, Facts.PROTOCOL] = TLS
         self.opened.difference_update(slots.tolist())
         return gone
+
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out what is known of undecided connections, and which ones' TLS was opened."""
+        taken = []
+        for slot in slots.tolist():
+            probe = self.probes.pop(slot, None)
+            columns, octets = zip(*probe.held, strict=True) if probe and probe.held else ((), ())
+            held = np.array(columns, np.int64).reshape(-1, Chunk.WIDTH)
+            self.held -= probe.octets_held if probe else 0
+            taken.append((probe and replace(probe, held=[]), Chunk.written(held), octets, slot in self.opened))
+            self.opened.discard(slot)
+        return STATE.written(taken)
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        for slot, each in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+            probe, held, parts, is_open = each
+            if is_open:
+                self.opened.add(slot)
+            if probe:
+                columns = Chunk.read(held, target.captures)
+                columns[:, Chunk.SLOT] = slot
+                self.probes[slot] = replace(probe, held=list(zip(columns, parts, strict=True)))
+                self.held += probe.octets_held
 
     def _orient_by_port(self, facts: Ints, slot: int) -> None:
         if facts[slot, Facts.CLIENT] >= 0:

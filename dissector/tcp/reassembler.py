@@ -19,9 +19,11 @@ from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.segments import reassemble
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import (
+    CLOSED,
     CROWDED,
     FEWER,
     IDENTITIES,
+    OPEN,
     REPEATS,
     SEGMENTS,
     SLOT,
@@ -39,6 +41,9 @@ from amqpscope.dissector.tcp.state import (
     Segment,
     Window,
 )
+
+STEP = 4096
+"""Identities that are remembered at a time."""
 
 
 class Reassembler:
@@ -204,6 +209,39 @@ class Reassembler:
         Conn.clear(flows.conn, slots)
         Direction.clear(flows.direction, halves)
         give_rows(flows.free, slots)
+
+    def reserve(self, slots: int, segments: int) -> None:
+        """See to it that so many slots, and rows for buffered segments, are free."""
+        flows = self.flows
+        if flows.free[0] < slots:
+            self._grow(max(2 * len(flows.facts), len(flows.facts) - int(flows.free[0]) + slots))
+        if flows.free_segments[0] < segments:
+            self._grow_segments(len(flows.segments) + segments)
+
+    def link(self) -> None:
+        """Put connections in the lists, in order of their last segments, and in the hash table: some came or went."""
+        flows = self.flows
+        for which in (OPEN, CLOSED):
+            slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.conn[:, Conn.LIST] == which))
+            slots = slots[np.argsort(flows.conn[slots, Conn.SEEN], kind="stable")]
+            order = np.concatenate([[-1], slots, [-1]])
+            flows.conn[slots, Conn.OLDER], flows.conn[slots, Conn.NEWER] = order[:-2], order[2:]
+            flows.lists[which] = order[[1, -2]]
+        self._rebuild(len(flows.table))
+
+    def identities(self) -> Ints:
+        """All identities that are remembered, older ones first."""
+        names = np.concatenate([self.flows.older, self.flows.younger])
+        found: Ints = names[names != 0]
+        return found
+
+    def remember(self, names: Ints) -> None:
+        """Remember identities that others gave."""
+        for begin in range(0, len(names), STEP):
+            step = names[begin : begin + STEP]
+            while 2 * (self.flows.control[Control.KNOWN] + len(step)) >= len(self.flows.younger):
+                self._remember()
+            call(remember_all, self.compiled, step, self.flows)
 
     @property
     def ranges(self) -> list[Ranges]:

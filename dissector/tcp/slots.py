@@ -110,8 +110,8 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
     conn[slot, Conn.LAST_TS] = batch.ts_ns[i]
     conn[slot, Conn.FIRST_PACKET] = batch.packet[i]
     conn[slot, Conn.FIRST_CAPTURE] = batch.capture[i]
-    conn[slot, Conn.VANTAGE] = point
-    conn[slot, Conn.POINT] = point
+    conn[slot, Conn.VANTAGE_CAPTURE] = point
+    conn[slot, Conn.POINT_CAPTURE] = point
     append(flows, slot, OPEN)
     flows.control[Control.LIVE] += 1
     return slot

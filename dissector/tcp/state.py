@@ -75,8 +75,8 @@ class Conn(Matrix):
     OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
     NEWER = column("the other neighbour", empty=-1)
     SEEN = column("number of the last segment, over all connections")
-    VANTAGE = column("first capture of the capture point at which it is timed")
-    POINT = column("the same; another when nothing was seen there any more")
+    VANTAGE_CAPTURE = column("first capture of the capture point at which it is timed")
+    POINT_CAPTURE = column("the same; another when nothing was seen there any more")
 
 
 class Direction(Matrix):
@@ -282,3 +282,9 @@ def clients(facts: Ints, slots: Ints) -> Ints:
         found = np.where(found < 0, facts[slots, Facts.OPENER], found)
         found = np.where(found < 0, facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT], found)
     return found
+
+
+def both(slots: Ints) -> Ints:
+    """The rows of both directions of connections: those of the first, then of the second."""
+    rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
+    return rows
