@@ -94,6 +94,8 @@ class Dissector:
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.holes = Gaps()
         self.over = False
+        self.end_ns = 0
+        """The latest time seen, and in the end when the captures end."""
         self.read = 0
         """Bytes that may have been remembered, of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
@@ -108,9 +110,14 @@ class Dissector:
         for work in self.work(batch):
             yield from work()
 
-    def finish(self) -> Iterator[Row]:
-        """End all connections."""
-        for work in self.last_work():
+    def finish(self, end_ns: int | None = None) -> Iterator[Row]:
+        """End all connections.
+
+        Args:
+            end_ns: when the captures end, which tells how long somebody was waited for: of dissectors that share the
+                connections of the same captures, each is given the same. None: the latest time that was seen.
+        """
+        for work in self.last_work(end_ns):
             yield from work()
 
     def take_out(self, connections: Iterable[int] | None = None) -> bytes:
@@ -148,6 +155,7 @@ class Dissector:
     def take(self, decoded: Decoded) -> Iterator[Work]:
         """As `work`, of segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
+        self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
             for out in self.tcp.feed(segments, buffer):
                 yield from self._take(out, buffer)
@@ -156,10 +164,11 @@ class Dissector:
                 yield from self._lighten(segments, buffer)
         self.retain(buffer)
 
-    def last_work(self) -> Iterator[Work]:
+    def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
         """As `finish`, with the rows still to be made."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
+        self.end_ns = self.end_ns if end_ns is None else end_ns
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
         self.carried = Retained.nothing(self._ranges)
@@ -306,8 +315,8 @@ class Dissector:
                 self._skip(slots, stage.skipped(slots))
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
-        clock = self.tcp.clock if self.over else None
-        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), clock)
+        end_ns = self.end_ns if self.over else None
+        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), end_ns)
         self.tls.free(ended)
         self.accounting.forget(ended)
         self.tcp.free(ended)
@@ -329,8 +338,8 @@ class Dissector:
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
 
-    def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
-        rows = self.connections.rows(closed, self.captures, clock)
+    def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
+        rows = self.connections.rows(closed, self.captures, end_ns)
         return self.cut("connections", rows) + self.cut("anomalies", self.tables.connections(rows))
 
     def _rows(self, made: Made, ends: Ends) -> list[Row]:

@@ -43,6 +43,7 @@ def take_out(of: "Dissector", connections: Iterable[int] | None) -> bytes:
         "gaps": of.holes.take_out(slots),
         "accounting": of.accounting.take_out(slots),
         "tcp": moving.take_out(of.tcp, slots, buffer.data),
+        "end_ns": of.end_ns,
         "whole": _take_whole(of) if connections is None else None,
     }
     of.retain(buffer)
@@ -56,6 +57,7 @@ def put_back(into: "Dissector", octets: bytes) -> None:
     captures = _captures(into, *state["captures"])
     buffer = into.resume(Buffer(np.zeros(0, np.uint8), 0))
     slots = moving.put_back(into.tcp, state["tcp"], captures, buffer)
+    into.end_ns = max(into.end_ns, state["end_ns"])
     facts = into.tcp.flows.facts
     spoken = facts[slots, Facts.PROTOCOL]
     target = Target(slots, len(facts), captures, buffer)
@@ -74,14 +76,13 @@ def put_back(into: "Dissector", octets: bytes) -> None:
 def _take_whole(of: "Dissector") -> list[Any]:
     """What is of no open connection."""
     read, of.read = of.read, 0
-    return [of.packets.take_out(), of.tcp.identities(), of.tcp.flows.recent, of.tls.keylog.written(), read]
+    return [of.packets.take_out(), of.tcp.identities(), of.tls.keylog.written(), read]
 
 
 def _put_whole(into: "Dissector", state: list[Any], captures: Ints) -> None:
-    packets, identities, recent, secrets, read = state
+    packets, identities, secrets, read = state
     into.packets.put_back(packets, captures)
     into.tcp.remember(identities)
-    np.copyto(into.tcp.flows.recent, recent, where=recent != 0)
     if secrets:
         into.tls.keylog.add(secrets)
     into.read += read

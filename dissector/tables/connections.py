@@ -26,6 +26,8 @@ from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Direction, Facts
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
+FINS = 3
+"""In Conn.CLOSED: both sides have closed the connection; more where one reset it."""
 STATE = Coding(*CLASSES)
 Endpoint = tuple[str, int]
 """Address and port."""
@@ -135,12 +137,12 @@ class Connections:
         messages[counted] = self.messages[slots[counted]]
         return messages
 
-    def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
-        """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
+    def rows(self, closed: Closed, captures: list[str], end_ns: int | None) -> pa.RecordBatch:
+        """Rows of `connections`; `end_ns` is the end of all captures, once it is there. Any thread may do it."""
         columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
         each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
         told = [
-            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), clock), captures)
+            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
             for record, client, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
@@ -167,16 +169,17 @@ class Connections:
         }
         return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
-    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, clock: int | None) -> Tcp:
+    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, end_ns: int | None) -> Tcp:
         both = endpoints(facts)
         server = both[1 - client]
         sides, repeats = halves
+        is_over = conn[Conn.CLOSED] >= FINS
         return Tcp(
             client=client,
             sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
             begun=bool(facts[Facts.SYN]),
             ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
-            until_ns=max(clock or 0, conn[Conn.LAST_TS]),
+            until_ns=conn[Conn.LAST_TS] if is_over else max(end_ns or 0, conn[Conn.LAST_TS]),
             lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=registry.name_of(facts[Facts.PROTOCOL]),
             address=both[client][0],

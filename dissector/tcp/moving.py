@@ -39,15 +39,16 @@ def take_out(tcp: Reassembler, slots: Ints, data: Octets) -> bytes:
     return PLAIN.written(
         [
             Facts.written(facts), Conn.written(conn), Direction.written(direction),
-            Repeat.written(flows.repeats[_repeats(rows)]), Segment.written(segments), lengths, octets,
-            flows.control[CONTROLS],
+            Repeat.written(flows.repeats[_repeats(rows)]), flows.recent[rows], Segment.written(segments), lengths,
+            octets, flows.control[CONTROLS],
         ]
     )  # fmt: skip
 
 
 def put_back(tcp: Reassembler, octets: bytes, captures: Ints, buffer: Buffer) -> Ints:
     """Put connections back; returns their slots."""
-    facts, conn, direction, repeats, segments, lengths, retained, control = PLAIN.read(octets)
+    state = PLAIN.read(octets)
+    facts, conn, direction, repeats, recent, segments, lengths, retained, control = state
     facts, conn, direction = Facts.read(facts), Conn.read(conn, captures), Direction.read(direction, captures)
     segments = Segment.read(segments, captures)
     tcp.reserve(len(facts), len(segments))
@@ -59,6 +60,7 @@ def put_back(tcp: Reassembler, octets: bytes, captures: Ints, buffer: Buffer) ->
     rows = both(slots)
     flows.facts[slots], flows.conn[slots], flows.direction[rows] = facts, conn, direction
     flows.repeats[_repeats(rows)] = Repeat.read(repeats, captures)
+    flows.recent[rows] = recent
     flows.control[CONTROLS] = np.maximum(flows.control[CONTROLS], control)
     flows.control[Control.WAITING] += direction[:, Direction.WAITING].sum()
     flows.control[Control.LIVE] += len(slots)

@@ -13,7 +13,6 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, free_rows, give_rows, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.copies import RECENT
 from amqpscope.dissector.tcp.endings import end_all, evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.segments import reassemble
@@ -24,6 +23,7 @@ from amqpscope.dissector.tcp.state import (
     FEWER,
     IDENTITIES,
     OPEN,
+    RECENT,
     REPEATS,
     SEGMENTS,
     SLOT,
@@ -40,6 +40,7 @@ from amqpscope.dissector.tcp.state import (
     Results,
     Segment,
     Window,
+    both,
 )
 
 STEP = 4096
@@ -70,7 +71,7 @@ class Reassembler:
             free_segments=free_rows(segments),
             younger=np.zeros(256, np.int64),
             older=np.zeros(1, np.int64),
-            recent=np.zeros(RECENT, np.int64),
+            recent=np.zeros((2 * slots, RECENT), np.int64),
             points=np.zeros(1, np.int64),
             control=Control.make(1)[0],
         )
@@ -89,11 +90,6 @@ class Reassembler:
     def waiting(self) -> int:
         """Bytes in all buffered segments."""
         return int(self.flows.control[Control.WAITING])
-
-    @property
-    def clock(self) -> int:
-        """The latest time, in ns since the epoch."""
-        return int(self.flows.control[Control.CLOCK])
 
     def place(self, points: Sequence[int]) -> None:
         """Take, for each capture, the first of those from the same capture point; further ones are of the first's."""
@@ -162,6 +158,7 @@ class Reassembler:
             direction=Direction.grown(flows.direction, 2 * capacity),
             repeats=Repeat.grown(flows.repeats, REPEATS * 2 * capacity),
             free=free_rows(capacity, flows.free),
+            recent=grown(flows.recent, 2 * capacity),
         )
         self._rebuild(4 * capacity)
 
@@ -204,10 +201,9 @@ class Reassembler:
     def free(self, slots: Ints) -> None:
         """Take back the slots of ended connections, their rows empty."""
         flows = self.flows
-        halves = np.repeat(2 * slots, 2) + np.tile((0, 1), len(slots))
         Facts.clear(flows.facts, slots)
         Conn.clear(flows.conn, slots)
-        Direction.clear(flows.direction, halves)
+        Direction.clear(flows.direction, both(slots))
         give_rows(flows.free, slots)
 
     def reserve(self, slots: int, segments: int) -> None:

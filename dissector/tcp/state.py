@@ -27,6 +27,8 @@ MISMATCH, REUSED = range(2)
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
 rows for buffered segments are needed; identities are to be given more room; too much is buffered."""
+RECENT = 128
+"""Packets of each direction whose copies are known: a capture of several interfaces may have many in between."""
 REPEATS = 4
 """Places of segments sent again that are kept for each direction."""
 
@@ -75,6 +77,8 @@ class Conn(Matrix):
     OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
     NEWER = column("the other neighbour", empty=-1)
     SEEN = column("number of the last segment, over all connections")
+    CLOCK = column("latest time of a segment, unless times step back")
+    BEFORE = column("connections of the same endpoints that came right before it")
     VANTAGE_CAPTURE = column("first capture of the capture point at which it is timed")
     POINT_CAPTURE = column("the same; another when nothing was seen there any more")
 
@@ -121,6 +125,7 @@ class Direction(Matrix):
     RUN_TS = column("time of that")
     RUN_CAPTURE = column("capture of that")
     REPEATS = column("rows of it in Repeat")
+    RECENT = column("packets so far, at the connection's own capture point")
 
 
 class Repeat(Matrix):
@@ -236,7 +241,7 @@ class Flows(NamedTuple):
         free_segments: rows of these, as in `Pool`.
         younger: identities, in a hash table; 0: free.
         older: the same, the half that is forgotten first.
-        recent: keys of packets whose copies may come.
+        recent: (2 * slots, RECENT): keys of packets whose copies may come.
         points: for each capture the first of those from the same capture point.
         control: (Control,).
     """

@@ -7,7 +7,7 @@ import pytest
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.kernels.state import StateError
-from tests.dissector.moves import Relay, by_connection
+from tests.dissector.moves import Relay, Split, by_connection
 from tests.dissector.runs import FOLDER, SETS, dissect, tables
 
 RECORDINGS = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
@@ -35,6 +35,13 @@ def test_state_may_move_at_any_border(path: Path) -> None:
     found = by_connection(tables(relay, options))
     assert relay.borders > 1
     assert found == by_connection(dissect(path, options=options))
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
+def test_rows_of_a_connection_depend_on_no_other(path: Path) -> None:
+    options = options_of(path)
+    split = Split([str(path)], options, count=3, batch_bytes=1 << 14)
+    assert by_connection(tables(split, options)) == by_connection(dissect(path, options=options))
 
 
 @pytest.mark.parametrize("name", ["body_sizes.pcap", "stream_chunks.pcap", "rotated"])
