@@ -4,6 +4,11 @@ What is given up at limits of one connection, and at those on how many are open 
 on the packets alone, not on how many are read at a time. So it does at limits over all connections while these take
 turns as their packets come; but the first bytes of a connection, until its protocol is known, and what is in TLS come
 to their turn by batch. Where it says `by batch`, the limit is on what one batch brings, or on just those.
+
+Limits over all connections of a process protect it: where one bites, rows depend on which connections it has.
+`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_OCTETS` of segments and `REMEMBERED` then say so in a row of
+`anomalies` (`limit-reached`) without a connection; `FRAGMENTS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
+connection that they bite.
 """
 
 CONNECTIONS = 131_072
@@ -78,9 +83,6 @@ HELD = 4_096
 HELD_MIDDLE = 64 << 10
 """The same for one that was under way when the capture began; beyond, the oldest are passed over. Four times as much
 where a frame seems to have begun that is longer than segments."""
-
-HELD_IN_ALL = 32 << 20
-"""Bytes of all connections held back so; beyond, they are passed over. By batch."""
 
 FRAGMENT_OCTETS = 16 << 20
 """Bytes of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are

@@ -83,8 +83,8 @@ class Reassembler:
             counts=Count.make(1)[0],
         )
         self.evicted: list[tuple[int, int, int, str]] = []
-        """Where connections were ended to make room: capture, packet and time of the segment that wanted it, and what
-        to say of it."""
+        """Where a limit of the process was reached: capture, packet and time of the segment at hand, and what to say
+        of it."""
 
     @property
     def waiting(self) -> int:
@@ -104,7 +104,7 @@ class Reassembler:
             at = call(reassemble, self.compiled, batch, at, self.max_connections, buffer.data, self.flows, self.out)
             yield from self._drain()
             if at < n:
-                yield from self._make_room(int(batch.capture[at]), int(batch.packet[at]), int(batch.ts_ns[at]))
+                yield from self._make_room((int(batch.capture[at]), int(batch.packet[at]), int(batch.ts_ns[at])))
         if self.flows.control[Control.TOMBSTONES] > len(self.flows.table) // 4:
             self._rebuild(len(self.flows.table))
 
@@ -121,7 +121,7 @@ class Reassembler:
             at = call(end_all, self.compiled, self.flows, self.out, slots, at)
             yield from self._drain()
             if at < len(slots):
-                yield from self._make_room(0, 0, 0)
+                yield from self._make_room((0, 0, int(self.flows.control[Control.CLOCK])))
 
     def _drain(self) -> Iterator[Results]:
         """Yield what came out."""
@@ -135,7 +135,7 @@ class Reassembler:
                 out.ended[:ended].copy(), counts,
             )  # fmt: skip
 
-    def _make_room(self, *where: int) -> Iterator[Results]:
+    def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:
         """Give the kernels what they stopped for; what came out was read."""
         want = self.flows.control[Control.WANT]
         if want == SLOT:
@@ -146,8 +146,14 @@ class Reassembler:
         elif want == SEGMENTS:
             self._grow_segments(min(2 * len(self.flows.segments), limits.WAITING_PARTS))
         elif want == IDENTITIES:
+            if len(self.flows.younger) >= 2 * limits.IDENTITIES:
+                told = f"more than {limits.IDENTITIES} connections came: identities of the first of them may come again"
+                self.evicted.append((*where, told))
             self._remember()
         elif want == CROWDED:
+            count = len(self.flows.segments) - self.flows.free_segments[0]
+            told = f"{self.waiting} bytes in {count} segments waited for earlier ones: where most did, those are lost"
+            self.evicted.append((*where, told))
             call(relieve, self.compiled, self.flows, self.out)
 
     def _grow(self, capacity: int) -> None:

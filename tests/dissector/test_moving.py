@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.kernels.state import StateError
+from amqpscope.dissector.tables.rows import Row as Found
+from amqpscope.dissector.tcp.state import Facts
 from tests.dissector.moves import Relay, Split, by_connection
 from tests.dissector.runs import FOLDER, SETS, dissect, tables
 
@@ -72,3 +76,51 @@ def test_damaged_state_is_refused(damage) -> None:  # type: ignore[no-untyped-de
     with pytest.raises(StateError) as caught:
         dissector.put_back(damage(dissector.take_out()))
     assert "\n" not in str(caught.value)
+
+
+def halved(path: Path, options: Options) -> tuple[Dissector, list[PacketBatch], list[Found]]:
+    """A dissector that has taken the first half of a recording's packets, the other half, and the rows so far."""
+    dissector = Dissector(options, compiled=False)
+    dissector.captures.append(path.name)
+    with path.open("rb") as file:
+        batches = list(CaptureFile(file, path.name, 0, batch_bytes=1500, compiled=False))
+    half = len(batches) // 2
+    return dissector, batches[half:], [row for batch in batches[:half] for row in dissector.feed(batch)]
+
+
+def open_connections(dissector: Dissector) -> list[int]:
+    """Their identities."""
+    facts = dissector.tcp.flows.facts
+    found: list[int] = facts[(facts[:, Facts.USED] == 1) & (facts[:, Facts.ID] != 0), Facts.ID].tolist()
+    return found
+
+
+@pytest.mark.parametrize("name", ["stream_super.pcap", "tls_failures.pcap", "violations.pcap", "lossy_link.pcap"])
+def test_connections_move_one_by_one_to_where_others_are(name: str) -> None:
+    """They find captures of other names there, and other connections in their slots."""
+    options = options_of(FOLDER / name)
+    dissector, _, before = halved(FOLDER / name, options)
+    (home, _, expected) = halved(FOLDER / name, options)
+    expected += home.finish()
+    other, _, _ = halved(FOLDER / "heartbeats.pcap", options)
+    strangers = set(open_connections(other))
+    mine = open_connections(dissector)
+    assert mine
+    for identity in mine:
+        other.put_back(dissector.take_out([identity]))
+    assert open_connections(dissector) == []
+    after = [*other.finish(end_ns=dissector.end_ns), *dissector.finish()]
+    found = by_connection(tables([*before, *after]))
+    assert {row["capture"] for row in found["anomalies"]} <= {name, "heartbeats.pcap"}
+    for table, rows in by_connection(tables(expected)).items():
+        assert [row for row in found[table] if row["connection_id"] not in strangers] == rows, table
+
+
+@pytest.mark.parametrize("name", ["pika_confirms.pcap", "stream_rstream.pcap", "tls_pika.pcap"])
+def test_an_idle_connection_is_a_few_kilobytes(name: str) -> None:
+    dissector, rest, _ = halved(FOLDER / name, options_of(FOLDER / name))
+    empty = len(Dissector(options_of(FOLDER / name), compiled=False).take_out())
+    for batch in rest[:-1]:
+        list(dissector.feed(batch))
+    (identity, *_) = open_connections(dissector)
+    assert 0 < len(dissector.take_out([identity])) - empty < 4096
