@@ -29,6 +29,7 @@ from amqpscope.dissector.protocols.state import (
     Cursor,
     Fault,
     Fragment,
+    Frame,
     Held,
     Parser,
     Place,
@@ -99,6 +100,38 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
     frames[Place.NUMBER, n] = facts[slot, Facts.FRAMES]
     facts[slot, Facts.FRAMES] += 1
     cursor[Cursor.FRAMES] = n + 1
+    return n
+
+
+@kernel
+def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
+    """Where the payload at hand lies, and its bytes in front of the first gap; -1 where there are none.
+
+    `offset` is where it lies whole, -1 when it is in fragments: these are put together.
+    """
+    parsers = walk.parsers
+    if offset >= 0:
+        return offset, parsers[row, Parser.SIZE]
+    length = parsers[row, Parser.CHAINED]
+    return put_together(walk, row) if length > 0 else -1, length
+
+
+@kernel
+def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
+    """Write the row of the frame at hand, whose `payload` is there, and which has so many bytes on the wire.
+
+    Returns which row it is.
+    """
+    parsers, frames = walk.parsers, walk.frames
+    n = put_place(walk, chunks, i)
+    put_first(frames, n, parsers, row)
+    frames[Frame.TYPE, n] = parsers[row, Parser.TYPE]
+    frames[Frame.SIZE, n] = size
+    frames[Frame.OFFSET, n] = offset
+    frames[Frame.LENGTH, n] = length
+    frames[Frame.MISSING, n] = parsers[row, Parser.MISSING]
+    frames[Frame.POS, n] = parsers[row, Parser.POS]
+    end_frame(walk, row, size)
     return n
 
 
