@@ -1,7 +1,11 @@
 """A made-up protocol joins as a plug-in: one document, one module, and no other file knows of it."""
 
 import json
+import os
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,6 +151,21 @@ def test_tables_are_read_back_on_spark(tmp_path: Path, spark: "SparkSession") ->
     main(["dissect", str(path), "-o", str(tmp_path / "tables")])
     frame = pipelines.read(spark, tmp_path / "tables", "gizmo_frames")
     assert [row.part for row in frame.orderBy("frame_no").select("part").collect()] == [None, None, *["wheel"] * 5]
+
+
+def test_an_installed_plug_in_is_found(tmp_path: Path) -> None:
+    (tmp_path / "gizmo").mkdir()
+    for name in ("protocol.py", "gizmo.toml", "__init__.py"):
+        shutil.copy(HERE / name, tmp_path / "gizmo")
+    info = tmp_path / "gizmo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gizmo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[amqpscope.protocols]\ngizmo = gizmo.protocol:PROTOCOL\n")
+    (tmp_path / "gizmo.pcap").write_bytes(pcap(session().packets, ns=True))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "amqpscope.dissector.cli.program", "frames", str(tmp_path / "gizmo.pcap")]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True)
+    assert ran.stdout.count("gizmo.put") == 5 and ran.stderr == ""
 
 
 def test_a_name_is_taken_once() -> None:
