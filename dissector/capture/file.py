@@ -14,7 +14,7 @@ from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatc
 from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
 from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
 from amqpscope.dissector.capture.scanner import Packet, Scanner
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.kernel import COMPILE_ABOVE
 from amqpscope.dissector.kernels.reuse import Reuse
 
@@ -137,7 +137,7 @@ class CaptureFile:
             raise CaptureError(f"{self._name}: is empty")
         raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
 
-    def _batch(self, data: Octets, used: int, columns: Ints, consumed: int) -> PacketBatch:
+    def _batch(self, data: Bytes, used: int, columns: Ints, consumed: int) -> PacketBatch:
         info, ts_ns = self.info, columns[Packet.TS_NS]
         if info.first_ts_ns is None:
             info.first_ts_ns = int(ts_ns[0])

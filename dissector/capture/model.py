@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 
 MAX_PROBLEMS = 1000
 """Problems of one kind that are listed; further ones are only counted."""
@@ -52,7 +52,7 @@ class PacketBatch:
             Never to be shown.
     """
 
-    data: Octets
+    data: Bytes
     used: int
     offset: Ints
     caplen: Ints

@@ -9,4 +9,4 @@ Array: TypeAlias = Any
 """A numpy array, or within an interpreted kernel the memoryview of one."""
 
 Ints: TypeAlias = NDArray[np.int64]
-Octets: TypeAlias = NDArray[np.uint8]
+Bytes: TypeAlias = NDArray[np.uint8]

@@ -22,10 +22,10 @@ lost."""
 WAITING_PARTS_PER_STREAM = 8_192
 """Segments that wait in one direction of one connection; each that comes out of order is sorted in among them."""
 
-WAITING_OCTETS = 64 << 20
+WAITING_BYTES = 64 << 20
 """Bytes in these."""
 
-WAITING_OCTETS_PER_STREAM = 4 << 20
+WAITING_BYTES_PER_STREAM = 4 << 20
 """Bytes that wait in one direction of one connection."""
 
 PAYLOAD = 16 << 20
@@ -67,7 +67,7 @@ RESYNC = 2 << 20
 """Bytes of one direction that are held back and searched for the next frame, where the way to it was lost."""
 
 HELD_PIECES = 8_192
-"""Pieces that one connection holds back for that, both directions together; of all connections, `WAITING_OCTETS`."""
+"""Pieces that one connection holds back for that, both directions together; of all connections, `WAITING_BYTES`."""
 
 PROBE = 1 << 20
 """Bytes of a connection after which an unrecognised protocol stays unrecognised."""
@@ -82,11 +82,11 @@ where a frame seems to have begun that is longer than segments."""
 HELD_IN_ALL = 32 << 20
 """Bytes of all connections held back so; beyond, they are passed over. By batch."""
 
-FRAGMENT_OCTETS = 16 << 20
+FRAGMENT_BYTES = 16 << 20
 """Bytes of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
 given up."""
 
-FRAGMENT_OCTETS_ALL = 64 << 20
+FRAGMENT_BYTES_ALL = 64 << 20
 """The same of all capture points; beyond, those of the point out of use for longest are given up. By batch."""
 
 FRAGMENTED_PACKETS = 8_192

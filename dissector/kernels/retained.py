@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.words import copy_octets
 
@@ -26,11 +26,11 @@ class Ranges(NamedTuple):
 class Buffer:
     """One batch's bytes, and behind them the arena: bytes carried over, then whatever is put together."""
 
-    def __init__(self, data: Octets, used: int) -> None:
+    def __init__(self, data: Bytes, used: int) -> None:
         self.data = data
         self.top = used
 
-    def append(self, octets: Octets) -> int:
+    def append(self, octets: Bytes) -> int:
         """Copy bytes into the arena and return where they are."""
         at = self.top
         self.reserve(len(octets))
@@ -49,7 +49,7 @@ class Buffer:
 class Retained(NamedTuple):
     """Bytes taken out of a buffer, and for each of the ranges the end of the rows that point at them."""
 
-    octets: Octets
+    octets: Bytes
     ends: tuple[int, ...]
 
     @classmethod
@@ -107,7 +107,7 @@ def move_ranges(matrix: Array, end: int, used: int, offset: int, by: int) -> Non
             matrix[row, offset] += by
 
 
-def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Retained:
+def gather(ranges: Sequence[Ranges], data: Bytes, compiled: bool) -> Retained:
     """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
     ends = tuple(int(call(live_end, compiled, r.matrix, r.used, r.most)) for r in ranges)
     both = list(zip(ranges, ends, strict=True))

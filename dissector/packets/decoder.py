@@ -105,7 +105,7 @@ class PacketDecoder:
         found = self._fragments[point] = self._fragments.pop(point) if point in self._fragments else Fragments()
         while len(self._fragments) > 1 and (
             len(self._fragments) > limits.CAPTURES
-            or sum(known.cost for known in self._fragments.values()) > limits.FRAGMENT_OCTETS_ALL
+            or sum(known.cost for known in self._fragments.values()) > limits.FRAGMENT_BYTES_ALL
         ):
             self._missing += self._fragments.pop(next(iter(self._fragments))).finish()
         return found

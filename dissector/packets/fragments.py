@@ -174,7 +174,7 @@ class Fragments:
             self._give_up(key, f"within {limits.FRAGMENTS_WAIT_NS // 1_000_000_000} s")
 
     def _make_room(self, mine: Key) -> None:
-        while self.cost > limits.FRAGMENT_OCTETS or len(self._known) > limits.FRAGMENTED_PACKETS:
+        while self.cost > limits.FRAGMENT_BYTES or len(self._known) > limits.FRAGMENTED_PACKETS:
             key = next(iter(self._known))
             if key == mine:
                 return

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.packets.segments import SegmentBatch
 
 SLACK_NS = 10_000_000
@@ -25,7 +25,7 @@ class Decoded(NamedTuple):
     """Segments, and the bytes that they lie in: `data` up to `used`, and room behind, which is the taker's."""
 
     segments: SegmentBatch
-    data: Octets
+    data: Bytes
     used: int
 
 

@@ -157,7 +157,7 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     if (
         walk.free[0] == 0
         or parsers[row, Parser.CHAINED] + length > limits.PAYLOAD
-        or cursor[Cursor.CHAINED] + length > limits.WAITING_OCTETS
+        or cursor[Cursor.CHAINED] + length > limits.WAITING_BYTES
     ):
         return 0
     fragment = take_row(walk.free)

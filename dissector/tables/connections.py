@@ -15,7 +15,7 @@ from amqpscope.dissector.handshakes.facts import Side, Tcp
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.rows import record_batch, schema
@@ -67,7 +67,7 @@ class Connections:
         self.messages = np.zeros(0, np.int64)
         """How many were seen, by slot."""
 
-    def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
+    def begin(self, pieces: Ints, data: Bytes, inside: bool = False) -> None:
         """Keep the first bytes of each side; `inside`: of what TLS holds."""
         early = np.flatnonzero(pieces[Chunk.POS] < FIRST)
         rows = [Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE]

@@ -14,7 +14,7 @@ from amqpscope.dissector.tcp.state import MISMATCH, Direction, Flows, Results
 def crowded(direction: Array, row: int) -> bool:
     """Whether no more may be buffered of a direction."""
     many: bool = direction[row, Direction.COUNT] >= limits.WAITING_PARTS_PER_STREAM
-    return many or direction[row, Direction.WAITING] > limits.WAITING_OCTETS_PER_STREAM
+    return many or direction[row, Direction.WAITING] > limits.WAITING_BYTES_PER_STREAM
 
 
 @kernel

@@ -125,7 +125,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         return READ
     if flows.free_segments[0] < count + 4:
         return SEGMENTS if flows.segments.shape[0] < limits.WAITING_PARTS else CROWDED
-    return CROWDED if control[Control.WAITING] > limits.WAITING_OCTETS else -1
+    return CROWDED if control[Control.WAITING] > limits.WAITING_BYTES else -1
 
 
 @kernel

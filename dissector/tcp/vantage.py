@@ -66,9 +66,9 @@ def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side
     direction[row, Direction.TWICE] += skip
     if (
         skip == caplen
-        or pos > max(direction[row, Direction.TOP], direction[row, Direction.ACKED]) + limits.WAITING_OCTETS_PER_STREAM
+        or pos > max(direction[row, Direction.TOP], direction[row, Direction.ACKED]) + limits.WAITING_BYTES_PER_STREAM
         or flows.free_segments[0] < direction[row, Direction.COUNT] + 4
-        or control[Control.WAITING] > limits.WAITING_OCTETS
+        or control[Control.WAITING] > limits.WAITING_BYTES
         or crowded(direction, row)
     ):
         return

@@ -208,7 +208,7 @@ def test_fragments_may_lie_in_several_files(tmp_path: Path):
 
 @pytest.mark.parametrize("kept", [0, 1000])
 def test_memory_is_bounded(kept, monkeypatch):
-    monkeypatch.setattr(limits, "FRAGMENT_OCTETS", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENT_BYTES", 100_000)
     monkeypatch.setattr(limits, "FRAGMENTED_PACKETS", 150)
     known, told = Fragments(), 0
     for ident in range(2000):
@@ -223,8 +223,8 @@ def test_memory_is_bounded(kept, monkeypatch):
 
 def test_memory_is_bounded_over_all_capture_points(monkeypatch):
     """Those of the point out of use for longest go first; the last one keeps what it has."""
-    monkeypatch.setattr(limits, "FRAGMENT_OCTETS", 100_000)
-    monkeypatch.setattr(limits, "FRAGMENT_OCTETS_ALL", 250_000)
+    monkeypatch.setattr(limits, "FRAGMENT_BYTES", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENT_BYTES_ALL", 250_000)
     decoder = PacketDecoder()
     parts = [fragments(ipv4(tcp(bytes(1000))), [50], ident=ident)[0] for ident in range(60)]
     for point in range(10):
