@@ -14,7 +14,7 @@ from amqpscope import spec
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem
-from amqpscope.dissector.capture.sources import Source, find, octets
+from amqpscope.dissector.capture.sources import Source, find, total_size
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES
@@ -85,10 +85,10 @@ class Reading:
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
         self.pending: list[Work] = []
-        self.progress = progress or (lambda octets: None)
+        self.progress = progress or (lambda size: None)
         self.batch_bytes = batch_bytes
         self.watch = watch
-        self.compiled = kernel.worthwhile(octets(sources)) if compiled is None else compiled
+        self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
         self.dissector = Dissector(self.options, self.compiled)
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
 
