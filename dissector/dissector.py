@@ -185,8 +185,8 @@ class Dissector:
         self.tcp.evicted.append((capture, packet, ts, told))
 
     def _resume(self, buffer: Buffer) -> Buffer:
-        buffer.reserve(len(self.carried.octets) + (1 << 16))
-        move(self._ranges, self.carried, buffer.append(self.carried.octets), self.compiled)
+        buffer.reserve(len(self.carried.data) + (1 << 16))
+        move(self._ranges, self.carried, buffer.append(self.carried.data), self.compiled)
         return buffer
 
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:

@@ -16,7 +16,7 @@ from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, i64, proven
-from amqpscope.dissector.kernels.words import WORD, copy_octets, put_word, word
+from amqpscope.dissector.kernels.words import WORD, copy_bytes, put_word, word
 
 TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(),
@@ -283,7 +283,7 @@ def spread_texts(offsets: Array, octets: Bytes, counts: Integers, places: Array,
         size = i64(offsets[r + 1]) - begin
         for k in range(n, n + counts[r]):
             places[k] = j
-            copy_octets(octets, begin, target, j, size)
+            copy_bytes(octets, begin, target, j, size)
             j += size
         n += counts[r]
     places[n] = j

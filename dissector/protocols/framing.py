@@ -15,7 +15,7 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.kernels.words import copy_octets
+from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.state import (
     CUT,
     END,
@@ -206,7 +206,7 @@ def put_together(walk: Walk, row: int) -> int:
         if length > 0:  # the first and the last byte lie in the data, so all do; the arena is behind all fragments
             data[at] = data[start]
             data[at + length - 1] = data[start + length - 1]
-            copy_octets(data, start, data, at, length)
+            copy_bytes(data, start, data, at, length)
         at += length
         fragment = fragments[fragment, Fragment.NEXT]
     walk.cursor[Cursor.ARENA] = at
