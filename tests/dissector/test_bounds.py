@@ -158,7 +158,7 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
     found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.accounting.total)
     assert 80_000 < most < 140_000
     told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
-    assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
+    assert len(told) >= 2 and all("bytes of open connections were retained" in text for text in told)
     for size in (1_000, 5_000, 1 << 20):
         again = dissect(tmp_path / "many.pcap", batch_bytes=size)
         assert {name: sorted(map(str, again[name].to_pylist())) for name in found} == {
