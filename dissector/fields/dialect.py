@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.spec.model import Protocol, Struct, WireType
 
 (
@@ -66,7 +66,7 @@ class Dialect:
     """(structs, S_HEIGHT)."""
     members: Ints
     """(members, M_HEIGHT)."""
-    names: Octets
+    names: Bytes
     """Texts in front of structs and their members."""
     growth: int
     """A byte becomes at most this many."""

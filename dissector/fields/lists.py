@@ -14,7 +14,7 @@ import numpy as np
 from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.text import copy
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec.model import Struct
@@ -83,7 +83,7 @@ class Shapes:
         self.shapes.append((first, len(self.members), opening, closing, last))
         return self.numbers[name]
 
-    def tables(self) -> tuple[Ints, Ints, Octets]:
+    def tables(self) -> tuple[Ints, Ints, Bytes]:
         """Members, shapes and literals as arrays."""
         return (
             np.array(self.members, np.int64).reshape(-1, M_WIDTH_OF_MEMBERS),
@@ -96,7 +96,7 @@ class Shapes:
 class Lists:
     """Rendered lists, one behind the other."""
 
-    octets: Octets
+    octets: Bytes
     """JSON, valid UTF-8."""
     sizes: Ints
     """Bytes of each list in `octets`."""
@@ -105,7 +105,7 @@ class Lists:
 
 
 def render(
-    data: Octets, at: Ints, size: Ints, shape: Ints, growth: Ints, tables: tuple[Ints, Ints, Octets], compiled: bool
+    data: Bytes, at: Ints, size: Ints, shape: Ints, growth: Ints, tables: tuple[Ints, Ints, Bytes], compiled: bool
 ) -> Lists:
     """Render the lists of `size[e]` bytes (with the count, as far as it is there) from `data[at[e]]` on.
 
@@ -128,7 +128,7 @@ def render(
 
 
 @kernel
-def member_end(data: Octets, at: int, end: int, kind: int, width: int) -> int:
+def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
     """Where a member ends; -1 when that is beyond `end`."""
     if kind == NUMBERS:
         if at + COUNT > end:
@@ -146,7 +146,7 @@ def member_end(data: Octets, at: int, end: int, kind: int, width: int) -> int:
 
 
 @kernel
-def list_end(data: Octets, at: int, end: int, shape: int, members: Ints, shapes: Ints) -> int:
+def list_end(data: Bytes, at: int, end: int, shape: int, members: Ints, shapes: Ints) -> int:
     """Where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
     if at + COUNT > end:
         return -1
@@ -163,8 +163,8 @@ def list_end(data: Octets, at: int, end: int, shape: int, members: Ints, shapes:
 
 @kernel
 def render_lists(
-    data: Octets, at: Ints, size: Ints, shape: Ints, members: Ints, shapes: Ints, literals: Octets, escapes: Octets,
-    out: Octets, sizes: Ints, problems: Ints, used: Ints,
+    data: Bytes, at: Ints, size: Ints, shape: Ints, members: Ints, shapes: Ints, literals: Bytes, escapes: Bytes,
+    out: Bytes, sizes: Ints, problems: Ints, used: Ints,
 ) -> None:  # fmt: skip
     """Render all lists; `used` gets the bytes of `out` and the problems."""
     j = 0

@@ -10,7 +10,7 @@ from amqpscope.dissector.fields import dialect, lists
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
 from amqpscope.dissector.fields.dialect import Dialect
 from amqpscope.dissector.fields.tables import FIELD_TABLES
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.walk import (
     BIT,
     FIXED,
@@ -108,7 +108,7 @@ class Plan:
     shapes: Integers
     dialect: Dialect
     """How the values are coded."""
-    lists: tuple[Integers, Integers, Octets]
+    lists: tuple[Integers, Integers, Bytes]
     """Tables of the shapes of lists."""
     growth: Integers
 

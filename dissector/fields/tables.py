@@ -49,7 +49,7 @@ import numpy as np
 
 from amqpscope.dissector.fields.dialect import Dialect, of_letters
 from amqpscope.dissector.fields.json_text import ESCAPES, LATIN
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.value_text import LITERALS
 from amqpscope.dissector.fields.value_walk import DEPTH, L_HEIGHT, PROBLEMS, render_values
 from amqpscope.dissector.kernels.kernel import call
@@ -62,7 +62,7 @@ FIELD_TABLES = of_letters()
 class Tables:
     """Rendered tables, or other values, one behind the other."""
 
-    octets: Octets
+    octets: Bytes
     """JSON, valid UTF-8."""
     sizes: Integers
     """Bytes of each table in `octets`."""
@@ -74,7 +74,7 @@ class Tables:
 
 
 def render(
-    data: Octets, at: Integers, size: Integers, compiled: bool, dialect: Dialect = FIELD_TABLES,
+    data: Bytes, at: Integers, size: Integers, compiled: bool, dialect: Dialect = FIELD_TABLES,
     form: Integers | None = None,
 ) -> Tables:  # fmt: skip
     """Render values of which `size[e]` bytes (at least 0) lie from `data[at[e]]` on, all within `data`.
@@ -107,7 +107,7 @@ def render(
     return Tables(octets, sizes, trace, problems[:n_problems])
 
 
-def insert_floats(octets: Octets, sizes: Integers, data: Octets, floats: Integers) -> Octets:
+def insert_floats(octets: Bytes, sizes: Integers, data: Bytes, floats: Integers) -> Bytes:
     """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
     pieces: list[memoryview | bytes] = []
     done, source = 0, octets.data

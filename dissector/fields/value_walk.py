@@ -47,7 +47,7 @@ from amqpscope.dissector.fields.json_text import (
     write_uuid,
 )
 from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.text import Integers, Octets, copy
+from amqpscope.dissector.fields.text import Bytes, Integers, copy
 from amqpscope.dissector.fields.value_text import (
     CLOSE_ARRAY,
     CLOSE_OBJECT,
@@ -80,8 +80,8 @@ next member of a struct or -1, and its flags."""
 
 @kernel
 def render_values(
-    data: Octets, at: Integers, size: Integers, form: Integers, types: Integers, structs: Integers, members: Integers,
-    names: Octets, latin: Integers, escapes: Octets, literals: Octets, stack: Integers, out: Octets, sizes: Integers,
+    data: Bytes, at: Integers, size: Integers, form: Integers, types: Integers, structs: Integers, members: Integers,
+    names: Bytes, latin: Integers, escapes: Bytes, literals: Bytes, stack: Integers, out: Bytes, sizes: Integers,
     trace: Integers, floats: Integers, problems: Integers, used: Integers,
 ) -> None:  # fmt: skip
     """Render all values, whose bytes behind their length these are.
@@ -312,8 +312,8 @@ def problem(e: int, code: int, at: int, problems: Integers, n: int) -> int:
 
 @called
 def open_counted(
-    data: Octets, at: int, code: int, types: Integers, structs: Integers, members: Integers, names: Octets,
-    stack: Integers, depth: int, out: Octets, j: int,
+    data: Bytes, at: int, code: int, types: Integers, structs: Integers, members: Integers, names: Bytes,
+    stack: Integers, depth: int, out: Bytes, j: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Open a level that has a head: a counted map, list or array, or a struct, whose name may be written in front.
 
@@ -345,7 +345,7 @@ def open_counted(
 
 
 @called
-def head_problem(data: Octets, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
+def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
     """What is wrong with what stands in front of the items of a table, list, array or struct; -1 when nothing is."""
     kind = types[code, T_KIND]
     need = types[code, T_ITEM]
@@ -370,14 +370,14 @@ def head_problem(data: Octets, at: int, end: int, code: int, types: Integers, st
 
 
 @called
-def is_hollow(data: Octets, at: int, types: Integers) -> bool:
+def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
     """Whether an array has items that have no bytes, which could be as many as they like."""
     hollow: bool = types[i64(data[at]), T_WIDTH] == 0
     return hollow and unsigned(data, at + 1, 4) > 0
 
 
 @called
-def struct_at(data: Octets, at: int, structs: Integers) -> int:
+def struct_at(data: Bytes, at: int, structs: Integers) -> int:
     """Number of the struct whose class and code are at `at`; -1 when nobody knows it."""
     code = unsigned(data, at, 2)
     for s in range(len(structs)):
@@ -387,7 +387,7 @@ def struct_at(data: Octets, at: int, structs: Integers) -> int:
 
 
 @called
-def packing_flags(data: Octets, at: int, width: int) -> int:
+def packing_flags(data: Bytes, at: int, width: int) -> int:
     """Packing flags as one number, that of the first member lowest; all are set where there are none."""
     if width == 0:
         return -1

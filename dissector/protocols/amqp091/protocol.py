@@ -13,7 +13,7 @@ from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
@@ -162,7 +162,7 @@ class Amqp091(FramedStage):
         if q[Assembly.TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
-    def _finished(self, data: Octets) -> Iterator[Made | Faults]:
+    def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
         if q[Assembly.KEEP]:
             for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
@@ -183,7 +183,7 @@ class Amqp091(FramedStage):
                     bodies.append(octets if whole and body >= 0 else None)
             yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, bodies))
 
-    def _fields(self, rows: Ints, data: Octets) -> Decoded:
+    def _fields(self, rows: Ints, data: Bytes) -> Decoded:
         """The arguments of frames."""
         cut = (rows[Frame.MISSING] > 0).astype(np.uint8)
         offset, length = rows[Frame.OFFSET] + ly.IDS_BYTES, rows[Frame.LENGTH] - ly.IDS_BYTES
@@ -212,7 +212,7 @@ class Amqp091(FramedStage):
         q[Assembly.FULL] = 0
 
 
-def _flags(column: pa.Array) -> Octets:
+def _flags(column: pa.Array) -> Bytes:
     """A decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(-(-len(column) // 8), np.uint8)

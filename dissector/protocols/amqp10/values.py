@@ -33,7 +33,7 @@ from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP,
 from amqpscope.dissector.fields.tables import insert_floats
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.fields.value_text import LITERALS, is_traceparent
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
 from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec import amqp10
@@ -77,7 +77,7 @@ ROOM = 24
 S_END, S_LEFT, S_CLOSE, S_ELEMENT, S_WIDTH = range(5)
 
 
-def _tables() -> tuple[Ints, Ints, Octets]:
+def _tables() -> tuple[Ints, Ints, Bytes]:
     widths = np.full(256, -1, np.int64)
     for high, width in enumerate((0, 1, 2, 4, 8, 16, *(SIZED + 1, SIZED + 4) * 3), 4):
         widths[high << 4 : (high + 1) << 4] = width
@@ -98,7 +98,7 @@ KINDS, WIDTHS, _TEXTS = _tables()
 class Maps:
     """Rendered maps, one behind the other."""
 
-    octets: Octets
+    octets: Bytes
     """JSON, valid UTF-8."""
     sizes: Ints
     """Bytes of each map in `octets`."""
@@ -108,7 +108,7 @@ class Maps:
     """(problems, 3): map, index into `PROBLEM_CODES`, place in the data."""
 
 
-def render(data: Octets, at: Ints, size: Ints, compiled: bool) -> Maps:
+def render(data: Bytes, at: Ints, size: Ints, compiled: bool) -> Maps:
     """Render the maps that are the values of `size[e]` bytes, constructor included, from `data[at[e]]` on."""
     total, n = int(size.sum()), len(at)
     octets = np.empty(GROWTH * total + 2 * n, np.uint8)

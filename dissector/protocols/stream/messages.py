@@ -12,7 +12,7 @@ from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.walk import O_WIDTH
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 from amqpscope.dissector.protocols.stream import layout as sl
@@ -43,7 +43,7 @@ class Unread:
     """Records of which places are known, and what to do to have columns of messages. Any thread may do it."""
 
     reader: Reader
-    data: Octets
+    data: Bytes
     records: Ints
     """As `records.Found`."""
     holder: Ints
