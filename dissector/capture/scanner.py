@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Ints, Octets
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 MAX_RECORD = 16 << 20
@@ -55,17 +54,6 @@ class Scanned(NamedTuple):
     rows: int
     need: int
     stop: bool
-
-
-@kernel
-def u32(data: Array, p: int, big: int) -> int:
-    """Unsigned 32-bit integer at p, in either byte order."""
-    value: int
-    if big:
-        value = ((data[p] * 256 + data[p + 1]) * 256 + data[p + 2]) * 256 + data[p + 3]
-    else:
-        value = ((data[p + 3] * 256 + data[p + 2]) * 256 + data[p + 1]) * 256 + data[p]
-    return value
 
 
 class Scanner:

@@ -38,8 +38,8 @@ from amqpscope.dissector.fields.walk import (
     TEXT,
     VALUE,
 )
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.words import unsigned
 
 __all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
 

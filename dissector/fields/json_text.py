@@ -4,8 +4,9 @@ import numpy as np
 
 from amqpscope.dissector.fields.text import BACKSLASH, Octets, copy, utf8_length, write_hex, write_hex_escape
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel, proven, u64
-from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, put_word, unsigned, word
+from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, put_word, word
 
 QUOTE, DOLLAR, COMMA, MINUS, DOT, ZERO, COLON, LETTER_E = (ord(c) for c in '"$,-.0:E')
 

@@ -15,8 +15,8 @@ from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, 
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec.model import Struct
 
 NUMBER, SIGNED_NUMBER, STRING, NUMBERS = range(4)

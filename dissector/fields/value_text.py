@@ -15,8 +15,8 @@ from amqpscope.dissector.fields.json_text import (
     write_uuid,
 )
 from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel
-from amqpscope.dissector.kernels.words import unsigned
 
 _TEXTS = (
     "null", "false", "true", '{"$string":"', '{"$bytes":"', '{"$timestamp":', '{"$decimal":"', "traceparent",

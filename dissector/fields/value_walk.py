@@ -63,8 +63,8 @@ from amqpscope.dissector.fields.value_text import (
     write_hexadecimal,
     write_rare,
 )
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel
-from amqpscope.dissector.kernels.words import unsigned
 
 DEPTH = 64
 """Levels of tables, arrays and structs, the outermost included."""

@@ -34,8 +34,8 @@ from amqpscope.dissector.fields.tables import insert_floats
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.fields.value_text import LITERALS, is_traceparent
 from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
-from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec import amqp10
 
 DEPTH = 64
