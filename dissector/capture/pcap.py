@@ -1,8 +1,8 @@
-"""Scan the classic capture file (pcap): a header of 24 bytes, then records of a header and the packet's bytes.
+"""The classic capture file (pcap): a header of 24 bytes, then records of a header and the packet's bytes.
 
 Source: draft-ietf-opsawg-pcap, "PCAP Capture File Format". Both byte orders, microseconds and nanoseconds, and the
 records with a header of 24 bytes that a patched libpcap of the nineties wrote (magic 0xa1b2cd34). The snap length in
-the file header does not count: many programs write a wrong one.
+the file header is not relied on: many programs write it wrong.
 """
 
 import struct
@@ -11,15 +11,16 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner, u32
+from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
+from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.state import column
 
 HEADER = 24
 """Bytes of the file header."""
 
-_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, size of a record header
+_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, bytes of a record header
     0xA1B2C3D4: (1000, 16),
     0xA1B23C4D: (1, 16),
     0xA1B2CD34: (1000, 24),
@@ -27,7 +28,7 @@ _FORMATS = {  # magic number: nanoseconds in a unit of the fraction, size of a r
 
 
 class PcapScan(Scan):
-    """State of `scan_records`, with the values of the file header."""
+    """State of `scan_records`, with what the file header says."""
 
     LINK = column("link type")
     BIG = column("1: big-endian")
@@ -37,7 +38,7 @@ class PcapScan(Scan):
 
 @kernel
 def scan_records(data: Array, end: int, table: Array, columns: Array, state: Array) -> int:
-    """List the packets of the whole records from PcapScan.POSITION to `end`; return why it ended."""
+    """List the packets of the whole records from PcapScan.POSITION to `end`; tell why it ended."""
     position, rows, room = state[PcapScan.POSITION], 0, columns.shape[1]
     number, link = state[PcapScan.NUMBER], state[PcapScan.LINK]
     big, unit, prefix = state[PcapScan.BIG], state[PcapScan.UNIT_NS], state[PcapScan.PREFIX]
@@ -46,7 +47,7 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
         if end - position < prefix:
             status, need = MORE, prefix
             break
-        caplen = u32(data, position + 8, big)
+        caplen = ordered32(data, position + 8, big)
         if caplen > MAX_RECORD:
             status = CORRUPT
             break
@@ -56,8 +57,9 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
         number += 1
         columns[Packet.OFFSET, rows] = position + prefix
         columns[Packet.CAPLEN, rows] = caplen
-        columns[Packet.LENGTH, rows] = u32(data, position + 12, big)
-        columns[Packet.TS_NS, rows] = u32(data, position, big) * 1_000_000_000 + u32(data, position + 4, big) * unit
+        columns[Packet.LENGTH, rows] = ordered32(data, position + 12, big)
+        seconds, fraction = ordered32(data, position, big), ordered32(data, position + 4, big)
+        columns[Packet.TS_NS, rows] = seconds * 1_000_000_000 + fraction * unit
         columns[Packet.PACKET, rows] = number
         columns[Packet.LINK, rows] = link
         rows += 1
@@ -70,22 +72,22 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
 
 
 class PcapScanner(Scanner):
-    """Find the packets of one classic capture file, chunk by chunk.
+    """Finds the packets of one classic capture file, piece by piece.
 
     Args:
         head: the first bytes of the file.
-        name: name of the file in messages.
-        info: receives what is learned of the file.
+        name: of the file, for messages.
+        info: takes what is learned of the file.
 
     Raises:
-        CaptureError: the file ends inside its header.
+        CaptureError: the file ends in its header.
     """
 
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_records, np.zeros((0, 0), np.int64), PcapScan)
         if len(head) < HEADER:
             raise CaptureError(
-                f"{name}: truncated inside the file header ({len(head)} of {HEADER} bytes); capture it again"
+                f"{name}: ends inside its file header ({len(head)} of {HEADER} octets); capture it again"
             )
         self._order = _byte_order(head) or "<"
         magic, snap_length, link = struct.unpack_from(self._order + "I12xII", head)
@@ -96,12 +98,12 @@ class PcapScanner(Scanner):
         info.format, info.snap_length, info.link_types = "pcap", snap_length, [link & 0xFFFF]
 
     def nonsense(self, data: Bytes, position: int) -> str:
-        """Return what is wrong with a record: only its length can be wrong."""
+        """What is wrong with a record: only its length can be."""
         caplen = struct.unpack_from(self._order + "8xI", data.data, position)[0]
-        return f"a record cannot have {caplen} bytes; nothing after it was read"
+        return f"a record of {caplen} octets is not possible; nothing behind it was read"
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
-        """Fill in the packet of the record in which the file ends; return whether its header is whole."""
+        """Fill in the packet of the record in which the file ends; whether its header is whole."""
         first = start + self._prefix
         if end < first:
             return False
@@ -112,7 +114,7 @@ class PcapScanner(Scanner):
 
 
 def is_pcap(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a classic capture."""
+    """Whether a file that begins so is a classic capture."""
     return _byte_order(head) is not None
 
 

@@ -1,8 +1,8 @@
-"""Scan the next-generation capture file (pcapng): blocks of a type, a length, a body and the length again.
+"""The next-generation capture file (pcapng): blocks of a type, a length, a body and the length again.
 
-Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". A kernel lists packet blocks and
-skips blocks of no interest; plain Python reads the few kinds that carry state (sections, interfaces, statistics,
-secrets).
+Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". Packet blocks are listed by a kernel,
+which also passes over blocks of no interest; the few kinds that carry state (sections, interfaces, statistics,
+secrets) come back to plain Python.
 """
 
 import struct
@@ -12,9 +12,10 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner, u32
+from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
+from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.state import Matrix, column
 
@@ -22,30 +23,30 @@ SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Type of the block that begins a section, the same in both byte orders."""
 
 MAX_BLOCK = MAX_RECORD + (1 << 20)
-"""Most bytes that a block can have: a packet and its options, or anything else."""
+"""Bytes of a block beyond which it cannot be right: a packet and its options, or anything else."""
 
 MAX_INTERFACES = 1 << 16
-"""Most interfaces of a section. The obsolete packet block could name no more."""
+"""Interfaces remembered in a section. The obsolete packet block could name no more."""
 
 MAX_NAME = 256
-"""Most bytes kept of an interface's name."""
+"""Bytes kept of an interface's name."""
 
 MAX_SECRETS = 16 << 20
-"""Most bytes kept of the secrets in a file."""
+"""Bytes of secrets kept of a file."""
 
 MAX_PAUSES = 256
-"""Number of secrets between packets at which a scan ends a batch, so that they are known for the packets after them and
-not before; further secrets may be known a little earlier, because each costs a batch."""
+"""Secrets between packets before which a scan ends, so that they are known before the packets behind them and not
+before others; further ones may be known a little earlier. A pause costs a batch."""
 
 _TLS_KEY_LOG = 0x544C534B
 
 MAX_SECONDS = 9_000_000_000
-"""Times further from the epoch (after the year 2255) are clamped to this, so that nanoseconds fit in 64 bits."""
+"""Times further from the epoch (beyond the year 2255) are cut to this, so that nanoseconds fit in 64 bits."""
 
 # Block types.
 _SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 2, 3, 5, 6, 10
 
-_PREFIX = 28  # size of what precedes the packet in both larger packet blocks
+_PREFIX = 28  # bytes before the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
 
@@ -56,7 +57,7 @@ class PcapngScan(Scan):
     INTERFACES = column("interfaces of the section")
     LAST_NS = column("time of the last packet")
     HOMELESS = column("packets on an interface that is not described")
-    TIMES_CUT = column("times that were clamped")
+    TIMES_CUT = column("times that were cut")
 
 
 class Interface(Matrix):
@@ -65,20 +66,20 @@ class Interface(Matrix):
     LINK = column("link type")
     SNAP = column("snap length")
     PER_SECOND = column("ticks in a second")
-    SHIFT = column("exponent, if this is a power of two; 0: it is a power of ten")
+    SHIFT = column("the power of two that this is; 0: it is a power of ten")
     OFFSET_S = column("seconds to add")
 
 
 @kernel
 def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: Array) -> int:
-    """Return the nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
+    """Nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
     per_second, shift = interfaces[interface, Interface.PER_SECOND], interfaces[interface, Interface.SHIFT]
     seconds, fraction = MAX_SECONDS + MAX_SECONDS + 1, 0
     if high < 0x80000000:
         ticks = high * 0x100000000 + low
         seconds = ticks // per_second
         fraction = ticks - seconds * per_second
-        if shift > 32:  # in two parts, because the product does not fit in 64 bits
+        if shift > 32:  # in two parts, for the product does not fit in 64 bits
             upper = fraction >> 32
             lower = fraction - (upper << 32)
             fraction = (upper * 1_000_000_000 + (lower * 1_000_000_000 >> 32)) >> (shift - 32)
@@ -99,7 +100,7 @@ def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: A
 
 @kernel
 def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state: Array) -> int:
-    """List the packets of whole blocks from PcapngScan.POSITION to `end` or a block with state; return why it ended."""
+    """List the packets of whole blocks from PcapngScan.POSITION to `end`, or a block with state; tell why it ended."""
     position, rows, room = state[PcapngScan.POSITION], state[PcapngScan.ROWS], columns.shape[1]
     number, big, known = state[PcapngScan.NUMBER], state[PcapngScan.BIG], state[PcapngScan.INTERFACES]
     status, need = FULL, 0
@@ -107,34 +108,34 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
         if end - position < 12:
             status, need = MORE, 12
             break
-        kind = u32(data, position, big)
+        kind = ordered32(data, position, big)
         if kind in (_SECTION, _INTERFACE, _STATISTICS, _SECRETS):
             status = RARE
             break
-        total = u32(data, position + 4, big)
+        total = ordered32(data, position + 4, big)
         if total < 12 or total % 4 != 0 or total > MAX_BLOCK:
             status = CORRUPT
             break
         if end - position < total:
             status, need = MORE, total
             break
-        if u32(data, position + total - 4, big) != total:
+        if ordered32(data, position + total - 4, big) != total:
             status = CORRUPT
             break
         if kind in (_PACKET, _OBSOLETE_PACKET):
-            if total < _PREFIX + 4 or u32(data, position + 20, big) > total - _PREFIX - 4:
+            if total < _PREFIX + 4 or ordered32(data, position + 20, big) > total - _PREFIX - 4:
                 status = CORRUPT
                 break
-            interface = u32(data, position + 8, big)
+            interface = ordered32(data, position + 8, big)
             if kind == _OBSOLETE_PACKET:  # 16 bits of interface, 16 bits of drops
                 interface = interface >> 16 if big else interface & 0xFFFF
             number += 1
             if interface < known:
-                high, low = u32(data, position + 12, big), u32(data, position + 16, big)
+                high, low = ordered32(data, position + 12, big), ordered32(data, position + 16, big)
                 state[PcapngScan.LAST_NS] = nanoseconds(high, low, interfaces, interface, state)
                 columns[Packet.OFFSET, rows] = position + _PREFIX
-                columns[Packet.CAPLEN, rows] = u32(data, position + 20, big)
-                columns[Packet.LENGTH, rows] = u32(data, position + 24, big)
+                columns[Packet.CAPLEN, rows] = ordered32(data, position + 20, big)
+                columns[Packet.LENGTH, rows] = ordered32(data, position + 24, big)
                 columns[Packet.TS_NS, rows] = state[PcapngScan.LAST_NS]
                 columns[Packet.PACKET, rows] = number
                 columns[Packet.LINK, rows] = interfaces[interface, Interface.LINK]
@@ -146,8 +147,8 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
                 status = CORRUPT
                 break
             number += 1
-            if known > 0:  # the first interface; its snap length gives the number of bytes captured; there is no time
-                length = u32(data, position + 8, big)
+            if known > 0:  # the first one; captured bytes follow from its snap length, a time there is not
+                length = ordered32(data, position + 8, big)
                 caplen = min(length, total - 16)
                 if interfaces[0, Interface.SNAP] > 0:
                     caplen = min(caplen, interfaces[0, Interface.SNAP])
@@ -169,30 +170,30 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
 
 
 class PcapngScanner(Scanner):
-    """Find the packets of one next-generation capture file, chunk by chunk.
+    """Finds the packets of one next-generation capture file, piece by piece.
 
     Args:
         head: the first bytes of the file.
-        name: name of the file in messages.
-        info: receives what is learned of the file.
+        name: of the file, for messages.
+        info: takes what is learned of the file.
 
     Raises:
-        CaptureError: the first block is not a section header, or the file ends inside it.
+        CaptureError: the first block is no section header, or the file ends in it.
     """
 
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_blocks, Interface.make(8), PcapngScan)
         if len(head) < _SHORTEST_SECTION:
-            raise CaptureError(f"{name}: truncated inside the section header (at byte {len(head)}); capture it again")
+            raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")
         if _byte_order(head) is None:
-            raise CaptureError(f"{name}: damaged pcapng file: no byte-order magic at byte 8")
+            raise CaptureError(f"{name}: begins as pcapng, but without a byte order at octet 8; it is damaged")
         self._order = "<"
         self._drops: dict[int, int] = {}  # by interface of the section
         self._secrets = self._pauses = 0
         info.format = "pcapng"
 
     def rare(self, data: Bytes, end: int, origin: int) -> int:
-        """Read a block with state."""
+        """Take in a block with state."""
         position = int(self.state[PcapngScan.POSITION])
         total = self._measure(bytes(data[position : position + 12]))
         if total is None:
@@ -208,11 +209,11 @@ class PcapngScanner(Scanner):
         return RARE
 
     def nonsense(self, data: Bytes, position: int) -> str:
-        """Return what is wrong with a block: only its lengths can be wrong."""
-        return "the lengths of a block contradict each other; nothing after it was read"
+        """What is wrong with a block: only its lengths can be."""
+        return "lengths of a block contradict each other; nothing behind it was read"
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
-        """Fill in the packet of the block in which the file ends; return whether all before its bytes is there."""
+        """Fill in the packet of the block in which the file ends; whether all before its bytes is there."""
         state = self.state
         if end - start < _PREFIX:
             return False
@@ -232,16 +233,16 @@ class PcapngScanner(Scanner):
         return bool(state[PcapngScan.ROWS])
 
     def finish(self) -> None:
-        """Report, at the end of the file, the problems that the kernel could only count."""
+        """The file has ended: tell what the kernel could only count."""
         for item, detail in (
-            (PcapngScan.HOMELESS, "packets skipped because the file does not describe their interface: {}"),
-            (PcapngScan.TIMES_CUT, "times after the year 2255 clamped: {}"),
+            (PcapngScan.HOMELESS, "packets of an interface that is not described were left out: {}"),
+            (PcapngScan.TIMES_CUT, "times beyond the year 2255 were cut: {}"),
         ):
             if count := int(self.state[item]):
                 self.info.problem("header-unknown", 0, None, detail.format(count), count)
 
     def _measure(self, head: bytes) -> int | None:
-        """Return the length of the block that begins here, or None when it cannot be right."""
+        """Length of the block that begins so, or None when it cannot be right."""
         section = head.startswith(SECTION_MAGIC)
         order = _byte_order(head) if section else self._order
         if order is None:
@@ -254,7 +255,7 @@ class PcapngScanner(Scanner):
         return int(struct.unpack_from(self._order + "I", data.data, position)[0])
 
     def _take(self, block: bytes, at: int) -> None:
-        """Read a block with state; `at` is its position in the file."""
+        """Take in a block with state; `at` is its place in the file."""
         if block.startswith(SECTION_MAGIC):
             self._order = _byte_order(block) or "<"
             self.state[PcapngScan.BIG], self.state[PcapngScan.INTERFACES] = self._order == ">", 0
@@ -271,7 +272,7 @@ class PcapngScanner(Scanner):
             if what != _TLS_KEY_LOG:
                 return
             if self._secrets + length > MAX_SECRETS:
-                self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} bytes of secrets")
+                self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} octets of secrets")
                 return
             self._secrets += length
             self.info.secrets.append(block[16 : 16 + length])
@@ -291,7 +292,7 @@ class PcapngScanner(Scanner):
                 shift = min(exponent, 62) if binary else 0
                 per_second = 1 << shift if binary else 10 ** min(exponent, 18)
                 if exponent > (62 if binary else 18):
-                    detail = f"the time resolution of interface {number} is too fine to be read; its times are wrong"
+                    detail = f"interface {number} counts ticks that are too short to be told apart; times are wrong"
                     self.info.problem("header-unknown", 0, at, detail)
             elif code == 14 and len(value) == 8:  # if_tsoffset
                 offset_s = struct.unpack(self._order + "q", value)[0]
@@ -303,7 +304,7 @@ class PcapngScanner(Scanner):
         self.info.interface(name, link, snap_length)
 
     def _statistics(self, block: bytes) -> None:
-        """Read drop counts. They grow while the capture runs, so the last ones of an interface count."""
+        """Take in drop counts. They grow while the capture runs, so the last ones of an interface stand."""
         interface = struct.unpack_from(self._order + "I", block, 8)[0]
         dropped = [
             struct.unpack(self._order + "Q", value)[0]
@@ -328,5 +329,5 @@ class PcapngScanner(Scanner):
 
 
 def _byte_order(section: bytes) -> str | None:
-    """Return the byte order of the section that begins with these bytes, by its magic; None when it has none."""
+    """Byte order of the section that begins with these bytes, by its magic number; None when it has none."""
     return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(section[8:12])

@@ -15,8 +15,8 @@ from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.problems import BYTES_LEFT_OVER, FIELD_OVERRUN, TABLE_TYPE_UNKNOWN
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec.model import Protocol
 
 SIZE, CODE = 4, 2

@@ -4,11 +4,14 @@ import numpy as np
 
 from amqpscope.dissector.fields.text import BACKSLASH, Bytes, copy, utf8_length, write_hex, write_hex_escape
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel, proven, u64
-from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, put_word, unsigned, word
+from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, put_word, word
 
 QUOTE, DOLLAR, COMMA, MINUS, DOT, ZERO, COLON, LETTER_E = (ord(c) for c in '"$,-.0:E')
 
+LITERAL = 24
+"""Bytes that a fixed text has in its table, its length in front."""
 ESCAPE_U, NOT_ASCII = ord("u"), 1
 BILLION, WORD_32 = 10**9, 1 << 32
 ONES = 0x0101010101010101
@@ -33,7 +36,7 @@ ESCAPES = _escapes()
 @kernel
 def write_literal(literals: Bytes, which: int, out: Bytes, j: int) -> int:
     """Write one of the fixed texts; returns where it ends."""
-    begin = which * 16 + 1
+    begin = which * LITERAL + 1
     return copy(literals, begin, begin + literals[begin - 1], out, j)
 
 

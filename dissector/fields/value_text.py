@@ -5,6 +5,7 @@ import numpy as np
 from amqpscope.dissector.fields.dialect import BYTES, CHARACTER, FIXED, LATIN, RANGES, TIMESTAMP, UTF16, UUID, VOID
 from amqpscope.dissector.fields.json_text import (
     COMMA,
+    LITERAL,
     QUOTE,
     write_characters,
     write_decimal,
@@ -15,27 +16,26 @@ from amqpscope.dissector.fields.json_text import (
     write_uuid,
 )
 from amqpscope.dissector.fields.text import Bytes, Integers
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel
-from amqpscope.dissector.kernels.words import unsigned
 
 _TEXTS = (
     "null", "false", "true", '{"$string":"', '{"$bytes":"', '{"$timestamp":', '{"$decimal":"', "traceparent",
-    '{"$uuid":"', '{"$char":', '{"$struct":"', '{"$count":',
+    '{"$uuid":"', '{"$char":', '{"$struct":"', '{"$count":', '{"$described":[', '{"$decimal32":"', '{"$decimal64":"',
+    '{"$decimal128":"', '{"$timestamp_ms":',
 )  # fmt: skip
 (
     NULL, FALSE, TRUE, STRING_OPEN, BYTES_OPEN, TIMESTAMP_OPEN, DECIMAL_OPEN, TRACEPARENT, UUID_OPEN, CHARACTER_OPEN,
-    STRUCT_OPEN, COUNT_OPEN,
+    STRUCT_OPEN, COUNT_OPEN, DESCRIBED_OPEN, DECIMAL32_OPEN, DECIMAL64_OPEN, DECIMAL128_OPEN, MILLISECONDS_OPEN,
 ) = range(len(_TEXTS))  # fmt: skip
-_LITERAL = 16
-
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = (ord(c) for c in "[]{}")
 
 
 def _literals() -> Bytes:
-    literals = np.zeros(_LITERAL * len(_TEXTS), np.uint8)
+    literals = np.zeros(LITERAL * len(_TEXTS), np.uint8)
     for k, text in enumerate(_TEXTS):
-        literals[_LITERAL * k] = len(text)
-        literals[_LITERAL * k + 1 : _LITERAL * k + 1 + len(text)] = list(text.encode())
+        literals[LITERAL * k] = len(text)
+        literals[LITERAL * k + 1 : LITERAL * k + 1 + len(text)] = list(text.encode())
     return literals
 
 
@@ -120,5 +120,5 @@ def is_traceparent(data: Bytes, at: int, literals: Bytes) -> bool:
     """Whether the 11 bytes at `at` are `traceparent`, in any case."""
     same = True
     for k in range(11):
-        same = same and data[at + k] | 0x20 == literals[TRACEPARENT * 16 + 1 + k]
+        same = same and data[at + k] | 0x20 == literals[TRACEPARENT * LITERAL + 1 + k]
     return same

@@ -4,6 +4,7 @@ Sources: RFC 791, RFC 7348, RFC 8200, RFC 8926, RFC 9293; https://www.tcpdump.or
 """
 
 from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.integers import be16, be32, be64
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SYN, SegmentBatch
 
@@ -32,29 +33,6 @@ PORT_VXLAN, PORT_VXLAN_OLD, PORT_GENEVE = PORTS = 4789, 8472, 6081
 
 IPV4_MAPPED = 0xFFFF << 32
 """Lower half of ::ffff:0.0.0.0."""
-
-
-@kernel
-def be16(data: Array, p: int) -> int:
-    """Unsigned 16-bit integer at p."""
-    value: int = data[p] * 256 + data[p + 1]
-    return value
-
-
-@kernel
-def be32(data: Array, p: int) -> int:
-    """Unsigned 32-bit integer at p."""
-    value: int = ((data[p] * 256 + data[p + 1]) * 256 + data[p + 2]) * 256 + data[p + 3]
-    return value
-
-
-@kernel
-def be64(data: Array, p: int) -> int:
-    """Signed 64-bit integer at p."""
-    high = be32(data, p)
-    if high >= 0x80000000:
-        high -= 0x100000000
-    return high * 0x100000000 + be32(data, p + 4)
 
 
 @kernel

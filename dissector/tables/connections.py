@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.handshakes import tls_facts
-from amqpscope.dissector.handshakes.facts import Side, Tcp
 from amqpscope.dissector.handshakes.first_use import FirstUses
+from amqpscope.dissector.handshakes.inputs import Side, Tcp
 from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.kernels.arrays import Bytes, Ints

@@ -4,8 +4,8 @@ from amqpscope.dissector.fields.json_text import write_integer, write_uuid
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_bytes, hash_end, hash_feed
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
-from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.dissector.protocols.amqp10.values import (
     BINARY,
     BOOLEAN,

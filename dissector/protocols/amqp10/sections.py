@@ -34,6 +34,7 @@ from amqpscope.dissector.protocols.amqp10.section_walk import (
     section,
     write_forms,
 )
+from amqpscope.dissector.protocols.amqp10.values import CONSTRUCTORS
 from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
 from amqpscope.spec import amqp10
 
@@ -110,7 +111,7 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
     fill = np.zeros(len(SLOTS), np.int64)
     row, value, size, form = (np.empty((len(SLOTS), n), np.int64) for _ in range(4))  # touched where there are values
     call(
-        read_sections, compiled, data, at, length, missing, values.KINDS, values.WIDTHS, SECTIONS, SYMBOLS, WHAT,
+        read_sections, compiled, data, at, length, missing, *CONSTRUCTORS, SECTIONS, SYMBOLS, WHAT,
         body, fill, row, value, size, form, np.zeros(3, np.int64),
     )  # fmt: skip
     kind = body[0]
@@ -135,7 +136,7 @@ def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool)
     hashed = np.empty(len(at), np.uint64)
     lanes, waiting = np.zeros((1, L_WIDTH), np.uint64), np.zeros(32, np.uint8)
     call(
-        hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, values.WIDTHS, SYMBOLS,
+        hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, CONSTRUCTORS.widths, SYMBOLS,
         np.zeros(3, np.int64), lanes, waiting, hashed,
     )  # fmt: skip
     return hashed
@@ -149,7 +150,7 @@ def body(data: Bytes, at: int, length: int, found_at: int, size: int, pieces: in
     parts = []
     p = at
     while p < at + length:
-        p = call(section, False, data, p, at + length, values.WIDTHS, SYMBOLS, place)
+        p = call(section, False, data, p, at + length, CONSTRUCTORS.widths, SYMBOLS, place)
         if BODY_SECTION <= place[0] < BODY_SECTION + 3:
             parts.append(data[place[1] : p].tobytes())
     return b"".join(parts)

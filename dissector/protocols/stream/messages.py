@@ -10,7 +10,7 @@ import pyarrow as pa
 from amqpscope.dissector.fields.arrow import array, numbers, valid
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.plan import Plan
-from amqpscope.dissector.fields.walk import O_WIDTH
+from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.retained import Buffer
@@ -90,7 +90,7 @@ class Records:
         self.kinds = np.zeros(len(protocol.methods), np.int64)
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
-                self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], O_WIDTH].sum()
+                self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], Op.BYTES].sum()
                 filtered = FILTERED if method.version > 1 else PUBLISHED
                 self.kinds[index] = filtered if method.id == PUBLISH else DELIVERED
         self.long: dict[tuple[int, int], Long] = {}
