@@ -1,6 +1,6 @@
-"""The stages together: packets in, record batches of all tables out.
+"""The stages as one object: it takes packets and returns record batches of all tables.
 
-`feed` and `finish` are what everybody uses: the command line, the Spark source and the tests.
+The command line, Spark and the tests all use `feed` and `finish`.
 """
 
 import zlib
@@ -39,22 +39,22 @@ from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
 
 SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
-"""Where rows begin and end, in tables whose rows are not of one moment."""
+"""Columns with the first and last time of a row, for tables whose rows span an interval."""
 STEPS = 64
-"""How often it is seen that not too much is remembered, while as much may be."""
+"""Number of checks of the limit on retained bytes, per limit's worth of bytes read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose of dissection.
+    """The options of a dissection.
 
     Attributes:
-        ports: protocol names by port, stronger than content.
-        protocol: AMQP 0-9-1 with a user's document laid over it; our own data when None.
+        ports: protocol names by port, which override detection by content.
+        protocol: AMQP 0-9-1 extended by a user's document; None: our own data.
         bodies: `none`, `hash` or `full`.
-        from_ns: earlier rows are left out, though they count for state and identity.
-        to_ns: rows at this time or later are left out.
-        handshakes: nothing but rows of `connections` is wanted, so what tells nothing of these is not decoded.
+        from_ns: leave out rows before this time; their packets still count for state and identity.
+        to_ns: leave out rows at or after this time.
+        handshakes: make rows of `connections` only, and decode only what they need.
         keylog: path of a TLS key log (NSS format), which may still be growing.
     """
 
@@ -68,7 +68,7 @@ class Options:
 
 
 class Dissector:
-    """All connections of a sequence of captures. Rows depend on the packets alone, not on how they are batched."""
+    """All connections of a sequence of captures. Rows depend on the packets alone, not on their batches."""
 
     def __init__(self, options: Options | None = None, compiled: bool = True) -> None:
         self.options = options or Options()
@@ -76,10 +76,10 @@ class Dissector:
         self.captures: list[str] = []
         """Names of the captures; a batch's `capture` is an index into it."""
         self.points: list[int] = []
-        """For each capture the first of those from the same capture point; of those beyond it is the very first."""
+        """For each capture, the first one of the same capture point; for captures beyond the list, capture 0."""
         self.packets = PacketDecoder()
         self.reports: list[PacketReport] = []
-        """What became of the packets of each batch since the caller last emptied the list."""
+        """Reports on the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
         self.accounting = MemoryAccounting()
         own = self.options.protocol
@@ -92,14 +92,14 @@ class Dissector:
         self.stages: dict[int, Stage] = {
             number: plugin.stage(context) for number, plugin in registry.numbered() if plugin.stage
         }
-        """Of the protocols that are decoded, by their number in a connection's state."""
+        """Stages of the decoded protocols, by the protocol's number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.holes = Gaps()
         self.over = False
         self.end_ns = 0
         """The latest time seen, and in the end when the captures end."""
         self.read = 0
-        """Bytes that may have been remembered, of all that was read."""
+        """Most bytes that may have been retained of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
         self.carried = Retained.nothing(self._ranges)
         self.parts = moving.Parts(
@@ -111,7 +111,7 @@ class Dissector:
         return sum((list(protocol.ranges) for protocol in self.stages.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
-        """Take a batch of packets of one capture; captures one after the other, each in its own order."""
+        """Take a batch of packets of one capture, and yield rows. Captures come one after the other, in file order."""
         for work in self.work(batch):
             yield from work()
 
@@ -171,11 +171,11 @@ class Dissector:
         return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
-        """As `feed`, with the rows still to be made: each piece of work may be done later, by any thread."""
+        """Like `feed`, but yield functions that make the rows, later and in any thread."""
         yield from self.take(self.decode(batch))
 
     def decode(self, batch: PacketBatch) -> Decoded:
-        """The segments of a batch of packets; what became of the others goes to `reports`."""
+        """Return the segments of a batch of packets; add a report on the other packets to `reports`."""
         for secrets in batch.secrets:
             self.tls.add(secrets, batch.capture)
         point = self.points[batch.capture] if batch.capture < len(self.points) else 0
@@ -184,7 +184,7 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """As `work`, of segments, which may be of several captures."""
+        """Like `work`, for segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
         self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
@@ -196,7 +196,7 @@ class Dissector:
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
-        """As `finish`, with the rows still to be made."""
+        """Like `finish`, but yield functions that make the rows."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         self.end_ns = self.end_ns if end_ns is None else end_ns
@@ -205,10 +205,10 @@ class Dissector:
         self.carried = Retained.nothing(self._ranges)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
-        """These segments, and whether it is to be seen behind them that not too much is remembered.
+        """Split segments at checks of the limit on retained bytes; yield each part and whether a check follows it.
 
-        That is after every so many bytes that may be remembered, however segments come in batches; where they cannot
-        be too many it need not be seen.
+        Checks follow fixed numbers of bytes that may be retained, independent of batches. There are none if the
+        limit cannot be reached.
         """
         step = limits.REMEMBERED // STEPS
         read = self.read + np.cumsum(most_retained(segments.caplen))
@@ -224,7 +224,7 @@ class Dissector:
         yield segments.cut(slice(begin, None)), False
 
     def held(self) -> Iterator[tuple[int, int, bool]]:
-        """Connections of which bytes wait for others: slot, side, and whether their beginning is what is missing."""
+        """Yield connections with bytes that wait for others: slot, side, and whether the beginning is missing."""
         facts = self.tcp.flows.facts
         for slot, side in self.detector.holding(facts):
             yield slot, side, bool(facts[slot, Facts.SYN] == 0)
@@ -236,18 +236,20 @@ class Dissector:
                 yield row // 2, row % 2, False
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
-        """End the connections of which most is remembered, and tell it at the last of these segments."""
+        """Evict the connections with the most retained bytes, and report it at the last of these segments."""
         slots = self.accounting.heaviest()
         for out in self.tcp.end(slots):
             yield from self._take(out, buffer)
-        told = f"more than {limits.REMEMBERED} octets of open connections were remembered: {len(slots)} ended here"
+        text = (
+            f"more than {limits.REMEMBERED} bytes of open connections were retained: {len(slots)} connections evicted"
+        )
         capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
-        self.tcp.evicted.append((capture, packet, ts, told))
+        self.tcp.evicted.append((capture, packet, ts, text))
 
     def resume(self, buffer: Buffer) -> Buffer:
         """Append what was retained to a buffer."""
-        buffer.reserve(len(self.carried.octets) + (1 << 16))
-        move(self._ranges, self.carried, buffer.append(self.carried.octets), self.compiled)
+        buffer.reserve(len(self.carried.data) + (1 << 16))
+        move(self._ranges, self.carried, buffer.append(self.carried.data), self.compiled)
         return buffer
 
     def retain(self, buffer: Buffer) -> None:
@@ -276,7 +278,7 @@ class Dissector:
         yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
 
     def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Pieces of connections whose protocol is known; of TLS ones what is in their records instead of these."""
+        """Return the chunks of connections with a known protocol; for TLS, chunks of the decrypted content."""
         facts = self.tcp.flows.facts
         sealed = self.tls.mine(pieces[Chunk.SLOT])
         rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, facts)
@@ -295,7 +297,7 @@ class Dissector:
         return np.ascontiguousarray(np.concatenate([rest, opened], axis=1))
 
     def _opened(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Sort what was in records; it has a protocol of its own."""
+        """Return the chunks of content of TLS, which has a protocol of its own."""
         if not pieces.shape[1]:
             return pieces
         for slot in np.flatnonzero(np.bincount(pieces[Chunk.SLOT])).tolist():
@@ -306,7 +308,7 @@ class Dissector:
         return self.detector.sort(pieces, buffer, self.tcp.flows.facts)
 
     def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
-        """Hand pieces to the protocols."""
+        """Pass chunks to the protocols."""
         facts = self.tcp.flows.facts
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
@@ -326,7 +328,7 @@ class Dissector:
             return
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
-        # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
+        # After skipped bytes, the first chunk may begin anywhere, although the SYN was seen.
         states = np.where((facts[slots, Facts.SYN] != 0) & (skipped == 0), HEAD, SEARCH)
         spoken = facts[slots, Facts.PROTOCOL]
         for number, stage in self.stages.items():
@@ -353,12 +355,12 @@ class Dissector:
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:
-        """Count bytes that were passed over."""
+        """Count skipped bytes."""
         for i in np.flatnonzero(octets).tolist():
             self.connections.record(int(slots[i])).skipped += int(octets[i])
 
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
-        """Note what state must know of these rows now; what is left is to make them."""
+        """Update the state for these rows now; only making them is left for later."""
         rows = made.rows
         ends = Ends.of(facts, rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
@@ -389,12 +391,12 @@ class Dissector:
         return self.cut("anomalies", self.tables.faults(faults, ends))
 
     def cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
-        """Leave out what lies outside of the time range asked for."""
+        """Leave out rows outside of the chosen time range."""
         if rows is None or (self.options.handshakes and table != "connections"):
             return []
         start, end = self.options.from_ns, self.options.to_ns
         first, last = SPANS.get(table, ("ts_ns", "ts_ns"))
-        # What has no time, such as an anomaly of a whole file, is always in.
+        # Rows without a time, such as an anomaly of a whole file, always stay.
         if start is not None:
             rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(last), start), True))
         if end is not None:

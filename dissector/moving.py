@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.kernels.state import HEAD, StateError
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     accounting: MemoryAccounting
 
 
-def take_connections(parts: Parts, slots: Ints, data: Octets) -> dict[str, Any]:
+def take_connections(parts: Parts, slots: Ints, data: Bytes) -> dict[str, Any]:
     """Take the connections in these slots out; `data` has the bytes that are retained of them."""
     spoken = parts.tcp.flows.facts[slots, Facts.PROTOCOL]
     return {

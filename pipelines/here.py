@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.capture.sources import octets
+from amqpscope.dissector.capture.sources import total_size
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
 from amqpscope.dissector.tables.rows import Row
@@ -149,7 +149,7 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
-    engine = Engine(kernels.begin(octets(reading.sources)), window_ns)
+    engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
     crew = WorkerPool()
     try:
         under_way: deque[Future[list[Row]]] = deque()

@@ -55,7 +55,7 @@ class Machine:
         return {(side, event) for _, side, event in self.transitions}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Opening:
     """One of the things that the first octets of a side can be."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from amqpscope import spec
 from amqpscope.dissector.cli import program
-from amqpscope.dissector.cli.arguments import PROTOCOLS
+from amqpscope.dissector.protocols import registry
 from amqpscope.spec.model import Table
 from tests.contract import ANALYZED, DISSECTED, LEADING, LED, WORDS
 
@@ -68,7 +68,7 @@ def test_options(parsers: dict[str, dict[str, argparse.Action]]) -> None:
         assert [*(parsers[command][option].choices or ())] == words
     for (command, option), default in DEFAULTS.items():
         assert command not in parsers or parsers[command][option].default == default
-    assert tuple(WORDS["connections", "protocol"].split()) == PROTOCOLS
+    assert tuple(WORDS["connections", "protocol"].split()) == registry.names()
 
 
 @pytest.mark.parametrize("table", [*DISSECTED, *ANALYZED])

@@ -12,9 +12,10 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner, u32
+from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner
 from amqpscope.dissector.kernels import kernel as kernels
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
+from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.state import Matrix, column
 
@@ -107,34 +108,34 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
         if end - position < 12:
             status, need = MORE, 12
             break
-        kind = u32(data, position, big)
+        kind = ordered32(data, position, big)
         if kind in (_SECTION, _INTERFACE, _STATISTICS, _SECRETS):
             status = RARE
             break
-        total = u32(data, position + 4, big)
+        total = ordered32(data, position + 4, big)
         if total < 12 or total % 4 != 0 or total > MAX_BLOCK:
             status = CORRUPT
             break
         if end - position < total:
             status, need = MORE, total
             break
-        if u32(data, position + total - 4, big) != total:
+        if ordered32(data, position + total - 4, big) != total:
             status = CORRUPT
             break
         if kind in (_PACKET, _OBSOLETE_PACKET):
-            if total < _PREFIX + 4 or u32(data, position + 20, big) > total - _PREFIX - 4:
+            if total < _PREFIX + 4 or ordered32(data, position + 20, big) > total - _PREFIX - 4:
                 status = CORRUPT
                 break
-            interface = u32(data, position + 8, big)
+            interface = ordered32(data, position + 8, big)
             if kind == _OBSOLETE_PACKET:  # 16 bits of interface, 16 bits of drops
                 interface = interface >> 16 if big else interface & 0xFFFF
             number += 1
             if interface < known:
-                high, low = u32(data, position + 12, big), u32(data, position + 16, big)
+                high, low = ordered32(data, position + 12, big), ordered32(data, position + 16, big)
                 state[PcapngScan.LAST_NS] = nanoseconds(high, low, interfaces, interface, state)
                 columns[Packet.OFFSET, rows] = position + _PREFIX
-                columns[Packet.CAPLEN, rows] = u32(data, position + 20, big)
-                columns[Packet.LENGTH, rows] = u32(data, position + 24, big)
+                columns[Packet.CAPLEN, rows] = ordered32(data, position + 20, big)
+                columns[Packet.LENGTH, rows] = ordered32(data, position + 24, big)
                 columns[Packet.TS_NS, rows] = state[PcapngScan.LAST_NS]
                 columns[Packet.PACKET, rows] = number
                 columns[Packet.LINK, rows] = interfaces[interface, Interface.LINK]
@@ -147,7 +148,7 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
                 break
             number += 1
             if known > 0:  # the first one; captured bytes follow from its snap length, a time there is not
-                length = u32(data, position + 8, big)
+                length = ordered32(data, position + 8, big)
                 caplen = min(length, total - 16)
                 if interfaces[0, Interface.SNAP] > 0:
                     caplen = min(caplen, interfaces[0, Interface.SNAP])
@@ -191,7 +192,7 @@ class PcapngScanner(Scanner):
         self._secrets = self._pauses = 0
         info.format = "pcapng"
 
-    def rare(self, data: Octets, end: int, origin: int) -> int:
+    def rare(self, data: Bytes, end: int, origin: int) -> int:
         """Take in a block with state."""
         position = int(self.state[PcapngScan.POSITION])
         total = self._measure(bytes(data[position : position + 12]))
@@ -207,11 +208,11 @@ class PcapngScanner(Scanner):
         self.state[PcapngScan.POSITION] += total
         return RARE
 
-    def nonsense(self, data: Octets, position: int) -> str:
+    def nonsense(self, data: Bytes, position: int) -> str:
         """What is wrong with a block: only its lengths can be."""
         return "lengths of a block contradict each other; nothing behind it was read"
 
-    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+    def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the block in which the file ends; whether all before its bytes is there."""
         state = self.state
         if end - start < _PREFIX:
@@ -250,7 +251,7 @@ class PcapngScanner(Scanner):
         shortest = _SHORTEST_SECTION if section else 12
         return total if shortest <= total <= MAX_BLOCK and total % 4 == 0 else None
 
-    def _kind(self, data: Octets, position: int) -> int:
+    def _kind(self, data: Bytes, position: int) -> int:
         return int(struct.unpack_from(self._order + "I", data.data, position)[0])
 
     def _take(self, block: bytes, at: int) -> None:

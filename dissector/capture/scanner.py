@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
-from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 MAX_RECORD = 16 << 20
@@ -57,17 +56,6 @@ class Scanned(NamedTuple):
     stop: bool
 
 
-@kernel
-def u32(data: Array, p: int, big: int) -> int:
-    """Unsigned 32-bit integer at p, in either byte order."""
-    value: int
-    if big:
-        value = ((data[p] * 256 + data[p + 1]) * 256 + data[p + 2]) * 256 + data[p + 3]
-    else:
-        value = ((data[p + 3] * 256 + data[p + 2]) * 256 + data[p + 1]) * 256 + data[p]
-    return value
-
-
 class Scanner:
     """Finds the packets of one capture file, piece by piece.
 
@@ -84,7 +72,7 @@ class Scanner:
         self.state = state.make(1)[0]
         self._kernel = kernel
 
-    def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
+    def scan(self, data: Bytes, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
         """List the packets of the whole records in `data[start:end]`; data[0] is byte `origin` of the file."""
         state = self.state
         state[Scan.POSITION], state[Scan.ROWS], status = start, 0, RARE
@@ -97,15 +85,15 @@ class Scanner:
             self.info.problem("header-unknown", number + 1, origin + position, self.nonsense(data, position))
         return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
 
-    def rare(self, data: Octets, end: int, origin: int) -> int:
+    def rare(self, data: Bytes, end: int, origin: int) -> int:
         """Take in the record at state[Scan.POSITION] that is not for the kernel; RARE means to go on behind it."""
         raise NotImplementedError
 
-    def nonsense(self, data: Octets, position: int) -> str:
+    def nonsense(self, data: Bytes, position: int) -> str:
         """What is wrong with the record at this position, where reading stops."""
         raise NotImplementedError
 
-    def remainder(self, data: Octets, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
+    def remainder(self, data: Bytes, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
         """List the packet in `data[start:end]`, in which the file ends, if all before its bytes is there.
 
         Returns:
@@ -116,7 +104,7 @@ class Scanner:
         self.info.problem("capture-truncated", number, origin + start, "the file ends inside this record")
         return int(self.torn(data, start, end, columns[:, row]))
 
-    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+    def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the record in which the file ends; whether there is one."""
         raise NotImplementedError
 

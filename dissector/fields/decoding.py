@@ -18,28 +18,14 @@ from amqpscope.dissector.fields import tables as fieldtable
 from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.columns import ENTRIES, Room, Validity
 from amqpscope.dissector.fields.lists import list_end
+from amqpscope.dissector.fields.ops import FIXED, LIST, NULLABLE, OCTETS, REST, SELECT, TABLE, TAIL, TEXT, VALUE
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE, Plan, Slot
 from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.state import Decoding, Entry, Op, Record, Tally, Target
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.trace import _problems, trace_columns
-from amqpscope.dissector.fields.walk import (
-    FIXED,
-    LIST,
-    NULLABLE,
-    O_FLAG,
-    O_KIND,
-    O_SHAPE,
-    O_WIDTH,
-    OCTETS,
-    REST,
-    SELECT,
-    TABLE,
-    TAIL,
-    TEXT,
-    VALUE,
-)
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.words import unsigned
 
 __all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
 
@@ -61,7 +47,7 @@ class Decoded:
 
 
 def decode(
-    plan: Plan, data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, compiled: bool
+    plan: Plan, data: Bytes, offset: Integers, length: Integers, program: Integers, cut: Bytes, compiled: bool
 ) -> Decoded:
     """Decode n records.
 
@@ -82,23 +68,25 @@ def decode(
     room = Room(n, plan.stores, present > 0)
     held = np.where(plan.stores == ENTRIES, present, 0)
     fill = np.cumsum(held) - held
-    slots = np.column_stack((plan.limits, plan.stores, room.valid_at, room.value_at, fill))
-    entries = np.empty((walk.E_HEIGHT, int(held.sum())), np.int64)
+    targets = np.column_stack((plan.limits, plan.stores, room.valid_at, room.value_at, fill))
+    entries = Entry.room(int(held.sum()))
     problems = np.empty((3 * n + int(present.sum()), 3), np.int64)
     order, picked = np.empty(n, np.int64), np.empty(n, np.int64)
-    state = np.empty((walk.A_HEIGHT, n), np.int64)
-    told = np.zeros(walk.N_HEIGHT, np.int64)
+    tally = Tally.make(1)[0]
     call(walk.group, compiled, program, ends - counts, order)
-    call(
-        walk.walk, compiled, data, order, ends, offset, length, cut, plan.starts, plan.ops, slots,
-        room.bits, room.ints, room.longs, entries, problems, plan.lists[0], plan.lists[1], state, picked, told,
+    of = Decoding(
+        data, cut, plan.ops, plan.lists.parts, plan.lists.shapes, order, picked, Record.room(n), targets,
+        room.bits, room.ints, room.longs, entries, problems, tally,
     )  # fmt: skip
-    row = entries[walk.E_ROW]
+    call(walk.walk, compiled, of, ends, plan.starts, offset, length)
+    row = entries[Entry.ROW]
     used = counts[1:] > 0
     in_order = used @ plan.uses < 2  # one program alone has the rows in their order
     arrays: dict[str, pa.Array] = {}
-    found = [problems[: told[walk.N_PROBLEMS]]]
-    for k, (slot, begin, end) in enumerate(zip(plan.slots, fill.tolist(), slots[:, walk.T_FILL].tolist(), strict=True)):
+    found = [problems[: tally[Tally.PROBLEMS]]]
+    for k, (slot, begin, end) in enumerate(
+        zip(plan.slots, fill.tolist(), targets[:, Target.FILL].tolist(), strict=True)
+    ):
         if begin == end:
             continue
         if plan.stores[k] != ENTRIES:
@@ -116,7 +104,7 @@ def decode(
             valid, held = room.validity(k, end - begin), entries[:, part]
             if len(kinds) > 1:  # what several kinds of records have, each its own way
                 held = held[:, plan.kinds[program[here], k] == kind]
-                valid = columns.validity(n, held[walk.E_ROW])
+                valid = columns.validity(n, held[Entry.ROW])
             made, more = _column(plan, k, kind, valid, data, program, held, compiled)
             if slot.name in arrays:
                 made[slot.name] = pc.coalesce(arrays[slot.name], made[slot.name])
@@ -136,7 +124,7 @@ EMPTY = 2
 
 
 def _column(
-    plan: Plan, k: int, kind: int, valid: Validity, data: Octets, program: Integers, entries: Integers, compiled: bool
+    plan: Plan, k: int, kind: int, valid: Validity, data: Bytes, program: Integers, entries: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
     """The columns of slot k with text, tables, values or lists, and the problems in them."""
     slot = plan.slots[k]
@@ -167,7 +155,7 @@ def _column(
 
 
 def _lists(
-    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, value: Integers, size: Integers,
+    plan: Plan, slot: Slot, valid: Validity, data: Bytes, row: Integers, value: Integers, size: Integers,
     shapes: Integers, compiled: bool,
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
     """The column of a slot with lists, and the problems in them."""
@@ -190,21 +178,21 @@ def _without(column: pa.Array, rows: Integers) -> pa.Array:
 
 @kernel
 def fits(
-    data: Octets, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
+    data: Bytes, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
 ) -> bool:  # fmt: skip
     """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
     flags = 0
     for op in range(begin, stop):
-        what = ops[op, O_KIND]
-        if ops[op, O_FLAG] >= 0 and (flags >> ops[op, O_FLAG]) & 1 == 0:
+        what = ops[op, Op.KIND]
+        if ops[op, Op.FLAG] >= 0 and (flags >> ops[op, Op.FLAG]) & 1 == 0:
             continue
         if what == REST or (what == TAIL and at == end):
             return True
-        w = ops[op, O_WIDTH]
+        w = ops[op, Op.BYTES]
         if at + w > end:
             return False
         if what == LIST:
-            at = list_end(data, at, end, ops[op, O_SHAPE], members, shapes)
+            at = list_end(data, at, end, ops[op, Op.SHAPE], members, shapes)
             if at < 0:
                 return False
             continue

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.fields import state
+from amqpscope.dissector.fields.state import Form, Forms, Member
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.spec.model import Protocol, Struct, WireType
 
 (
@@ -42,13 +44,6 @@ ITEMS = {"sequence-set": 4, "byte-ranges": 8, "map": 4, "list": 4, "array": 4}
 WIDTHS = {high: 1 << high for high in range(8)} | {0x8: 1, 0x9: 2, 0xA: 4, 0xC: 5, 0xD: 9, 0xF: 0}
 """By the upper half of a type code of AMQP 0-10 the bytes of its values, or for 8 to A hexadecimal of their length."""
 
-T_KIND, T_WIDTH, T_ITEM, T_HEIGHT = range(4)
-"""Columns of forms. Item: bytes of the count in front of items, or of a number in ranges; of a struct its number."""
-S_CODE, S_FIRST, S_END, S_PACK, S_CODED, S_TEXT, S_TEXT_END, S_HEIGHT = range(8)
-"""Columns of structs: class and code, -1 without; members; bytes of flags; bytes of class and code as a field; name."""
-M_FORM, M_FLAG, M_TEXT, M_TEXT_END, M_HEIGHT = range(5)
-"""Columns of members of structs: their form, the number of their flag, their name."""
-
 CODES = 256
 MOST_MEMBERS = 32
 """Members of a struct, at most, that it can be rendered: as flags they fit a number."""
@@ -60,14 +55,7 @@ UNKNOWN_FORM = 0xB0
 class Dialect:
     """The tables of a protocol."""
 
-    types: Ints
-    """(forms, T_HEIGHT)."""
-    structs: Ints
-    """(structs, S_HEIGHT)."""
-    members: Ints
-    """(members, M_HEIGHT)."""
-    names: Octets
-    """Texts in front of structs and their members."""
+    tables: Forms
     growth: int
     """A byte becomes at most this many."""
     head: int
@@ -115,7 +103,7 @@ class _Maker:
 
 def of_letters() -> Dialect:
     """Field tables of AMQP 0-9-1, whose items are not counted."""
-    types = np.zeros((CODES + len(FIELDS), T_HEIGHT), np.int64)
+    types = np.zeros((CODES + len(FIELDS), Form.WIDTH), np.int64)
     types[CODES:] = list(FIELDS.values())
     for letter, (kind, width) in LETTERS.items():
         types[ord(letter), :2] = kind, width
@@ -128,7 +116,7 @@ def of_protocol(protocol: Protocol) -> Dialect:
     """The types and structs of AMQP 0-10, as the specification has them."""
     structs = [s for s in protocol.structs if len(s.fields) <= min(MOST_MEMBERS, 8 * s.pack or MOST_MEMBERS)]
     uncoded = [t for t in protocol.types if t.code is None]
-    types = np.zeros((CODES + len(uncoded) + len(structs), T_HEIGHT), np.int64)
+    types = np.zeros((CODES + len(uncoded) + len(structs), Form.WIDTH), np.int64)
     for code in range(CODES):
         if code >> 4 in WIDTHS:  # values of codes that nobody knows can be skipped, too
             types[code, :2] = BYTES if 8 <= code >> 4 <= 0xA else FIXED, WIDTHS[code >> 4]
@@ -152,10 +140,12 @@ def _kind(kind: WireType) -> int:
 
 def _dialect(types: Ints, maker: _Maker) -> Dialect:
     return Dialect(
-        types,
-        np.array(maker.structs, np.int64).reshape(-1, S_HEIGHT),
-        np.array(maker.members, np.int64).reshape(-1, M_HEIGHT),
-        np.frombuffer(bytes(maker.names) or b"\0", np.uint8).copy(),
+        Forms(
+            types,
+            np.array(maker.structs, np.int64).reshape(-1, state.Struct.WIDTH),
+            np.array(maker.members, np.int64).reshape(-1, Member.WIDTH),
+            np.frombuffer(bytes(maker.names) or b"\0", np.uint8).copy(),
+        ),
         maker.growth,
         maker.head,
         maker.forms,

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, write_integer, write_string
+from amqpscope.dissector.fields.json_text import QUOTE, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
+from amqpscope.dissector.fields.rendering import Rendered, finished, room, tell_once
+from amqpscope.dissector.fields.state import ListForms, Part, Shape, Text, Written
 from amqpscope.dissector.fields.text import copy
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.spec.model import Struct
 
 NUMBER, SIGNED_NUMBER, STRING, NUMBERS = range(4)
@@ -33,8 +35,6 @@ DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
 COMMA, OPEN_LIST, CLOSE_LIST, OPEN_MAP, CLOSE_MAP = (ord(c) for c in ",[]{}")
 ESCAPED = 6
 """A byte of text becomes at most this many."""
-M_KIND, M_WIDTH, M_LITERAL, M_LITERAL_END, M_WIDTH_OF_MEMBERS = range(5)
-S_FIRST, S_END, S_OPEN, S_CLOSE, S_LAST, S_WIDTH_OF_SHAPES = range(6)
 
 
 @dataclass
@@ -83,30 +83,16 @@ class Shapes:
         self.shapes.append((first, len(self.members), opening, closing, last))
         return self.numbers[name]
 
-    def tables(self) -> tuple[Ints, Ints, Octets]:
-        """Members, shapes and literals as arrays."""
-        return (
-            np.array(self.members, np.int64).reshape(-1, M_WIDTH_OF_MEMBERS),
-            np.array(self.shapes, np.int64).reshape(-1, S_WIDTH_OF_SHAPES),
+    def tables(self) -> ListForms:
+        """Them as arrays."""
+        return ListForms(
+            np.array(self.members, np.int64).reshape(-1, Part.WIDTH),
+            np.array(self.shapes, np.int64).reshape(-1, Shape.WIDTH),
             np.frombuffer(bytes(self.literals) or b"\0", np.uint8).copy(),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
-    """Rendered lists, one behind the other."""
-
-    octets: Octets
-    """JSON, valid UTF-8."""
-    sizes: Ints
-    """Bytes of each list in `octets`."""
-    problems: Ints
-    """(problems, 3): list, index into `PROBLEM_CODES`, place in the data."""
-
-
-def render(
-    data: Octets, at: Ints, size: Ints, shape: Ints, growth: Ints, tables: tuple[Ints, Ints, Octets], compiled: bool
-) -> Lists:
+def render(data: Bytes, at: Ints, size: Ints, shape: Ints, growth: Ints, forms: ListForms, compiled: bool) -> Rendered:
     """Render the lists of `size[e]` bytes (with the count, as far as it is there) from `data[at[e]]` on.
 
     Args:
@@ -115,20 +101,16 @@ def render(
         size: (n,) its bytes, all within `data`.
         shape: (n,) its shape.
         growth: of each shape, as `Shapes.growth`.
-        tables: as `Shapes.tables`.
+        forms: as `Shapes.tables`.
         compiled: whether the kernels run compiled.
     """
-    n = len(at)
-    octets = np.empty(int((size * growth[shape]).sum()) + 2 * n, np.uint8)
-    sizes = np.empty(n, np.int64)
-    problems = np.empty((2 * n, 3), np.int64)
-    used = np.zeros(2, np.int64)
-    call(render_lists, compiled, data, at, size, shape, *tables, ESCAPES, octets, sizes, problems, used)
-    return Lists(octets[: used[0]].copy(), sizes, problems[: used[1]])
+    text = room(len(at), int((size * growth[shape]).sum()) + 2 * len(at), 2)
+    call(render_lists, compiled, data, at, size, shape, forms, text)
+    return finished(text, data)
 
 
 @kernel
-def member_end(data: Octets, at: int, end: int, kind: int, width: int) -> int:
+def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
     """Where a member ends; -1 when that is beyond `end`."""
     if kind == NUMBERS:
         if at + COUNT > end:
@@ -146,99 +128,90 @@ def member_end(data: Octets, at: int, end: int, kind: int, width: int) -> int:
 
 
 @kernel
-def list_end(data: Octets, at: int, end: int, shape: int, members: Ints, shapes: Ints) -> int:
+def item_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
+    """Where an item ends; -1 when that is beyond `end`."""
+    for m in range(shapes[shape, Shape.FIRST], shapes[shape, Shape.END]):
+        at = member_end(data, at, end, parts[m, Part.KIND], parts[m, Part.BYTES])
+        if at < 0:
+            return -1
+    return at
+
+
+@kernel
+def list_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
     """Where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
     if at + COUNT > end:
         return -1
     left = unsigned(data, at, COUNT)
     at += COUNT
-    while left > 0:
-        for m in range(shapes[shape, S_FIRST], shapes[shape, S_END]):
-            at = member_end(data, at, end, members[m, M_KIND], members[m, M_WIDTH])
-            if at < 0:
-                return -1
+    while left > 0 and at >= 0:
+        at = item_end(data, at, end, shape, parts, shapes)
         left -= 1
     return at
 
 
 @kernel
-def render_lists(
-    data: Octets, at: Ints, size: Ints, shape: Ints, members: Ints, shapes: Ints, literals: Octets, escapes: Octets,
-    out: Octets, sizes: Ints, problems: Ints, used: Ints,
-) -> None:  # fmt: skip
-    """Render all lists; `used` gets the bytes of `out` and the problems."""
+def render_lists(data: Bytes, at: Ints, size: Ints, shape: Ints, forms: ListForms, text: Text) -> None:
+    """Render all lists."""
+    parts, shapes, out = forms.parts, forms.shapes, text.out
     j = 0
-    n_problems = 0
     for e in range(len(at)):
         begin = j
         i = at[e]
         end = i + size[e]
         s = shape[e]
-        out[j] = shapes[s, S_OPEN]
+        out[j] = shapes[s, Shape.OPEN]
         j += 1
         left = 0
         if i + COUNT <= end:
             left = unsigned(data, i, COUNT)
             i += COUNT
-        told_text = False
-        told_large = False
+        text.written[Written.TOLD] = 0
         first = True
-        while left > 0:
-            after = i
-            for m in range(shapes[s, S_FIRST], shapes[s, S_END]):
-                if after >= 0:
-                    after = member_end(data, after, end, members[m, M_KIND], members[m, M_WIDTH])
-            if after < 0:
-                break
+        while left > 0 and item_end(data, i, end, s, parts, shapes) >= 0:
             if not first:
                 out[j] = COMMA
                 j += 1
             first = False
-            for m in range(shapes[s, S_FIRST], shapes[s, S_END]):
-                kind = members[m, M_KIND]
-                width = members[m, M_WIDTH]
-                j = copy(literals, members[m, M_LITERAL], members[m, M_LITERAL_END], out, j)
-                after = member_end(data, i, end, kind, width)
-                if kind == STRING:
-                    out[j] = QUOTE
-                    done = write_string(data, i + width, after, escapes, out, j + 1)
-                    if done < 0:
-                        done = write_escaped(data, i + width, after, escapes, out, j + 1)
-                        if not told_text:
-                            told_text = True
-                            problems[n_problems, 0] = e
-                            problems[n_problems, 1] = TEXT_NOT_UTF8
-                            problems[n_problems, 2] = i + width
-                            n_problems += 1
-                    out[done] = QUOTE
-                    j = done + 1
-                elif kind == NUMBERS:
-                    out[j] = OPEN_LIST
-                    j += 1
-                    i += COUNT
-                    while i < after:
-                        j = write_integer(data, i, width, False, out, j)
-                        i += width
-                        if i < after:
-                            out[j] = COMMA
-                            j += 1
-                    out[j] = CLOSE_LIST
-                    j += 1
-                else:
-                    j = write_integer(data, i, width, kind == SIGNED_NUMBER, out, j)
-                    if width == 8 and kind == NUMBER and data[i] >= 0x80 and not told_large:
-                        told_large = True
-                        problems[n_problems, 0] = e
-                        problems[n_problems, 1] = INTEGER_TOO_LARGE
-                        problems[n_problems, 2] = i
-                        n_problems += 1
+            for m in range(shapes[s, Shape.FIRST], shapes[s, Shape.END]):
+                after = member_end(data, i, end, parts[m, Part.KIND], parts[m, Part.BYTES])
+                j = copy(forms.literals, parts[m, Part.TEXT], parts[m, Part.TEXT_END], out, j)
+                j = write_member(data, i, after, parts[m, Part.KIND], parts[m, Part.BYTES], text, e, j)
                 i = after
-            if shapes[s, S_LAST] > 0:
-                out[j] = shapes[s, S_LAST]
+            if shapes[s, Shape.LAST] > 0:
+                out[j] = shapes[s, Shape.LAST]
                 j += 1
             left -= 1
-        out[j] = shapes[s, S_CLOSE]
+        out[j] = shapes[s, Shape.CLOSE]
         j += 1
-        sizes[e] = j - begin
-    used[0] = j
-    used[1] = n_problems
+        text.sizes[e] = j - begin
+    text.written[Written.BYTES] = j
+
+
+@kernel
+def write_member(data: Bytes, at: int, end: int, kind: int, width: int, text: Text, e: int, j: int) -> int:
+    """Write a member of list e; returns where it ends."""
+    out = text.out
+    if kind == STRING:
+        out[j] = QUOTE
+        done = write_string(data, at + width, end, text.escapes, out, j + 1)
+        if done < 0:
+            done = write_escaped(data, at + width, end, text.escapes, out, j + 1)
+            tell_once(text, e, TEXT_NOT_UTF8, at + width)
+        out[done] = QUOTE
+        return done + 1
+    if kind == NUMBERS:
+        out[j] = OPEN_LIST
+        j += 1
+        at += COUNT
+        while at < end:
+            j = write_integer(data, at, width, False, out, j)
+            at += width
+            if at < end:
+                out[j] = COMMA
+                j += 1
+        out[j] = CLOSE_LIST
+        return j + 1
+    if width == 8 and kind == NUMBER and data[at] >= 0x80:
+        tell_once(text, e, INTEGER_TOO_LARGE, at)
+    return write_integer(data, at, width, kind == SIGNED_NUMBER, out, j)

@@ -9,16 +9,13 @@ import numpy as np
 from amqpscope.dissector.fields import dialect, lists
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
 from amqpscope.dissector.fields.dialect import Dialect
-from amqpscope.dissector.fields.tables import FIELD_TABLES
-from amqpscope.dissector.fields.text import Integers, Octets
-from amqpscope.dissector.fields.walk import (
+from amqpscope.dissector.fields.ops import (
     BIT,
     FIXED,
     FLAG_BIT,
     FLAGS,
     LIST,
     NULLABLE,
-    O_SHAPE,
     OCTETS,
     PACKING,
     REST,
@@ -32,6 +29,9 @@ from amqpscope.dissector.fields.walk import (
     UNSIGNED,
     VALUE,
 )
+from amqpscope.dissector.fields.state import ListForms, Op
+from amqpscope.dissector.fields.tables import FIELD_TABLES
+from amqpscope.dissector.fields.text import Integers
 from amqpscope.spec.model import Class, Field, Protocol, Struct
 
 AMQP_TYPES = {
@@ -94,7 +94,7 @@ class Plan:
     """Name and type (`bool`, `int32`, `int64`, `string`) of all columns that `decode` gives, in order."""
     slots: tuple[Slot, ...]
     ops: Integers
-    """(ops, O_HEIGHT)."""
+    """(ops, state.Op)."""
     starts: Integers
     """First op of each program, and the end of the last."""
     uses: Integers
@@ -108,8 +108,8 @@ class Plan:
     shapes: Integers
     dialect: Dialect
     """How the values are coded."""
-    lists: tuple[Integers, Integers, Octets]
-    """Tables of the shapes of lists."""
+    lists: ListForms
+    """How the lists are coded."""
     growth: Integers
 
     @classmethod
@@ -187,7 +187,7 @@ def _coding(protocol: Protocol) -> dict[str, Any]:
     if not protocol.types:
         return {}
     values = dialect.of_protocol(protocol)
-    forms = {name: values.types[form].tolist() for name, form in values.forms.items()}
+    forms = {name: values.tables.types[form].tolist() for name, form in values.forms.items()}
     types = {name: (PACKED_KINDS.get(kind, FIXED), width) for name, (kind, width, _) in forms.items()}
     return {"types": types, "dialect": values}
 
@@ -284,7 +284,7 @@ class _Maker:
         for kind, _, slot, _ in self.ops:
             if slot >= 0 and stores[slot] != FIT.get(kind, stores[slot]):
                 raise ValueError(f"column {slots[slot].name} is of a type that its fields are not")
-        ops = np.column_stack((np.array(self.ops, np.int64).reshape(-1, O_SHAPE), of_ops))
+        ops = np.column_stack((np.array(self.ops, np.int64).reshape(-1, Op.SHAPE), of_ops))
         limits = np.array([LIMITS.get(s.type, LIMITS["int64"]) for s in slots], np.int64)
         growth = np.array(self.shapes.growth, np.int64)
         return Plan(

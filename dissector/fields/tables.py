@@ -40,43 +40,22 @@ A table that breaks off, or has an unknown letter, gives the JSON of what came b
 arrays nested deeper than `DEPTH` are `null`.
 """
 
-import functools
-import math
-import struct
-from dataclasses import dataclass
-
 import numpy as np
 
 from amqpscope.dissector.fields.dialect import Dialect, of_letters
-from amqpscope.dissector.fields.json_text import ESCAPES, LATIN
-from amqpscope.dissector.fields.text import Integers, Octets
-from amqpscope.dissector.fields.value_text import LITERALS
-from amqpscope.dissector.fields.value_walk import DEPTH, L_HEIGHT, PROBLEMS, render_values
+from amqpscope.dissector.fields.rendering import Rendered, finished, room
+from amqpscope.dissector.fields.text import Bytes, Integers
+from amqpscope.dissector.fields.value_walk import DEPTH, PROBLEMS, render_values
 from amqpscope.dissector.kernels.kernel import call
 
 FIELD_TABLES = of_letters()
 """The dialect of AMQP 0-9-1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Rendered tables, or other values, one behind the other."""
-
-    octets: Octets
-    """JSON, valid UTF-8."""
-    sizes: Integers
-    """Bytes of each table in `octets`."""
-    trace: Integers
-    """(tables, 2): where in the data the value of the outermost key `traceparent`, in any case, is, and its octets: 0
-    when it is neither string nor byte array; -1, 0 where there is no such key. Of several keys the first."""
-    problems: Integers
-    """(problems, 3): table, index into `PROBLEM_CODES`, place in the data."""
-
-
 def render(
-    data: Octets, at: Integers, size: Integers, compiled: bool, dialect: Dialect = FIELD_TABLES,
+    data: Bytes, at: Integers, size: Integers, compiled: bool, dialect: Dialect = FIELD_TABLES,
     form: Integers | None = None,
-) -> Tables:  # fmt: skip
+) -> Rendered:  # fmt: skip
     """Render values of which `size[e]` bytes (at least 0) lie from `data[at[e]]` on, all within `data`.
 
     Args:
@@ -90,42 +69,6 @@ def render(
     total, n = int(size.sum()), len(at)
     if form is None:
         form = np.full(n, dialect.forms["table"], np.int64)
-    octets = np.empty(dialect.growth * total + dialect.head * n, np.uint8)
-    sizes = np.empty(n, np.int64)
-    trace = np.empty((n, 2), np.int64)
-    floats = np.empty((total // 4, 4), np.int64)
-    problems = np.empty((PROBLEMS * n, 3), np.int64)
-    used = np.empty(3, np.int64)
-    stack = np.empty((DEPTH, L_HEIGHT), np.int64)
-    call(
-        render_values, compiled, data, at, size, form, dialect.types, dialect.structs, dialect.members, dialect.names,
-        LATIN, ESCAPES, LITERALS, stack, octets, sizes, trace, floats, problems, used,
-    )  # fmt: skip
-    length, n_floats, n_problems = used.tolist()
-    octets = octets[:length]
-    octets = insert_floats(octets, sizes, data, floats[:n_floats]) if n_floats else octets.copy()
-    return Tables(octets, sizes, trace, problems[:n_problems])
-
-
-def insert_floats(octets: Octets, sizes: Integers, data: Octets, floats: Integers) -> Octets:
-    """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
-    pieces: list[memoryview | bytes] = []
-    done, source = 0, octets.data
-    for place, table, at, width in floats.tolist():
-        text = float_text(data[at : at + width].tobytes())
-        pieces += (source[done:place], text)
-        sizes[table] += len(text)
-        done = place
-    pieces.append(source[done:])
-    return np.frombuffer(b"".join(pieces), np.uint8)
-
-
-@functools.lru_cache(1 << 14)
-def float_text(octets: bytes) -> bytes:
-    """JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
-    (value,) = struct.unpack(">f" if len(octets) == 4 else ">d", octets)
-    if math.isfinite(value):
-        # of 32 bits numpy finds the digits; they are few enough to be the repr of the float that they make
-        return repr(value if len(octets) == 8 else float(str(np.float32(value)))).encode()
-    name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return b'{"$double":"%s"}' % name.encode()
+    text = room(n, dialect.growth * total + dialect.head * n, PROBLEMS, total // 4, DEPTH)
+    call(render_values, compiled, data, at, size, form, dialect.tables, text)
+    return finished(text, data)

@@ -1,5 +1,9 @@
 """The walk over tables, maps, lists, arrays and structs that writes them as JSON text; see `tables` for what it writes.
 
+AMQP 1.0 has a walk of its own (`amqp10.values`): there keys are values of any type, which are written before what
+follows them is measured, counts stand behind sizes, items of arrays share a constructor, and described values have
+no end. What both write, and how it is kept, is in `value_text`, `json_text` and `rendering`.
+
 Bounds, for all kernels here: every read lies before the end of its level, which lies within that of the one around it;
 a name and its value are measured before either is written.
 """
@@ -11,25 +15,11 @@ from amqpscope.dissector.fields.dialect import (
     BYTES,
     FLOAT,
     LIST,
-    M_FLAG,
-    M_FORM,
-    M_TEXT,
-    M_TEXT_END,
     RANGES,
-    S_CODE,
-    S_CODED,
-    S_END,
-    S_FIRST,
-    S_PACK,
-    S_TEXT,
-    S_TEXT_END,
     SIGNED,
     STRING,
     STRUCT,
     STRUCT32,
-    T_ITEM,
-    T_KIND,
-    T_WIDTH,
     TABLE,
     UNKNOWN,
     UNSIGNED,
@@ -47,7 +37,9 @@ from amqpscope.dissector.fields.json_text import (
     write_uuid,
 )
 from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.text import Integers, Octets, copy
+from amqpscope.dissector.fields.rendering import leave_out, level_at, tell, tell_once
+from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace, Written
+from amqpscope.dissector.fields.text import Bytes, Integers, copy
 from amqpscope.dissector.fields.value_text import (
     CLOSE_ARRAY,
     CLOSE_OBJECT,
@@ -63,8 +55,8 @@ from amqpscope.dissector.fields.value_text import (
     write_hexadecimal,
     write_rare,
 )
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel
-from amqpscope.dissector.kernels.words import unsigned
 
 DEPTH = 64
 """Levels of tables, arrays and structs, the outermost included."""
@@ -73,321 +65,308 @@ PROBLEMS = 5
 
 CLOSE_NAMED = 0
 """Of a struct that its name was written in front of: two braces."""
-L_END, L_LEFT, L_CLOSE, L_ELEMENT, L_MEMBER, L_FLAGS, L_HEIGHT = range(7)
-"""Columns of levels: where it ends, items left (-1: to the end), what closes it, the type of all its items or -1, the
-next member of a struct or -1, and its flags."""
 
 
 @kernel
-def render_values(
-    data: Octets, at: Integers, size: Integers, form: Integers, types: Integers, structs: Integers, members: Integers,
-    names: Octets, latin: Integers, escapes: Octets, literals: Octets, stack: Integers, out: Octets, sizes: Integers,
-    trace: Integers, floats: Integers, problems: Integers, used: Integers,
-) -> None:  # fmt: skip
-    """Render all values, whose bytes behind their length these are.
-
-    Floats are left out and listed in `floats`: place in `out`, value, place in `data`, width. `used` gets the bytes of
-    `out`, the floats and the problems.
-    """
+def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, forms: Forms, text: Text) -> None:
+    """Render all values, whose bytes behind their length these are."""
     j = 0
-    n_floats = 0
-    n_problems = 0
     for e in range(len(at)):
         begin = j
-        trace[e, 0] = -1
-        trace[e, 1] = 0
-        told = 0
-        depth = 0
-        # of the level at hand, as in the stack
-        end = 0
-        left = -1
-        close = CLOSE_OBJECT
-        element = -1
-        member = -1
-        flags = 0
-        first = True
-        set_flag = True
-        code = form[e]
-        value = at[e]
-        after = value + size[e]
-        start = value
-        here = value
-        i = after
-        kind = types[code, T_KIND]
+        text.trace[e, Trace.AT] = -1
+        text.trace[e, Trace.SIZE] = 0
+        text.written[Written.TOLD] = 0
+        kind = forms.types[form[e], Form.KIND]
         broken = -1
-        if kind >= ARRAY or (kind >= TABLE and types[code, T_ITEM] > 0):
-            broken = head_problem(data, value, after, code, types, structs)
+        if is_counted(kind, form[e], forms.types):
+            broken = head_problem(data, at[e], at[e] + size[e], form[e], forms.types, forms.structs)
         if broken >= 0:
-            n_problems = problem(e, broken, value, problems, n_problems)
-            out[j] = OPEN_ARRAY if kind in (LIST, ARRAY) else OPEN_OBJECT
-            out[j + 1] = CLOSE_ARRAY if kind in (LIST, ARRAY) else CLOSE_OBJECT
-            sizes[e] = 2
+            tell(text, e, broken, at[e])
+            text.out[j] = OPEN_ARRAY if kind in (LIST, ARRAY) else OPEN_OBJECT
+            text.out[j + 1] = CLOSE_ARRAY if kind in (LIST, ARRAY) else CLOSE_OBJECT
             j += 2
-            continue
-        measured = True
-        while True:
-            if not measured:
-                if broken >= 0 or left == 0 or (left < 0 and i >= end):
-                    if close == CLOSE_NAMED:
-                        out[j] = CLOSE_OBJECT
-                        out[j + 1] = CLOSE_OBJECT
-                        j += 2
-                    else:
-                        out[j] = close
-                        j += 1
-                    i = end
-                    depth -= 1
-                    if depth == 0:
-                        break
-                    end = stack[depth - 1, L_END]
-                    left = stack[depth - 1, L_LEFT]
-                    close = stack[depth - 1, L_CLOSE]
-                    element = stack[depth - 1, L_ELEMENT]
-                    member = stack[depth - 1, L_MEMBER]
-                    flags = stack[depth - 1, L_FLAGS]
-                    first = False
-                    continue
+        elif kind == UUID:
+            j = write_uuid(data, at[e], text.out, j)
+        else:
+            j = render_value(data, e, at[e], at[e] + size[e], form[e], forms, text, j)
+        text.sizes[e] = j - begin
+    text.written[Written.BYTES] = j
+
+
+@kernel
+def render_value(
+    data: Bytes, e: int, value: int, after: int, code: int, forms: Forms, text: Text, j: int
+) -> int:  # fmt: skip
+    """Render value e, of form `code`, and all that is in it; returns where the text ends."""
+    levels, out, types, members = text.levels, text.out, forms.types, forms.members
+    here = value
+    kind = types[code, Form.KIND]
+    depth = 0
+    # of the level at hand
+    i = after
+    end = left = close = flags = 0
+    element = member = -1
+    first = set_flag = True
+    while True:
+        if kind >= TABLE:
+            if depth > 0:
+                levels[depth - 1, Level.LEFT] = left
+                levels[depth - 1, Level.MEMBER] = member
+            items, j = open_value(data, e, value, after, code, here, depth, forms, text, j)
+            if items >= 0:
+                end, left, close, element, member, flags = level_at(levels, depth)
+                depth += 1
+                i = items
+                first = True
+        elif kind == BIT:
+            j = write_literal(text.literals, TRUE if set_flag else FALSE, out, j)
+        else:
+            j = write_scalar(data, e, value, after, kind, types[code, Form.ITEM], here, text, j)
+        broken = -1
+        while depth > 0:
+            if broken < 0 and (left > 0 or (left < 0 and i < end)):
                 # measure: key, type code, length, value
-                named = close != CLOSE_ARRAY and member < 0
-                start = i
-                key = i + 1
+                start = key_end = i
                 code = element
                 if member >= 0:
                     while not is_there(members, member, flags, types):
                         member += 1
-                    code = members[member, M_FORM]
-                elif i >= end:
+                    code = members[member, Member.FORM]
+                elif i < end and close != CLOSE_ARRAY:
+                    key_end = i + 1 + data[i]
+                here = key_end
+                if member < 0 and here >= end:
                     broken = TABLE_MALFORMED
-                elif named:
-                    i = key + data[i]
-                    if i >= end:
-                        broken = TABLE_MALFORMED
-                key_end = i
-                here = i
-                if broken < 0 and code < 0:
-                    code = i64(data[i])
-                    i += 1
-                kind = UNKNOWN
-                value = i
-                after = i
+                else:
+                    kind, value, after, code, broken = measure(data, here, end, code, forms)
                 if broken < 0:
-                    kind = types[code, T_KIND]
-                    width = types[code, T_WIDTH]
-                    after = value + width
-                    if kind == UNKNOWN:
-                        broken = TABLE_TYPE_UNKNOWN
-                    elif after > end:
-                        broken = TABLE_MALFORMED
-                    elif kind >= STRING:
-                        value = after
-                        after += unsigned(data, i, width)
-                        if after > end:
-                            broken = TABLE_MALFORMED
-                        elif after > value and (kind >= ARRAY or (kind >= TABLE and types[code, T_ITEM] > 0)):
-                            broken = head_problem(data, value, after, code, types, structs)
-                if broken >= 0:
-                    n_problems = problem(e, broken, start, problems, n_problems)
-                    continue
-                # write
-                if not first:
-                    out[j] = COMMA
-                    j += 1
-                first = False
-                i = after
-                if left > 0:
-                    left -= 1
-                if member >= 0:
-                    j = copy(names, members[member, M_TEXT], members[member, M_TEXT_END], out, j)
-                    set_flag = (flags >> members[member, M_FLAG]) & 1 == 1
-                    member += 1
-                elif named:
-                    if depth == 1 and key_end - key == 11 and trace[e, 0] < 0 and is_traceparent(data, key, literals):
-                        trace[e, 0] = value
-                        trace[e, 1] = after - value if kind in (STRING, BYTES) else 0
-                    out[j] = QUOTE
-                    j += 1
-                    if key < key_end and data[key] == DOLLAR:
-                        out[j] = DOLLAR
-                        j += 1
-                    done = write_string(data, key, key_end, escapes, out, j)
-                    if done < 0:
-                        done = write_escaped(data, key, key_end, escapes, out, j)
-                        if told & (1 << TEXT_NOT_UTF8) == 0:
-                            told |= 1 << TEXT_NOT_UTF8
-                            n_problems = problem(e, TEXT_NOT_UTF8, key, problems, n_problems)
-                    out[done] = QUOTE
-                    out[done + 1] = COLON
-                    j = done + 2
-            measured = False
-            # value
-            if kind == STRING:
-                out[j] = QUOTE
-                done = write_string(data, value, after, escapes, out, j + 1)
-                if done >= 0:
-                    out[done] = QUOTE
-                    j = done + 1
-                else:
-                    j = write_hexadecimal(data, value, after, literals, STRING_OPEN, out, j)
-            elif kind >= TABLE:
-                counted = kind >= ARRAY or types[code, T_ITEM] > 0
-                odd = -1
-                if counted and after == value and depth > 0:
-                    j = write_literal(literals, NULL, out, j)
-                elif kind == STRUCT32 and struct_at(data, value, structs) < 0:
-                    j = write_hexadecimal(data, value, after, literals, STRUCT_OPEN, out, j)
-                    odd = TABLE_TYPE_UNKNOWN
-                elif kind == ARRAY and is_hollow(data, value, types):
-                    j = write_count(data, value, literals, out, j)
-                elif depth == DEPTH:
-                    j = write_literal(literals, NULL, out, j)
-                    odd = TABLE_TOO_DEEP
-                else:
-                    if depth > 0:
-                        stack[depth - 1, L_LEFT] = left
-                        stack[depth - 1, L_MEMBER] = member
-                    i = value
-                    end = after
-                    close = CLOSE_ARRAY if kind in (LIST, ARRAY) else CLOSE_OBJECT
-                    left = -1
-                    element = -1
-                    member = -1
-                    flags = 0
-                    stack[depth, L_END] = end
-                    stack[depth, L_CLOSE] = close
-                    stack[depth, L_ELEMENT] = element
-                    stack[depth, L_FLAGS] = flags
-                    if counted:
-                        i, j = open_counted(data, value, code, types, structs, members, names, stack, depth, out, j)
-                        left = stack[depth, L_LEFT]
-                        close = stack[depth, L_CLOSE]
-                        element = stack[depth, L_ELEMENT]
-                        member = stack[depth, L_MEMBER]
-                        flags = stack[depth, L_FLAGS]
-                    depth += 1
-                    first = True
-                    out[j] = OPEN_ARRAY if close == CLOSE_ARRAY else OPEN_OBJECT
-                    j += 1
-                if odd >= 0 and told & (1 << odd) == 0:
-                    told |= 1 << odd
-                    n_problems = problem(e, odd, here, problems, n_problems)
-            elif kind in (SIGNED, UNSIGNED):
-                j = write_integer(data, value, after - value, kind == SIGNED, out, j)
-            elif kind == BOOLEAN:
-                j = write_literal(literals, TRUE if data[value] else FALSE, out, j)
-            elif kind == FLOAT:
-                floats[n_floats, 0] = j
-                floats[n_floats, 1] = e
-                floats[n_floats, 2] = value
-                floats[n_floats, 3] = after - value
-                n_floats += 1
-            elif kind == BIT:
-                j = write_literal(literals, TRUE if set_flag else FALSE, out, j)
-            elif kind == UUID and depth == 0:
-                j = write_uuid(data, value, out, j)
-            else:
-                if (
-                    kind == RANGES
-                    and (after - value) % (2 * types[code, T_ITEM])
-                    and told & (1 << TABLE_MALFORMED) == 0
-                ):
-                    told |= 1 << TABLE_MALFORMED
-                    n_problems = problem(e, TABLE_MALFORMED, here, problems, n_problems)
-                j = write_rare(data, value, after, kind, types[code, T_ITEM], literals, latin, escapes, out, j)
-            if depth == 0:
-                break
-        sizes[e] = j - begin
-    used[0] = j
-    used[1] = n_floats
-    used[2] = n_problems
+                    break
+                tell(text, e, broken, start)
+            out[j] = CLOSE_OBJECT if close == CLOSE_NAMED else close
+            j += 1
+            if close == CLOSE_NAMED:
+                out[j] = CLOSE_OBJECT
+                j += 1
+            i = end
+            depth -= 1
+            first = False
+            if depth > 0:
+                end, left, close, element, member, flags = level_at(levels, depth - 1)
+        if depth == 0:
+            return j
+        # write
+        if not first:
+            out[j] = COMMA
+            j += 1
+        first = False
+        i = after
+        if left > 0:
+            left -= 1
+        if member >= 0:
+            j = copy(forms.names, members[member, Member.TEXT], members[member, Member.TEXT_END], out, j)
+            set_flag = (flags >> members[member, Member.FLAG]) & 1 == 1
+            member += 1
+        elif close != CLOSE_ARRAY:
+            key = start + 1
+            if (
+                depth == 1
+                and key_end - key == 11
+                and text.trace[e, Trace.AT] < 0
+                and is_traceparent(data, key, text.literals)
+            ):
+                text.trace[e, Trace.AT] = value
+                text.trace[e, Trace.SIZE] = after - value if kind in (STRING, BYTES) else 0
+            j = write_name(data, e, key, key_end, text, j)
 
 
 @kernel
-def problem(e: int, code: int, at: int, problems: Integers, n: int) -> int:
-    """Note a problem; returns how many there are."""
-    problems[n, 0] = e
-    problems[n, 1] = code
-    problems[n, 2] = at
-    return n + 1
+def measure(data: Bytes, at: int, end: int, code: int, forms: Forms) -> tuple[int, int, int, int, int]:
+    """Measure a value of form `code`, or whose type code (-1) comes first.
+
+    Returns its kind, where its bytes begin behind its length and where they end, its form, and what is wrong with it,
+    or -1.
+    """
+    if code < 0:
+        code = i64(data[at])
+        at += 1
+    kind = forms.types[code, Form.KIND]
+    value = at
+    after = at + forms.types[code, Form.BYTES]
+    broken = -1
+    if kind == UNKNOWN:
+        broken = TABLE_TYPE_UNKNOWN
+    elif after > end:
+        broken = TABLE_MALFORMED
+    elif kind >= STRING:
+        value = after
+        after += unsigned(data, at, value - at)
+        if after > end:
+            broken = TABLE_MALFORMED
+        elif after > value and is_counted(kind, code, forms.types):
+            broken = head_problem(data, value, after, code, forms.types, forms.structs)
+    return kind, value, after, code, broken
+
+
+@kernel
+def is_counted(kind: int, code: int, types: Integers) -> bool:
+    """Whether items of a value have a head in front of them: their count, or what a struct is."""
+    return kind >= ARRAY or (kind >= TABLE and types[code, Form.ITEM] > 0)
+
+
+@kernel
+def write_name(data: Bytes, e: int, at: int, end: int, text: Text, j: int) -> int:
+    """Write the name of an entry; returns where that ends."""
+    out = text.out
+    out[j] = QUOTE
+    j += 1
+    if at < end and data[at] == DOLLAR:
+        out[j] = DOLLAR
+        j += 1
+    done = write_string(data, at, end, text.escapes, out, j)
+    if done < 0:
+        done = write_escaped(data, at, end, text.escapes, out, j)
+        tell_once(text, e, TEXT_NOT_UTF8, at)
+    out[done] = QUOTE
+    out[done + 1] = COLON
+    return done + 2
+
+
+@kernel
+def write_scalar(
+    data: Bytes, e: int, at: int, end: int, kind: int, width: int, here: int, text: Text, j: int
+) -> int:  # fmt: skip
+    """Write a value without items, whose type code is at `here`; returns where it ends. A float is left out."""
+    out = text.out
+    if kind == STRING:
+        out[j] = QUOTE
+        done = write_string(data, at, end, text.escapes, out, j + 1)
+        if done < 0:
+            return write_hexadecimal(data, at, end, text.literals, STRING_OPEN, out, j)
+        out[done] = QUOTE
+        return done + 1
+    if kind in (SIGNED, UNSIGNED):
+        return write_integer(data, at, end - at, kind == SIGNED, out, j)
+    if kind == BOOLEAN:
+        return write_literal(text.literals, TRUE if data[at] else FALSE, out, j)
+    if kind == FLOAT:
+        leave_out(text, e, at, end - at, j)
+        return j
+    if kind == RANGES and (end - at) % (2 * width):
+        tell_once(text, e, TABLE_MALFORMED, here)
+    return write_rare(data, at, end, kind, width, text.literals, text.latin, text.escapes, out, j)
+
+
+@kernel
+def open_value(
+    data: Bytes, e: int, at: int, end: int, code: int, here: int, depth: int, forms: Forms, text: Text, j: int
+) -> tuple[int, int]:  # fmt: skip
+    """Open a value with items, as level `depth`, or write it where its items are not to be read.
+
+    Returns where its items begin (-1: it is written), and where the text ends.
+    """
+    levels, out = text.levels, text.out
+    kind = forms.types[code, Form.KIND]
+    counted = is_counted(kind, code, forms.types)
+    if counted and end == at and depth > 0:
+        return -1, write_literal(text.literals, NULL, out, j)
+    if kind == STRUCT32 and struct_at(data, at, forms.structs) < 0:
+        tell_once(text, e, TABLE_TYPE_UNKNOWN, here)
+        return -1, write_hexadecimal(data, at, end, text.literals, STRUCT_OPEN, out, j)
+    if kind == ARRAY and is_hollow(data, at, forms.types):
+        return -1, write_count(data, at, text.literals, out, j)
+    if depth == DEPTH:
+        tell_once(text, e, TABLE_TOO_DEEP, here)
+        return -1, write_literal(text.literals, NULL, out, j)
+    is_list = kind in (LIST, ARRAY)
+    levels[depth, Level.END] = end
+    levels[depth, Level.LEFT] = -1
+    levels[depth, Level.CLOSE] = CLOSE_ARRAY if is_list else CLOSE_OBJECT
+    levels[depth, Level.ELEMENT] = -1
+    levels[depth, Level.MEMBER] = -1
+    levels[depth, Level.FLAGS] = 0
+    if counted:
+        at, j = open_counted(data, at, code, forms, levels, depth, out, j)
+    out[j] = OPEN_ARRAY if is_list else OPEN_OBJECT
+    return at, j + 1
 
 
 @called
 def open_counted(
-    data: Octets, at: int, code: int, types: Integers, structs: Integers, members: Integers, names: Octets,
-    stack: Integers, depth: int, out: Octets, j: int,
+    data: Bytes, at: int, code: int, forms: Forms, levels: Integers, depth: int, out: Bytes, j: int
 ) -> tuple[int, int]:  # fmt: skip
-    """Open a level that has a head: a counted map, list or array, or a struct, whose name may be written in front.
+    """Fill in a level that has a head: a counted map, list or array, or a struct, whose name may be written in front.
 
     Returns where its items begin, and where the text ends.
     """
-    kind = types[code, T_KIND]
+    types, structs = forms.types, forms.structs
+    kind = types[code, Form.KIND]
     if kind < STRUCT:
         if kind == ARRAY:
-            stack[depth, L_ELEMENT] = data[at]
+            levels[depth, Level.ELEMENT] = data[at]
             at += 1
-        stack[depth, L_LEFT] = unsigned(data, at, types[code, T_ITEM])
-        stack[depth, L_MEMBER] = -1
-        return at + types[code, T_ITEM], j
-    s = types[code, T_ITEM]
+        levels[depth, Level.LEFT] = unsigned(data, at, types[code, Form.ITEM])
+        return at + types[code, Form.ITEM], j
+    s = types[code, Form.ITEM]
     if kind == STRUCT32:
         s = struct_at(data, at, structs)
-        stack[depth, L_CLOSE] = CLOSE_NAMED
-        j = copy(names, structs[s, S_TEXT], structs[s, S_TEXT_END], out, j)
-    at += structs[s, S_CODED]
-    flags = packing_flags(data, at, structs[s, S_PACK])
+        levels[depth, Level.CLOSE] = CLOSE_NAMED
+        j = copy(forms.names, structs[s, Struct.TEXT], structs[s, Struct.TEXT_END], out, j)
+    at += structs[s, Struct.CODED]
+    flags = packing_flags(data, at, structs[s, Struct.PACK])
     left = 0
-    for m in range(structs[s, S_FIRST], structs[s, S_END]):
-        if is_there(members, m, flags, types):
+    for m in range(structs[s, Struct.FIRST], structs[s, Struct.END]):
+        if is_there(forms.members, m, flags, types):
             left += 1
-    stack[depth, L_LEFT] = left
-    stack[depth, L_MEMBER] = structs[s, S_FIRST]
-    stack[depth, L_FLAGS] = flags
-    return at + structs[s, S_PACK], j
+    levels[depth, Level.LEFT] = left
+    levels[depth, Level.MEMBER] = structs[s, Struct.FIRST]
+    levels[depth, Level.FLAGS] = flags
+    return at + structs[s, Struct.PACK], j
 
 
 @called
-def head_problem(data: Octets, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
+def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
     """What is wrong with what stands in front of the items of a table, list, array or struct; -1 when nothing is."""
-    kind = types[code, T_KIND]
-    need = types[code, T_ITEM]
+    kind = types[code, Form.KIND]
+    need = types[code, Form.ITEM]
     s = -1
     if kind == ARRAY:
         need += 1
     elif kind == STRUCT:
-        s = types[code, T_ITEM]
+        s = types[code, Form.ITEM]
     elif kind == STRUCT32:
         need = 2
         if at + need <= end:
             s = struct_at(data, at, structs)
     if s >= 0:
-        need = structs[s, S_CODED] + structs[s, S_PACK]
+        need = structs[s, Struct.CODED] + structs[s, Struct.PACK]
     if at + need > end:
         return TABLE_MALFORMED
     if kind == ARRAY and unsigned(data, at + 1, 4) > 0:
         item = i64(data[at])
-        if types[item, T_KIND] == UNKNOWN:
+        if types[item, Form.KIND] == UNKNOWN:
             return TABLE_TYPE_UNKNOWN
     return -1
 
 
 @called
-def is_hollow(data: Octets, at: int, types: Integers) -> bool:
+def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
     """Whether an array has items that have no bytes, which could be as many as they like."""
-    hollow: bool = types[i64(data[at]), T_WIDTH] == 0
+    hollow: bool = types[i64(data[at]), Form.BYTES] == 0
     return hollow and unsigned(data, at + 1, 4) > 0
 
 
 @called
-def struct_at(data: Octets, at: int, structs: Integers) -> int:
+def struct_at(data: Bytes, at: int, structs: Integers) -> int:
     """Number of the struct whose class and code are at `at`; -1 when nobody knows it."""
     code = unsigned(data, at, 2)
     for s in range(len(structs)):
-        if structs[s, S_CODE] == code:
+        if structs[s, Struct.CODE] == code:
             return s
     return -1
 
 
 @called
-def packing_flags(data: Octets, at: int, width: int) -> int:
+def packing_flags(data: Bytes, at: int, width: int) -> int:
     """Packing flags as one number, that of the first member lowest; all are set where there are none."""
     if width == 0:
         return -1
@@ -400,5 +379,5 @@ def packing_flags(data: Octets, at: int, width: int) -> int:
 @kernel
 def is_there(members: Integers, m: int, flags: int, types: Integers) -> bool:
     """Whether a member of a struct is written: bits always are."""
-    is_bit: bool = types[members[m, M_FORM], T_KIND] == BIT
-    return is_bit or (flags >> members[m, M_FLAG]) & 1 == 1
+    is_bit: bool = types[members[m, Member.FORM], Form.KIND] == BIT
+    return is_bit or (flags >> members[m, Member.FLAG]) & 1 == 1

@@ -26,65 +26,22 @@ Facts that rules ask for (None where it is not known):
 """
 
 import ipaddress
-import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from amqpscope.dissector.fields.decoding import REDACTED
 from amqpscope.dissector.handshakes import tls_facts
-from amqpscope.dissector.handshakes.arguments import NOTHING
-from amqpscope.dissector.handshakes.cache import BoundedCache
+from amqpscope.dissector.handshakes.arguments import NOTHING, PeerArguments
 from amqpscope.dissector.handshakes.dialogue import Run, run
-from amqpscope.dissector.handshakes.record import ConnectionRecord, FirstBytes, PacketRef, Step
-from amqpscope.spec.handshakes import Handshakes, Machine, opening
+from amqpscope.dissector.handshakes.inputs import ROLES, Inputs, SidedStep, Tcp
+from amqpscope.dissector.handshakes.record import Step
+from amqpscope.dissector.handshakes.timeline import AGAIN
+from amqpscope.spec.handshakes import Handshakes, Machine
 from amqpscope.spec.model import Protocol
 
-ROLES = ("client", "server")
-AGAIN = "tcp.again"
-"""The step of sending something again."""
+Told: TypeAlias = Mapping[str, PeerArguments]
 ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
-USUAL = ("amqp-0-9-1", "amqp-frames")
-"""First bytes that say all by their kind."""
-
-
-class Side(NamedTuple):
-    """What TCP shows of one side."""
-
-    packets: int
-    """Without SYNs."""
-    syns: int
-    syn: PacketRef | None
-    end: str
-    """`fin`, `rst` or empty."""
-    end_at: PacketRef | None
-    said_ns: int
-    """Time of its last data; 0: none."""
-    again: Sequence[tuple[PacketRef, int]] = ()
-    """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
-
-
-class Tcp(NamedTuple):
-    """What TCP shows of a connection. `sides` are (client, server); `client` is the client's side number."""
-
-    client: int
-    sides: tuple[Side, Side]
-    begun: bool
-    ack: PacketRef | None
-    until_ns: int
-    lost: bool
-    protocol: str
-    server: tuple[str, int]
-    address: str = ""
-    is_broker: bool = False
-    """The user named the port's protocol."""
-
-
-class SidedStep(NamedTuple):
-    """A step with the role of its side."""
-
-    role: str
-    step: Step
 
 
 TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_silence", "server_beats")
@@ -149,78 +106,56 @@ class Case:
         return Facts(self.known, lambda: self.times.facts(tcp, steps))
 
 
-def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Handshakes, protocol: Protocol) -> Case:
-    """The case of one connection; `steps` are those of its `timeline`."""
-    first = record.firsts[tcp.client], record.firsts[1 - tcp.client]
-    kinds = [side.kind() for side in first]
-    openings = [opening(side.octets) if side.octets else None for side in first]
-    begun = tcp.begun or (openings[0] is not None and openings[0].begins) or tls_facts.is_begun(record.tls)
-    told = [SidedStep(ROLES[step.side != tcp.client], step) for step in steps]
-    seen = _seen(tcp)
-    machine = handshakes.machine(tcp.protocol, tcp.server[1])
+def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
+    """The case of all connections with these inputs."""
+    begins = inputs.openings[0] is not None and inputs.openings[0].begins
+    tls = tls_facts.NOTHING | dict(inputs.tls)
+    begun = inputs.begun or begins or bool(tls["tls_begun"])
+    steps = inputs.steps
+    seen = _seen(inputs)
+    machine = handshakes.machine(inputs.protocol, inputs.server[1])
     # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
-    end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
-    events = [(role, step.event) for role, step in told[:end]]
-    spoken = any(side.said_ns for side in tcp.sides)  # so the server has accepted, seen or not
-    unseen = spoken and not tcp.sides[1].syns
-    ran = run(machine, events, leap=tcp.lost or unseen or not begun or seen != "both")
+    end = next((n for n, step in enumerate(steps) if step.event in ENDS), len(steps))
+    events = [(step.role, step.event) for step in steps[:end]]
+    spoken = any(inputs.has_said)  # so the server has accepted, seen or not
+    unseen = spoken and not inputs.syns[1]
+    ran = run(machine, events, leap=inputs.lost or unseen or not begun or seen != "both")
     state = machine.states[ran.state]
+    told = dict(inputs.told)
+    kinds = inputs.kinds
+    address, port = inputs.server
     known: dict[str, Any] = {
-        "protocol": tcp.protocol,
-        "amqp": tcp.protocol in handshakes.machines
-        or tcp.is_broker
-        or tcp.server[1] in handshakes.ports
-        or any(found is not None and found.amqp for found in openings)
+        "protocol": inputs.protocol,
+        "amqp": inputs.protocol in handshakes.machines
+        or inputs.is_broker
+        or port in handshakes.ports
+        or any(found is not None and found.amqp for found in inputs.openings)
         # Where TCP itself failed nobody can tell what would have been spoken.
-        or (tcp.begun and not tcp.sides[1].syns and kinds == ["none", "none"]),
+        or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
-        "holes": tcp.lost,
+        "holes": inputs.lost,
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
-        "syns": tcp.sides[0].syns,
-        "syn_acks": tcp.sides[1].syns,
-        "syn_ack": spoken or tcp.sides[1].syns > 0,
+        "syns": inputs.syns[0],
+        "syn_acks": inputs.syns[1],
+        "syn_ack": spoken or inputs.syns[1] > 0,
         "client_first": kinds[0],
         "server_first": kinds[1],
-        "server_port": tcp.server[1],
-        "server_loopback": ipaddress.ip_address(tcp.server[0]).is_loopback,
-        "server": f"[{tcp.server[0]}]:{tcp.server[1]}" if ":" in tcp.server[0] else f"{tcp.server[0]}:{tcp.server[1]}",
+        "server_port": port,
+        "server_loopback": ipaddress.ip_address(address).is_loopback,
+        "server": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
         "owed": state.owes,
-        "blocked": record.blocked is not None,
-        "blocked_reason": record.blocked or None,
+        "blocked": inputs.blocked is not None,
+        "blocked_reason": inputs.blocked or None,
     }
-    known |= {f"{role}_first_doc": found.doc if found else None for role, found in zip(ROLES, openings, strict=True)}
-    known |= _ends(record, tcp, told) | _agreement(record, machine) | _closing(record, protocol) | _refusal(record)
-    known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
-    known |= {"unread": None} | record.facts | tls_facts.facts(record.tls, tcp.client)
-    return Case(known, _times(record, told, ran, handshakes.words), told, ran)
-
-
-def case_key(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
-    """Equal for connections whose case is the same."""
-    client = tcp.client
-    firsts = record.firsts[client], record.firsts[1 - client]
-    kinds = firsts[0].kind(), firsts[1].kind()
-    events, sides, _, details = zip(*steps, strict=True) if steps else ((), (), (), ())
-    return (
-        events, tuple([side == client for side in sides]), details, places(steps)[2],
-        kinds, None if kinds == USUAL else (firsts[0].octets, firsts[1].octets),
-        tuple(record.told.values()), capabilities(record.properties.get("client_properties")),
-        tuple(record.facts.items()),
-        record.user, record.cut_login, record.blocked, record.was_blocked,
-        record.closer == client, record.closer is None,
-        tcp.server, tcp.begun, tcp.lost, tcp.protocol, tcp.is_broker,
-        tuple([(side.syns, side.packets > 0) for side in tcp.sides]),
-        tuple(tls_facts.facts(record.tls, client).values()) if record.tls else None,
-    )  # fmt: skip
-
-
-def places(steps: list[Step]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The times, packets and captures of steps."""
-    times, packets, captures = zip(*[step.at for step in steps], strict=True) if steps else ((), (), ())
-    return times, packets, captures
+    openings = zip(ROLES, inputs.openings, strict=True)
+    known |= {f"{role}_first_doc": found.doc if found else None for role, found in openings}
+    known |= _ends(inputs.closer, steps) | _agreement(inputs, told, machine) | _closing(told, protocol) | _refusal(told)
+    known |= {f"{role}_again": sum(step.event == AGAIN and role == step.role for step in steps) for role in ROLES}
+    known |= {"unread": None} | dict(inputs.facts) | tls
+    return Case(known, _times(told, steps, ran, handshakes.words), steps, ran)
 
 
 def duration(ns: int) -> str:
@@ -232,103 +167,30 @@ def duration(ns: int) -> str:
     return f"{max(ns, 0)} ns"
 
 
-def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
-    """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first."""
-    client = tcp.client
-    merged = _merged(_queue(record, tcp, client, 0), _queue(record, tcp, 1 - client, 1))
-    if tcp.sides[0].again or tcp.sides[1].again:
-        return _with_repeats(merged, tcp)
-    return merged
+def _seen(inputs: Inputs) -> str:
+    client, server = (bool(n or has) for n, has in zip(inputs.syns, inputs.has_packets, strict=True))
+    if server:
+        return "both" if client else "server"
+    return "client" if inputs.has_packets[0] else "syn"
 
 
-def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[Step]:
-    """The steps of one side, the client's (0) or the server's (1)."""
-    shown = tcp.sides[index]
-    queue = []
-    if shown.syn:
-        again = f"sent {shown.syns} times" if shown.syns > 1 else ""
-        queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
-    if tcp.ack and index == 0:
-        queue.append(Step("tcp.ack", side, tcp.ack))
-    if first := _first_step(record, tcp, side, (record.outer or record.firsts)[side]):
-        queue.append(first)
-    spoken = [step for step in record.steps if step.side == side]
-    if record.outer and (inner := _first_step(record, tcp, side, record.firsts[side])):
-        spoken.insert(0, inner)
-    queue += _merged(tls_facts.steps(record.tls, side), spoken) if record.tls else spoken
-    if shown.end and shown.end_at:
-        queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
-    return queue
-
-
-def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
-    """Put what was sent again between the steps, up to the first use: what is later tells of no handshake."""
-    used = next((step.at.ts_ns for step in steps if step.event == "first use"), None)
-    repeats = [
-        Step(AGAIN, side, at, f"{length} octet{'s' * (length > 1)}" if length else "the SYN, or its answer")
-        for side, shown in zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True)
-        for at, length in shown.again
-        if used is None or at.ts_ns < used
-    ]
-    return _merged(steps, sorted(repeats, key=lambda step: step.at.ts_ns))
-
-
-def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes) -> Step | None:
-    """The step that the first bytes of a side are, if they are one."""
-    if not first.at or not first.octets:
-        return None
-    event: str | None
-    event, doc = _opening_event(first.octets)
-    if record.tls and event in ("tls.hello", "tls.alert"):
-        event, doc = tls_facts.opening(event, record.tls, side)
-    is_first = tcp.begun or event == "header" or (event == "tls.hello" and tls_facts.is_begun(record.tls))
-    return Step(event, side, first.at, doc) if event and is_first else None
-
-
-def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
-    """Both queues by time, though time may go back within one."""
-    merged: list[Step] = []
-    theirs = theirs[::-1]
-    for step in ours:
-        now = step.at.ts_ns
-        while theirs and theirs[-1].at.ts_ns < now:
-            merged.append(theirs.pop())
-        merged.append(step)
-    return merged + theirs[::-1]
-
-
-def _opening_event(octets: bytes) -> tuple[str, str]:
-    """The step that the first bytes of a side are, empty where it is none, and what to say of them."""
-    first = opening(octets)
-    return first.step, f"{first.doc}: {octets[:8].hex(' ')}" if first.kind == "other" else first.doc
-
-
-def _seen(tcp: Tcp) -> str:
-    client, server = tcp.sides
-    if server.packets or server.syns:
-        return "both" if client.packets or client.syns else "server"
-    return "client" if client.packets else "syn"
-
-
-def _ends(record: ConnectionRecord, tcp: Tcp, steps: list[SidedStep]) -> dict[str, Any]:
-    end = next((f"{role}-{step.event[4:]}" for role, step in steps if step.event in ("tcp.fin", "tcp.rst")), "none")
-    close = "none" if record.closer is None else ROLES[record.closer != tcp.client]
+def _ends(close: str, steps: list[SidedStep]) -> dict[str, Any]:
+    end = next((f"{step.role}-{step.event[4:]}" for step in steps if step.event in ("tcp.fin", "tcp.rst")), "none")
     return {"end": end, "close": close, "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0]}
 
 
-def _times(record: ConnectionRecord, told: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
-    over = next((n for n, (_, step) in enumerate(told) if step.event in ("tcp.fin", "tcp.rst")), None)
-    done = ran.taken + [n for n, (_, step) in enumerate(told) if step.event == "octets"]
-    return Times(over, done, record.told.get("tune-ok", NOTHING).get("heartbeat"), words)
+def _times(told: Told, steps: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
+    over = next((n for n, step in enumerate(steps) if step.event in ("tcp.fin", "tcp.rst")), None)
+    done = ran.taken + [n for n, step in enumerate(steps) if step.event == "octets"]
+    return Times(over, done, told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
-def _agreement(record: ConnectionRecord, machine: Machine) -> dict[str, Any]:
-    start, login = record.told.get("start", NOTHING), record.told.get("start-ok", NOTHING)
-    offer, settled = record.told.get("tune", NOTHING), record.told.get("tune-ok", NOTHING)
+def _agreement(inputs: Inputs, told: Told, machine: Machine) -> dict[str, Any]:
+    start, login = told.get("start", NOTHING), told.get("start-ok", NOTHING)
+    offer, settled = told.get("tune", NOTHING), told.get("tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
     mechanism = None if mechanism == REDACTED else mechanism  # of a malformed login
-    tells = machine.capabilities and not record.cut_login
-    capable = capabilities(record.properties.get("client_properties")) if tells else None
+    capable = inputs.capabilities if machine.capabilities and not inputs.cut_login else None
     above = {
         f"{name}_above": _is_above(settled.get(name), offer.get(name)) if settled and offer else None
         for name in ("channel_max", "frame_max")
@@ -348,13 +210,13 @@ def _agreement(record: ConnectionRecord, machine: Machine) -> dict[str, Any]:
         "mechanisms": offered,
         "mechanism_offered": mechanism in offered.split() if mechanism and offered else None,
         "response_wellformed": None
-        if record.cut_login or mechanism not in ("PLAIN", "AMQPLAIN")
-        else record.user is not None,
+        if inputs.cut_login or mechanism not in ("PLAIN", "AMQPLAIN")
+        else inputs.user is not None,
         "capable_auth": None if capable is None else "authentication_failure_close" in capable,
         "capabilities": capable,
-        "user": record.user,
-        "who": f"user {record.user}" if record.user else "the client",
-        "vhost": record.told.get("open", NOTHING).get("virtual_host"),
+        "user": inputs.user,
+        "who": f"user {inputs.user}" if inputs.user else "the client",
+        "vhost": told.get("open", NOTHING).get("virtual_host"),
     }
 
 
@@ -363,8 +225,8 @@ def _is_above(settled: int | None, offered: int | None) -> bool:
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
 
 
-def _refusal(record: ConnectionRecord) -> dict[str, Any]:
-    said = record.told.get("refusal", NOTHING)
+def _refusal(told: Told) -> dict[str, Any]:
+    said = told.get("refusal", NOTHING)
     return {
         "refusal": said.get("code"),
         "refusal_words": said.get("words"),
@@ -373,8 +235,8 @@ def _refusal(record: ConnectionRecord) -> dict[str, Any]:
     }
 
 
-def _closing(record: ConnectionRecord, protocol: Protocol) -> dict[str, Any]:
-    values = record.told.get("close", NOTHING)
+def _closing(told: Told, protocol: Protocol) -> dict[str, Any]:
+    values = told.get("close", NOTHING)
     code, text = values.get("reply_code"), values.get("reply_text")
     words = next((constant.doc for constant in protocol.constants if constant.value == code), "")
     ids = values.get("class_id"), values.get("method_id")
@@ -387,22 +249,3 @@ def _closing(record: ConnectionRecord, protocol: Protocol) -> dict[str, Any]:
         if name
         else words or "The broker found a fault with the client.",
     }
-
-
-def capabilities(properties: str | None) -> frozenset[str] | None:
-    """The capabilities that the JSON text of a peer's properties announces; None where these are not known."""
-    if properties is None:
-        return None
-    found = _capabilities.get(properties)
-    if found is None:
-        try:
-            named = json.loads(properties).get("capabilities")
-        except ValueError:
-            return None
-        found = frozenset(name for name, is_there in named.items() if is_there) if isinstance(named, dict) else NONE
-        _capabilities.keep(properties, found, len(properties))
-    return found
-
-
-NONE: frozenset[str] = frozenset()
-_capabilities: BoundedCache[str, frozenset[str]] = BoundedCache()

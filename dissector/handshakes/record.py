@@ -9,7 +9,7 @@ from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tls.shown import CLASSES as SHOWN
 from amqpscope.dissector.tls.shown import Shown
-from amqpscope.spec.handshakes import opening
+from amqpscope.spec.handshakes import Opening, opening
 
 STEPS = 64
 """Steps kept of one connection; those of its end are kept beyond."""
@@ -60,11 +60,9 @@ class FirstBytes:
                 self.at = at
             self.octets += octets[: FIRST - len(self.octets)]
 
-    def kind(self) -> str:
-        """What they are: `none` when there are none, `lost` when the capture lacks them."""
-        if not self.octets:
-            return "lost" if self.lost else "none"
-        return opening(self.octets).kind
+    def opening(self) -> Opening | None:
+        """What they are; None when there are none."""
+        return opening(self.octets) if self.octets else None
 
 
 @dataclass(slots=True)

@@ -15,15 +15,12 @@ from amqpscope.dissector.handshakes.facts import (
     TIMED,
     Case,
     Facts,
-    SidedStep,
-    Tcp,
-    case_key,
+    case_of,
     duration,
-    gather,
-    places,
-    timeline,
 )
+from amqpscope.dissector.handshakes.inputs import Inputs, SidedStep, Tcp, gather
 from amqpscope.dissector.handshakes.record import ConnectionRecord, Step
+from amqpscope.dissector.handshakes.timeline import timeline
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
 from amqpscope.spec.model import Protocol
 
@@ -77,7 +74,7 @@ class Verdict:
         self, record: ConnectionRecord, tcp: Tcp, steps: list[Step], facts: Facts | None, captures: Sequence[str]
     ) -> dict[str, Any]:
         """The columns of `connections` for one of them; its facts may be left out where no text names any."""
-        times, packets, _ = places(steps)
+        times, packets, _ = zip(*[step.at for step in steps], strict=True) if steps else ((), (), ())
         numbers: list[int] = []
         if steps:
             took = [now - before if now > before else 0 for before, now in pairwise(times)]
@@ -155,27 +152,27 @@ class Judge:
         self.protocol = protocol
         self.lines = lines((*handshakes.outcomes, *handshakes.endings))
         self.numbers = count()
-        self.alike: BoundedCache[Hashable, _Known] = BoundedCache()
+        self.alike: BoundedCache[Inputs, _Known] = BoundedCache()
         self.verdicts: BoundedCache[tuple[int, Hashable], Verdict] = BoundedCache()
         """Those that depend on times, by the number of the case and where its times lie."""
 
     def __call__(self, record: ConnectionRecord, tcp: Tcp, captures: Sequence[str]) -> dict[str, Any]:
         """The columns of `connections` that tell of the handshake and the end; `captures` has the captures' names."""
         steps = timeline(record, tcp)
-        like = case_key(record, tcp, steps)
-        known = self.alike.get(like)
+        inputs = gather(record, tcp, steps)
+        known = self.alike.get(inputs)
         if known and known.verdict:
             return known.verdict.of(record, tcp, steps, None, captures)
-        case = (known and known.case) or gather(record, tcp, steps, self.handshakes, self.protocol)
+        case = (known and known.case) or case_of(inputs, self.handshakes, self.protocol)
         facts = case.facts(tcp, steps)
         verdict = self.verdicts.get((known.number, self._places(facts))) if known else None
         if verdict is None:
-            verdict = self._judge(case, facts, _agreed(record), captures)
-            size = len(verdict.steps) + len(str(record.told))
+            verdict = self._judge(case, facts, _agreed(inputs), captures)
+            size = len(verdict.steps) + len(str(inputs.told))
             if not known:
                 timed = facts.are_timed or verdict.texts
                 known = _Known(next(self.numbers), None if timed else verdict, case if timed else None)
-                self.alike.keep(like, known, size)
+                self.alike.keep(inputs, known, size)
             if known.case:
                 self.verdicts.keep((known.number, self._places(facts)), verdict, size)
         return verdict.of(record, tcp, steps, facts, captures)
@@ -198,14 +195,14 @@ class Judge:
         }
         texts = partial(_texts, outcome, ending)
         depends = not TIMED_NAMES.isdisjoint(_named(outcome, ending, summaries=True))
-        main = captures[case.steps[0].step.at.capture] if case.steps else None
+        main = captures[case.steps[0].capture] if case.steps else None
         evidence = _evidence(telling, case, telling is ending)
         waits, waiting = _turns(case)
         notes = _notes(facts)
         return Verdict(
             columns if depends else columns | texts(facts),
             texts if depends else None,
-            f"[{','.join(_step(n, told, captures, main) for n, told in enumerate(case.steps))}]",
+            f"[{','.join(_step(n, step, captures, main) for n, step in enumerate(case.steps))}]",
             f"[{','.join(_place(case.steps[n], captures, main) for n in evidence)}]",
             evidence,
             waits,
@@ -239,13 +236,13 @@ def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]
     }
 
 
-def _agreed(record: ConnectionRecord) -> dict[str, Any]:
+def _agreed(inputs: Inputs) -> dict[str, Any]:
     """What the methods of the handshake and the close say, as columns."""
-    told = record.told
+    told = dict(inputs.told)
     tuned = told.get("tune-ok") or told.get("tune") or NOTHING
     return {name: tuned.get(name) for name in AGREED} | {
         "mechanism": told.get("start-ok", NOTHING).get("mechanism"),
-        "user": record.user,
+        "user": inputs.user,
         "vhost": told.get("open", NOTHING).get("virtual_host"),
         "reply_code": told.get("close", NOTHING).get("reply_code"),
         "reply_text": told.get("close", NOTHING).get("reply_text"),
@@ -287,14 +284,14 @@ def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
     """The last step of the dialogue, what came besides it up to the end, and what the cause asks for by name."""
     last = max(case.run.taken, default=-1)
     firsts = () if is_ending or case.known["stage"] not in ("tcp", "tls", "header") else FIRSTS
-    end = next((n for n, told in enumerate(case.steps) if told.step.event in ENDS), len(case.steps))
+    end = next((n for n, step in enumerate(case.steps) if step.event in ENDS), len(case.steps))
     return [
         n
-        for n, told in enumerate(case.steps[: end + 1])
+        for n, step in enumerate(case.steps[: end + 1])
         if (n == last and not is_ending)
         or n == end
-        or told.step.event in (*cause.evidence, *firsts)
-        or told.step.event.endswith(REFUSED)
+        or step.event in (*cause.evidence, *firsts)
+        or step.event.endswith(REFUSED)
     ]
 
 
@@ -309,12 +306,12 @@ def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
     taken = set(case.run.taken)
     up = facts["stage"] in UP_STAGES or facts["state"] == ENCRYPTED
     waits = []
-    for n, (role, step) in enumerate(case.steps):
+    for n, step in enumerate(case.steps):
         is_end = step.event in ENDS
         if step.event == "first use" or (is_end and up):
             break
         if n in taken or is_end:
-            waits.append((n, ((facts["turn"] or role) if is_end else role) == "client"))
+            waits.append((n, ((facts["turn"] or step.role) if is_end else step.role) == "client"))
         if is_end:
             break
     waiting = facts["turn"] == "client" if facts["end"] == "none" and facts["turn"] and not up else None
@@ -324,25 +321,24 @@ def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
 def _pairs(case: Case) -> Iterator[tuple[int, int, str, str]]:
     before = None
     for n in sorted(case.run.taken):
-        role, step = case.steps[n]
+        step = case.steps[n]
         if step.event != "first use":
             if before is not None:
-                yield before, n, role, step.event
+                yield before, n, step.role, step.event
             before = n
 
 
-def _place(told: SidedStep, captures: Sequence[str], main: str | None) -> str:
-    capture = captures[told.step.at.capture]
+def _place(step: SidedStep, captures: Sequence[str], main: str | None) -> str:
+    capture = captures[step.capture]
     return '{"packet":%d' + (f',"capture":{_quoted(capture)}' if capture != main else "") + "}"
 
 
-def _step(number: int, told: SidedStep, captures: Sequence[str], main: str | None) -> str:
+def _step(number: int, step: SidedStep, captures: Sequence[str], main: str | None) -> str:
     """A step as JSON, with places for its numbers."""
-    step = told.step
-    head = f'{{"step":{_quoted(step.event)},"from_client":{_quoted(told.role == "client")},"ts_ns":%d,'
+    head = f'{{"step":{_quoted(step.event)},"from_client":{_quoted(step.role == "client")},"ts_ns":%d,'
     head += '"took_ns":%d,' if number else ""
     detail = f',"detail":{_quoted(step.detail)}' if step.detail else ""
-    return head + _place(told, captures, main)[1:-1] + detail + "}"
+    return head + _place(step, captures, main)[1:-1] + detail + "}"
 
 
 def _quoted(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Bytes eight at a time: little-endian words out of arrays of bytes and into them, wherever they lie."""
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import i64, kernel, proven, u64
+from amqpscope.dissector.kernels.kernel import proven, u64
 
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8
@@ -15,12 +15,6 @@ def word(data: Array, p: int) -> int:
     low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
     high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
     return u64(low) | ((u64(high) << u64(32)) & MASK)
-
-
-@proven
-def big(data: Array, p: int) -> int:
-    """Four bytes, big-endian, as int64. The caller has shown that they lie in `data`."""
-    return i64(data[p] << 24 | data[p + 1] << 16 | data[p + 2] << 8 | data[p + 3])
 
 
 @proven
@@ -43,7 +37,7 @@ def put_word(target: Array, p: int, value: int) -> None:
 
 
 @proven
-def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None:
+def copy_bytes(data: Array, p: int, target: Array, j: int, octets: int) -> None:
     """Copy bytes from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
     end = p + octets
     while p + WORD <= end:
@@ -54,12 +48,3 @@ def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None
         target[j] = data[p]
         p += 1
         j += 1
-
-
-@kernel
-def unsigned(data: Array, at: int, width: int) -> int:
-    """An unsigned integer of at most 7 bytes, big-endian."""
-    value = 0
-    for i in range(at, at + width):
-        value = value * 256 + data[i]
-    return value

@@ -15,7 +15,7 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.kernels.words import copy_octets
+from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.state import (
     CUT,
     END,
@@ -29,6 +29,7 @@ from amqpscope.dissector.protocols.state import (
     Cursor,
     Fault,
     Fragment,
+    Frame,
     Held,
     Parser,
     Place,
@@ -103,6 +104,38 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 
 @kernel
+def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
+    """Where the payload at hand lies, and its bytes in front of the first gap; -1 where there are none.
+
+    `offset` is where it lies whole, -1 when it is in fragments: these are put together.
+    """
+    parsers = walk.parsers
+    if offset >= 0:
+        return offset, parsers[row, Parser.SIZE]
+    length = parsers[row, Parser.CHAINED]
+    return put_together(walk, row) if length > 0 else -1, length
+
+
+@kernel
+def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
+    """Write the row of the frame at hand, whose `payload` is there, and which has so many bytes on the wire.
+
+    Returns which row it is.
+    """
+    parsers, frames = walk.parsers, walk.frames
+    n = put_place(walk, chunks, i)
+    put_first(frames, n, parsers, row)
+    frames[Frame.TYPE, n] = parsers[row, Parser.TYPE]
+    frames[Frame.SIZE, n] = size
+    frames[Frame.OFFSET, n] = offset
+    frames[Frame.LENGTH, n] = length
+    frames[Frame.MISSING, n] = parsers[row, Parser.MISSING]
+    frames[Frame.POS, n] = parsers[row, Parser.POS]
+    end_frame(walk, row, size)
+    return n
+
+
+@kernel
 def drop_chain(walk: Walk, row: int) -> None:
     """Give back the fragments of a direction."""
     parsers, fragments = walk.parsers, walk.fragments
@@ -124,7 +157,7 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     if (
         walk.free[0] == 0
         or parsers[row, Parser.CHAINED] + length > limits.PAYLOAD
-        or cursor[Cursor.CHAINED] + length > limits.WAITING_OCTETS
+        or cursor[Cursor.CHAINED] + length > limits.WAITING_BYTES
     ):
         return 0
     fragment = take_row(walk.free)
@@ -173,7 +206,7 @@ def put_together(walk: Walk, row: int) -> int:
         if length > 0:  # the first and the last byte lie in the data, so all do; the arena is behind all fragments
             data[at] = data[start]
             data[at + length - 1] = data[start + length - 1]
-            copy_octets(data, start, data, at, length)
+            copy_bytes(data, start, data, at, length)
         at += length
         fragment = fragments[fragment, Fragment.NEXT]
     walk.cursor[Cursor.ARENA] = at

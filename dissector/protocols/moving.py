@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains
 from amqpscope.dissector.kernels.retained import Ranges, gather, put_bytes
@@ -18,14 +18,14 @@ def _ranges(fragments: Ints, held: Ints) -> list[Ranges]:
     ]
 
 
-def take_out(framing: Framing, slots: Ints, data: Octets) -> bytes:
+def take_out(framing: Framing, slots: Ints, data: Bytes) -> bytes:
     """Take connections out; `data` has the bytes that are retained of them."""
     rows = both(slots)
     parsers = framing.parsers[rows]
     payloads, payload_lengths = chained(framing.fragments.rows, parsers[:, Parser.CHAIN], Fragment.NEXT)
     queue, queue_lengths = chained(framing.held.rows, parsers[:, Parser.QUEUE], Held.NEXT)
     fragments, held = framing.fragments.rows[payloads], framing.held.rows[queue]
-    octets = gather(_ranges(fragments, held), data, framing.compiled).octets
+    octets = gather(_ranges(fragments, held), data, framing.compiled).data
     for pool, places, used in ((framing.fragments, payloads, Fragment.USED), (framing.held, queue, Held.USED)):
         pool.rows[places, used] = 0
         give_rows(pool.free, places)

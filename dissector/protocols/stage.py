@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols import moving
@@ -76,7 +76,7 @@ class FramedStage:
         for cuts in self.framing.end(slots, facts, *self.ends):
             yield self.faults(cuts)
 
-    def take_out(self, slots: Ints, data: Octets) -> bytes:
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         return moving.take_out(self.framing, slots, data)
 

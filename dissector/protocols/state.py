@@ -94,6 +94,17 @@ class Place(Records):
     FIRST_TS = column("its time")
 
 
+class Frame(Place):
+    """Frames, one column each; protocols add columns of their own."""
+
+    TYPE = column("type of the frame, as its protocol has it")
+    SIZE = column("bytes on the wire")
+    OFFSET = column("where the payload's bytes lie that are there before its first gap")
+    LENGTH = column("how many these are")
+    MISSING = column("bytes in gaps")
+    POS = column("position in the stream")
+
+
 class Fault(Place):
     """What becomes rows of `anomalies`, one column each."""
 

@@ -12,7 +12,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols import resync
-from amqpscope.dissector.protocols.framing import begin_frame, keep_payload, lose_head, skip
+from amqpscope.dissector.protocols.framing import begin_frame, keep_payload, lose_head, payload, put_frame, skip
 from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
 from amqpscope.dissector.protocols.state import (
     END,
@@ -67,7 +67,10 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
-    raise NotImplementedError
+    parsers = walk.parsers
+    at, length = payload(walk, row, offset)
+    size = parsers[row, Parser.WANTED] + parsers[row, Parser.SIZE] + END_BYTES
+    put_frame(walk, chunks, i, row, at, length, size)
 
 
 @kernel

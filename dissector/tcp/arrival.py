@@ -1,4 +1,4 @@
-"""What a segment does to its connection (RFC 9293 §3.10.7.4, segment arrival)."""
+"""Process a segment of a connection (RFC 9293 §3.10.7.4, segment arrival)."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
@@ -65,29 +65,29 @@ def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, 
 
 @kernel
 def acknowledged(direction: Array, row: int, ack: int) -> int:
-    """Position in a direction up to which this number acknowledges it."""
+    """Return the position in a direction up to which this number acknowledges it."""
     if direction[row, Direction.STARTED] == 0:
         return 0
     acked: int = direction[row, Direction.POS] + difference(ack, direction[row, Direction.NEXT])
-    # A FIN counts as a byte, and may have been missed.
+    # A FIN counts as a byte, and the capture may have missed it.
     return acked - 1 if acked == direction[row, Direction.TOP] + 1 else acked
 
 
 @kernel
 def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int, acked: int) -> None:
-    """Take what a side says of the bytes it received, and of the room it has for more."""
+    """Take the acknowledgement and the window that a side sends."""
     direction, segments = flows.direction, flows.segments
     if direction[other, Direction.STARTED]:
         before = direction[other, Direction.ACKED]
         if acked > before:
             head = direction[other, Direction.HEAD]
-            # What is missing was acknowledged once, though bytes behind it go on to be.
+            # Missing bytes are acknowledged once, although later bytes still are.
             if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
                 direction[other, Direction.ACK_TS] = batch.ts_ns[i]
             direction[other, Direction.ACKED] = acked
         elif acked < before:
-            return  # overtaken by a later one
-    if batch.flags[i] & SYN == 0:  # where the window is never scaled
+            return  # overtaken by a later segment
+    if batch.flags[i] & SYN == 0:  # in which the window is never scaled
         direction[row, Direction.WINDOW] = batch.window[i]
 
 
@@ -95,7 +95,7 @@ def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int,
 def take_bytes(
     batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int, copy: int
 ) -> None:  # fmt: skip
-    """Emit or buffer what is new of a segment's bytes."""
+    """Emit or buffer the new bytes of a segment."""
     direction = flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
@@ -122,7 +122,7 @@ def take_bytes(
         return
     direction[row, again] += max(here - pos, 0)
     if behind <= direction[row, Direction.ACKED]:
-        needs = 0  # sent again, or captured late: that tells nothing of when the bytes were first sent
+        needs = 0  # retransmitted, or captured late: its time is not that of the bytes
     direction[row, Direction.TOP] = max(direction[row, Direction.TOP], behind)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SAID_TS] = batch.ts_ns[i]
@@ -140,7 +140,7 @@ def take_bytes(
 
 @kernel
 def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int) -> None:
-    """Emit what is new of a segment that begins at `pos` and waits for nothing."""
+    """Emit the new bytes of a segment that begins at `pos` and waits for nothing."""
     direction = flows.direction
     row = 2 * slot + side
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
@@ -150,7 +150,7 @@ def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: in
     caplen = batch.caplen[i]
     if caplen > skip:
         emit(out, slot, side, here, batch.offset[i] + skip, caplen - skip, at, at)
-    cut = batch.length[i] - max(caplen, skip)  # the snap length may have cut some off
+    cut = batch.length[i] - max(caplen, skip)  # the snap length may have cut off some bytes
     if cut > 0:
         direction[row, Direction.LOST] += cut
         emit(out, slot, side, behind - cut, -1, cut, at, at)

@@ -1,4 +1,4 @@
-"""Segments that were sent again, or captured twice."""
+"""Find segments that were retransmitted, or captured twice."""
 
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
@@ -6,15 +6,15 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.state import RECENT, REPEATS, At, Direction, Flows, Repeat
 
 COPY_NS = 100_000_000
-"""The same packet so soon after another is a copy by the capture, and so is another SYN: retransmissions of SYNs wait
-for a second (RFC 6298 §2)."""
+"""An equal packet within this time is a copy made by the capture, and so is another SYN: SYNs are retransmitted after a
+second (RFC 6298 §2)."""
 
 
 @kernel
 def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool) -> int:
-    """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it.
+    """Remember a packet; return 1 when the capture has just seen it before, as on several interfaces.
 
-    With `is_new` it brings bytes or an acknowledgement that none did before.
+    With `is_new` it brings bytes or an acknowledgement that no packet did before.
     """
     direction, recent = flows.direction, flows.recent
     content = batch.mark[i] << 40 ^ batch.length[i] << 24 ^ batch.window[i] << 8 ^ batch.flags[i]
@@ -34,7 +34,7 @@ def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool) -
 
 @kernel
 def repeat(flows: Flows, row: int, length: int, at: At) -> None:
-    """Keep the place of something that was sent again."""
+    """Note the place of a retransmission."""
     count = flows.direction[row, Direction.REPEATS]
     if count < REPEATS:
         packet, ts, capture = at

@@ -1,4 +1,4 @@
-"""Bytes of streams that captures do not hold, counted for the connections that are decoded."""
+"""Count gaps: bytes missing from the streams of decoded connections."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from amqpscope.dissector.tcp.state import Chunk
 
 
 class Gaps:
-    """Counts of what is missing.
+    """Counts of gaps.
 
     Attributes:
-        count: gaps of connections that are over.
+        count: gaps of ended connections.
         octets: bytes in them.
-        connections: those that had any.
+        connections: connections with gaps.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Gaps:
         self._open = np.zeros((0, 2), np.int64)  # of each slot: gaps, bytes
 
     def take(self, chunks: Ints, capacity: int) -> None:
-        """Note the gaps among chunks, as TCP emits them; there are so many slots."""
+        """Count the gaps among chunks, as TCP emits them; `slots` is the number of slots."""
         gaps = chunks[:, chunks[Chunk.OFFSET] < 0]
         if not gaps.shape[1]:
             return
@@ -46,7 +46,7 @@ class Gaps:
             self._open = grown(self._open, capacity)
 
     def end(self, slots: Ints, decoded: Ints) -> None:
-        """Connections are over; those of them that were decoded count."""
+        """Take the counts of ended connections, if they were decoded."""
         slots, decoded = (s[s < len(self._open)] for s in (slots, decoded))
         count, octets = self._open[decoded].sum(axis=0).tolist()
         self.count += count

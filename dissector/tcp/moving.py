@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains, take_rows
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
@@ -22,13 +22,13 @@ def _ranges(segments: Ints) -> list[Ranges]:
     return [Ranges(segments, Segment.USED, Segment.OFFSET, Segment.LENGTH, len(segments))]
 
 
-def take_out(tcp: Reassembler, slots: Ints, data: Octets) -> bytes:
+def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
     """Take connections out; `data` has the bytes that are buffered of them."""
     flows, rows = tcp.flows, both(slots)
     direction = flows.direction[rows]
     places, lengths = chained(flows.segments, direction[:, Direction.HEAD], Segment.NEXT)
     segments = flows.segments[places]
-    octets = gather(_ranges(segments), data, tcp.compiled).octets
+    octets = gather(_ranges(segments), data, tcp.compiled).data
     flows.segments[places, Segment.USED] = 0
     give_rows(flows.free_segments, places)
     flows.control[Control.WAITING] -= direction[:, Direction.WAITING].sum()

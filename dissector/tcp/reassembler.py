@@ -1,6 +1,6 @@
-"""TCP connections: batches of segments to ordered pieces of bytes and gaps.
+"""Reassemble TCP: from batches of segments to ordered chunks and gaps.
 
-Holds the state that the kernels work on, and makes room for it.
+The reassembler holds the state of the kernels and grows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,8 +50,8 @@ STEP = 4096
 class Reassembler:
     """All open connections and their streams.
 
-    What `feed` yields is to be read before the next is asked for. The receiver hands the slots of ended connections
-    back with `free` when it has done with them.
+    The caller reads what `feed` yields before it asks for the next item, and returns the slots of ended connections
+    with `free` when it no longer needs them.
     """
 
     def __init__(self, compiled: bool, max_connections: int = limits.CONNECTIONS) -> None:
@@ -88,15 +88,15 @@ class Reassembler:
 
     @property
     def waiting(self) -> int:
-        """Bytes in all buffered segments."""
+        """Number of bytes in all buffered segments."""
         return int(self.flows.control[Control.WAITING])
 
     def place(self, points: Sequence[int]) -> None:
-        """Take, for each capture, the first of those from the same capture point; further ones are of the first's."""
+        """Set, for each capture, the first of the same capture point; captures beyond the list share capture 0's."""
         self.flows = self.flows._replace(points=np.array(points, np.int64))
 
     def feed(self, batch: SegmentBatch, buffer: Buffer) -> Iterator[Results]:
-        """Take one batch of segments (each file's in its order), whose bytes lie in `buffer`."""
+        """Take one batch of segments (each file's in its order), whose bytes lie in `buffer`; yield results."""
         at, n, points = 0, len(batch.ts_ns), self.flows.points
         if n and batch.capture.max() >= len(points):
             self.flows = self.flows._replace(points=grown(points, int(batch.capture.max()) + 1))
@@ -124,7 +124,7 @@ class Reassembler:
                 yield from self._make_room((0, 0, int(self.flows.control[Control.CLOCK])))
 
     def _drain(self) -> Iterator[Results]:
-        """Yield what came out."""
+        """Yield the results."""
         out = self.out
         chunks, faults, windows, ended = out.counts.tolist()
         if chunks or faults or windows or ended:
@@ -181,7 +181,7 @@ class Reassembler:
         call(rebuild, self.compiled, self.flows)
 
     def _remember(self) -> None:
-        """Have room for more identities; beyond a limit, the older half of them is forgotten."""
+        """Make room for more identities; above a limit, the older half is dropped."""
         names, older, size = self.flows.younger, self.flows.older, 2 * len(self.flows.younger)
         if len(names) >= 2 * limits.IDENTITIES:
             older, names, size = names, names[:0], 256
@@ -190,7 +190,7 @@ class Reassembler:
         call(remember_all, self.compiled, names, self.flows)
 
     def _evict(self, capture: int, packet: int, ts: int) -> Iterator[Results]:
-        """End an eighth of the connections."""
+        """Evict an eighth of the connections."""
         control = self.flows.control
         count = max(int(control[Control.LIVE]) // 8, 1)
         control[Control.EVICTED] = 0
@@ -201,11 +201,11 @@ class Reassembler:
                 self._remember()
         if control[Control.EVICTED]:
             count = int(control[Control.EVICTED])
-            told = f"more than {self.max_connections} connections were open: {count} that were idle longest ended here"
+            told = f"more than {self.max_connections} connections were open: the {count} idle longest were evicted"
             self.evicted.append((capture, packet, ts, told))
 
     def free(self, slots: Ints) -> None:
-        """Take back the slots of ended connections, their rows empty."""
+        """Take back the slots of ended connections, and empty their rows."""
         flows = self.flows
         Facts.clear(flows.facts, slots)
         Conn.clear(flows.conn, slots)
@@ -247,6 +247,6 @@ class Reassembler:
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Bytes that are buffered, and must outlive their batch."""
+        """The buffered bytes, which must outlive their batch."""
         segments, taken = self.flows.segments, len(self.flows.segments) - int(self.flows.free_segments[0])
         return [Ranges(segments, Segment.USED, Segment.OFFSET, Segment.LENGTH, taken)]

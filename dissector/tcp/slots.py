@@ -1,4 +1,4 @@
-"""Slots of connections: found by their endpoints, taken, and kept in order of their last segment."""
+"""Slots of connections: find them by endpoints, take them, and keep them in order of the last segment."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
@@ -9,12 +9,12 @@ from amqpscope.dissector.tcp.numbers import Ends
 from amqpscope.dissector.tcp.state import OPEN, Conn, Control, Facts, Flows, List
 
 LINGER_NS = 30_000_000_000
-"""A closed connection is over when no packet of it came for this long."""
+"""A closed connection ends after this time without a packet."""
 
 
 @kernel
 def find(flows: Flows, ends: Ends) -> int:
-    """Place in the hash table of this pair of endpoints, or -1 - place of a free entry."""
+    """Return the place of this pair of endpoints in the hash table, or -1 - the place of a free entry."""
     facts, table = flows.facts, flows.table
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
     mask = len(table) - 1
@@ -43,7 +43,7 @@ def find(flows: Flows, ends: Ends) -> int:
 
 @kernel
 def ends_of(facts: Array, slot: int) -> Ends:
-    """Both endpoints of a connection."""
+    """Return both endpoints of a connection."""
     return (
         facts[slot, Facts.A_HI], facts[slot, Facts.A_LO], facts[slot, Facts.A_PORT],
         facts[slot, Facts.B_HI], facts[slot, Facts.B_LO], facts[slot, Facts.B_PORT],
@@ -83,7 +83,7 @@ def append(flows: Flows, slot: int, which: int) -> None:
 
 @kernel
 def touch(flows: Flows, slot: int) -> None:
-    """Put a connection at the end of the list where it belongs, for a segment of it came."""
+    """Move a connection to the end of its list, because a segment of it came."""
     which = closed(flows.conn, slot)
     if flows.lists[which, List.NEWEST] != slot:
         unlink(flows, slot)
@@ -124,7 +124,7 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int
 
 @kernel
 def closed(conn: Array, slot: int) -> int:
-    """1 when both sides have closed the connection, or one reset it."""
+    """Return 1 when both sides have closed the connection, or one reset it."""
     ends = conn[slot, Conn.CLOSED]
     return 1 if ends & 4 != 0 or ends & 3 == 3 else 0
 
@@ -143,7 +143,7 @@ def later(clock: int, now: int) -> int:
 
 @kernel
 def rebuild(flows: Flows) -> None:
-    """Fill an empty hash table with the connections that are not over."""
+    """Fill an empty hash table with the connections that have not ended."""
     for slot in range(flows.facts.shape[0]):
         if flows.facts[slot, Facts.USED] == 1:
             place = find(flows, ends_of(flows.facts, slot))

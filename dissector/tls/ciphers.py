@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.tls.records import HEAD
 from amqpscope.spec.tls import Suite
 
@@ -296,12 +296,12 @@ class Cbc:
         return bytes(decryptor.update(sealed) + decryptor.finalize())
 
 
-def _octets(numbers: Ints) -> Octets:
+def _octets(numbers: Ints) -> Bytes:
     """Numbers as eight bytes each, the highest first."""
     return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
-def _listed(rows: Octets) -> list[bytes]:
+def _listed(rows: Bytes) -> list[bytes]:
     """Each row of a matrix of bytes by itself."""
     found: list[bytes] = rows.view(f"V{rows.shape[1]}").ravel().tolist()
     return found

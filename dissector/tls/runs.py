@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.integers import be16
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.dissector.tls.direction import TlsDirection
@@ -37,9 +38,9 @@ def ends_of_records(octets: Array, at: int, ends: Array) -> int:
         and octets[at] == DATA
         and octets[at + 1] == 3
         and octets[at + 2] <= 4
-        and 0 < ((i64(octets[at + 3]) << 8) | i64(octets[at + 4])) <= LONGEST
+        and 0 < be16(octets, at + 3) <= LONGEST
     ):
-        at += 5 + ((i64(octets[at + 3]) << 8) | i64(octets[at + 4]))
+        at += 5 + be16(octets, at + 3)
         ends[count] = at
         count += 1
     return count

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.hashing import hash_octets
+from amqpscope.dissector.kernels.hashing import hash_bytes
 from amqpscope.dissector.kernels.kernel import call, kernel, worthwhile
 
 Column: TypeAlias = Any
@@ -191,4 +191,4 @@ def hash_values(offsets: Array, data: Array, result: Array) -> None:
         end = offsets[i + 1]
         result[i] = 0
         if 0 <= start <= end <= len(data):
-            result[i] = hash_octets(data, start, end - start)
+            result[i] = hash_bytes(data, start, end - start)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.pipelines.walks.digests import combined, hashed
 from amqpscope.pipelines.walks.events import EV, MESSAGES, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.store import declare
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     matrix: Ints
     """EV; messages of one frame and publishing id that follow each other are one event."""
     more: Ints
-    text: Octets
+    text: Bytes
 
 
 MORE = declare(More)
@@ -162,7 +162,7 @@ def _tell(events: Events, matrix: Ints, more: Ints) -> None:
     _digest(events, STREAM_FRAMES, more, rows)
 
 
-def _lists(events: Events, matrix: Ints, more: Ints) -> Octets:
+def _lists(events: Events, matrix: Ints, more: Ints) -> Bytes:
     """The lists of ids of answers, one behind the other, as bytes; their places are written to `more`."""
     parts: list[Any] = [_NO_TEXT]
     begin = 1

@@ -158,7 +158,7 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
     found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.accounting.total)
     assert 80_000 < most < 140_000
     told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
-    assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
+    assert len(told) >= 2 and all("bytes of open connections were retained" in text for text in told)
     for size in (1_000, 5_000, 1 << 20):
         again = dissect(tmp_path / "many.pcap", batch_bytes=size)
         assert {name: sorted(map(str, again[name].to_pylist())) for name in found} == {
@@ -168,7 +168,7 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
 
 def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where most wait, what is missing counts as lost."""
-    monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
+    monkeypatch.setattr(limits, "WAITING_BYTES", 50_000)
     turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
     found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.waiting)
     assert 40_000 < most < 60_000
@@ -178,7 +178,7 @@ def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
+    monkeypatch.setattr(limits, "WAITING_BYTES", 50_000)
     turns = [*handshake(), (CLIENT, raw(1, 1, bytes(20_000))[:9_000])]
     found, most = read(many(tmp_path, 5672, turns), lambda reading: stage(reading).framing.cursor[Cursor.CHAINED])
     assert 40_000 < most <= 50_000

@@ -147,7 +147,7 @@ def test_anomalies_of_connections_say_what_was_there() -> None:
     code, severity, detail = told.pop(by_port[40000])
     assert (code, severity) == ("version-mismatch", "error")
     assert "version" in detail
-    assert told == {by_port[40001]: ("stream-unrecognised", "note", "22 octets")}
+    assert told == {by_port[40001]: ("stream-unrecognised", "note", "22 bytes")}
 
 
 # logins

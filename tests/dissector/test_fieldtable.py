@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
-from amqpscope.dissector.fields.tables import DEPTH, float_text, render
+from amqpscope.dissector.fields.rendering import float_text
+from amqpscope.dissector.fields.tables import DEPTH, render
 from tests.dissector.letters import LETTERS, key, long
 from tests.dissector.runs import BOTH
 

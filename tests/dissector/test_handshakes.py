@@ -22,6 +22,7 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes import facts, ladder, listing, record
 from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.handshakes.dialogue import run
+from amqpscope.dissector.handshakes.inputs import Side, Tcp, gather
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import Reading
@@ -154,6 +155,50 @@ def test_a_verdict_known_from_another_connection_is_the_one_that_it_would_get(st
     wanted = list(rows(forgetful, options))
     assert not judge.alike.items
     assert list(rows(remembered, options)) == wanted
+
+
+SIDES = st.builds(
+    Side,
+    packets=st.integers(0, 2),
+    syns=st.integers(0, 2),
+    syn=st.none() | st.just(record.PacketRef(T0, 1, 0)),
+    end=st.sampled_from(["", "fin", "rst"]),
+    end_at=st.just(record.PacketRef(T0 + 5, 3, 0)),
+    said_ns=st.sampled_from([0, T0 + 4]),
+    again=st.just(()),
+)
+TCPS = st.builds(
+    Tcp,
+    client=st.integers(0, 1),
+    sides=st.tuples(SIDES, SIDES),
+    begun=st.booleans(),
+    ack=st.none(),
+    until_ns=st.just(T0 + 9),
+    lost=st.booleans(),
+    protocol=st.sampled_from(["unknown", "amqp-0-9-1", "rabbitmq-stream"]),
+    server=st.sampled_from([("10.0.0.2", 5672), ("::1", 5552), ("10.0.0.2", 80)]),
+    is_broker=st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TCPS, min_size=2, max_size=8))
+def test_whatever_tcp_shows_no_verdict_comes_from_another_connection(shown: list[Tcp]) -> None:
+    remembering = Judge(KNOWN, load())
+    for one in shown:
+        first = Judge(KNOWN, load())(record.ConnectionRecord(), one, ["a"])
+        assert remembering(record.ConnectionRecord(), one, ["a"]) == first
+
+
+def test_a_side_that_spoke_is_told_from_one_that_did_not() -> None:
+    def tcp(said_ns: int) -> Tcp:
+        at = record.PacketRef(T0, 1, 0)
+        client, server = Side(0, 1, at, "", None, said_ns), Side(0, 0, None, "", None, 0)
+        return Tcp(0, (client, server), True, None, T0 + 10**12, False, "unknown", ("10.0.0.2", 5672))
+
+    judge = Judge(KNOWN, load())
+    found = [judge(record.ConnectionRecord(), tcp(said_ns), ["a"])["handshake_outcome"] for said_ns in (0, T0 + 4)]
+    assert found == ["no-answer", "stalled"]
 
 
 @pytest.mark.parametrize("stem", ["failed_handshakes", "thrown_out", "wrong_ports", "tls_failures", "stream_refusals"])
@@ -634,9 +679,9 @@ def test_the_machine_is_sound() -> None:
 
 
 def test_every_code_is_written_out_and_names_known_facts() -> None:
-    side = facts.Side(0, 0, None, "", None, 0)
-    tcp = facts.Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
-    known = facts.gather(record.ConnectionRecord(), tcp, [], KNOWN, load()).facts(tcp, [])
+    side = Side(0, 0, None, "", None, 0)
+    tcp = Tcp(0, (side, side), False, None, 0, False, "unknown", ("10.0.0.2", 5672))
+    known = facts.case_of(gather(record.ConnectionRecord(), tcp, []), KNOWN, load()).facts(tcp, [])
     values = {**known, **known.timed(), "alert": None, "alert_meaning": None}
     assert set(known.timed()) == set(facts.TIMED)
     for rule in (*KNOWN.outcomes, *KNOWN.endings):
@@ -673,7 +718,7 @@ def test_all_first_octets_are_something(octets: bytes) -> None:
     first = record.FirstBytes()
     for n in range(0, len(octets), 7):
         first.add(octets[n : n + 7], record.PacketRef(n, 1, 0))
-    assert (first.kind() == "none") == (not octets)
+    assert (first.opening() is None) == (not octets)
 
 
 @pytest.mark.parametrize("name", ["refused_logins", "refused_opens", "pika_confirms", "logins"])

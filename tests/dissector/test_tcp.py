@@ -192,7 +192,7 @@ def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batc
         patch.setattr(Reassembler.__init__, "__defaults__", (3,))
         patch.setattr(endings, "LINGER_SEGMENTS", 4)
         patch.setattr(limits, "WAITING_PARTS_PER_STREAM", 2)
-        patch.setattr(limits, "WAITING_OCTETS", 40)
+        patch.setattr(limits, "WAITING_BYTES", 40)
         for octets in (1 << 20, batch_bytes, 64):
             tables = dissect_packets(packets, batch_bytes=octets, check=True)
             found.append({name: sorted(table.to_pylist(), key=str) for name, table in tables.items()})

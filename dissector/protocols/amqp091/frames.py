@@ -34,14 +34,13 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Span,
 )
 from amqpscope.dissector.protocols.framing import (
-    end_frame,
     fault,
     frame_fault,
     keep_payload,
     lose,
-    put_first,
+    payload,
+    put_frame,
     put_place,
-    put_together,
 )
 from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
@@ -77,24 +76,23 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     channel = be16(data, p + 1)
     octets = size + OVERHEAD
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], octets)
+    frames = walk.frames
     n = put_place(walk, chunks, i)
-    put_frame(walk.frames, n, kind, channel, octets, p + 7, size, method)
-    walk.frames[Frame.MISSING, n] = 0
-    walk.frames[Frame.POS, n] = chunks[Chunk.POS, i] + at
+    frames[Frame.TYPE, n] = kind
+    frames[Frame.SIZE, n] = octets
+    frames[Frame.OFFSET, n] = p + 7
+    frames[Frame.LENGTH, n] = size
+    frames[Frame.MISSING, n] = 0
+    frames[Frame.POS, n] = chunks[Chunk.POS, i] + at
+    put_method(frames, n, channel, method)
     expect_bodies(walk, row, kind, channel, p + 7, size, size, own.announced)
     return octets
 
 
 @kernel
-def put_frame(
-    frames: Array, n: int, kind: int, channel: int, octets: int, offset: int, length: int, method: int
-) -> None:  # fmt: skip
-    """Write what all rows of frames have."""
-    frames[Frame.TYPE, n] = kind
+def put_method(frames: Array, n: int, channel: int, method: int) -> None:
+    """Write what rows of frames have here besides."""
     frames[Frame.CHANNEL, n] = channel
-    frames[Frame.SIZE, n] = octets
-    frames[Frame.OFFSET, n] = offset
-    frames[Frame.LENGTH, n] = length
     frames[Frame.METHOD, n] = method
     frames[Frame.EPOCH, n] = 0
 
@@ -191,23 +189,16 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
     kind = parsers[row, Parser.TYPE]
     channel = parsers[row, Parser.CHANNEL]
     size = parsers[row, Parser.SIZE]
-    length = size if offset >= 0 else parsers[row, Parser.CHAINED]
-    if offset < 0 and length > 0:
-        offset = put_together(walk, row)
-    octets = size + OVERHEAD if kind != PROTOCOL_HEADER else OVERHEAD
+    at, length = payload(walk, row, offset)
     method = -1
     if kind == METHOD and length >= 4:
-        method = method_index(own.methods, be16(data, offset), be16(data, offset + 2))
+        method = method_index(own.methods, be16(data, at), be16(data, at + 2))
         if method < 0:
             method = -2
-            frame_fault(walk, chunks, i, row, METHOD_UNKNOWN, be32(data, offset))
-    n = put_place(walk, chunks, i)
-    put_first(frames, n, parsers, row)
-    put_frame(frames, n, kind, channel, octets, offset, length, method)
-    frames[Frame.MISSING, n] = parsers[row, Parser.MISSING]
-    frames[Frame.POS, n] = parsers[row, Parser.POS]
-    expect_bodies(walk, row, kind, channel, offset, length, size, own.announced)
-    end_frame(walk, row, octets)
+            frame_fault(walk, chunks, i, row, METHOD_UNKNOWN, be32(data, at))
+    expect_bodies(walk, row, kind, channel, at, length, size, own.announced)
+    n = put_frame(walk, chunks, i, row, at, length, size + OVERHEAD if kind != PROTOCOL_HEADER else OVERHEAD)
+    put_method(frames, n, channel, method)
 
 
 @kernel

@@ -13,7 +13,7 @@ from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
@@ -108,7 +108,7 @@ class Amqp091(FramedStage):
         Announced.clear(self.announced, 2 * slots + 1)
         super().begin(slots, states, capacity)
 
-    def take_out(self, slots: Ints, data: Octets) -> bytes:
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         rows = both(slots)
         announced = Announced.written(self.announced[rows])
@@ -122,12 +122,12 @@ class Amqp091(FramedStage):
         self._put_channels(channels, target)
         self.announced[both(target.slots)] = Announced.read(announced)
 
-    def _take_channels(self, slots: Ints, data: Octets) -> bytes:
+    def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out; `data` has the bytes that are retained of them."""
         rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
         channels, places = self.channels.rows[rows], both(rows)
         contents = self.contents[places]
-        octets = gather(_content_ranges(contents), data, self.compiled).octets
+        octets = gather(_content_ranges(contents), data, self.compiled).data
         nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
         state = [
             Channel.written(channels), lengths, Content.written(contents), octets, self.lanes[places],
@@ -242,7 +242,7 @@ class Amqp091(FramedStage):
         if q[Assembly.TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
-    def _finished(self, data: Octets) -> Iterator[Made | Faults]:
+    def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
         if q[Assembly.KEEP]:
             for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
@@ -263,7 +263,7 @@ class Amqp091(FramedStage):
                     bodies.append(octets if whole and body >= 0 else None)
             yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, bodies))
 
-    def _fields(self, rows: Ints, data: Octets) -> Decoded:
+    def _fields(self, rows: Ints, data: Bytes) -> Decoded:
         """The arguments of frames."""
         cut = (rows[Frame.MISSING] > 0).astype(np.uint8)
         offset, length = rows[Frame.OFFSET] + ly.IDS_BYTES, rows[Frame.LENGTH] - ly.IDS_BYTES
@@ -305,7 +305,7 @@ def _keeps(contents: Ints) -> Ints:
     return keeps
 
 
-def _flags(column: pa.Array) -> Octets:
+def _flags(column: pa.Array) -> Bytes:
     """A decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(-(-len(column) // 8), np.uint8)

@@ -47,18 +47,12 @@ class Announced(Matrix):
     PASSED = column("bytes of it that are known to be among those skipped in a search")
 
 
-class Frame(Place):
-    """Frames, one column each."""
+class Frame(state.Frame):
+    """Frames, one column each; the TYPE of a protocol header is its first byte."""
 
-    TYPE = column("frame type; a protocol header has the number of its first byte")
     CHANNEL = column("channel")
-    SIZE = column("bytes on the wire")
-    OFFSET = column("where the payload's bytes lie that are there before its first gap")
-    LENGTH = column("how many these are")
-    MISSING = column("bytes in gaps")
     METHOD = column("index of the method; -1: none, -2: unknown")
     EPOCH = column("channel_epoch")
-    POS = column("position in the stream")
 
 
 class Span(Records):

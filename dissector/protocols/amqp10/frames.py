@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
@@ -142,7 +142,7 @@ class Amqp10:
             self.record(slot).columns["performatives"] = json.dumps(found, separators=(",", ":"))
         yield from ()
 
-    def take_out(self, slots: Ints, data: Octets) -> bytes:
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; no bytes are retained in `data`."""
         rows = both(slots)
         return PLAIN.written([self.walk[rows], self.counts[slots], self.handshakes.take_out(slots)])

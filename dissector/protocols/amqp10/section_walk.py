@@ -3,9 +3,9 @@
 from amqpscope.dissector.fields.json_text import write_integer, write_uuid
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed, hash_octets
+from amqpscope.dissector.kernels.hashing import hash_begin, hash_bytes, hash_end, hash_feed
+from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
-from amqpscope.dissector.kernels.words import unsigned
 from amqpscope.dissector.protocols.amqp10.values import (
     BINARY,
     BOOLEAN,
@@ -281,7 +281,7 @@ def hash_bodies(
     for r in range(len(at)):
         if pieces[r] <= 1:
             there = pieces[r] == 1 and begin[r] >= 0 and size[r] > 0 and begin[r] + size[r] <= len(data)
-            hashed[r] = hash_octets(data, begin[r], size[r] if there else 0)
+            hashed[r] = hash_bytes(data, begin[r], size[r] if there else 0)
             continue
         hash_begin(lanes, 0)
         p = at[r]

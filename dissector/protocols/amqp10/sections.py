@@ -14,7 +14,7 @@ from amqpscope.dissector.fields import columns, text
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.trace import trace_columns
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.hashing import L_WIDTH
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.protocols.amqp10 import values
@@ -34,6 +34,7 @@ from amqpscope.dissector.protocols.amqp10.section_walk import (
     section,
     write_forms,
 )
+from amqpscope.dissector.protocols.amqp10.values import CONSTRUCTORS
 from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
 from amqpscope.spec import amqp10
 
@@ -53,7 +54,7 @@ class Slot:
     divide: int = 1
 
 
-def _plan() -> tuple[tuple[Slot, ...], Ints, Octets]:
+def _plan() -> tuple[tuple[Slot, ...], Ints, Bytes]:
     """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
@@ -95,7 +96,7 @@ class Sections(NamedTuple):
     """(problems, 3): record, index into `PROBLEM_CODES`, place in the data."""
 
 
-def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) -> Sections:
+def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> Sections:
     """Read records.
 
     Args:
@@ -110,7 +111,7 @@ def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) ->
     fill = np.zeros(len(SLOTS), np.int64)
     row, value, size, form = (np.empty((len(SLOTS), n), np.int64) for _ in range(4))  # touched where there are values
     call(
-        read_sections, compiled, data, at, length, missing, values.KINDS, values.WIDTHS, SECTIONS, SYMBOLS, WHAT,
+        read_sections, compiled, data, at, length, missing, *CONSTRUCTORS, SECTIONS, SYMBOLS, WHAT,
         body, fill, row, value, size, form, np.zeros(3, np.int64),
     )  # fmt: skip
     kind = body[0]
@@ -130,18 +131,18 @@ def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) ->
     return Sections(made, kind, body[1], body[2], body[3], found)
 
 
-def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
+def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
     """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
     lanes, waiting = np.zeros((1, L_WIDTH), np.uint64), np.zeros(32, np.uint8)
     call(
-        hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, values.WIDTHS, SYMBOLS,
+        hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, CONSTRUCTORS.widths, SYMBOLS,
         np.zeros(3, np.int64), lanes, waiting, hashed,
     )  # fmt: skip
     return hashed
 
 
-def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
+def body(data: Bytes, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
     """The bytes of one whole body."""
     if pieces <= 1:
         return data[found_at : found_at + size].tobytes()
@@ -149,14 +150,14 @@ def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: i
     parts = []
     p = at
     while p < at + length:
-        p = call(section, False, data, p, at + length, values.WIDTHS, SYMBOLS, place)
+        p = call(section, False, data, p, at + length, CONSTRUCTORS.widths, SYMBOLS, place)
         if BODY_SECTION <= place[0] < BODY_SECTION + 3:
             parts.append(data[place[1] : p].tobytes())
     return b"".join(parts)
 
 
 def _column(
-    n: int, slot: Slot, data: Octets, row: Ints, value: Ints, size: Ints, form: Ints, compiled: bool
+    n: int, slot: Slot, data: Bytes, row: Ints, value: Ints, size: Ints, form: Ints, compiled: bool
 ) -> tuple[dict[str, pa.Array], Ints]:
     if slot.what == NUMBERS:
         fits = value <= ((1 << 31) - 1 if slot.type == "int32" else (1 << 63) - 1)

@@ -1,9 +1,8 @@
 """Entries of publishes and chunks: messages, and sub-batches of them."""
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.integers import be16, be32
+from amqpscope.dissector.kernels.integers import be16, be32, proven32
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
-from amqpscope.dissector.kernels.words import big
 from amqpscope.dissector.protocols.stream.state import CUT, DELIVERED, FILTERED, Entry
 
 NULL = 0xFFFF
@@ -62,7 +61,7 @@ def read_entries(
                 if p + 8 > e:
                     break
                 large = i64(data[p]) >> 7
-                number = (big(data, p) & 0x7FFFFFFF) << 32 | big(data, p + 4)
+                number = (proven32(data, p) & 0x7FFFFFFF) << 32 | proven32(data, p + 4)
                 p += 8
                 if kind[r] == FILTERED:
                     if p + 2 > e:
@@ -84,7 +83,7 @@ def read_entries(
             count = 1
             unpacked = -1
             if data[p] < 0x80:
-                length = big(data, p)
+                length = proven32(data, p)
                 p += 4
             else:
                 if kind[r] == FILTERED:
@@ -258,7 +257,7 @@ def open_batches(data: Array, entries: Array, batches: Array, at: Array, counts:
             if is_open:
                 records[Entry.ORDINAL, n] = entries[Entry.ORDINAL, e] + k
                 records[Entry.OFFSET, n] = p + 4
-                records[Entry.LENGTH, n] = big(data, p)
-                p += 4 + big(data, p)
+                records[Entry.LENGTH, n] = proven32(data, p)
+                p += 4 + proven32(data, p)
             n += 1
         b += 1

@@ -10,13 +10,12 @@ from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.framing import (
     drop_chain,
-    end_frame,
     fault,
     frame_fault,
     keep_payload,
     lose,
-    put_first,
-    put_place,
+    payload,
+    put_frame,
     put_together,
 )
 from amqpscope.dissector.protocols.state import PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
@@ -120,23 +119,13 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
             wanted = min(wanted, own.layouts[place, Layout.KEEP])
     else:
         frame_fault(walk, chunks, i, row, COMMAND_UNKNOWN, key << 16 | version)
-    length = size if offset >= 0 else parsers[row, Parser.CHAINED]
-    if offset < 0 and length > 0:
-        offset = put_together(walk, row)
-    n = put_place(walk, chunks, i)
-    put_first(frames, n, parsers, row)
+    at, length = payload(walk, row, offset)
+    n = put_frame(walk, chunks, i, row, max(at, 0), min(length, wanted), size + HEAD_BYTES)
     frames[Frame.LAYOUT, n] = layout
-    frames[Frame.KEY, n] = key
     frames[Frame.VERSION, n] = version
-    frames[Frame.SIZE, n] = size + HEAD_BYTES
-    frames[Frame.OFFSET, n] = max(offset, 0)
-    frames[Frame.LENGTH, n] = min(length, wanted)
     frames[Frame.CUT, n] = 1 if length + parted < wanted else 0
-    frames[Frame.MISSING, n] = parsers[row, Parser.MISSING]
-    frames[Frame.POS, n] = parsers[row, Parser.POS]
     frames[Frame.BODY, n] = length
     frames[Frame.PARTED, n] = parted
-    end_frame(walk, row, size + HEAD_BYTES)
 
 
 walk_chunks = laid_over(
@@ -168,7 +157,7 @@ def choose_layouts(
         if layout < 0 or variants[layout] < 0 or frames[Frame.CUT, i] != 0:
             continue
         at = frames[Frame.OFFSET, i]
-        if frames[Frame.KEY, i] == DELIVER:
+        if frames[Frame.TYPE, i] == DELIVER:
             header = at + 1
             octets = frames[Frame.SIZE, i] - HEAD_BYTES - 1
             if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, octets):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from amqpscope.dissector.fields.plan import Plan
-from amqpscope.dissector.fields.walk import O_WIDTH
+from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.stream.state import Layout
 from amqpscope.spec.model import Protocol
@@ -39,7 +39,7 @@ def layout_table(protocol: Protocol, plan: Plan) -> Ints:
         place = (method.class_id * COMMANDS + method.id) * VERSIONS + method.version
         rest = bool(method.fields) and method.fields[-1].type == "rest"
         begin, end = plan.starts[index], plan.starts[index + 1]
-        table[place] = index, int(plan.ops[begin:end, O_WIDTH].sum()) if rest else -1
+        table[place] = index, int(plan.ops[begin:end, Op.BYTES].sum()) if rest else -1
     return table
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 from amqpscope.dissector.fields.arrow import array, numbers, valid
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.plan import Plan
-from amqpscope.dissector.fields.walk import O_WIDTH
+from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.sections import Sections
@@ -46,7 +46,7 @@ class Unread:
     """Records of which places are known, and what to do to have columns of messages. Any thread may do it."""
 
     reader: Reader
-    data: Octets
+    data: Bytes
     records: Ints
     """As `records.Found`."""
     holder: Ints
@@ -93,7 +93,7 @@ class Records:
         self.kinds = np.zeros(len(protocol.methods), np.int64)
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
-                self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], O_WIDTH].sum()
+                self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], Op.BYTES].sum()
                 filtered = FILTERED if method.version > 1 else PUBLISHED
                 self.kinds[index] = filtered if method.id == PUBLISH else DELIVERED
         self.long: dict[tuple[int, int], Long] = {}

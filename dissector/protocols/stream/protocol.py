@@ -10,7 +10,7 @@ import numpy as np
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART
@@ -54,7 +54,7 @@ class Stream(FramedStage):
             self.bodies = Body.grown(self.bodies, 2 * capacity)
         super().begin(slots, states, capacity)
 
-    def take_out(self, slots: Ints, data: Octets) -> bytes:
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         rows = both(slots)
         bodies = Body.written(self.bodies[rows])

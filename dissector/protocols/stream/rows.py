@@ -36,7 +36,7 @@ class RowMaker:
 
     def _frames(self, rows: Ints, fields: Decoded) -> Columns:
         layout = rows[Frame.LAYOUT]
-        answers = np.where(layout >= 0, self.answers[layout], rows[Frame.KEY] & sl.RESPONSE != 0)
+        answers = np.where(layout >= 0, self.answers[layout], rows[Frame.TYPE] & sl.RESPONSE != 0)
         columns = {
             "command": self.commands.take(array(layout, mask=layout < 0)),
             "version": array(rows[Frame.VERSION].astype(np.int32)),

@@ -11,7 +11,6 @@ from amqpscope.dissector.fields.problems import PROBLEM_CODES
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.protocols import state
-from amqpscope.dissector.protocols.state import Place
 
 FAULTS = (
     *state.FAULTS,
@@ -45,18 +44,12 @@ class Body(Matrix):
     PARTED = column("bytes that were handed on as parts")
 
 
-class Frame(Place):
-    """Frames, one column each."""
+class Frame(state.Frame):
+    """Frames, one column each; TYPE is the key, with the bit of responses, and LENGTH what has columns."""
 
     LAYOUT = column("index of the layout; -1: unknown")
-    KEY = column("key, with the bit of responses")
     VERSION = column("version of the command")
-    SIZE = column("bytes on the wire")
-    OFFSET = column("where the body's bytes lie that are there, up to the first gap or as many as are kept")
-    LENGTH = column("how many of these have columns")
     CUT = column("1: fields lie in a gap or beyond a limit")
-    MISSING = column("bytes in gaps")
-    POS = column("position in the stream")
     BODY = column("bytes of the body that lie together from OFFSET on")
     PARTED = column("bytes of it that were handed on before these, as parts")
 

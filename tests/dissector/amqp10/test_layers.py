@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.handshakes.facts import Side, Tcp
 from amqpscope.dissector.handshakes.first_use import FirstUses
+from amqpscope.dissector.handshakes.inputs import Side, Tcp
 from amqpscope.dissector.handshakes.record import ConnectionRecord
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.kernels.accounting import MemoryAccounting

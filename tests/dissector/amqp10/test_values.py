@@ -88,7 +88,7 @@ def test_a_value_of_each_constructor(name: str) -> None:
 
 
 def test_all_constructors_are_covered() -> None:
-    assert {code for code, kind in enumerate(values.KINDS.tolist()) if kind} <= {
+    assert {code for code, kind in enumerate(values.CONSTRUCTORS.kinds.tolist()) if kind} <= {
         *(octets[0] for octets, _ in CASES.values()), 0xB3, 0xD1, 0xF0
     }  # fmt: skip
 
@@ -160,7 +160,7 @@ def test_no_octets_do_harm(octets: bytes, count: int) -> None:
 @pytest.mark.compiled
 def test_compiled_as_interpreted() -> None:
     rng = random.Random(1)
-    constructors = [c for c in range(256) if values.WIDTHS[c] >= 0] + [0]
+    constructors = [c for c in range(256) if values.CONSTRUCTORS.widths[c] >= 0] + [0]
     for _ in range(2000):
         octets = bytes(
             rng.choice(constructors) if rng.random() < 0.5 else rng.choice((0, 1, 2, 3, 65, 255)) for _ in range(40)

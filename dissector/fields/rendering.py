@@ -1,0 +1,118 @@
+"""Values written as text, one behind the other: room for them, what becomes of it, and what is wrong with them."""
+
+import functools
+import math
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.fields.json_text import ESCAPES, LATIN
+from amqpscope.dissector.fields.state import Float, Level, Problem, Text, Trace, Written
+from amqpscope.dissector.fields.text import Bytes, Integers
+from amqpscope.dissector.fields.value_text import LITERALS
+from amqpscope.dissector.kernels.kernel import kernel
+
+
+class Rendered(NamedTuple):
+    """Values as text."""
+
+    octets: Bytes
+    """JSON, valid UTF-8, of all values."""
+    sizes: Integers
+    """Bytes of each in `octets`."""
+    trace: Integers
+    """(values, Trace): of tables, where in the data the value of the outermost key `traceparent`, in any case, is. Of
+    several keys the first."""
+    problems: Integers
+    """(problems, Problem)."""
+
+
+def room(values: int, octets: int, problems: int, floats: int = 0, levels: int = 0) -> Text:
+    """Room for the text of so many values: bytes of it, problems of each, floats, and levels that they may have."""
+    return Text(
+        out=np.empty(octets, np.uint8),
+        sizes=np.empty(values, np.int64),
+        trace=np.empty((values, Trace.WIDTH), np.int64),
+        floats=np.empty((floats, Float.WIDTH), np.int64),
+        problems=np.empty((problems * values, Problem.WIDTH), np.int64),
+        levels=np.empty((levels, Level.WIDTH), np.int64),
+        written=Written.make(1)[0],
+        literals=LITERALS,
+        escapes=ESCAPES,
+        latin=LATIN,
+    )
+
+
+def finished(text: Text, data: Bytes) -> Rendered:
+    """What was written there of values in `data`."""
+    length, n_floats, n_problems, _ = text.written.tolist()
+    octets: Bytes = text.out[:length]
+    octets = _with_floats(octets, text.sizes, data, text.floats[:n_floats]) if n_floats else octets.copy()
+    return Rendered(octets, text.sizes, text.trace, text.problems[:n_problems])
+
+
+@kernel
+def tell(text: Text, e: int, code: int, at: int) -> None:
+    """Note a problem of a value."""
+    n = text.written[Written.PROBLEMS]
+    text.problems[n, Problem.ROW] = e
+    text.problems[n, Problem.CODE] = code
+    text.problems[n, Problem.AT] = at
+    text.written[Written.PROBLEMS] = n + 1
+
+
+@kernel
+def tell_once(text: Text, e: int, code: int, at: int) -> None:
+    """Note a problem of the value at hand, of its kind the first."""
+    if (text.written[Written.TOLD] >> code) & 1 == 0:
+        text.written[Written.TOLD] |= 1 << code
+        tell(text, e, code, at)
+
+
+@kernel
+def leave_out(text: Text, e: int, at: int, width: int, j: int) -> None:
+    """Leave out a float, for which kernels are not made."""
+    n = text.written[Written.FLOATS]
+    text.floats[n, Float.PLACE] = j
+    text.floats[n, Float.VALUE] = e
+    text.floats[n, Float.AT] = at
+    text.floats[n, Float.BYTES] = width
+    text.written[Written.FLOATS] = n + 1
+
+
+@kernel
+def level_at(levels: Integers, depth: int) -> tuple[int, int, int, int, int, int]:
+    """What there is of a level, in the order of its columns."""
+    return (
+        levels[depth, Level.END],
+        levels[depth, Level.LEFT],
+        levels[depth, Level.CLOSE],
+        levels[depth, Level.ELEMENT],
+        levels[depth, Level.MEMBER],
+        levels[depth, Level.FLAGS],
+    )
+
+
+def _with_floats(octets: Bytes, sizes: Integers, data: Bytes, floats: Integers) -> Bytes:
+    """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
+    pieces: list[memoryview | bytes] = []
+    done, source = 0, octets.data
+    for place, value, at, width in floats.tolist():
+        text = float_text(data[at : at + width].tobytes())
+        pieces += (source[done:place], text)
+        sizes[value] += len(text)
+        done = place
+    pieces.append(source[done:])
+    return np.frombuffer(b"".join(pieces), np.uint8)
+
+
+@functools.lru_cache(1 << 14)
+def float_text(octets: bytes) -> bytes:
+    """JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
+    (value,) = struct.unpack(">f" if len(octets) == 4 else ">d", octets)
+    if math.isfinite(value):
+        # of 32 bits numpy finds the digits; they are few enough to be the repr of the float that they make
+        return repr(value if len(octets) == 8 else float(str(np.float32(value)))).encode()
+    name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return b'{"$double":"%s"}' % name.encode()
