@@ -3,7 +3,7 @@
 The command line, Spark and the tests all use `feed` and `finish`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector import moving
 from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
@@ -93,6 +94,8 @@ class Dissector:
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.holes = Gaps()
         self.over = False
+        self.end_ns = 0
+        """The latest time seen, and in the end when the captures end."""
         self.read = 0
         """Most bytes that may have been retained of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
@@ -107,10 +110,34 @@ class Dissector:
         for work in self.work(batch):
             yield from work()
 
-    def finish(self) -> Iterator[Row]:
-        """End all connections."""
-        for work in self.last_work():
+    def finish(self, end_ns: int | None = None) -> Iterator[Row]:
+        """End all connections.
+
+        Args:
+            end_ns: when the captures end, which tells how long somebody was waited for: of dissectors that share the
+                connections of the same captures, each is given the same. None: the latest time that was seen.
+        """
+        for work in self.last_work(end_ns):
             yield from work()
+
+    def take_out(self, connections: Iterable[int] | None = None) -> bytes:
+        """Take the state of open connections out, by their `connection_id`; None: all state there is.
+
+        To be called between batches; what is taken is not here any more. With None, what belongs to no open connection
+        goes too: IP fragments, identities given so far, secrets that came with captures. The bytes are of this release
+        and these options, and where TLS is decrypted secrets are in them.
+        """
+        return moving.take_out(self, connections)
+
+    def put_back(self, state: bytes) -> None:
+        """Take in what `take_out` took out of a dissector with the same options.
+
+        Captures are known by their names: those that are not in `captures` are appended.
+
+        Raises:
+            StateError: the bytes are of another release or other options, or damaged.
+        """
+        moving.put_back(self, state)
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """Like `feed`, but yield functions that make the rows, later and in any thread."""
@@ -126,20 +153,22 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """Like `work`, for segments, which may be of several captures."""
-        buffer = self._resume(Buffer(decoded.data, decoded.used))
+        """As `work`, of segments, which may be of several captures."""
+        buffer = self.resume(Buffer(decoded.data, decoded.used))
+        self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
             for out in self.tcp.feed(segments, buffer):
                 yield from self._take(out, buffer)
             yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
             if weigh and self.accounting.total > limits.REMEMBERED:
                 yield from self._lighten(segments, buffer)
-        self.carried = gather(self._ranges, buffer.data, self.compiled)
+        self.retain(buffer)
 
-    def last_work(self) -> Iterator[Work]:
-        """Like `finish`, but yield functions that make the rows."""
-        buffer = self._resume(Buffer(np.empty(1 << 16, np.uint8), 0))
+    def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
+        """As `finish`, with the rows still to be made."""
+        buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
+        self.end_ns = self.end_ns if end_ns is None else end_ns
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
         self.carried = Retained.nothing(self._ranges)
@@ -186,10 +215,15 @@ class Dissector:
         capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
         self.tcp.evicted.append((capture, packet, ts, text))
 
-    def _resume(self, buffer: Buffer) -> Buffer:
+    def resume(self, buffer: Buffer) -> Buffer:
+        """Append what was retained to a buffer."""
         buffer.reserve(len(self.carried.data) + (1 << 16))
         move(self._ranges, self.carried, buffer.append(self.carried.data), self.compiled)
         return buffer
+
+    def retain(self, buffer: Buffer) -> None:
+        """Keep what is still needed of a buffer."""
+        self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
         if out.chunks.shape[1]:
@@ -283,8 +317,8 @@ class Dissector:
                 self._skip(slots, stage.skipped(slots))
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
-        clock = self.tcp.clock if self.over else None
-        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), clock)
+        end_ns = self.end_ns if self.over else None
+        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), end_ns)
         self.tls.free(ended)
         self.accounting.forget(ended)
         self.tcp.free(ended)
@@ -306,8 +340,8 @@ class Dissector:
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
 
-    def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
-        rows = self.connections.rows(closed, self.captures, clock)
+    def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
+        rows = self.connections.rows(closed, self.captures, end_ns)
         return self.cut("connections", rows) + self.cut("anomalies", self.tables.connections(rows))
 
     def _rows(self, made: Made, ends: Ends) -> list[Row]:

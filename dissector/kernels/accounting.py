@@ -36,6 +36,13 @@ class MemoryAccounting:
         self.sizes[slot] += size
         self.total += size
 
+    def take_out(self, slots: Ints) -> Ints:
+        """Count nothing more of connections; returns what it was."""
+        self._reach(int(slots.max(initial=-1)))
+        taken: Ints = self.sizes[slots]
+        self.forget(slots)
+        return taken
+
     def forget(self, slots: Ints) -> None:
         """Clear the accounts of ended connections."""
         slots = slots[slots < len(self.sizes)]

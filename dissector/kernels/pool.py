@@ -83,6 +83,34 @@ def chain(matrix: Ints, rows: Ints, lengths: Ints, link: int) -> Ints:
     return firsts
 
 
+def take_rows(free: Ints, count: int) -> Ints:
+    """Take rows, outside of kernels. So many must be free."""
+    left = int(free[0])
+    free[0] = left - count
+    return free[1 + left - count : 1 + left][::-1].copy()
+
+
+def put_chains(matrix: Ints, free: Ints, rows: Ints, lengths: Ints, link: int) -> tuple[Ints, Ints, Ints]:
+    """Put linked lists, as `chained` has them, into free rows, of which there must be enough.
+
+    Args:
+        matrix: gets the lists' rows.
+        free: its free rows.
+        rows: (n, columns): what the rows hold, but for their links.
+        lengths: those of the lists.
+        link: column that holds the next row.
+
+    Returns:
+        Where the rows are now, and the first and the last of each list; -1: it is empty.
+    """
+    places = take_rows(free, len(rows))
+    matrix[places] = rows
+    firsts = chain(matrix, places, lengths, link)
+    lasts = np.full(len(lengths), -1, np.int64)
+    lasts[lengths > 0] = places[np.cumsum(lengths)[lengths > 0] - 1]
+    return places, firsts, lasts
+
+
 class Pool:
     """A matrix of int64 whose rows are taken and given back.
 
@@ -108,6 +136,11 @@ class Pool:
     def taken(self) -> int:
         """Number of rows in use."""
         return len(self) - self.left
+
+    def reserve(self, count: int) -> None:
+        """See to it that so many rows are free."""
+        if self.left < count:
+            self.grow(max(2 * len(self), self.taken + count))
 
     def grow(self, capacity: int) -> None:
         """Grow to `capacity` rows."""

@@ -123,3 +123,8 @@ def move(ranges: Sequence[Ranges], retained: Retained, by: int, compiled: bool) 
     """Shift these ranges after their bytes were placed in another buffer."""
     for r, end in zip(ranges, retained.ends, strict=True):
         call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)
+
+
+def put_bytes(ranges: Sequence[Ranges], octets: Bytes, buffer: Buffer, compiled: bool) -> None:
+    """Append bytes that `gather` took out to another buffer; what these ranges point at moves with them."""
+    move(ranges, Retained(octets, tuple(len(each.matrix) for each in ranges)), buffer.append(octets), compiled)

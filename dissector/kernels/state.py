@@ -19,7 +19,9 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.errors import Error
 
 HEAD = 4
-"""Size of the header that identifies the declaration of written rows."""
+"""Bytes that say which declaration written rows are of."""
+CAPTURE = "CAPTURE"
+"""With this the names of columns end that hold the index of a capture."""
 
 
 class StateError(Error):
@@ -94,15 +96,24 @@ class Matrix:
         return cls._head() + rows.astype("<i8").tobytes()
 
     @classmethod
-    def read(cls, data: bytes) -> Ints:
-        """Return the rows that `written` turned into bytes.
+    def read(cls, data: bytes, captures: Ints | None = None) -> Ints:
+        """The rows of which `written` made bytes.
+
+        Args:
+            data: these bytes.
+            captures: what the indexes of captures are now, which stand in columns named `CAPTURE` or `..._CAPTURE`;
+                None: what they were.
 
         Raises:
             StateError: the bytes are not of this declaration in this version.
         """
         if data[:HEAD] != cls._head() or (len(data) - HEAD) % (8 * cls.WIDTH):
             raise StateError(f"not rows of {cls.__name__}, version {cls.version}: written by another release")
-        return np.frombuffer(data, "<i8", offset=HEAD).reshape(-1, cls.WIDTH).astype(np.int64)
+        rows = np.frombuffer(data, "<i8", offset=HEAD).reshape(-1, cls.WIDTH).astype(np.int64)
+        if captures is not None:
+            of_captures = [number for number, name in enumerate(cls.columns) if name.endswith(CAPTURE)]
+            rows[:, of_captures] = captures.take(rows[:, of_captures], mode="clip")
+        return rows
 
     @classmethod
     def _head(cls) -> bytes:

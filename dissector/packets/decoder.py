@@ -14,6 +14,7 @@ from amqpscope.dissector.capture.model import MAX_PROBLEMS, PacketBatch, Problem
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.packets.fragments import Fragment, Fragments
 from amqpscope.dissector.packets.headers import (
@@ -92,6 +93,23 @@ class PacketDecoder:
         segments.ts_ns[:], segments.packet[:] = batch.ts_ns[segments.row], batch.packet[segments.row]
         segments.capture[:] = batch.capture
         return segments, self._report(batch, outcome, segments, wrong)
+
+    def take_out(self) -> bytes:
+        """Take out the fragments of all capture points, and how much was listed."""
+        fragments = [(point, known.take_out()) for point, known in self._fragments.items()]
+        taken = PLAIN.written([fragments, dict(self._listed), self._missing])
+        self._listed.clear()
+        self._fragments.clear()
+        self._missing = 0
+        return taken
+
+    def put_back(self, octets: bytes, captures: Ints) -> None:
+        """Put back what `take_out` took; `captures` are the indexes of captures, by those that were."""
+        fragments, listed, missing = PLAIN.read(octets)
+        for point, known in fragments:
+            self._fragments_of(int(captures[point])).put_back(known)
+        self._listed.update(listed)
+        self._missing += missing
 
     def finish(self) -> list[Problem]:
         """Return, at the end of the captures, the problems of incomplete IP packets."""

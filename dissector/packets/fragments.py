@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.coding import Coding
 
 FRAGMENT_COST = 256
 """Bytes of memory that a fragment takes besides its data."""
@@ -85,6 +86,9 @@ class _Datagram:
     unusable: bool = False
 
 
+STATE = Coding(_Datagram, Fragment)
+
+
 class Fragments:
     """The fragmented packets of one capture point.
 
@@ -127,6 +131,17 @@ class Fragments:
             return None
         datagram.complete = True
         return _whole(datagram)
+
+    def take_out(self) -> bytes:
+        """Take out all packets."""
+        taken = STATE.written(self._known)
+        self.finish()
+        return taken
+
+    def put_back(self, octets: bytes) -> None:
+        """Put back what `take_out` took."""
+        self._known |= STATE.read(octets)
+        self.cost = sum(datagram.cost for datagram in self._known.values())
 
     def finish(self) -> int:
         """Forget all packets; return the number of incomplete ones."""

@@ -17,6 +17,7 @@ from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import ConnectionRecord
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.errors import Error
@@ -78,6 +79,16 @@ class Stage(Protocol):
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over, and hand on what was under way."""
+
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took.
+
+        Raises:
+            StateError: the bytes are of another release.
+        """
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes passed over in the searches at hand."""

@@ -3,6 +3,7 @@
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,11 +12,13 @@ import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.handshakes import tls_facts
+from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.inputs import Side, Tcp
-from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
+from amqpscope.dissector.handshakes.record import CLASSES, FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.rows import record_batch, schema
@@ -23,6 +26,9 @@ from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Direction, Facts
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
+FINS = 3
+"""In Conn.CLOSED: both sides have closed the connection; more where one reset it."""
+STATE = Coding(*CLASSES)
 Endpoint = tuple[str, int]
 """Address and port."""
 Halves = tuple[list[list[int]], list[list[list[int]]]]
@@ -83,16 +89,36 @@ class Connections:
         counts[: len(self.messages)] += self.messages
         self.messages = counts
 
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out the records of connections, and what is counted of them."""
+        messages, used = self._count(slots), self.used.seen(slots)
+        records = [self.records.pop(slot, None) for slot in slots.tolist()]
+        told = [
+            record and {role: (dict(said), said.detail) for role, said in record.told.items()} for record in records
+        ]
+        plain = [record and replace(record, told={}) for record in records]
+        self.used.forget(slots)
+        self.messages[slots[slots < len(self.messages)]] = 0
+        return STATE.written([plain, told, messages, used])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        records, told, messages, used = STATE.read(octets, target.captures)
+        for slot, record, roles in zip(target.slots.tolist(), records, told, strict=True):
+            if record:
+                record.told = {role: PeerArguments.of(*said) for role, said in roles.items()}
+                self.records[slot] = record
+        self.used.note(target.slots[used])
+        self.count_messages(target.slots, messages)
+
     def close(self, slots: Ints, flows: Flows) -> Closed:
         """Take ended connections out of the state; `rows` may judge them later."""
         records = [self.record(slot) for slot in slots.tolist()]
         for slot in slots.tolist():
             del self.records[slot]
+        messages = self._count(slots)
         self.used.forget(slots)
-        counted = slots < len(self.messages)
-        messages = np.zeros(len(slots), np.int64)
-        messages[counted] = self.messages[slots[counted]]
-        self.messages[slots[counted]] = 0
+        self.messages[slots[slots < len(self.messages)]] = 0
         count = len(flows.facts)
         return Closed(
             records=records,
@@ -104,12 +130,19 @@ class Connections:
             messages=messages,
         )
 
-    def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
-        """Return rows of `connections`; `clock` is the end of all captures, once known. Any thread may call it."""
+    def _count(self, slots: Ints) -> Ints:
+        """How many messages each of these had."""
+        counted = slots < len(self.messages)
+        messages = np.zeros(len(slots), np.int64)
+        messages[counted] = self.messages[slots[counted]]
+        return messages
+
+    def rows(self, closed: Closed, captures: list[str], end_ns: int | None) -> pa.RecordBatch:
+        """Rows of `connections`; `end_ns` is the end of all captures, once it is there. Any thread may do it."""
         columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
         each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
         told = [
-            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), clock), captures)
+            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
             for record, client, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
@@ -130,22 +163,23 @@ class Connections:
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
             "first_capture": captures[conn[Conn.FIRST_CAPTURE]],
-            "vantage": captures[conn[Conn.VANTAGE]],
+            "vantage": captures[conn[Conn.VANTAGE_CAPTURE]],
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,
         }
         return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
-    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, clock: int | None) -> Tcp:
+    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, end_ns: int | None) -> Tcp:
         both = endpoints(facts)
         server = both[1 - client]
         sides, repeats = halves
+        is_over = conn[Conn.CLOSED] >= FINS
         return Tcp(
             client=client,
             sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
             begun=bool(facts[Facts.SYN]),
             ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
-            until_ns=max(clock or 0, conn[Conn.LAST_TS]),
+            until_ns=conn[Conn.LAST_TS] if is_over else max(end_ns or 0, conn[Conn.LAST_TS]),
             lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=registry.name_of(facts[Facts.PROTOCOL]),
             address=both[client][0],

@@ -10,7 +10,7 @@ from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, synchronize
 from amqpscope.dissector.tcp.order import overdue, release_overdue, settled
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Results, Segment
 from amqpscope.dissector.tcp.windows import stall, watch
 
 
@@ -24,7 +24,7 @@ def take(
     other = 2 * slot + 1 - side
     flags = batch.flags[i]
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-    copy = is_copy(batch, i, flows.recent)
+    copy = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs))
     conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
     conn[slot, Conn.LAST_PACKET] = batch.packet[i]
     if copy == 0:
@@ -52,6 +52,15 @@ def take(
         watch(flows, out, slot, at)
     if flags & (FIN | RST):
         close(batch, i, flows, slot, side)
+
+
+@kernel
+def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, needs: int) -> bool:
+    """Whether a segment brings bytes beyond all that were seen, or acknowledges such as were not acknowledged."""
+    end = direction[row, Direction.POS] + difference(first_byte(batch, i), direction[row, Direction.NEXT])
+    is_beyond: bool = batch.length[i] > 0 and end + batch.length[i] > direction[row, Direction.TOP]
+    is_acknowledged: bool = needs > direction[other, Direction.ACKED]
+    return is_acknowledged or (is_beyond and direction[row, Direction.STARTED] != 0)
 
 
 @kernel
@@ -122,7 +131,7 @@ def take_bytes(
     if (
         pos > here
         or direction[row, Direction.HEAD] >= 0
-        or needs > settled(flows, other, overdue(flows, other, flows.control[Control.CLOCK]))
+        or needs > settled(flows, other, overdue(flows, other, flows.conn[slot, Conn.CLOCK]))
     ):
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
     else:

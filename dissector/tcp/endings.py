@@ -92,11 +92,14 @@ def relieve(flows: Flows, out: Results) -> None:
 
 @kernel
 def due(flows: Flows, clock: int) -> int:
-    """Return 1 when there is a closed connection that no further segment can belong to."""
+    """1 when there is a closed connection that no further segment can belong to.
+
+    Segments that come may be earlier than the clock, by so much that it does not step back.
+    """
     slot = flows.lists[CLOSED, List.OLDEST]
     if slot < 0 or flows.conn[slot, Conn.SEEN] + LINGER_SEGMENTS >= flows.control[Control.SEGMENTS]:
         return 0
-    return 1 if flows.conn[slot, Conn.LAST_TS] + LINGER_NS < clock else 0
+    return 1 if flows.conn[slot, Conn.LAST_TS] + 2 * LINGER_NS < clock else 0
 
 
 @kernel

@@ -25,10 +25,25 @@ class Gaps:
         gaps = chunks[:, chunks[Chunk.OFFSET] < 0]
         if not gaps.shape[1]:
             return
-        if len(self._open) < capacity:
-            self._open = grown(self._open, capacity)
+        self._reach(capacity)
         lengths = gaps[Chunk.LENGTH]
         np.add.at(self._open, gaps[Chunk.SLOT], np.stack([np.ones_like(lengths), lengths], axis=1))
+
+    def take_out(self, slots: Ints) -> Ints:
+        """Take out the counts of open connections: (n, 2)."""
+        self._reach(int(slots.max(initial=-1)) + 1)
+        taken: Ints = self._open[slots]
+        self._open[slots] = 0
+        return taken
+
+    def put_back(self, taken: Ints, slots: Ints) -> None:
+        """Put back what `take_out` took."""
+        self._reach(int(slots.max(initial=-1)) + 1)
+        self._open[slots] = taken
+
+    def _reach(self, capacity: int) -> None:
+        if len(self._open) < capacity:
+            self._open = grown(self._open, capacity)
 
     def end(self, slots: Ints, decoded: Ints) -> None:
         """Take the counts of ended connections, if they were decoded."""

@@ -57,8 +57,8 @@ def identify(flows: Flows, slot: int, anchor: int, time: int) -> None:
         base = mix(name, flows.conn[slot, Conn.FIRST_TS])
         name = max(base, 1)
         tried = 0
-        while remember(flows, name) == 0:  # at the same time, too: use its place among all segments
-            name = max(mix(base, flows.control[Control.SEGMENTS] + tried), 1)
+        while remember(flows, name) == 0:  # at the same time, too: those that came before count
+            name = max(mix(base, flows.conn[slot, Conn.BEFORE] + tried), 1)
             tried += 1
     flows.facts[slot, Facts.ID] = name
 

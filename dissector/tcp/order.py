@@ -9,7 +9,7 @@ Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import drop, emit
-from amqpscope.dissector.tcp.state import At, Control, Direction, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import At, Conn, Control, Direction, Flows, Results, Segment
 
 ANYWHERE = 1 << 62
 """A position after all others."""
@@ -194,8 +194,8 @@ def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, throu
 
 @kernel
 def release_overdue(flows: Flows, out: Results, slot: int, at: At) -> None:
-    """Emit the segments that need not wait any more; bytes missing for too long count as lost."""
-    clock = flows.control[Control.CLOCK]
+    """Emit what need not wait any more, with what was missing for too long given up."""
+    clock = flows.conn[slot, Conn.CLOCK]
     release(flows, out, slot, at, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
 
 

@@ -13,15 +13,17 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, free_rows, give_rows, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.copies import RECENT
 from amqpscope.dissector.tcp.endings import end_all, evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.segments import reassemble
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import (
+    CLOSED,
     CROWDED,
     FEWER,
     IDENTITIES,
+    OPEN,
+    RECENT,
     REPEATS,
     SEGMENTS,
     SLOT,
@@ -38,7 +40,11 @@ from amqpscope.dissector.tcp.state import (
     Results,
     Segment,
     Window,
+    both,
 )
+
+STEP = 4096
+"""Identities that are remembered at a time."""
 
 
 class Reassembler:
@@ -65,7 +71,7 @@ class Reassembler:
             free_segments=free_rows(segments),
             younger=np.zeros(256, np.int64),
             older=np.zeros(1, np.int64),
-            recent=np.zeros(RECENT, np.int64),
+            recent=np.zeros((2 * slots, RECENT), np.int64),
             points=np.zeros(1, np.int64),
             control=Control.make(1)[0],
         )
@@ -77,17 +83,13 @@ class Reassembler:
             counts=Count.make(1)[0],
         )
         self.evicted: list[tuple[int, int, int, str]] = []
-        """Evictions of connections: capture, packet and time of the segment that needed room, and a message."""
+        """Where a limit of the process was reached: capture, packet and time of the segment at hand, and what to say
+        of it."""
 
     @property
     def waiting(self) -> int:
         """Number of bytes in all buffered segments."""
         return int(self.flows.control[Control.WAITING])
-
-    @property
-    def clock(self) -> int:
-        """The latest time seen, in ns since the epoch."""
-        return int(self.flows.control[Control.CLOCK])
 
     def place(self, points: Sequence[int]) -> None:
         """Set, for each capture, the first of the same capture point; captures beyond the list share capture 0's."""
@@ -102,7 +104,7 @@ class Reassembler:
             at = call(reassemble, self.compiled, batch, at, self.max_connections, buffer.data, self.flows, self.out)
             yield from self._drain()
             if at < n:
-                yield from self._make_room(int(batch.capture[at]), int(batch.packet[at]), int(batch.ts_ns[at]))
+                yield from self._make_room((int(batch.capture[at]), int(batch.packet[at]), int(batch.ts_ns[at])))
         if self.flows.control[Control.TOMBSTONES] > len(self.flows.table) // 4:
             self._rebuild(len(self.flows.table))
 
@@ -119,7 +121,7 @@ class Reassembler:
             at = call(end_all, self.compiled, self.flows, self.out, slots, at)
             yield from self._drain()
             if at < len(slots):
-                yield from self._make_room(0, 0, 0)
+                yield from self._make_room((0, 0, int(self.flows.control[Control.CLOCK])))
 
     def _drain(self) -> Iterator[Results]:
         """Yield the results."""
@@ -133,8 +135,8 @@ class Reassembler:
                 out.ended[:ended].copy(), counts,
             )  # fmt: skip
 
-    def _make_room(self, *where: int) -> Iterator[Results]:
-        """Make the room for which the kernels stopped; the results have been read."""
+    def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:
+        """Give the kernels what they stopped for; what came out was read."""
         want = self.flows.control[Control.WANT]
         if want == SLOT:
             if self.flows.free[0] == 0:
@@ -144,8 +146,14 @@ class Reassembler:
         elif want == SEGMENTS:
             self._grow_segments(min(2 * len(self.flows.segments), limits.WAITING_PARTS))
         elif want == IDENTITIES:
+            if len(self.flows.younger) >= 2 * limits.IDENTITIES:
+                told = f"more than {limits.IDENTITIES} connections came: identities of the first of them may come again"
+                self.evicted.append((*where, told))
             self._remember()
         elif want == CROWDED:
+            count = len(self.flows.segments) - self.flows.free_segments[0]
+            told = f"{self.waiting} bytes in {count} segments waited for earlier ones: where most did, those are lost"
+            self.evicted.append((*where, told))
             call(relieve, self.compiled, self.flows, self.out)
 
     def _grow(self, capacity: int) -> None:
@@ -156,6 +164,7 @@ class Reassembler:
             direction=Direction.grown(flows.direction, 2 * capacity),
             repeats=Repeat.grown(flows.repeats, REPEATS * 2 * capacity),
             free=free_rows(capacity, flows.free),
+            recent=grown(flows.recent, 2 * capacity),
         )
         self._rebuild(4 * capacity)
 
@@ -198,11 +207,43 @@ class Reassembler:
     def free(self, slots: Ints) -> None:
         """Take back the slots of ended connections, and empty their rows."""
         flows = self.flows
-        halves = np.repeat(2 * slots, 2) + np.tile((0, 1), len(slots))
         Facts.clear(flows.facts, slots)
         Conn.clear(flows.conn, slots)
-        Direction.clear(flows.direction, halves)
+        Direction.clear(flows.direction, both(slots))
         give_rows(flows.free, slots)
+
+    def reserve(self, slots: int, segments: int) -> None:
+        """See to it that so many slots, and rows for buffered segments, are free."""
+        flows = self.flows
+        if flows.free[0] < slots:
+            self._grow(max(2 * len(flows.facts), len(flows.facts) - int(flows.free[0]) + slots))
+        if flows.free_segments[0] < segments:
+            self._grow_segments(len(flows.segments) + segments)
+
+    def link(self) -> None:
+        """Put connections in the lists, in order of their last segments, and in the hash table: some came or went."""
+        flows = self.flows
+        for which in (OPEN, CLOSED):
+            slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.conn[:, Conn.LIST] == which))
+            slots = slots[np.argsort(flows.conn[slots, Conn.SEEN], kind="stable")]
+            order = np.concatenate([[-1], slots, [-1]])
+            flows.conn[slots, Conn.OLDER], flows.conn[slots, Conn.NEWER] = order[:-2], order[2:]
+            flows.lists[which] = order[[1, -2]]
+        self._rebuild(len(flows.table))
+
+    def identities(self) -> Ints:
+        """All identities that are remembered, older ones first."""
+        names = np.concatenate([self.flows.older, self.flows.younger])
+        found: Ints = names[names != 0]
+        return found
+
+    def remember(self, names: Ints) -> None:
+        """Remember identities that others gave."""
+        for begin in range(0, len(names), STEP):
+            step = names[begin : begin + STEP]
+            while 2 * (self.flows.control[Control.KNOWN] + len(step)) >= len(self.flows.younger):
+                self._remember()
+            call(remember_all, self.compiled, step, self.flows)
 
     @property
     def ranges(self) -> list[Ranges]:

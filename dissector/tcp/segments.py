@@ -12,7 +12,7 @@ from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
 from amqpscope.dissector.tcp.order import GAP_NS
-from amqpscope.dissector.tcp.slots import LINGER_NS, closed, find, open_slot, over, touch
+from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
 from amqpscope.dissector.tcp.state import (
     CROWDED,
     FEWER,
@@ -42,13 +42,12 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
     control = flows.control
     for i in range(begin, len(batch.ts_ns)):
         now = batch.ts_ns[i]
-        if now < control[Control.CLOCK] - LINGER_NS:
-            control[Control.CLOCK] = now  # the clock stepped back, or another capture begins
-        control[Control.CLOCK] = max(control[Control.CLOCK], now)
+        control[Control.CLOCK] = later(control[Control.CLOCK], now)
         side = side_of(batch, i)
         slot = slot_of(batch, i, side, most, flows, out)
         if slot < 0:
             return i
+        flows.conn[slot, Conn.CLOCK] = later(flows.conn[slot, Conn.CLOCK], now)
         needs = acknowledged(flows.direction, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
         if is_elsewhere(batch, i, flows, slot, side):
             take_elsewhere(batch, i, data, flows, out, slot, side, needs)
@@ -72,11 +71,13 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
     control[Control.WANT] = wanted(batch, i, flows, out, slot)
     if control[Control.WANT] >= 0:
         return -1
+    before = 0
     if slot >= 0:
         if not is_followed(batch, i, side, flows, slot):
             return slot
         count = flows.conn[slot, Conn.PACKETS]
         is_reused = closed(flows.conn, slot) == 0
+        before = 0 if over(flows.conn, slot, batch.ts_ns[i]) else flows.conn[slot, Conn.BEFORE] + 1
         if end(flows, out, slot) == 0:
             return -1
         if is_reused:
@@ -89,7 +90,7 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
     if flows.free[0] == 0:
         control[Control.WANT] = SLOT
         return -1
-    slot = open_slot(batch, i, flows, ends)
+    slot = open_slot(batch, i, flows, ends, before)
     if table[place] < 0:
         control[Control.TOMBSTONES] -= 1
     table[place] = slot + 1
@@ -132,12 +133,12 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
 def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int) -> bool:
     """Return whether a segment with the endpoints of this connection belongs to a later one."""
     facts, conn = flows.facts, flows.conn
-    if over(conn, slot, flows.control[Control.CLOCK]):
+    if over(conn, slot, batch.ts_ns[i]):
         return True
     if batch.flags[i] & (SYN | ACK) != SYN:
         return False
     if facts[slot, Facts.SYN] != 0 and (facts[slot, Facts.OPENER] != side or conn[slot, Conn.ISN] == batch.seq[i]):
         return False
-    # Another capture point may see the next connection before ours sees the end of this one.
-    here: bool = conn[slot, Conn.POINT] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
+    # Another capture point may see the next connection before ours has seen the end of this one.
+    here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
     return here or conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]

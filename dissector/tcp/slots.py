@@ -92,8 +92,11 @@ def touch(flows: Flows, slot: int) -> None:
 
 
 @kernel
-def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
-    """Take a slot for a connection that begins with this segment. There must be a free one, with empty rows."""
+def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int) -> int:
+    """A slot for a connection that begins with this segment, behind others of the same endpoints.
+
+    A free one, whose rows are empty, must be there.
+    """
     facts, conn = flows.facts, flows.conn
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
     point = flows.points[batch.capture[i]]
@@ -108,10 +111,12 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
     conn[slot, Conn.ISN] = batch.seq[i]
     conn[slot, Conn.FIRST_TS] = batch.ts_ns[i]
     conn[slot, Conn.LAST_TS] = batch.ts_ns[i]
+    conn[slot, Conn.CLOCK] = batch.ts_ns[i]
+    conn[slot, Conn.BEFORE] = before
     conn[slot, Conn.FIRST_PACKET] = batch.packet[i]
     conn[slot, Conn.FIRST_CAPTURE] = batch.capture[i]
-    conn[slot, Conn.VANTAGE] = point
-    conn[slot, Conn.POINT] = point
+    conn[slot, Conn.VANTAGE_CAPTURE] = point
+    conn[slot, Conn.POINT_CAPTURE] = point
     append(flows, slot, OPEN)
     flows.control[Control.LIVE] += 1
     return slot
@@ -125,9 +130,15 @@ def closed(conn: Array, slot: int) -> int:
 
 
 @kernel
-def over(conn: Array, slot: int, clock: int) -> int:
-    """Return 1 when a closed connection has been idle so long that a further packet belongs to another one."""
-    return 1 if conn[slot, Conn.LAST_TS] + LINGER_NS < clock and closed(conn, slot) else 0
+def over(conn: Array, slot: int, now: int) -> int:
+    """1 when a closed connection has been idle for so long that a packet at this time belongs to another one."""
+    return 1 if conn[slot, Conn.LAST_TS] + LINGER_NS < now and closed(conn, slot) else 0
+
+
+@kernel
+def later(clock: int, now: int) -> int:
+    """A clock at a segment of this time; it steps back with times, as where another capture begins."""
+    return now if now < clock - LINGER_NS else max(clock, now)
 
 
 @kernel

@@ -25,8 +25,10 @@ FAULTS = (
 )
 MISMATCH, REUSED = range(2)
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
-"""Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
-needs rows for buffered segments; it needs room for identities; too much is buffered."""
+"""Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
+rows for buffered segments are needed; identities are to be given more room; too much is buffered."""
+RECENT = 128
+"""Packets of each direction whose copies are known: a capture of several interfaces may have many in between."""
 REPEATS = 4
 """Most retransmissions whose places are kept for each direction."""
 
@@ -75,8 +77,10 @@ class Conn(Matrix):
     OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
     NEWER = column("the other neighbour", empty=-1)
     SEEN = column("number of the last segment, over all connections")
-    VANTAGE = column("first capture of the capture point whose times count")
-    POINT = column("the same; another point when the first sees nothing any more")
+    CLOCK = column("latest time of a segment, unless times step back")
+    BEFORE = column("connections of the same endpoints that came right before it")
+    VANTAGE_CAPTURE = column("first capture of the capture point at which it is timed")
+    POINT_CAPTURE = column("the same; another when nothing was seen there any more")
 
 
 class Direction(Matrix):
@@ -121,6 +125,7 @@ class Direction(Matrix):
     RUN_TS = column("time of that")
     RUN_CAPTURE = column("capture of that")
     REPEATS = column("rows of it in Repeat")
+    RECENT = column("packets so far, at the connection's own capture point")
 
 
 class Repeat(Matrix):
@@ -235,9 +240,9 @@ class Flows(NamedTuple):
         segments: (segments, Segment), buffered.
         free_segments: rows of these, as in `Pool`.
         younger: identities, in a hash table; 0: free.
-        older: the same, the half that is dropped first.
-        recent: keys of packets whose copies may come.
-        points: for each capture, the first one of the same capture point.
+        older: the same, the half that is forgotten first.
+        recent: (2 * slots, RECENT): keys of packets whose copies may come.
+        points: for each capture the first of those from the same capture point.
         control: (Control,).
     """
 
@@ -282,3 +287,9 @@ def clients(facts: Ints, slots: Ints) -> Ints:
         found = np.where(found < 0, facts[slots, Facts.OPENER], found)
         found = np.where(found < 0, facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT], found)
     return found
+
+
+def both(slots: Ints) -> Ints:
+    """The rows of both directions of connections: those of the first, then of the second."""
+    rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
+    return rows

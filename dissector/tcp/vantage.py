@@ -19,12 +19,12 @@ def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int
     direction, conn = flows.direction, flows.conn
     row = 2 * slot + side
     point = flows.points[batch.capture[i]]
-    if point == conn[slot, Conn.POINT]:
+    if point == conn[slot, Conn.POINT_CAPTURE]:
         return False
     end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
     new = batch.length[i] > 0 and (direction[row, Direction.STARTED] == 0 or end > 0)
     if new and conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]:
-        conn[slot, Conn.POINT] = point
+        conn[slot, Conn.POINT_CAPTURE] = point
         return False
     return True
 

@@ -3,7 +3,7 @@
 from amqpscope.dissector.tls import keys
 from amqpscope.dissector.tls.keylog import MASTER
 from amqpscope.dissector.tls.messages import KNOWN, ClientHello, ServerHello
-from amqpscope.dissector.tls.opener import Epoch, of_secret
+from amqpscope.dissector.tls.opener import Epoch, of_master, of_secret
 from amqpscope.spec.tls import Suite
 
 LABELS = {
@@ -24,8 +24,8 @@ def epochs_of(
         master = known.get(MASTER)
         if not master or suite is None or not suite.mode or chosen.version < keys.TLS_1_1:
             return []
-        both = keys.of_master(master, hello.random, chosen.random, suite, chosen.version, chosen.then_mac)
-        return [Epoch(both[0 if from_client else 1], True, suite)]
+        of = keys.Master(master, hello.random, chosen.random, chosen.version, chosen.then_mac, from_client)
+        return [of_master(of, suite)]
     # Where the server's choice was lost, the length of the secrets leaves few suites.
     return [
         of_secret(known[label], each, carries)

@@ -49,6 +49,7 @@ class KeyLog:
         self._rest = b""
         self._path = path
         self._read_to = 0
+        self._added = False
         self.look()
 
     def __repr__(self) -> str:
@@ -77,9 +78,18 @@ class KeyLog:
 
     def add(self, octets: bytes) -> None:
         """Take in a key log that came with a capture."""
-        self.expecting = True
+        self.expecting = self._added = True
         for line in octets.splitlines():
             self._line(line)
+
+    def written(self) -> bytes:
+        """All secrets as a key log, if some came with captures; a file is read again by whoever has its name."""
+        lines = [
+            b"%s %s %s\n" % (label, random.hex().encode(), secret.hex().encode())
+            for random, labels in self._secrets.items()
+            for label, secret in labels.items()
+        ]
+        return b"".join(lines) if self._added else b""
 
     def secrets(self, random: bytes) -> dict[bytes, bytes]:
         """Secrets by label of the connection with this client random."""

@@ -5,6 +5,7 @@ sections 7.1 to 7.3, RFC 5869 (HKDF).
 """
 
 import hmac
+from typing import NamedTuple
 
 from amqpscope.dissector.tls import ciphers
 from amqpscope.dissector.tls.ciphers import Cipher
@@ -43,23 +44,32 @@ def expand(hash_name: str, secret: bytes, label: bytes, count: int) -> bytes:
     return out[:count]
 
 
-def of_master(
-    master: bytes, client_random: bytes, server_random: bytes, suite: Suite, version: int, then_mac: bool
-) -> tuple[Cipher, Cipher]:
-    """The ciphers of client and server up to TLS 1.2, from the master secret."""
+class Master(NamedTuple):
+    """What the keys of one direction follow from, up to TLS 1.2, besides the suite."""
+
+    secret: bytes
+    client_random: bytes
+    server_random: bytes
+    version: int
+    then_mac: bool
+    from_client: bool
+
+
+def of_master(master: Master, suite: Suite) -> Cipher:
+    """The cipher of one direction up to TLS 1.2, from the master secret."""
     mac = suite.tag if suite.mode == "cbc" else 0
     iv = FIXED[suite.mode]
-    count, seed = 2 * (mac + suite.key + iv), server_random + client_random
-    if version < TLS_1_2:
-        block = old_prf(master, b"key expansion", seed, count)
+    count, seed = 2 * (mac + suite.key + iv), master.server_random + master.client_random
+    if master.version < TLS_1_2:
+        block = old_prf(master.secret, b"key expansion", seed, count)
     else:
-        block = prf(suite.hash, master, b"key expansion", seed, count)
+        block = prf(suite.hash, master.secret, b"key expansion", seed, count)
     parts, at = [], 0
     for length in (mac, mac, suite.key, suite.key, iv, iv):
         parts.append(block[at : at + length])
         at += length
-    client, server = (ciphers.of_12(suite, parts[i], parts[2 + i], parts[4 + i], then_mac) for i in range(2))
-    return client, server
+    mac_key, key, nonce = parts[0 if master.from_client else 1 :: 2]
+    return ciphers.of_12(suite, mac_key, key, nonce, master.then_mac)
 
 
 def of_traffic(secret: bytes, suite: Suite) -> Cipher:

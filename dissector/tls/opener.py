@@ -25,11 +25,14 @@ REFUSED = 32
 class Epoch:
     """Keys of one direction and the number of the next record under them.
 
-    `carries` says whether these records hold what is carried; `secret` is the traffic secret of TLS 1.3.
+    `carries` says whether these records hold what is carried; `secret` is the traffic secret of TLS 1.3, `master` what
+    there was before that.
     """
 
-    def __init__(self, cipher: Cipher, carries: bool, suite: Suite, secret: bytes = b"") -> None:
-        self.cipher, self.carries, self.suite, self.secret = cipher, carries, suite, secret
+    def __init__(
+        self, cipher: Cipher, carries: bool, suite: Suite, secret: bytes = b"", master: keys.Master | None = None
+    ) -> None:
+        self.cipher, self.carries, self.suite, self.secret, self.master = cipher, carries, suite, secret, master
         self.number = 0
 
     @property
@@ -165,3 +168,8 @@ class Opener:
 def of_secret(secret: bytes, suite: Suite, carries: bool) -> Epoch:
     """The keys of a traffic secret of TLS 1.3."""
     return Epoch(keys.of_traffic(secret, suite), carries, suite, secret)
+
+
+def of_master(master: keys.Master, suite: Suite) -> Epoch:
+    """The keys of a master secret up to TLS 1.2."""
+    return Epoch(keys.of_master(master, suite), True, suite, master=master)

@@ -18,8 +18,16 @@ LONGEST = (1 << 14) + 2048
 CHANGE, ALERT, HANDSHAKE, DATA, HEARTBEAT = range(20, 25)
 LIKE_HEAD = re.compile(rb"[\x14-\x18]\x03[\x00-\x04]")
 
-At = tuple[int, int, int]
-"""A packet: its number, time and capture."""
+
+class At(NamedTuple):
+    """A packet: its number, its time, and the index of its capture."""
+
+    packet: int
+    ts_ns: int
+    capture: int
+
+
+NOWHERE = At(0, 0, 0)
 
 
 class Record(NamedTuple):
@@ -118,7 +126,7 @@ class Walk:
     @property
     def began(self) -> At:
         """Where the record at hand began."""
-        return self.marks[0][1] if self.marks else (0, 0, 0)
+        return self.marks[0][1] if self.marks else NOWHERE
 
     def leave(self, octets: bytes, passed: int, skip: int, began: At) -> None:
         """Go on, in step, behind records that others have read: with the first bytes of one, or within one."""
@@ -201,7 +209,7 @@ class Walk:
         self._drop(passed)
         marks, self.marks, begin = self.marks, [], self.at
         self.octets.clear()
-        for (start, first), (end, _) in pairwise([*marks, (begin + len(octets), (0, 0, 0))]):
+        for (start, first), (end, _) in pairwise([*marks, (begin + len(octets), NOWHERE)]):
             yield from self.feed(octets[max(start - begin, 0) : end - begin], end - max(start, begin), first, last)
 
     def _search(self, last: At) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.dissector.tls.direction import TlsDirection
 from amqpscope.dissector.tls.opener import AHEAD
-from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
+from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST, At
 from amqpscope.dissector.tls.session import Session
 
 FIRST, LAST = (Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE), (Chunk.PACKET, Chunk.TS, Chunk.CAPTURE)
@@ -110,7 +110,7 @@ class Direction:
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
         end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])
-        walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), tuple(marks[:, first[count]].tolist()))
+        walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
         if walk.blind or half.opener is None:
             half.sealed += count
             lengths = np.diff(self.edges[: count + 1]) - HEAD

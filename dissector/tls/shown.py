@@ -96,6 +96,10 @@ class Shown:
         return next((a for a in self.alerts if a.number not in (0, 90, 100) and (a.level == FATAL or a.number)), None)
 
 
+CLASSES = (Shown, Step, Sent, Alert, At, ClientHello, ServerHello, Certificate)
+"""What it consists of, when it is written."""
+
+
 def offers(hello: ClientHello) -> str:
     """A ClientHello in a few words."""
     versions = ", ".join(version_name(number) for number in hello.versions[:4])

@@ -1,6 +1,7 @@
 """TLS as a stage between TCP and the protocols: pieces of encrypted connections in, pieces of what is in them out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,12 +9,13 @@ from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.state import Chunk
-from amqpscope.dissector.tls import ciphers, runs
+from amqpscope.dissector.tls import ciphers, moving, runs
 from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.keylog import KeyLog
-from amqpscope.dissector.tls.records import At
+from amqpscope.dissector.tls.records import NOWHERE, At
 from amqpscope.dissector.tls.session import Session
 from amqpscope.dissector.tls.shown import Fault, Shown
 
@@ -80,6 +82,29 @@ class Tls:
         self.positions[2 * slot : 2 * slot + 2] = 0
         return session.shown
 
+    def take_out(self, slots: Ints) -> bytes:
+        """Take connections out."""
+        taken: list[Any] = []
+        for index, slot in enumerate(slots.tolist()):
+            session = self.sessions.pop(slot, None)
+            if session:
+                taken.append((index, self.positions[2 * slot : 2 * slot + 2].tolist(), moving.values(session)))
+                self._leave(session)
+        return moving.STATE.written(taken)
+
+    def put_back(self, octets: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
+        """Put back what `take_out` took; `shown` returns what is known of a connection."""
+        for index, positions, values in moving.STATE.read(octets, target.captures):
+            slot = int(target.slots[index])
+            self.begin(slot, False, target.capacity)
+            self.positions[2 * slot : 2 * slot + 2] = positions
+            session = self.sessions[slot]
+            moving.give(session, values)
+            session.shown = shown(slot) or session.shown
+            self.held += session.held
+            if session.held:
+                self.stuck.add(slot)
+
     def add(self, secrets: bytes, capture: int) -> None:
         """Take in a key log that came with a capture."""
         if ciphers.is_installed():
@@ -124,9 +149,9 @@ class Tls:
                     continue
             octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
             before = session.held
-            session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
+            session.feed(side, octets, length, At(*where[:3]), At(*where[3:]))
             if session.held != before:
-                self._hold(session, before, side, tuple(where[3:]))
+                self._hold(session, before, side, At(*where[3:]))
             self._weigh(session, session.halves[side])
             self.order += [int(order[at])] * (len(self.plain) - len(self.order))
             left -= length
@@ -154,7 +179,7 @@ class Tls:
                 session.resume()
                 if over:
                     session.give_up()
-                self._hold(session, before, 0, (0, 0, 0))
+                self._hold(session, before, 0, NOWHERE)
         return self._pieces(buffer)
 
     def _hold(self, session: Session, before: int, side: int, at: At) -> None:
@@ -174,8 +199,13 @@ class Tls:
                 session = self.sessions.pop(slot, None)
                 if session:
                     self.sealed += session.is_sealed
-                    self.taken[slot] = False
-                    self.stuck.discard(slot)
+                    self._leave(session)
+
+    def _leave(self, session: Session) -> None:
+        """A connection is not here any more."""
+        self.held -= session.held
+        self.taken[session.slot] = False
+        self.stuck.discard(session.slot)
 
     def _pieces(self, buffer: Buffer) -> Ints:
         """What sessions and runs have handed on, as pieces, in the order of the pieces that they were in."""

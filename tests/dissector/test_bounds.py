@@ -174,6 +174,7 @@ def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_
     assert 40_000 < most < 60_000
     assert sum(row["code"] == "tcp-gap" for row in found["anomalies"]) == 40
     assert {row["lost_bytes"] for row in found["connections"]} == {0, 7}
+    assert any("waited for earlier ones" in row["detail"] for row in found["anomalies"])
 
 
 def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,11 +186,12 @@ def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_octets_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(limits, "HELD_IN_ALL", 50_000)
+    monkeypatch.setattr(limits, "REMEMBERED", 100_000)
     turns = [(CLIENT, b"\1" * 9_000)]
-    found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.detector.held)
-    assert most < 60_000
+    found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.accounting.total)
+    assert 80_000 < most < 140_000
     assert sum(row["skipped_bytes"] for row in found["connections"]) == 40 * 9_000
+    assert any(row["code"] == "limit-reached" for row in found["anomalies"])
 
 
 def test_files_that_were_read_leave_little(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
+from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames, moving
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
 from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
@@ -41,6 +42,7 @@ from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import Fault
+from amqpscope.dissector.tcp.state import both
 
 
 class Amqp091(FramedStage):
@@ -76,7 +78,7 @@ class Amqp091(FramedStage):
         self.contents = Content.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
-        self._grow_channels(64)
+        self.grow_channels(64)
         self.nodes = Pool(Node.WIDTH, min(2 * room, limits.PENDING))
 
     # ---------------------------------------------------------------------------------------------- state
@@ -100,14 +102,30 @@ class Amqp091(FramedStage):
         Announced.clear(self.announced, 2 * slots + 1)
         super().begin(slots, states, capacity)
 
-    def _grow_channels(self, capacity: int) -> None:
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+        rows = both(slots)
+        announced = Announced.written(self.announced[rows])
+        Announced.clear(self.announced, rows)
+        return PLAIN.written([super().take_out(slots, data), announced, moving.take_out(self, slots, data)])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        framing, announced, channels = PLAIN.read(octets)
+        super().put_back(framing, target)
+        moving.put_back(self, channels, target)
+        self.announced[both(target.slots)] = Announced.read(announced)
+
+    def grow_channels(self, capacity: int) -> None:
+        """Have room for so many channels."""
         self.channels.grow(capacity)
         self.contents = Content.grown(self.contents, 2 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
-        self._rebuild(4 * capacity)
+        self.rebuild(4 * capacity)
 
-    def _rebuild(self, size: int) -> None:
+    def rebuild(self, size: int) -> None:
+        """Place all channels in a hash table of this size."""
         self.table = np.zeros(size, np.int64)
         self.assembly[Assembly.TOMBSTONES] = 0
         call(channels.place_channels, self.compiled, self.channels.rows, self.table)
@@ -152,7 +170,7 @@ class Amqp091(FramedStage):
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:
-                    self._grow_channels(2 * len(self.channels))
+                    self.grow_channels(2 * len(self.channels))
                 else:
                     q[Assembly.FULL] = 1
         if n:
@@ -160,7 +178,7 @@ class Amqp091(FramedStage):
             yield self.rows.frames(rows.copy(), fields)
         yield from messages
         if q[Assembly.TOMBSTONES] > len(self.table) // 4:
-            self._rebuild(len(self.table))
+            self.rebuild(len(self.table))
 
     def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
