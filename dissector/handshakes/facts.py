@@ -20,6 +20,7 @@ Facts that rules ask for (None where it is not known):
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
     unread             bool: parts of the handshake were not understood
+    redirected_to      address to which the broker sent the client
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -194,7 +195,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
     known |= {f"{role}_first_doc": found.doc if found else None for role, found in zip(ROLES, openings, strict=True)}
     known |= _ends(record, tcp, told) | _agreement(record, machine) | _closing(record, protocol) | _refusal(record)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == of for of, step in told) for role in ROLES}
-    known |= {"unread": None} | record.facts | tls_facts.facts(record.tls, tcp.client)
+    known |= {"unread": None, "redirected_to": None} | record.facts | tls_facts.facts(record.tls, tcp.client)
     return Case(known, _times(record, told, ran, handshakes.words), told, ran)
 
 

@@ -21,10 +21,12 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.amqp010 import assembly, channels, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
+from amqpscope.dissector.protocols.amqp010.handshake import Amqp010Handshakes
 from amqpscope.dissector.protocols.amqp010.rows import Messages, RowMaker
 from amqpscope.dissector.protocols.amqp010.sessions import Sessions
 from amqpscope.dissector.protocols.amqp010.state import (
     FAULTS,
+    SEALED,
     UNFINISHED,
     Assembly,
     Batch,
@@ -67,6 +69,8 @@ class Amqp010(FramedStage):
         self.has_secret = with_secrets(protocol)
         self.methods, self.traits = ly.method_table(protocol), ly.trait_table(protocol)
         self.sessions = Sessions(ly.role_table(protocol), context.accounting, context.compiled)
+        self.handshakes = Amqp010Handshakes(protocol, context)
+        self.only_handshakes = context.handshakes
         self.rows = RowMaker(protocol, context)
         self.senders = Sender.make(0)
         self.bodies: dict[int, list[bytes]] = {}
@@ -136,10 +140,15 @@ class Amqp010(FramedStage):
     def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
         """Put assemblies together, and make rows of these frames and of the messages that they complete."""
         faults, messages = self._assemble(n, spans, buffer, facts)
+        rows = self.frames[:, :n]
+        if self.only_handshakes:
+            rows = rows[:, self.handshakes.telling(rows)]
+            self.handshakes.take(rows, self._fields(rows, buffer), buffer.data)
+            return
         yield from faults
         if n:
-            rows = self.frames[:, :n]
             fields = self._fields(rows, buffer)
+            self.handshakes.take(rows, fields, buffer.data)
             self.sessions.take(rows, fields, self.channels.rows, facts)
             rows = rows.copy()
             yield self.rows.frames(rows, fields, self.sessions.column(rows[Frame.SESSION]))
@@ -223,6 +232,12 @@ class Amqp010(FramedStage):
         )  # fmt: skip
         hide(fields, self.has_secret[rows[Frame.METHOD]], ("mechanism", "locale"))
         return fields
+
+    def faults(self, rows: Ints) -> Faults:
+        """Faults with the names of this protocol; what is encrypted is noted with its connection."""
+        for slot in rows[Fault.SLOT, rows[Fault.CODE] == SEALED].tolist():
+            self.handshakes.seal(slot)
+        return super().faults(rows)
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over. What was under way comes out as partial messages and faults."""
