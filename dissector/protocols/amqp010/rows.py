@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from amqpscope.dissector.fields.arrow import array, numbers
+from amqpscope.dissector.fields.arrow import array, numbers, valid
 from amqpscope.dissector.fields.columns import Names, repeated
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.headers import Headers
@@ -89,7 +89,7 @@ class RowMaker:
         publishes, delivers = kind == PUBLISH, kind == DELIVER
         arguments, properties = self._decoded(messages)
         held = {name: pc.coalesce(arguments[name], properties.columns.get(name, arguments[name])) for name in ARGUMENTS}
-        destination = arguments["destination"]
+        destination, mode = arguments["destination"], arguments["accept_mode"]
         # absent, it is empty: the default exchange
         exchange = pc.if_else(array(publishes & (rows[Message.CUT] == 0)), destination.fill_null(""), destination)
         columns = {
@@ -100,7 +100,7 @@ class RowMaker:
             "kind": self.kinds.column(kind, self.compiled),
             "channel": array(rows[Message.CHANNEL].astype(np.int32)),
             "channel_epoch": array(messages.epoch.astype(np.int32)),
-            "no_ack": array(numbers(arguments["accept_mode"]) == NO_ACK, mask=~delivers),
+            "no_ack": array(numbers(mode) == NO_ACK, mask=~delivers | ((rows[Message.CUT] > 0) & ~valid(mode))),
             "publish_seq": array(command, mask=~publishes | (command < 0)),
             "delivery_tag": array(command, mask=~delivers | (command < 0)),
             "body_size": array(rows[Message.SIZE], mask=rows[Message.SIZE] < 0),
