@@ -84,8 +84,8 @@ class Channel(Matrix):
     NEXT = column("next channel of the connection; -1: none", empty=-1)
     CLIENT_GAPPED = column("1: frames of the client's may be lost since its last frame here")
     SERVER_GAPPED = column("the same of the server's")
-    EPOCH = column("how often a session was attached", by="sessions")
-    SESSION = column("session that is attached; -1: none, or not known", empty=-1, by="sessions")
+    EPOCH = column("how often a session was attached")
+    SESSION = column("session that is attached; -1: none, or not known", empty=-1)
 
 
 class Session(Matrix):
