@@ -20,6 +20,7 @@ Facts that rules ask for (None where it is not known):
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
     unread             bool: parts of the handshake were not understood
+    redirected_to      address to which the broker sent the client
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -154,7 +155,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     known |= {f"{role}_first_doc": found.doc if found else None for role, found in openings}
     known |= _ends(inputs.closer, steps) | _agreement(inputs, told, machine) | _closing(told, protocol) | _refusal(told)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == step.role for step in steps) for role in ROLES}
-    known |= {"unread": None} | dict(inputs.facts) | tls
+    known |= {"unread": None, "redirected_to": None} | dict(inputs.facts) | tls
     return Case(known, _times(told, steps, ran, handshakes.words), steps, ran)
 
 
