@@ -175,7 +175,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
         or (tcp.begun and not tcp.sides[1].syns and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
-        "holes": tcp.lost,
+        "gaps": tcp.lost,
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
@@ -318,7 +318,7 @@ def _ends(record: ConnectionRecord, tcp: Tcp, steps: list[SidedStep]) -> dict[st
 
 def _times(record: ConnectionRecord, told: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
     over = next((n for n, (_, step) in enumerate(told) if step.event in ("tcp.fin", "tcp.rst")), None)
-    done = ran.taken + [n for n, (_, step) in enumerate(told) if step.event == "octets"]
+    done = ran.taken + [n for n, (_, step) in enumerate(told) if step.event == "bytes"]
     return Times(over, done, record.told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
@@ -353,7 +353,7 @@ def _agreement(record: ConnectionRecord, machine: Machine) -> dict[str, Any]:
         "capable_auth": None if capable is None else "authentication_failure_close" in capable,
         "capabilities": capable,
         "user": record.user,
-        "who": f"user {record.user}" if record.user else "the client",
+        "who": f'user "{record.user}"' if record.user else "the client",
         "vhost": record.told.get("open", NOTHING).get("virtual_host"),
     }
 
