@@ -65,9 +65,9 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One spelling of the protocol header: the eight octets with which a connection begins."""
+    """One spelling of the protocol header: the eight bytes with which a connection begins."""
 
-    octets: bytes
+    data: bytes
     version: str
     """The protocol that this spelling asks for, such as `0-9-1`."""
     doc: str
@@ -317,7 +317,7 @@ class Anomaly:
         """The detail of an anomaly of which this number was noted."""
         if not value and self.detail_none is not None:
             return self.detail_none
-        counted = {unit: f"{value} {unit[: len(unit) - (value == 1)]}" for unit in ("octets", "records", "packets")}
+        counted = {unit: f"{value} {unit[: len(unit) - (value == 1)]}" for unit in ("bytes", "records", "packets")}
         return self.detail.format(value=value, high=value >> 16, low=value & 0xFFFF, **counted)
 
 

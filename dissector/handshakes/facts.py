@@ -135,7 +135,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
-        "holes": inputs.lost,
+        "gaps": inputs.lost,
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
@@ -182,7 +182,7 @@ def _ends(close: str, steps: list[SidedStep]) -> dict[str, Any]:
 
 def _times(told: Told, steps: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
     over = next((n for n, step in enumerate(steps) if step.event in ("tcp.fin", "tcp.rst")), None)
-    done = ran.taken + [n for n, step in enumerate(steps) if step.event == "octets"]
+    done = ran.taken + [n for n, step in enumerate(steps) if step.event == "bytes"]
     return Times(over, done, told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
@@ -216,7 +216,7 @@ def _agreement(inputs: Inputs, told: Told, machine: Machine) -> dict[str, Any]:
         "capable_auth": None if capable is None else "authentication_failure_close" in capable,
         "capabilities": capable,
         "user": inputs.user,
-        "who": f"user {inputs.user}" if inputs.user else "the client",
+        "who": f'user "{inputs.user}"' if inputs.user else "the client",
         "vhost": told.get("open", NOTHING).get("virtual_host"),
     }
 

@@ -587,7 +587,7 @@ def test_json_says_when_who_and_whose_time_it_was() -> None:
     assert slow["client"] == f"{slow['client_ip']}:{slow['client_port']}"
     assert slow["first"].startswith("2026-") and slow["first"].endswith("Z")
     assert all(step["ts"][-10:-1] == f"{step['ts_ns'] % 10**9:09d}" for step in slow["handshake_steps"])
-    assert document["groups"][0]["text"].startswith("2 connections from 127.0.0.1: the broker gave up")
+    assert document["groups"][0]["text"].startswith("2 connections from 127.0.0.1: the broker waited 10 s")
 
 
 def test_repeated_requests_and_slow_steps_are_noted(tmp_path: Path) -> None:
