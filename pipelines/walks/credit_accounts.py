@@ -1,4 +1,4 @@
-"""What frames do to the credit of subscriptions, and the waits that come of it: the kernel of `stream_credit`.
+"""How frames change the credit of subscriptions, and the waits that follow: the kernel of `stream_credit`.
 
 The states of a subscription:
 
@@ -6,11 +6,10 @@ The states of a subscription:
 |---|---|---|
 | unknown | its beginning was not seen; a gap in either direction since; one direction missing | no balance |
 | has credit | subscribe, credit | |
-| waits | a frame with which the balance is 0 or less | an interval of `flow_control` begins |
-| released | credit, while it waits | the interval ends; the next delivery tells whether it was a wait |
+| waits | a frame after which the balance is 0 or less | an interval of `flow_control` begins |
+| released | credit, while it waits | the interval ends; the next delivery shows whether it was a wait |
 
-A wait that a gap cuts off is counted up to there, without an end. One that another subscription under the same id cuts
-off ends with it.
+A wait that a gap cuts off counts up to the gap, and has no end. A wait ends when another subscription takes its id.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from amqpscope.pipelines.walks.streams import NEVER, NONE, OK, lasted
 from amqpscope.pipelines.walks.subscriptions import SUB
 
 AT_LEAST = 1_000_000
-"""A delivery within one millisecond, or two round trips where that is longer, follows a credit (ns)."""
+"""A delivery within one millisecond, or two round trips if that is longer, follows a credit (ns)."""
 MOST_ROUND_TRIP = 1 << 40
-"""A round trip that took longer (18 minutes) is none."""
+"""Longer round trips (18 minutes) do not count."""
 SUBSCRIBED, CREDIT, DELIVERED, UNSUBSCRIBED = range(4)
 KINDS = ("subscribe", "credit", "deliver", "unsubscribe")
 _SUBSCRIBE, _CREDIT, _DELIVER, _UNSUBSCRIBE = (what(STREAM_FRAMES, kind) for kind in KINDS)
@@ -60,7 +59,7 @@ class Change(NamedTuple):
     GRANTED: int
     USED: int
     KNOWN: int  # 1: there is a balance
-    SINCE: int  # time since which nothing is left; NONE: there is
+    SINCE: int  # time since which no credit is left; NONE: some is left
 
 
 class Wait(NamedTuple):
@@ -94,7 +93,7 @@ Told = tuple[Any, Any]
 
 @kernel
 def walk(events: Array, more: Array, conn: Array, gaps: Array, subs: sb.Subscriptions, told: Told, state: Array) -> int:
-    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch)."""
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
     rows = subs[0]
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
@@ -143,7 +142,7 @@ def walk(events: Array, more: Array, conn: Array, gaps: Array, subs: sb.Subscrip
 
 @kernel
 def has_room(told: Told, state: Array) -> bool:
-    """Whether what one event may bring has room."""
+    """Return whether there is room for what one event may add."""
     return state[ST.CHANGES] + 3 <= len(told[0]) and state[ST.WAITS] + 4 <= len(told[1])
 
 
@@ -151,7 +150,7 @@ def has_room(told: Told, state: Array) -> bool:
 def credit(
     events: Array, more: Array, i: int, rows: Array, row: int, conn: Array, gaps: Array, told: Told, state: Array
 ) -> None:
-    """The consumer grants credit: to what it asks for, if it does."""
+    """Add granted credit to the requested subscription, if there is one."""
     granted = 0 if more[i, MORE.CREDIT] == NONE else more[i, MORE.CREDIT]
     if rows[row, SUB.ASKED] < 0:
         rows[row, SUB.GRANTED] += granted
@@ -168,13 +167,13 @@ def credit(
 
 @kernel
 def is_certain(conn: Array, gaps: int) -> bool:
-    """Whether no frame of either side may be missing since there were so many gaps."""
+    """Return whether no frame of either side can be missing since there were this many gaps."""
     return sb.gaps_of(conn) == gaps and not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT)
 
 
 @kernel
 def begin(rows: Array, row: int, conn: Array, gaps: Array, told: Told, state: Array) -> None:
-    """What was asked for stands for the id."""
+    """Give the id to the requested subscription."""
     asked, frame, ts = rows[row, SUB.ASKED], rows[row, SUB.ASKED_FRAME], rows[row, SUB.ASKED_TS]
     prove(rows, row, NONE, conn, told, state)
     if rows[row, SUB.SINCE] >= 0:
@@ -198,7 +197,7 @@ def change(
     events: Array, more: Array, i: int, rows: Array, row: int, kind: int, conn: Array, gaps: Array, told: Told,
     state: Array,
 ) -> None:  # fmt: skip
-    """A frame changed the credit of a subscription: a row, and what it does to a wait."""
+    """Note a frame that changed the credit of a subscription: write a row, and begin or end a wait."""
     frame, ts = events[i, EV.ORDER], events[i, EV.TS]
     certain = rows[row, SUB.EPOCH] > 0 and is_certain(conn, rows[row, SUB.GAPS])
     waits = certain and rows[row, SUB.GRANTED] - rows[row, SUB.USED] <= 0 and kind != UNSUBSCRIBED
@@ -226,7 +225,7 @@ def change(
 
 @kernel
 def prove(rows: Array, row: int, ts: int, conn: Array, told: Told, state: Array) -> None:
-    """The last wait was one if a delivery follows the credit soon; `ts` of the delivery, NONE: there was none."""
+    """Decide about the last wait: it was one if a delivery (`ts`; NONE: there was none) follows the credit soon."""
     if rows[row, SUB.PROOF] < 0:
         return
     took = lasted(rows[row, SUB.RELEASED_TS], ts) if ts != NONE else -1
@@ -239,7 +238,7 @@ def prove(rows: Array, row: int, ts: int, conn: Array, told: Told, state: Array)
 
 @kernel
 def cut_off(rows: Array, row: int, conn: Array, gaps: Array, until: int, told: Told, state: Array) -> bool:
-    """Whether a gap up to that frame cuts off a wait, which then ends there."""
+    """Return whether a gap up to that frame cuts off a wait, which then ends there."""
     found = -1
     for side in range(2):
         gap = cn.first_gap(conn, gaps, side, rows[row, SUB.SINCE_FRAME])
@@ -255,7 +254,7 @@ def cut_off(rows: Array, row: int, conn: Array, gaps: Array, until: int, told: T
 
 @kernel
 def close(conn: Array, gaps: Array, subs: sb.Subscriptions, told: Told, state: Array) -> bool:
-    """The connection is over; False: there is no room, and it is to be closed on."""
+    """End all subscriptions; return False if there is no room: call it again."""
     rows, _, _, count = subs
     for row in range(state[ST.CLOSING], count[0]):
         if not has_room(told, state):
@@ -273,7 +272,7 @@ def close(conn: Array, gaps: Array, subs: sb.Subscriptions, told: Told, state: A
 
 @kernel
 def end_wait(rows: Array, row: int, conn: Array, told: Told, state: Array) -> None:
-    """A wait lasts until the connection is closed, or to the end of what was captured."""
+    """End a wait with the close of the connection, or at the end of what was captured."""
     server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
     side = SERVER if client < 0 or 0 <= server < client else CLIENT
     by, ts, seen = -1, conn[CONN.SILENCE_TS], 1 if conn[CONN.CLOSED] == 1 else 0
@@ -290,7 +289,7 @@ def wait(
     told: Told, state: Array, conn: Array, rows: Array, row: int, start: int, start_ts: int, end: int, end_ts: int,
     seen: int, proven: int,
 ) -> None:  # fmt: skip
-    """A row of `waits`."""
+    """Write a row of `waits`."""
     waits = told[1]
     at = state[ST.WAITS]
     waits[at, WT.CONNECTION] = conn[CONN.ID]
@@ -309,7 +308,7 @@ def note(
     told: Told, state: Array, event: int, conn: Array, rows: Array, row: int, epoch: int, begun: int, kind: int,
     credit: int, granted: int, used: int, certain: int, since: int,
 ) -> None:  # fmt: skip
-    """A row of `changes`."""
+    """Write a row of `changes`."""
     changes = told[0]
     at = state[ST.CHANGES]
     changes[at, CH.EVENT] = event

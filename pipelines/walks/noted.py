@@ -1,4 +1,4 @@
-"""What is noted of connections so that the numbers of their publishes can be told: rows for `turns`."""
+"""What is noted of a connection so that the numbers of its publishes can be derived: rows for `turns`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from amqpscope.pipelines.walks.turns import (
 )
 
 KEEP = 1 << 16
-"""Rows of a connection before its first publish without a certain number that are looked at."""
+"""Rows of a connection before its first publish without a certain number that are used."""
 
 _CHANNELS = 1 << 16
 _BEFORE_ALL = -(1 << 62)
 
 
 def silences(matrix: Any) -> Any:
-    """Of events that are connections: when nothing came any more."""
+    """Return, for events that are connections, when they fell silent."""
     mine = matrix[matrix[:, EV.SOURCE] == CONNECTIONS]
     return np.where(mine[:, EV.NUMBER] >= 0, mine[:, EV.NUMBER], mine[:, EV.TS])
 
@@ -44,17 +44,17 @@ def _bases(count: int) -> Any:
 
 
 class Noted:
-    """Rows of the connection that is open; beyond SPILL bytes they lie in a file."""
+    """Rows of the open connection; beyond SPILL bytes they lie in a file."""
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
         self.count = 0
         self._parts: list[Any] = []
         self._file: IO[bytes] | None = None
-        """What is before the parts."""
+        """What is known from before the parts."""
         self._map: mmap | None = None
         self._bytes = 0
-        """In memory."""
+        """Parts in memory."""
         self._bases = _bases(16)
         self._epochs: dict[int, int] = {}
         """Number of each channel epoch by its key."""
@@ -81,7 +81,7 @@ class Noted:
         self._lost += len(found.lost)
 
     def _set_epochs(self, rows: Any) -> None:
-        """Channel epochs by number instead of by key."""
+        """Replace keys of channel epochs by numbers."""
         keys = rows[:, TURN.EPOCH]
         if (keys == keys[0]).all():
             keys, which = keys[:1], np.zeros(len(keys), np.int64)
@@ -108,7 +108,7 @@ class Noted:
         self._parts, self._bytes = [], 0
 
     def rows(self) -> Any:
-        """All rows (TURN), which may be written to."""
+        """Return all rows (TURN), which the caller may write to."""
         if self._file is not None:
             self._write()
             self._file.flush()
@@ -119,17 +119,17 @@ class Noted:
         return self._parts[0]
 
     def release(self, first: int, end: int) -> None:
-        """Let rows of the file go from memory, until they are used again."""
+        """Release rows of the file from memory, until they are used again."""
         width = 8 * len(TURN)
         release(self._map, first * width, end * width)
 
     def first_unsure(self) -> int:
-        """Row of the first publish without a certain number; -1 for none."""
+        """Return the row of the first publish without a certain number; -1 for none."""
         found = self.rows()[:, TURN.KIND] == UNSURE
         return int(np.argmax(found)) if found.any() else -1
 
     def fold(self, first: int) -> None:
-        """Forget the rows before one of them, but for counts."""
+        """Drop the rows before one of them, except for counts."""
         if first <= 0:
             return
         rows = self.rows()
@@ -141,7 +141,7 @@ class Noted:
             self._prune()
 
     def _prune(self) -> None:
-        """Forget epochs that are over and of which there are no rows."""
+        """Forget epochs that are over and have no rows."""
         last: dict[int, int] = {}
         for key in self._epochs:
             last[key >> 32] = max(key, last.get(key >> 32, key))
@@ -158,7 +158,7 @@ class Noted:
         rows[:, TURN.EPOCH] = np.where(rows[:, TURN.KIND] < CLIENT_CLOSES_ALL, place[rows[:, TURN.EPOCH]], 0)
 
     def tell(self) -> Any:
-        """The connection is over: tell the numbers. Returns the rows (see `telling.tell`)."""
+        """End the connection: derive the numbers, and return the rows (see `deriving.derive`)."""
         over = np.full((1, len(TURN)), -1, np.int64)
         over[0, [TURN.KIND, TURN.EPOCH]] = OVER, 0
         over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
@@ -178,7 +178,7 @@ class Noted:
         }
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
-        """Go on with what `parts` gave."""
+        """Restore what `parts` returned."""
         self._bases, self._gap_ts = parts["bases"], parts["gap_ts"]
         self._gap = len(self._gap_ts) - 1
         self._append(parts["rows"])
@@ -187,7 +187,7 @@ class Noted:
 
 
 def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any, Any, Any]:
-    """Tell the numbers of publishes of connections that are all there.
+    """Derive the numbers of publishes of connections that lie in one batch.
 
     Args:
         matrix: their events (EV), one connection after the other.
@@ -196,14 +196,14 @@ def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any
         compiled: whether kernels are compiled.
 
     Returns:
-        Positions of publishes, their numbers (-1 for none told here), how these are known (0 for none).
+        Positions of publishes, their numbers (-1 for none derived here), how these are known (0 for none).
     """
     found = entries(matrix, unsure, said, compiled)
     identity = matrix[:, EV.CONNECTION]
     starts = np.flatnonzero(np.append(True, identity[1:] != identity[:-1]))
     ends = np.append(starts[1:], len(matrix)) - 1
     ordinal = np.repeat(np.arange(len(starts)), ends - starts + 1)
-    # A connection begins with a gap before all times: that of another does not count.
+    # A connection begins with a gap before all times: the gap of another one does not count.
     gap, lost = (np.searchsorted(places, ends, "right") for places in (found.gaps, found.lost))
     times = np.insert(found.gap_ts, np.append(0, gap[:-1]), _BEFORE_ALL)
 
@@ -236,7 +236,7 @@ def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any
 
 
 def _leave_out(rows: Any, of: Any) -> None:
-    """Leave the confirms out that `Noted` would have forgotten: more than KEEP rows before the first that is unsure."""
+    """Leave out the confirms that `Noted` would have forgotten: more than KEEP rows before the first unsure publish."""
     if len(rows) <= KEEP:
         return
     unsure = np.flatnonzero(rows[:, TURN.KIND] == UNSURE)

@@ -1,6 +1,6 @@
-"""Events to rows for `turns`: what is noted of publishes, confirms and ends, and what is left of forgotten rows.
+"""Events to rows for `turns`: notes of publishes, confirms and ends, and counts of forgotten rows.
 
-Every publish on every connection is noted, for only a later gap shows that it mattered.
+Every publish on every connection is noted, because only a later gap shows that it matters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amqpscope.pipelines.walks.turns import (
 )
 
 ALL_EPOCHS = -1
-"""Key of what concerns a connection."""
+"""Key of rows that concern a connection."""
 
 _PUBLISH = what(MESSAGES, "publish")
 _ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
@@ -49,12 +49,12 @@ class Entries(NamedTuple):
 
 
 def is_publish(matrix: Any) -> Any:
-    """Which events (EV) are publishes on channels."""
+    """Return which events (EV) are publishes on channels."""
     return (matrix[:, EV.WHAT] == _PUBLISH) & (matrix[:, EV.CHANNEL] >= 0) & (matrix[:, EV.EPOCH] >= 0)
 
 
 def entries(matrix: Any, unsure: Any, said: Any, compiled: bool = False) -> Entries:
-    """Rows for events, and where frames may be missing.
+    """Return rows for events, and where frames may be missing.
 
     Args:
         matrix: the events (EV).
@@ -118,7 +118,7 @@ def note(matrix: Array, unsure: Array, said: Array, at: Array, rows: Array, miss
 
 @kernel
 def kind_of(matrix: Array, i: int) -> int:
-    """The kind of row that an event has, SURE for every publish; -1 for none."""
+    """Return the kind of row that an event has, SURE for every publish; -1 for none."""
     word, side = matrix[i, EV.WHAT], matrix[i, EV.FROM_CLIENT]
     if word == _CLOSE_ALL:
         return CLIENT_CLOSES_ALL if side == CLIENT else OTHER_CLOSES_ALL
@@ -137,7 +137,7 @@ def kind_of(matrix: Array, i: int) -> int:
 
 @kernel
 def fold(rows: Array, end: int, bases: Array) -> None:
-    """Note what counts of the rows before `end` (TURN, EPOCH by number) in `bases` (BASE): they are forgotten."""
+    """Count the rows before `end` (TURN, EPOCH by number) in `bases` (BASE), before they are forgotten."""
     for i in range(end):
         kind, epoch, number = rows[i, TURN.KIND], rows[i, TURN.EPOCH], rows[i, TURN.NUMBER]
         if kind <= CONFIRM:

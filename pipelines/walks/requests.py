@@ -5,15 +5,15 @@ Any walk may use it: `Requests` holds the state, the kernels `channel_of`, `ask`
 
 A pair is certain, or there is none:
 
-- An answer is the oldest open request's, unless there is a gap behind that request in the direction of the answers:
+- An answer belongs to the oldest open request, unless there is a gap after that request in the direction of answers:
   its answer may be lost. Such answers are held until the next request of that kind, or the end.
-- Then, when there were as many answers as requests, and no request can be missing, nothing was lost.
-- Else of a side that asks one at a time (it did so `TRUST` times on this connection, and never otherwise), an answer is
-  the newest request's before it, unless both that one's answer and a request may be lost between them.
-- Else what answers say themselves may tell: the name of a queue, a consumer's tag.
-- Else nothing is known of these requests and answers, and of later ones until all are answered as far as can be
-  counted, or the side proves to ask one at a time, or the channel is opened anew.
-- Behind a gap in the direction of requests, nothing is known of a side that does not ask one at a time.
+- Then, if there are as many answers as requests, and no request can be missing, nothing was lost.
+- Otherwise, of a side that asks one at a time (it did so `TRUST` times on this connection, and never otherwise), an
+  answer belongs to the newest request before it, unless both that one's answer and a request may be lost between them.
+- Otherwise the content of an answer may decide: the name of a queue, a consumer's tag.
+- Otherwise nothing is known of these requests and answers, and of later ones until all are answered as far as can be
+  counted, or the side proves to ask one at a time, or the channel is opened again.
+- After a gap in the direction of requests, nothing is known of a side that does not ask one at a time.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ __all__ = [
 ]  # fmt: skip
 
 UNKNOWN, HELD = -2, -3
-"""What `answer` returns besides ids and NONE: it is not known whose answer it is; and may be known later."""
+"""What `answer` returns besides ids and NONE: the request is unknown; or it may be known later."""
 HELD_AT_MOST = 256
-"""Answers of a queue that are held."""
+"""Most held answers of a queue."""
 OPEN_AT_MOST = 1 << 18
-"""Open requests of a connection; of the queue that asks for one more, the oldest is evicted."""
+"""Most open requests of a connection; for one more, the oldest of its queue is evicted."""
 _CHANNEL_WIDTH = len(CH)
 
 _FIRST = (
@@ -80,7 +80,7 @@ _FIRST = (
 )  # fmt: skip
 _ASKING = {method.full_name: method for method in spec.load().methods if method.responses}
 KINDS = (*_FIRST, *(name for name in _ASKING if name not in _FIRST))
-"""Methods that ask for an answer; what is asked once per epoch first (`open_requests.ONCE`)."""
+"""Methods that ask for an answer; first those that occur once per epoch (`open_requests.ONCE`)."""
 ASKS, ANSWERS, MAY_NOT_WAIT = range(3)
 
 
@@ -102,7 +102,7 @@ NAMED = {(_ASKING[name].class_id << 16) | _ASKING[name].id: kind for kind, name 
 
 
 def responses(kind: str) -> tuple[str, ...]:
-    """Methods that answer one of KINDS."""
+    """Return the methods that answer one of KINDS."""
     return _ASKING[kind].responses
 
 
@@ -120,7 +120,7 @@ class Requests:
         self.found = np.zeros((0, len(FO)), np.int64)
 
     def state(self, events: Array) -> State:
-        """What kernels take, with room for all that a batch may bring; `found` is empty."""
+        """Return what kernels take, with room for what a batch may add; `found` is empty."""
         count = len(events)
         self.gaps = connection.with_room(self.conn, self.gaps, events)
         self.channels = grown(self.channels, min(int(self.heap[HEAP.CHANNELS]) + count, CHANNELS))
@@ -131,11 +131,11 @@ class Requests:
         return self.conn, self.gaps, self.places, self.channels, self.queues, self.nodes, self.heap, self.found
 
     def decided(self) -> Any:
-        """Rows of `found` since `state` was called."""
+        """Return the rows of `found` since `state` was called."""
         return self.found[: int(self.heap[HEAP.FOUND])]
 
     def parts(self) -> dict[str, Any]:
-        """What is to be kept (`store.pack`)."""
+        """Return the parts of a state (`store.pack`)."""
         heap = self.heap
         return {
             "conn": self.conn,
@@ -147,7 +147,7 @@ class Requests:
         }
 
     def put_back(self, parts: dict[str, Any]) -> None:
-        """Go on with what `parts` gave."""
+        """Restore what `parts` returned."""
         for name in ("conn", "gaps", "channels", "queues", "nodes", "heap"):
             setattr(self, name, parts[name])
         self.places[:] = NONE
@@ -167,7 +167,7 @@ def begin_connection(state: State, identity: int) -> None:
 
 @called
 def end_connection(state: State) -> None:
-    """All that is open was not answered."""
+    """End all open requests without an answer."""
     _, _, places, channels, _, _, heap, _ = state
     for slot in range(heap[HEAP.CHANNELS]):
         release(state, slot)
@@ -182,7 +182,7 @@ def end_connection(state: State) -> None:
 
 @kernel
 def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, opens: int) -> int:
-    """Row of a channel epoch; the epoch before it ends when the next begins, and is over for good with the one after.
+    """Return the row of a channel epoch; the epoch before it ends now, and is over for good when the next begins.
 
     Args:
         state: see `open_requests`.
@@ -219,7 +219,7 @@ def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, open
 
 @called
 def release(state: State, slot: int) -> None:
-    """End all that is open on a channel."""
+    """End all open requests on a channel."""
     _, _, _, channels, queues, nodes, heap, _ = state
     q = channels[slot, CH.QUEUES]
     while q >= 0:
@@ -242,7 +242,7 @@ def release(state: State, slot: int) -> None:
 
 @kernel
 def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int, ts: int, key: int, note: int) -> None:
-    """A request that asks for an answer.
+    """Add a request that asks for an answer.
 
     Args:
         state: see `open_requests`.
@@ -252,8 +252,8 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
         identity: the event's id.
         frame: its frame.
         ts: its time.
-        key: digest of what its answer says as well; 0 for nothing.
-        note: carried along.
+        key: digest of what its answer repeats; 0 for nothing.
+        note: passed through.
     """
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     q = queue_of(state, slot, kind, side)
@@ -294,7 +294,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
 
 @kernel
 def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: int, ts: int, key: int) -> int:
-    """An answer.
+    """Apply an answer.
 
     Args:
         state: see `open_requests`.
@@ -304,11 +304,11 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
         identity: the event's id.
         frame: its frame.
         ts: its time.
-        key: digest of what its request says as well; 0 for not known.
+        key: digest of what it repeats of its request; 0 for unknown.
 
     Returns:
-        Id of the request; NONE: no request is open; UNKNOWN: it is not known which one; HELD: that may be known later,
-        and until `found` says what became of it, its row is to be kept.
+        Id of the request; NONE: no request is open; UNKNOWN: it is unknown which one; HELD: that may be known later,
+        and its row is needed until `found` says what became of it.
     """
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     q = find_queue(channels, queues, slot, kind, side)
@@ -325,7 +325,7 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
             return UNKNOWN
         head = queues[q, QU.HEAD]
         if differ(nodes[head, NO.KEY], key):
-            return NONE  # of a request that was not captured
+            return NONE  # its request was not captured
         request: int = nodes[head, NO.ID]
         since = nodes[head, NO.FRAME]
         emit(state, request, identity, ANSWERED, NONE, nodes[head, NO.NOTE], 0)

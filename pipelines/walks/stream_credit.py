@@ -1,4 +1,4 @@
-"""The credit of subscriptions to streams: what was granted, what deliveries used, and since when there is none left.
+"""The credit of subscriptions to streams: what was granted, what deliveries used, and since when none is left.
 
 A unit of credit is one chunk. A subscription begins with some; each delivery uses one, whatever it holds; the consumer
 grants more (the broker reads the number as signed). `credit_accounts` has the states of a subscription.
@@ -38,7 +38,7 @@ class StreamCredit:
     tables = ("stream_credit", "flow_control")
     needs: Mapping[int, Needs] = {
         CONNECTIONS: Needs(("rtt_ns",)),
-        # Frames of all commands: those that were seen tell which directions were.
+        # Frames of all commands: they show which directions were captured.
         STREAM_FRAMES: Needs(
             ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties")
         ),
@@ -90,7 +90,7 @@ class StreamCredit:
         return more
 
     def _referred(self) -> Ints:
-        """Ids of frames that rows may still name."""
+        """Return the ids of frames that rows may still refer to."""
         rows, _, _, count = self.subscriptions
         columns = [SUB.EVENT, SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED]
         closes = self.conn[[CONN.SERVER_CLOSE_EVENT, CONN.CLIENT_CLOSE_EVENT]]
@@ -125,7 +125,7 @@ class StreamCredit:
         self.kept.put_back("kept", parts)
 
     def _rows(self) -> Iterator[Rows]:
-        """What the kernel wrote, as rows."""
+        """Yield what the kernel wrote, as rows."""
         changes = self.told[0][: self.state[ST.CHANGES]]
         waits = self.told[1][: self.state[ST.WAITS]]
         self.state[ST.CHANGES] = self.state[ST.WAITS] = 0

@@ -1,7 +1,7 @@
-"""Deliveries of streams: each chunk that was delivered, how old it was, and what else tells how long its stream is.
+"""Deliveries of streams: each delivered chunk, its age, and other frames that show how long its stream is.
 
-How far behind its stream a consumer was is known only together with other connections to that broker: this walk yields
-partial results (OFFSETS), `stream_lag` brings them together and writes the table.
+How far a consumer was behind its stream is known only together with other connections to that broker: this walk yields
+partial results (OFFSETS); `stream_lag` merges them and writes the table.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from amqpscope.pipelines.walks.walk import Needs, Rows, schema
 PARTIAL = "stream_offsets"
 """Name of the partial results."""
 TOLD, DELIVERY, RENEWED = range(3)
-"""Kinds of partial results: an offset that the stream has reached; a delivery, which also tells one; the stream was
-deleted or created: its offsets begin anew."""
+"""Kinds of partial results: an offset that the stream has reached; a delivery, which also shows one; the stream was
+deleted or created: its offsets begin again."""
 OFFSETS = pa.schema(
     [*schema("stream_deliveries"), ("server_ip", pa.string()), ("told", pa.int64()), ("kind", pa.int64())]
 )
-"""Columns of partial results: those of `stream_deliveries`, the broker, the offset told (null for none), the kind."""
+"""Columns of partial results: those of `stream_deliveries`, the broker, the reached offset (or null), the kind."""
 MILLISECOND = 1_000_000
 
 _SUBSCRIBE, _DELIVER = what(STREAM_FRAMES, "subscribe"), what(STREAM_FRAMES, "deliver")
@@ -77,7 +77,7 @@ FULL, DONE = range(2)
 def walk(
     events: Array, more: Array, conn: Array, gaps: Array, subs: sb.Subscriptions, asked: Array, out: Array, state: Array
 ) -> int:
-    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch).
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
 
     Args:
         events: EV.
@@ -139,7 +139,7 @@ def walk(
 
 @kernel
 def note(out: Array, state: Array, event: int, of: int, kind: int, epoch: int) -> None:
-    """A row of `out`."""
+    """Write a row of `out`."""
     at = state[ST.OUT]
     out[at, OUT.EVENT] = event
     out[at, OUT.OF] = of
@@ -236,7 +236,7 @@ class StreamDeliveries:
         self.servers.put_back("servers", parts)
 
     def _rows(self, events: Events) -> Iterator[Rows]:
-        """What the kernel wrote, as rows."""
+        """Yield what the kernel wrote, as rows."""
         out = self.out[: self.state[ST.OUT]]
         self.state[ST.OUT] = 0
         if len(out):
@@ -284,7 +284,7 @@ class StreamDeliveries:
 
 
 def _ages(frames: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """When chunks were made, and how old they were (ns); null where that is out of the range of times."""
+    """Return when chunks were made, and how old they were (ns); null where that is out of the range of times."""
     stamps = frames["chunk_timestamp"].cast(pa.int64()).combine_chunks()
     milliseconds = stamps.fill_null(0).to_numpy(zero_copy_only=False)
     most = (1 << 63) // MILLISECOND
@@ -294,7 +294,7 @@ def _ages(frames: pa.Table) -> tuple[pa.Array, pa.Array]:
 
 
 def _told(frames: pa.Table, last: pa.Array, delivers: Any) -> Any:
-    """Offsets that streams have reached, as far as frames tell (masked where they tell none)."""
+    """Return the offsets that streams have reached, as far as frames show (masked where they show none)."""
 
     def numbers(column: Any) -> Any:
         return column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -308,7 +308,7 @@ def _told(frames: pa.Table, last: pa.Array, delivers: Any) -> Any:
 
 
 def _committed(statistics: str) -> int:
-    """The id of the last committed chunk in the statistics of a stream; -1: none that can be."""
+    """Return the id of the last committed chunk in the statistics of a stream; -1: none that can be."""
     try:
         found = json.loads(statistics)
     except ValueError:  # cut by a gap
