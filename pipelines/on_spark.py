@@ -160,7 +160,7 @@ def _interruptible(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _watched(spark: SparkSession, advance: Advance) -> Iterator[None]:
-    """Report how many tasks of the running jobs are done."""
+    """Report the number of finished tasks of the running jobs."""
     over = Event()
 
     def watch() -> None:

@@ -25,7 +25,7 @@ from amqpscope.errors import Error
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SMALL = {
     "spark.sql.shuffle.partitions": "1",
-    # Planning anew behind each stage, and compiling loops for a few rows, take longer than they save.
+    # Planning anew after each stage, and compiling loops for a few rows, take longer than they save.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -34,7 +34,7 @@ def encoded(rows: pa.Table) -> pa.Table:
 
 
 def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
-    """One table of all parts, its columns in one piece each, indices narrow; the parts are let go."""
+    """Return one table of all parts, with one chunk per column; `narrow` shrinks indices. Columns leave `parts`."""
     names, fields = parts[0].column_names, parts[0].schema
     columns = []
     for at, name in enumerate(names):
@@ -182,7 +182,7 @@ _IN_KEYS = {
 
 
 def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = False) -> Iterator[pa.Table]:
-    """Yield rows sorted by these columns, in batches; the parts are let go.
+    """Yield rows sorted by these columns, in batches; `parts` is emptied.
 
     Args:
         order: numbers, booleans or texts; the first one tells nearly all rows apart or is a digest.
@@ -203,7 +203,7 @@ def _order_of(columns: Sequence[pa.ChunkedArray]) -> Any:
     ranks = [_ranks(column) for column in columns]
     by = np.arange(len(ranks[0]))
     if len(ranks) > 1:
-        # The second column, mostly a time, mostly grows already; ties behind it are rare, and sorted by themselves.
+        # The second column, mostly a time, mostly grows already; ties after it are rare, and sorted by themselves.
         by = np.argsort(ranks[1], kind="stable")
     by = by[np.argsort(ranks[0][by], kind="stable")]
     same = np.ones(max(len(by) - 1, 0), bool)

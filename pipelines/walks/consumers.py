@@ -26,7 +26,7 @@ class Consumer(NamedTuple):
     TAG: int  # hash of its tag
     QUEUE: int  # id of the event that names its queue
     COUNT: int  # its outstanding deliveries
-    BEHIND: int  # next in its bucket, or next free
+    NEXT: int  # next in its bucket, or next free
     DEAD: int  # 1: its tag is used by another one, or it was cancelled
     BEFORE_IT: int  # neighbours on its channel; -1: none
     AFTER_IT: int
@@ -87,11 +87,11 @@ def _move(consumers: Array, old: Array, buckets: Array) -> None:
     for bucket in range(len(old)):
         each = old[bucket]
         while each >= 0:
-            behind = consumers[each, CONS.BEHIND]
+            following = consumers[each, CONS.NEXT]
             at = _bucket(buckets, consumers[each, CONS.ACCOUNT], consumers[each, CONS.TAG])
-            consumers[each, CONS.BEHIND] = buckets[at]
+            consumers[each, CONS.NEXT] = buckets[at]
             buckets[at] = each
-            each = behind
+            each = following
 
 
 @called
@@ -134,7 +134,7 @@ def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
             and consumers[each, CONS.EPOCH] == epoch
         ):
             return each
-        each = consumers[each, CONS.BEHIND]
+        each = consumers[each, CONS.NEXT]
     return -1
 
 
@@ -144,7 +144,7 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
     consumers, buckets, _, ends, counts = state
     each = counts[FREE]
     if each >= 0:
-        counts[FREE] = consumers[each, CONS.BEHIND]
+        counts[FREE] = consumers[each, CONS.NEXT]
     else:
         each = counts[USED]
         counts[USED] = each + 1
@@ -155,7 +155,7 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
     consumers[each, CONS.QUEUE] = queue
     consumers[each, CONS.COUNT] = 0
     consumers[each, CONS.DEAD] = 0
-    consumers[each, CONS.BEHIND] = buckets[at]
+    consumers[each, CONS.NEXT] = buckets[at]
     buckets[at] = each
     first = ends[account, CHAN.CONSUMER]
     consumers[each, CONS.BEFORE_IT] = -1
@@ -172,12 +172,12 @@ def end(state: Consumers, consumer: int) -> None:
     consumers, buckets, _, ends, _ = state
     at = _bucket(buckets, consumers[consumer, CONS.ACCOUNT], consumers[consumer, CONS.TAG])
     if buckets[at] == consumer:
-        buckets[at] = consumers[consumer, CONS.BEHIND]
+        buckets[at] = consumers[consumer, CONS.NEXT]
     else:
         each = buckets[at]
-        while consumers[each, CONS.BEHIND] != consumer:
-            each = consumers[each, CONS.BEHIND]
-        consumers[each, CONS.BEHIND] = consumers[consumer, CONS.BEHIND]
+        while consumers[each, CONS.NEXT] != consumer:
+            each = consumers[each, CONS.NEXT]
+        consumers[each, CONS.NEXT] = consumers[consumer, CONS.NEXT]
     before, after = consumers[consumer, CONS.BEFORE_IT], consumers[consumer, CONS.AFTER_IT]
     if before >= 0:
         consumers[before, CONS.AFTER_IT] = after
@@ -197,7 +197,7 @@ def release(state: Consumers, consumer: int, count: int) -> None:
     if consumers[consumer, CONS.DEAD] == 1 and consumers[consumer, CONS.COUNT] <= 0:
         consumers[consumer, CONS.DEAD] = 2
         consumers[consumer, CONS.ACCOUNT] = -1
-        consumers[consumer, CONS.BEHIND] = counts[FREE]
+        consumers[consumer, CONS.NEXT] = counts[FREE]
         counts[FREE] = consumer
 
 

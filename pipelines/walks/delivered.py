@@ -82,7 +82,7 @@ SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, SPENT_ACTS, DONE = range(5)
 
 
 @kernel
-def doubt_mode(account: int, transactions: tx.Transactions) -> None:
+def note_missed_select(account: int, transactions: tx.Transactions) -> None:
     """Note that a tx.select may have been missed."""
     if transactions[0][account, TX.MODE] == PLAIN:
         transactions[0][account, TX.MODE] = PERHAPS
@@ -97,7 +97,7 @@ def notice_gaps(account: int, book: Book, own: Own) -> None:
         first, last = 2 * seen + CLIENT, 2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT
         close_windows(account, -1, gaps[first, GAP_TS], 0, own)
         unsure_windows(account, gaps[last, GAP_FRAME] - 1, gaps[first, GAP_TS], own)
-        doubt_mode(account, own[1])
+        note_missed_select(account, own[1])
         channels[0][account, ACC.EXTRA] = conn[CONN.CLIENT_GAPS]
 
 

@@ -68,8 +68,8 @@ from amqpscope.pipelines.walks.delivered import (
     Own,
     Result,
     close_windows,
-    doubt_mode,
     finish,
+    note_missed_select,
     notice_gaps,
     plain,
     queue_of,
@@ -125,7 +125,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
                 ch.note_cut(channels, account, conn, CLIENT, frame, ts, conn[CONN.LAST_CLIENT])
                 unsure_windows(account, frame, ts, own)
                 if events[i, EV.CUT] == 1:
-                    doubt_mode(account, transactions)
+                    note_missed_select(account, transactions)
         cn.attend(conn, gaps, events, i, state[ST.BASE] + i)
     state[ST.AT] = len(events)
     return DONE
@@ -201,7 +201,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
 
 @called
 def consume(events: Array, more: Array, i: int, account: int, book: Book, own: Own, state: Array) -> None:
-    """Note where deliveries come from, and how many may be unsettled."""
+    """Note where deliveries come from, and the limit on unsettled ones."""
     conn, gaps, _, _ = book
     consumers, _, prefetch = own
     asked, ends = consumers[2], consumers[3]
@@ -326,11 +326,11 @@ def mark(events: Array, book: Book, own: Own, state: Array, still: Array) -> int
     acts, first = transactions[1], ch.NEVER
     for act in range(transactions[3][tx.USED]):
         if acts[act, ACT.ROW] >= 0:
-            first = min(first, acts[act, ACT.SAID])
+            first = min(first, acts[act, ACT.ACK])
             if acts[act, ACT.ROW] >= base:
                 still[acts[act, ACT.ROW] - base, DELIVERY] = 1
-            if acts[act, ACT.SAID] >= base:
-                still[acts[act, ACT.SAID] - base, ANSWER] = 1
+            if acts[act, ACT.ACK] >= base:
+                still[acts[act, ACT.ACK] - base, ANSWER] = 1
     windows = prefetch[0]
     for window in range(2 * max(consumers[4][co.USED], channels[3][0])):
         for column in (pf.WIN.START, pf.WIN.END, pf.WIN.WAS):

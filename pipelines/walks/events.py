@@ -329,13 +329,13 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     if "content" in columns and "content" not in rows.column_names:
         rows = rows.append_column("content", pa.array(content(rows, compiled)))
     if "headers" in columns:
-        rows = rows.set_column(rows.column_names.index("headers"), "headers", _telling(rows))
+        rows = rows.set_column(rows.column_names.index("headers"), "headers", _number_headers(rows))
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
 
 
-def _telling(messages: pa.Table) -> pa.ChunkedArray:
+def _number_headers(messages: pa.Table) -> pa.ChunkedArray:
     """Return headers of publishes without a certain number: they may give it. Other headers are not needed."""
     unsure = pc.fill_null(messages["publish_seq_unsure"], False)
     there = unsure.to_numpy()

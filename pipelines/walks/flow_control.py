@@ -12,7 +12,7 @@ selects them, and plain Python goes over them. What an event does to waits:
 | channel.flow that is cut             | that one ends, when is unknown                                             |
 | channel.flow-ok, not active          | that of the other side was accepted                                        |
 | channel.close, or channel.open anew  | those of the channel end                                                   |
-| connection.close                     | all end; what comes behind begins none                                     |
+| connection.close                     | all end; later frames begin none                                           |
 | one of these that refuses flows, 540 | those of the other side that were not accepted were none: they have no row |
 | gap, of either side                  | all end, when is unknown: what would end them may lie there                |
 | frame of which nothing is known      | those of its channel end, when is unknown (channel 0: of the connection)   |

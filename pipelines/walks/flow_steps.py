@@ -74,11 +74,11 @@ def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]])
     if not len(subjects):
         return iter(())
     some = np.flatnonzero(np.isin(matrix[:, EV.CONNECTION], subjects))
-    said, channel = word[some], matrix[some, EV.CHANNEL]
+    words, channel = word[some], matrix[some, EV.CHANNEL]
     waits = np.isin(channel, channels)
-    mine = waits & np.isin(said, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])
-    mine |= np.isin(said, [BLOCKED, UNBLOCKED, CLOSE])
-    mine |= np.isin(said, _GAP_WORDS) & (matrix[some, EV.FROM_CLIENT] >= 0)
+    mine = waits & np.isin(words, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])
+    mine |= np.isin(words, [BLOCKED, UNBLOCKED, CLOSE])
+    mine |= np.isin(words, _GAP_WORDS) & (matrix[some, EV.FROM_CLIENT] >= 0)
     mine |= _cut(events, some) & (waits | (channel == 0))
     return _steps(events, some[mine])
 
@@ -95,8 +95,8 @@ def _steps(events: Events, at: Any) -> Iterator[Step]:
     if len(frames):
         table = events.take(FRAMES, at[frames], ASKED)
         active[frames] = table["active"].to_pylist()
-        said = [table[name].fill_null(-1).to_numpy() for name in table.column_names[1:]]
-        refuses[frames] = np.all([column == value for column, value in zip(said, REFUSAL, strict=True)], axis=0)
+        refusal = [table[name].fill_null(-1).to_numpy() for name in table.column_names[1:]]
+        refuses[frames] = np.all([column == value for column, value in zip(refusal, REFUSAL, strict=True)], axis=0)
     columns = (
         at,
         *(rows[:, column] for column in (EV.CONNECTION, EV.WHAT, EV.FROM_CLIENT, EV.CHANNEL, EV.EPOCH, EV.TS)),

@@ -164,7 +164,7 @@ def _renumbered(
 
 
 def _numbered(columns: Sequence[pa.Array], rows: int) -> tuple[Integers, int]:
-    """Number the distinct rows from 0: return the number of each row, and how many distinct ones there are."""
+    """Number the distinct rows from 0: return the number of each row, and the count of distinct ones."""
     code, codes = np.zeros(rows, np.int64), 1
     for column in columns:
         position, values = encoded(column)

@@ -30,8 +30,8 @@ class Page(NamedTuple):
 
     ACCOUNT: int
     BASE: int  # its numbers, shifted by BITS
-    BEFORE: int  # the previous page; -1: none
-    BEHIND: int  # the next page; of free pages the next free one
+    PREVIOUS: int  # the previous page; -1: none
+    NEXT: int  # the next page; of free pages the next free one
     COUNT: int  # outstanding numbers
 
 
@@ -91,7 +91,7 @@ def _rebuild(pages: Array, index: Array, book: Array, old: int) -> None:
             _enter(pages, index, page)
     for page in range(len(pages) - 1, old - 1, -1):
         pages[page, PG.COUNT] = 0
-        pages[page, PG.BEHIND] = book[BK.FREE]
+        pages[page, PG.NEXT] = book[BK.FREE]
         book[BK.FREE] = page
 
 
@@ -119,14 +119,14 @@ def _leave(pages: Array, index: Array, page: int) -> None:
     at = _place(pages[page, PG.ACCOUNT], pages[page, PG.BASE], index)
     while index[at] != page + 1:
         at = (at + 1) & mask
-    behind = (at + 1) & mask
-    while index[behind] != 0:
-        other = index[behind] - 1
+    after = (at + 1) & mask
+    while index[after] != 0:
+        other = index[after] - 1
         wanted = _place(pages[other, PG.ACCOUNT], pages[other, PG.BASE], index)
-        if ((behind - wanted) & mask) >= ((behind - at) & mask):
-            index[at] = index[behind]
-            at = behind
-        behind = (behind + 1) & mask
+        if ((after - wanted) & mask) >= ((after - at) & mask):
+            index[at] = index[after]
+            at = after
+        after = (after + 1) & mask
     index[at] = 0
 
 
@@ -170,26 +170,26 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
         before = tail
         far = 0
         while before >= 0 and pages[before, PG.BASE] > base:
-            before = pages[before, PG.BEFORE]
+            before = pages[before, PG.PREVIOUS]
             far += 1
             if far > FAR:
                 return -2
         page = book[BK.FREE]
         if page < 0:
             return -1
-        book[BK.FREE] = pages[page, PG.BEHIND]
+        book[BK.FREE] = pages[page, PG.NEXT]
         pages[page, PG.ACCOUNT] = account
         pages[page, PG.BASE] = base
-        pages[page, PG.BEFORE] = before
+        pages[page, PG.PREVIOUS] = before
         pages[page, PG.COUNT] = 0
-        behind = pages[before, PG.BEHIND] if before >= 0 else accounts[account, AC.HEAD]
-        pages[page, PG.BEHIND] = behind
+        after = pages[before, PG.NEXT] if before >= 0 else accounts[account, AC.HEAD]
+        pages[page, PG.NEXT] = after
         if before >= 0:
-            pages[before, PG.BEHIND] = page
+            pages[before, PG.NEXT] = page
         else:
             accounts[account, AC.HEAD] = page
-        if behind >= 0:
-            pages[behind, PG.BEFORE] = page
+        if after >= 0:
+            pages[after, PG.PREVIOUS] = page
         else:
             accounts[account, AC.TAIL] = page
         for slot in range(page * PAGE, page * PAGE + PAGE):
@@ -216,17 +216,17 @@ def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
     book[BK.COUNT] -= 1
     if pages[page, PG.COUNT] == 0:
         _leave(pages, index, page)
-        before = pages[page, PG.BEFORE]
-        behind = pages[page, PG.BEHIND]
+        before = pages[page, PG.PREVIOUS]
+        after = pages[page, PG.NEXT]
         if before >= 0:
-            pages[before, PG.BEHIND] = behind
+            pages[before, PG.NEXT] = after
         else:
-            accounts[account, AC.HEAD] = behind
-        if behind >= 0:
-            pages[behind, PG.BEFORE] = before
+            accounts[account, AC.HEAD] = after
+        if after >= 0:
+            pages[after, PG.PREVIOUS] = before
         else:
             accounts[account, AC.TAIL] = before
-        pages[page, PG.BEHIND] = book[BK.FREE]
+        pages[page, PG.NEXT] = book[BK.FREE]
         book[BK.FREE] = page
 
 
@@ -242,14 +242,14 @@ def first_above(ledger: Ledger, accounts: Array, account: int, number: int) -> i
         elif pages[page, PG.BASE] < number >> BITS:
             page = accounts[account, AC.TAIL]
             while page >= 0 and pages[page, PG.BASE] > number >> BITS:
-                page = pages[page, PG.BEFORE]
-            page = pages[page, PG.BEHIND]
+                page = pages[page, PG.PREVIOUS]
+            page = pages[page, PG.NEXT]
     while page >= 0:
         base = pages[page, PG.BASE] << BITS
         for place in range(PAGE):
             if slots[page * PAGE + place, SL.ROW] >= 0 and base + place > number:
                 return page * PAGE + place
-        page = pages[page, PG.BEHIND]
+        page = pages[page, PG.NEXT]
     return -1
 
 
@@ -264,7 +264,7 @@ def following(ledger: Ledger, slot: int) -> int:
             if slots[each, SL.ROW] >= 0:
                 return each
             each += 1
-        page = pages[page, PG.BEHIND]
+        page = pages[page, PG.NEXT]
         each = page * PAGE
     return -1
 
@@ -282,7 +282,7 @@ def below(ledger: Ledger, slot: int, number: int) -> int:
     page = slot >> BITS
     if number < 0 or pages[page, PG.BASE] <= number >> BITS:
         return number
-    before = pages[page, PG.BEFORE]
+    before = pages[page, PG.PREVIOUS]
     return min(number, (pages[before, PG.BASE] << BITS) + PAGE - 1) if before >= 0 else -1
 
 

@@ -10,10 +10,10 @@ from typing import IO, Any
 import numpy as np
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.walks.deriving import derive
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV
 from amqpscope.pipelines.walks.noting import ALL_EPOCHS, entries, fold
 from amqpscope.pipelines.walks.store import SPILL, grown, release
-from amqpscope.pipelines.walks.telling import tell
 from amqpscope.pipelines.walks.turns import (
     BASE,
     CLIENT_CLOSES_ALL,
@@ -63,9 +63,9 @@ class Noted:
         self._lost = 0
         self._silence = -1
 
-    def add(self, matrix: Any, unsure: Any, said: Any = None) -> None:
+    def add(self, matrix: Any, unsure: Any, given: Any = None) -> None:
         """Note events (see `entries`)."""
-        found = entries(matrix, unsure, said, self.compiled)
+        found = entries(matrix, unsure, given, self.compiled)
         rows = found.rows
         silent = silences(matrix)
         if len(silent):
@@ -157,14 +157,14 @@ class Noted:
         self._bases = bases
         rows[:, TURN.EPOCH] = np.where(rows[:, TURN.KIND] < CLIENT_CLOSES_ALL, place[rows[:, TURN.EPOCH]], 0)
 
-    def tell(self) -> Any:
+    def derive(self) -> Any:
         """End the connection: derive the numbers, and return the rows (see `deriving.derive`)."""
         over = np.full((1, len(TURN)), -1, np.int64)
         over[0, [TURN.KIND, TURN.EPOCH]] = OVER, 0
         over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
         self._append(over)
         rows = self.rows()
-        tell(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], self.compiled, self.release)
+        derive(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], self.compiled, self.release)
         return rows
 
     def parts(self) -> dict[str, Any]:
@@ -186,19 +186,19 @@ class Noted:
         self._lost, self._silence = parts["last"]
 
 
-def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any, Any, Any]:
+def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[Any, Any, Any]:
     """Derive the numbers of publishes of connections that lie in one batch.
 
     Args:
         matrix: their events (EV), one connection after the other.
         unsure: see `entries`.
-        said: see `entries`.
+        given: see `entries`.
         compiled: whether kernels are compiled.
 
     Returns:
         Positions of publishes, their numbers (-1 for none derived here), how these are known (0 for none).
     """
-    found = entries(matrix, unsure, said, compiled)
+    found = entries(matrix, unsure, given, compiled)
     identity = matrix[:, EV.CONNECTION]
     starts = np.flatnonzero(np.append(True, identity[1:] != identity[:-1]))
     ends = np.append(starts[1:], len(matrix)) - 1
@@ -230,9 +230,9 @@ def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any
     rows[~single, TURN.NUMBER] = np.searchsorted(owner, of[~single], "right")
     _leave_out(rows, of)
 
-    tell(rows, _bases(len(epochs)), times, compiled)
+    derive(rows, _bases(len(epochs)), times, compiled)
     publishes = rows[:, TURN.KIND] <= UNSURE
-    return at[publishes], rows[publishes, TURN.NUMBER], rows[publishes, TURN.SAID]
+    return at[publishes], rows[publishes, TURN.NUMBER], rows[publishes, TURN.GIVEN]
 
 
 def _leave_out(rows: Any, of: Any) -> None:

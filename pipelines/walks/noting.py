@@ -53,32 +53,32 @@ def is_publish(matrix: Any) -> Any:
     return (matrix[:, EV.WHAT] == _PUBLISH) & (matrix[:, EV.CHANNEL] >= 0) & (matrix[:, EV.EPOCH] >= 0)
 
 
-def entries(matrix: Any, unsure: Any, said: Any, compiled: bool = False) -> Entries:
+def entries(matrix: Any, unsure: Any, given: Any, compiled: bool = False) -> Entries:
     """Return rows for events, and where frames may be missing.
 
     Args:
         matrix: the events (EV).
         unsure: which of them are publishes without a certain number.
-        said: numbers that their headers give (int64), -1 for none; None for none at all.
+        given: numbers that their headers give (int64), -1 for none; None for none at all.
         compiled: whether kernels run compiled.
     """
     at = np.flatnonzero(_NOTED[matrix[:, EV.WHAT]] | (matrix[:, EV.CUT] > 0))
     rows, missing = np.empty((len(at), len(TURN)), np.int64), np.empty((2, len(at)), np.int64)
     counts = np.zeros(3, np.int64)
-    call(note, compiled, matrix, unsure, _NOTHING if said is None else said, at, rows, missing, counts)
+    call(note, compiled, matrix, unsure, _NOTHING if given is None else given, at, rows, missing, counts)
     noted, gaps, lost = counts
     places = missing[CLIENT, :gaps].copy()
     return Entries(rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS])
 
 
 @kernel
-def note(matrix: Array, unsure: Array, said: Array, at: Array, rows: Array, missing: Array, counts: Array) -> None:
+def note(matrix: Array, unsure: Array, given: Array, at: Array, rows: Array, missing: Array, counts: Array) -> None:
     """Write a row for each event that has one.
 
     Args:
         matrix: EV.
         unsure: bool per event.
-        said: int64 per event, or empty.
+        given: int64 per event, or empty.
         at: positions of events that may have one; written: of those that have one.
         rows: TURN, written.
         missing: written: positions of gaps in what the server (row 0) and the client (row 1) sent.
@@ -111,7 +111,7 @@ def note(matrix: Array, unsure: Array, said: Array, at: Array, rows: Array, miss
         rows[row, TURN.TS] = ts
         rows[row, TURN.BEGUN] = first_ts if first_ts >= 0 else ts
         rows[row, TURN.NUMBER] = matrix[i, EV.NUMBER] if kind <= CONFIRM else -1
-        rows[row, TURN.SAID] = said[i] if len(said) > 0 else -1
+        rows[row, TURN.GIVEN] = given[i] if len(given) > 0 else -1
         rows[row, TURN.GAP] = counts[1]
         rows[row, TURN.LOST] = counts[2]
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.walks.held import Held
-from amqpscope.pipelines.walks.noted import KEEP, Noted, tell_whole
+from amqpscope.pipelines.walks.noted import KEEP, Noted, derive_whole
 from amqpscope.pipelines.walks.noting import is_publish
 from amqpscope.pipelines.walks.store import SPILL, pack, unpack
 from amqpscope.pipelines.walks.turns import COUNTED, TURN, UNSURE
@@ -36,7 +36,7 @@ belong to applications."""
 VERSION = 1
 
 _BY = pa.array(["", "counted", "proven", "inferred"])
-_HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<said>\d{{1,18}})"?\s*[,}}]'
+_HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'
 _METHODS = tuple(
     method.full_name
     for method in spec.load("amqp-0-9-1").methods
@@ -139,7 +139,7 @@ class Numbering:
             yield events
             return
         before = self._noted.count
-        self._noted.add(events.matrix, unsure, _said(events, unsure))
+        self._noted.add(events.matrix, unsure, _given(events, unsure))
         if not self._is_held:
             self._is_held = True
             surplus = max(self._noted.first_unsure() - KEEP, 0)
@@ -151,13 +151,13 @@ class Numbering:
         """End the open connection."""
         if not self._is_held:
             return
-        rows = self._noted.tell()
+        rows = self._noted.derive()
         for events, (first, end) in self._held.blocks():
             at = np.flatnonzero(is_publish(events.matrix))
             mine = rows[first:end]
             mine = mine[mine[:, TURN.KIND] <= UNSURE]
             at = at[len(at) - len(mine) :]  # the rows of others before them are forgotten
-            yield _numbered(events, at, mine[:, TURN.NUMBER], mine[:, TURN.SAID])
+            yield _numbered(events, at, mine[:, TURN.NUMBER], mine[:, TURN.GIVEN])
             self._noted.release(first, end)
 
     def _whole(self, events: Events, unsure: Any) -> Events:
@@ -166,9 +166,9 @@ class Numbering:
             return events
         identity = events.matrix[:, EV.CONNECTION]
         mine = np.flatnonzero(np.isin(identity, np.unique(identity[unsure])))
-        said = _said(events, unsure)
-        at, numbers, by = tell_whole(
-            events.matrix[mine], unsure[mine], None if said is None else said[mine], self.compiled
+        given = _given(events, unsure)
+        at, numbers, by = derive_whole(
+            events.matrix[mine], unsure[mine], None if given is None else given[mine], self.compiled
         )
         return _numbered(events, mine[at], numbers, by)
 
@@ -191,21 +191,21 @@ def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
     if MESSAGES not in events.tables:
         return events
     rows = events.rows_of(MESSAGES)
-    told = by > 0
-    place = np.searchsorted(np.flatnonzero(events.source == MESSAGES), at[told])
+    derived = by > 0
+    place = np.searchsorted(np.flatnonzero(events.source == MESSAGES), at[derived])
     for name in ("number", "publish_seq"):
         column = rows[name].combine_chunks()
         values = column.fill_null(-1).to_numpy().copy()
-        values[place] = numbers[told]
+        values[place] = numbers[derived]
         known = column.is_valid().to_numpy(zero_copy_only=False).copy()
         known[place] = True
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, mask=~known))
     how = np.zeros(len(rows), np.int64)
-    how[place] = by[told]
+    how[place] = by[derived]
     place_of_column = rows.column_names.index("numbered_by")
     made = events.with_rows(MESSAGES, rows.set_column(place_of_column, "numbered_by", _by(rows, how)))
     matrix = events.matrix.copy()
-    matrix[at[told], EV.NUMBER] = numbers[told]
+    matrix[at[derived], EV.NUMBER] = numbers[derived]
     made.__dict__["matrix"] = matrix
     return made
 
@@ -217,7 +217,7 @@ def _by(rows: pa.Table, how: Any) -> Any:
     return _BY.take(pa.array(how, mask=how == 0))
 
 
-def _said(events: Events, unsure: Any) -> Any:
+def _given(events: Events, unsure: Any) -> Any:
     """Return the numbers that headers give to publishes without a certain one.
 
     Returns:
@@ -231,7 +231,7 @@ def _said(events: Events, unsure: Any) -> Any:
     if not len(some):
         return None
     headers = headers.take(pa.array(some))
-    found = pc.struct_field(pc.extract_regex(headers, _HEADER), "said").cast(pa.int64()).fill_null(-1)
+    found = pc.struct_field(pc.extract_regex(headers, _HEADER), "given").cast(pa.int64()).fill_null(-1)
     values = found.to_numpy(zero_copy_only=False).copy()
     tables = pc.count_substring(headers, "{").to_numpy(zero_copy_only=False)
     for place in np.flatnonzero((values < 0) | (tables > 1)).tolist():
@@ -244,7 +244,7 @@ def _said(events: Events, unsure: Any) -> Any:
 def _parsed(headers: str) -> int:
     """Return the number that headers (JSON) give, -1 for none."""
     with suppress(ValueError, AttributeError):
-        said = json.loads(headers).get(COUNTER)
-        if not isinstance(said, bool | float) and said is not None and 0 < int(said) < 1 << 63:
-            return int(said)
+        given = json.loads(headers).get(COUNTER)
+        if not isinstance(given, bool | float) and given is not None and 0 < int(given) < 1 << 63:
+            return int(given)
     return -1

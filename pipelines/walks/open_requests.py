@@ -241,14 +241,14 @@ def queue_of(state: State, slot: int, kind: int, side: int) -> int:
 
 
 @kernel
-def first_close(conn: Array, channels: Array, slot: int, side: int, behind: int) -> int:
+def first_close(conn: Array, channels: Array, slot: int, side: int, after: int) -> int:
     """Return the frame of a side's first close of a channel or its connection after a frame; NEVER for none."""
     first = NEVER
     channel = channels[slot, CH.CLOSE_SERVER + side]
     whole = conn[CONN.SERVER_CLOSE + side]
-    if channel > behind:
+    if channel > after:
         first = channel
-    if whole > behind and whole < first:
+    if whole > after and whole < first:
         first = whole
     return first
 

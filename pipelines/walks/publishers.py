@@ -17,7 +17,7 @@ from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.events import EV, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.publications import MORE
 from amqpscope.pipelines.walks.store import declare
-from amqpscope.pipelines.walks.stored import BEGUN, ENDED, FACT, RENEWED, TOLD
+from amqpscope.pipelines.walks.stored import BEGUN, ENDED, FACT, RENEWED, REPORTED
 from amqpscope.pipelines.walks.streams import ASKED, IDS, NEVER, OK
 
 UNKNOWN, NO, YES, SENT_BEFORE = range(4)
@@ -40,11 +40,11 @@ class Publisher(NamedTuple):
     HIGHEST: int  # id that was sent and not refused; -1: none
     HIGHEST_ACKED: int
     HIGHEST_REFUSED: int
-    STORED: int  # what `stored.begin` said
+    STORED: int  # what `stored.begin` returned
     ABOVE: int
     GENERATION: int
     GAPS: int  # gaps in what the client sent before it was declared
-    DOUBT: int  # 1: ids may have been sent before, or were refused
+    UNSURE: int  # 1: ids may have been sent before, or were refused
 
 
 class Request(NamedTuple):
@@ -98,8 +98,8 @@ def learn(events: Array, more: Array, i: int, asked: Array, book: stored.Book, f
         stored.renew(book, stream)
         note(facts, events, i, RENEWED, stream, 0, -1, -1, -1)
     elif more[i, MORE.SEQUENCE] >= 0 and reference != 0:
-        stored.tell(book, stream, reference, more[i, MORE.SEQUENCE])
-        note(facts, events, i, TOLD, stream, reference, -1, -1, more[i, MORE.SEQUENCE])
+        stored.report(book, stream, reference, more[i, MORE.SEQUENCE])
+        note(facts, events, i, REPORTED, stream, reference, -1, -1, more[i, MORE.SEQUENCE])
 
 
 @kernel
@@ -119,7 +119,7 @@ def note(
     rows[at, FACT.publisher_epoch] = epoch
     rows[at, FACT.stored] = number
     rows[at, FACT.sent] = -1
-    rows[at, FACT.doubt] = 0
+    rows[at, FACT.unsure] = 0
     count[0] = at + 1
 
 
@@ -146,7 +146,7 @@ def finish(publishers: Publishers, publisher: int, conn: Array, book: stored.Boo
     noted[at, FACT.publisher_epoch] = rows[publisher, PUB.EPOCH]
     noted[at, FACT.stored] = acked
     noted[at, FACT.sent] = sent
-    noted[at, FACT.doubt] = rows[publisher, PUB.DOUBT]
+    noted[at, FACT.unsure] = rows[publisher, PUB.UNSURE]
     count[0] = at + 1
 
 
@@ -256,6 +256,6 @@ def answered(rows: Array, row: int, number: int, refused: bool, frame: int, ts: 
     if guessed == SENT_BEFORE:
         if rows[row, PUB.HIGHEST_REFUSED] < number:
             return YES
-        rows[row, PUB.DOUBT] = 1
+        rows[row, PUB.UNSURE] = 1
         return UNKNOWN
     return guessed

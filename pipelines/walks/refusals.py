@@ -5,7 +5,6 @@ from __future__ import annotations
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks.connection import CONN
-from amqpscope.pipelines.walks.doubts import is_doubtful
 from amqpscope.pipelines.walks.open_requests import (
     CH,
     HEAP,
@@ -20,6 +19,7 @@ from amqpscope.pipelines.walks.open_requests import (
     find_queue,
     pop,
 )
+from amqpscope.pipelines.walks.uncertain import is_uncertain
 
 
 @called
@@ -38,10 +38,10 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
     """
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     first = slot
-    behind = slot + 1
+    end = slot + 1
     if whole:
         first = 0
-        behind = heap[HEAP.CHANNELS]
+        end = heap[HEAP.CHANNELS]
         if conn[CONN.SERVER_CLOSE + side] != frame:
             return
     elif channels[slot, CH.CLOSE_SERVER + side] >= 0:
@@ -55,18 +55,18 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
         return
     refused = NONE
     candidates = 0
-    doubtful = 0
-    for each in range(first, behind):
+    uncertain = 0
+    for each in range(first, end):
         q = candidate(channels, queues, each, named, side, whole)
         if q >= 0:
             candidates += 1
             certain = queues[q, QU.COUNT] > 0 and queues[q, QU.HELD] == 0 and queues[q, QU.SKIP] == 0
-            if certain and not is_doubtful(conn, gaps, channels, queues, nodes, each, q):
+            if certain and not is_uncertain(conn, gaps, channels, queues, nodes, each, q):
                 refused = q
             else:
-                doubtful += 1
-    if refused >= 0 and doubtful > 0:  # it is this one's error only if the answers to the others are lost
-        for each in range(first, behind):
+                uncertain += 1
+    if refused >= 0 and uncertain > 0:  # it is this one's error only if the answers to the others are lost
+        for each in range(first, end):
             q = candidate(channels, queues, each, named, side, whole)
             if q >= 0 and queues[q, QU.COUNT] > 0 and nodes[queues[q, QU.HEAD], NO.CUT_FRAME] < 0:
                 nodes[queues[q, QU.HEAD], NO.CUT_FRAME] = frame

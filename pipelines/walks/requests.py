@@ -28,16 +28,6 @@ from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import connection
 from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, open_connection
-from amqpscope.pipelines.walks.doubts import (
-    TRUST,
-    differ,
-    drop_held,
-    give_up,
-    is_doubtful,
-    may_lack_requests,
-    resolve,
-    trusted,
-)  # fmt: skip
 from amqpscope.pipelines.walks.events import FRAMES, WORDS, what
 from amqpscope.pipelines.walks.open_requests import (
     CH,
@@ -61,6 +51,16 @@ from amqpscope.pipelines.walks.open_requests import (
     unanswered,
 )  # fmt: skip
 from amqpscope.pipelines.walks.store import grown
+from amqpscope.pipelines.walks.uncertain import (
+    TRUST,
+    differ,
+    drop_answers,
+    drop_requests,
+    is_uncertain,
+    may_lack_requests,
+    resolve,
+    trusted,
+)  # fmt: skip
 
 __all__ = [
     "HELD", "KINDS", "ROLES", "TRUST", "UNKNOWN", "Requests", "answer", "ask", "begin_connection", "channel_of",
@@ -228,7 +228,7 @@ def release(state: State, slot: int) -> None:
             resolve(state, slot, q)
             if queues[q, QU.HELD] > 0:
                 unknown = 1
-                drop_held(state, q)
+                drop_answers(state, q)
         while queues[q, QU.COUNT] > 0:
             head = queues[q, QU.HEAD]
             unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], head, unknown)
@@ -266,7 +266,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
         queues[q, QU.STATE] = SURE
     if queues[q, QU.STATE] == SURE and missing and not alone:
         if queues[q, QU.HELD] > 0:
-            give_up(state, slot, q)
+            drop_requests(state, slot, q)
         queues[q, QU.STATE] = LOST
         queues[q, QU.SLACK] = NONE
     channels[slot, CH.ASKED_SERVER + side] = frame
@@ -282,7 +282,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
     append(queues, nodes, q, node)
     if heap[HEAP.LIVE] > OPEN_AT_MOST:
         if queues[q, QU.HELD] > 0:
-            give_up(state, slot, q)
+            drop_requests(state, slot, q)
         else:
             head = queues[q, QU.HEAD]
             if queues[q, QU.SKIP] == 0:
@@ -319,7 +319,7 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
         return UNKNOWN
     if queues[q, QU.COUNT] == 0 and queues[q, QU.SKIP] == 0:
         return NONE
-    if queues[q, QU.HELD] == 0 and not is_doubtful(conn, gaps, channels, queues, nodes, slot, q):
+    if queues[q, QU.HELD] == 0 and not is_uncertain(conn, gaps, channels, queues, nodes, slot, q):
         if queues[q, QU.SKIP] > 0:
             queues[q, QU.SKIP] -= 1
             return UNKNOWN
@@ -336,7 +336,7 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
             heap[HEAP.ALONE_SERVER + side] += 1
         return request
     if queues[q, QU.SKIP] > 0 or queues[q, QU.STATE] == LOST or queues[q, QU.HELD] >= HELD_AT_MOST:
-        give_up(state, slot, q)
+        drop_requests(state, slot, q)
         return UNKNOWN
     node = new_node(nodes, heap, identity, frame, ts, key, NONE, queues[q, QU.ASKED])
     nodes[node, NO.ASKED] = channels[slot, CH.ASKED_SERVER + side]

@@ -32,8 +32,8 @@ class Entry(NamedTuple):
     DIGEST: int
     NUMBERED: int  # 1: it expects a confirm, 0: it was published before confirm mode
     CODE: int  # reply code of its return; -1: none came
-    BEFORE: int  # the entry before it in its bucket; -1: none
-    BEHIND: int  # the entry after it; of free entries the next free one
+    PREVIOUS: int  # the entry before it in its bucket; -1: none
+    NEXT: int  # the entry after it; of free entries the next free one
     ROW: int  # of one that was answered: its id; else -1
     OUTCOME: int  # how it was answered
     ANSWER: int  # by which event
@@ -75,19 +75,19 @@ def _move(entries: Array, old: Array, buckets: Array) -> None:
     for bucket in range(len(old)):
         entry = old[bucket, 0]
         while entry >= 0:
-            behind = entries[entry, ENTRY.BEHIND]
+            after = entries[entry, ENTRY.NEXT]
             _append(entries, buckets, entry)
-            entry = behind
+            entry = after
 
 
 @called
 def _append(entries: Array, buckets: Array, entry: int) -> None:
     bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
     tail = buckets[bucket, 1]
-    entries[entry, ENTRY.BEFORE] = tail
-    entries[entry, ENTRY.BEHIND] = -1
+    entries[entry, ENTRY.PREVIOUS] = tail
+    entries[entry, ENTRY.NEXT] = -1
     if tail >= 0:
-        entries[tail, ENTRY.BEHIND] = entry
+        entries[tail, ENTRY.NEXT] = entry
     else:
         buckets[bucket, 0] = entry
     buckets[bucket, 1] = entry
@@ -96,14 +96,14 @@ def _append(entries: Array, buckets: Array, entry: int) -> None:
 @called
 def _unchain(entries: Array, buckets: Array, entry: int) -> None:
     bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
-    before = entries[entry, ENTRY.BEFORE]
-    behind = entries[entry, ENTRY.BEHIND]
+    before = entries[entry, ENTRY.PREVIOUS]
+    after = entries[entry, ENTRY.NEXT]
     if before >= 0:
-        entries[before, ENTRY.BEHIND] = behind
+        entries[before, ENTRY.NEXT] = after
     else:
-        buckets[bucket, 0] = behind
-    if behind >= 0:
-        entries[behind, ENTRY.BEFORE] = before
+        buckets[bucket, 0] = after
+    if after >= 0:
+        entries[after, ENTRY.PREVIOUS] = before
     else:
         buckets[bucket, 1] = before
 
@@ -114,7 +114,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     entries, buckets, counts = returns
     entry = counts[FREE]
     if entry >= 0:
-        counts[FREE] = entries[entry, ENTRY.BEHIND]
+        counts[FREE] = entries[entry, ENTRY.NEXT]
     else:
         entry = counts[USED]
         counts[USED] = entry + 1
@@ -147,7 +147,7 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
             _unchain(entries, buckets, entry)
             entries[entry, ENTRY.CODE] = code
             return entry
-        entry = entries[entry, ENTRY.BEHIND]
+        entry = entries[entry, ENTRY.NEXT]
     return -1
 
 
@@ -194,7 +194,7 @@ def release(returns: Returns, entry: int) -> int:
     if code < 0:
         _unchain(entries, buckets, entry)
     entries[entry, ENTRY.ACCOUNT] = -1
-    entries[entry, ENTRY.BEHIND] = counts[FREE]
+    entries[entry, ENTRY.NEXT] = counts[FREE]
     counts[FREE] = entry
     counts[LIVE] -= 1
     return code

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, add_gap, attend
-from amqpscope.pipelines.walks.doubts import may_lack_requests
 from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.names import NO_NAME
 from amqpscope.pipelines.walks.open_requests import CH, CLOSES_CHANNEL, CLOSES_CONNECTION, NONE, State, cut_frame
@@ -23,6 +22,7 @@ from amqpscope.pipelines.walks.requests import (
 )
 from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.stream_requests import answer_stream, ask_stream, close_stream, end_stream
+from amqpscope.pipelines.walks.uncertain import may_lack_requests
 
 _STREAM_CLOSE, _TUNE = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "tune")
 _CHANNEL_OPEN = what(FRAMES, "channel.open")

@@ -117,9 +117,9 @@ def settle(
         acts[act, ACT.OUTCOME] = outcome
         acts[act, ACT.MULTIPLE] = multiple
         acts[act, ACT.REQUEUE] = requeue
-        acts[act, ACT.SAID] = identity
-        acts[act, ACT.SAID_FRAME] = events[i, EV.ORDER]
-        acts[act, ACT.SAID_TS] = events[i, EV.TS]
+        acts[act, ACT.ACK] = identity
+        acts[act, ACT.ACK_FRAME] = events[i, EV.ORDER]
+        acts[act, ACT.ACK_TS] = events[i, EV.TS]
         if mode == PERHAPS:
             leave_windows(account, acts[act, ACT.EXTRA], frame, identity, events[i, EV.TS], 1, own)
     else:
@@ -154,12 +154,12 @@ def lose_patience(account: int, now: int, own: Own, result: Result) -> bool:
     work, acts, _, _ = transactions
     while work[account, TX.OPEN] >= 0:
         act = work[account, TX.OPEN]
-        if now - acts[act, ACT.SAID_TS] < tx.PATIENCE_NS:
+        if now - acts[act, ACT.ACK_TS] < tx.PATIENCE_NS:
             return True
         if result[1][ST.OUT] >= len(result[0]):
             return False
         work[account, TX.OPEN] = acts[act, ACT.NEXT]
-        take_effect(act, acts[act, ACT.OUTCOME], acts[act, ACT.SAID], ch.ANSWERED, -1, own, result)
+        take_effect(act, acts[act, ACT.OUTCOME], acts[act, ACT.ACK], ch.ANSWERED, -1, own, result)
     return True
 
 
@@ -189,7 +189,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
                 act = asked[first, ASKED.FIRST]
                 if result[1][ST.OUT] >= len(result[0]):
                     return SPENT_OUT
-                missed = cn.first_gap(conn, gaps, CLIENT, acts[act, ACT.SAID_FRAME])
+                missed = cn.first_gap(conn, gaps, CLIENT, acts[act, ACT.ACK_FRAME])
                 following = acts[act, ACT.NEXT]
                 if missed >= 0 and gaps[missed, GAP_FRAME] <= frame:
                     take_effect(act, NONE, -1, IN_GAP, gaps[missed, GAP_TS], own, result)

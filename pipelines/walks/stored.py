@@ -32,7 +32,7 @@ from amqpscope.pipelines.walks.streams import NEVER
 
 PARTIAL = "stream_references"
 """Name of the partial results."""
-RENEWED, TOLD, BEGUN, ENDED = range(4)
+RENEWED, REPORTED, BEGUN, ENDED = range(4)
 """Kinds of partial results: the stream is new, the broker reported, a publisher began, and ended."""
 
 
@@ -49,7 +49,7 @@ class Fact(NamedTuple):
     publisher_epoch: int
     stored: int  # REPORTED: the answer; ENDED: the highest id that was confirmed; -1 for none
     sent: int  # ENDED: the highest id that may be stored; NEVER where that is unknown
-    doubt: int  # ENDED: 1 where the order of sending is uncertain, because ids were refused
+    unsure: int  # ENDED: 1 where the order of sending is uncertain, because ids were refused
 
 
 class Entry(NamedTuple):
@@ -151,7 +151,7 @@ def noted(book: tuple[Array, Array], stream: int, reference: int) -> int:
 
 
 @kernel
-def tell(book: tuple[Array, Array], stream: int, reference: int, number: int) -> None:
+def report(book: tuple[Array, Array], stream: int, reference: int, number: int) -> None:
     """Note the broker's answer on how far a reference is stored."""
     entries, _ = book
     at = noted(book, stream, reference)
@@ -189,15 +189,15 @@ def read(facts: Array, publishers: Array, book: tuple[Array, Array], found: Arra
         facts: FACT, each of one publisher at most once BEGUN and at most once ENDED.
         publishers: int64 per fact: number of the publisher.
         book: empty.
-        found: int64 per publisher: stored, above, generation (-1: not begun), doubt; is written.
+        found: int64 per publisher: stored, above, generation (-1: not begun), unsure; is written.
     """
     for i in range(len(facts)):
         kind, stream, reference = facts[i, FACT.kind], facts[i, FACT.stream], facts[i, FACT.reference]
         who = publishers[i]
         if kind == RENEWED:
             renew(book, stream)
-        elif kind == TOLD:
-            tell(book, stream, reference, facts[i, FACT.stored])
+        elif kind == REPORTED:
+            report(book, stream, reference, facts[i, FACT.stored])
         elif kind == BEGUN:
             stored, above, generation = begin(book, stream, reference)
             found[who, 0] = stored
@@ -205,7 +205,7 @@ def read(facts: Array, publishers: Array, book: tuple[Array, Array], found: Arra
             found[who, 2] = generation
         elif found[who, 2] >= 0:
             end(book, stream, reference, found[who, 2], facts[i, FACT.stored], facts[i, FACT.sent])
-            found[who, 3] = facts[i, FACT.doubt]
+            found[who, 3] = facts[i, FACT.unsure]
             if facts[i, FACT.sent] == NEVER:
                 found[who, 1] = NEVER
 

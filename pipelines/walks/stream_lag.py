@@ -30,7 +30,7 @@ MOST_AT_ONCE = 1 << 20
 
 
 @kernel
-def walk(keys: Array, times: Array, told: Array, renewed: Array, state: Array, seen: Array) -> None:
+def walk(keys: Array, times: Array, reached: Array, renewed: Array, state: Array, seen: Array) -> None:
     """Find the highest offset at each row.
 
     Args:
@@ -52,8 +52,8 @@ def walk(keys: Array, times: Array, told: Array, renewed: Array, state: Array, s
             state[0] = keys[i, 0]
             state[1] = keys[i, 1]
             state[2] = -1
-        if keys[i, 0] != 0 and keys[i, 1] != 0 and told[i] > state[2]:
-            state[2] = told[i]
+        if keys[i, 0] != 0 and keys[i, 1] != 0 and reached[i] > state[2]:
+            state[2] = reached[i]
     for row in range(first, len(times)):
         seen[row] = state[2]
 
@@ -123,17 +123,17 @@ class StreamLag:
         if not len(rows):
             return
         kind = rows["kind"].to_numpy()
-        told = rows["told"].fill_null(-1).to_numpy()
+        reached = rows["reached"].fill_null(-1).to_numpy()
         seen = np.empty(len(rows), np.int64)
         renewed = (kind == RENEWED).astype(np.int64)
-        arrays = (np.ascontiguousarray(each) for each in (keys, times, told, renewed))
+        arrays = (np.ascontiguousarray(each) for each in (keys, times, reached, renewed))
         call(walk, self.compiled, *arrays, self.state, seen)
         delivered = pa.array(kind == DELIVERY)
         found = rows.filter(delivered)
         if not len(found):
             return
         offset = pa.array(seen, mask=seen < 0).filter(delivered)
-        columns = {name: found[name] for name in OFFSETS.names if name not in ("server_ip", "told", "kind")}
+        columns = {name: found[name] for name in OFFSETS.names if name not in ("server_ip", "reached", "kind")}
         columns |= {"stream_offset": offset, "lag_records": difference(offset, found["last_offset"])}
         yield "stream_deliveries", conform("stream_deliveries", columns, len(found))
 

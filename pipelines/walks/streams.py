@@ -108,7 +108,7 @@ def difference(minuend: Any, subtrahend: Any) -> pa.Array:
     return pa.array(found, mask=~valid | wraps)
 
 
-class Kept:
+class Retained:
     """A few rows of one source that are needed for long, by the ids of their events.
 
     An id is `base` and the event's position in its batch.
@@ -155,10 +155,10 @@ class Kept:
     def end(self, ids: Any) -> None:
         """End the batch: of all rows those of these ids stay (-1: none)."""
         assert self._batch is not None
-        kept = np.unique(np.asarray(ids, np.int64))
-        kept = kept[kept >= 0]
-        rows = self.get(kept)
-        self.ids, self.rows = kept, rows.combine_chunks() if rows is not None else None
+        retained = np.unique(np.asarray(ids, np.int64))
+        retained = retained[retained >= 0]
+        rows = self.get(retained)
+        self.ids, self.rows = retained, rows.combine_chunks() if rows is not None else None
         self.base += len(self._batch)
         self._batch = None
 

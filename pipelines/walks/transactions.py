@@ -49,9 +49,9 @@ class Act(NamedTuple):
     OUTCOME: int
     MULTIPLE: int
     REQUEUE: int
-    SAID: int  # id of the acknowledgement
-    SAID_FRAME: int
-    SAID_TS: int
+    ACK: int  # id of the acknowledgement
+    ACK_FRAME: int
+    ACK_TS: int
     ROLLED_TS: int  # when a rollback brought it back before; -1: never
     NEXT: int
 

@@ -7,7 +7,7 @@ stores its latest publish and the time of the one before:
 
     sub-key       latest publish      the one before      a delivery
     unknown       -                   -                   asks the next kind; is ambiguous where the sub-key may be one
-                                                          that was not kept for lack of room
+                                                          that was not stored for lack of room
     known         out of the window   -                   asks the next kind
     known         in the window       out of the window   came from the latest publish
     known         in the window       in the window       asks the next kind

@@ -53,7 +53,7 @@ class Turn(NamedTuple):
     BEGUN: int  # first_ts_ns of a publish
     NUMBER: int  # publish_seq (-1 for none), or the number confirmed (0: not to be looked at). Of what concerns a
     # connection: its last epoch + 1, or -1 for that of all. `derive`: the turn of a publish, at last its number
-    SAID: int  # number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how
+    GIVEN: int  # number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how
     GAP: int  # the last gap before it in what the client sent: row of the times of gaps
     LOST: int  # gaps before it in what the broker sent. `derive`: of publishes the segment
 
@@ -98,7 +98,7 @@ class Epoch(NamedTuple):
     LAST_IN: int  # segment
     LAST_ROW: int  # of the publish that followed
     ROUNDS: int
-    QUICK: int  # of these, after how many the next came sooner than the confirm had
+    QUICK: int  # of these, those after which the next came sooner than the confirm had
     SHORTEST: int  # time of a quick round, from one publish to the next
     LONGEST: int
     WAITS: int
@@ -114,8 +114,8 @@ class Segment(NamedTuple):
     GAP: int
     FIRST: int  # first turn without a certain number; 0 for none
     COUNTED: int
-    SAID_LEAST: int
-    SAID_MOST: int
+    GIVEN_LEAST: int
+    GIVEN_MOST: int
     TAG: int
     BOUND: int
     BOUND_FIRST: int  # the first and the last turn with that bound

@@ -40,7 +40,7 @@ def nothing(first: int, end: int) -> None:
     """Keep rows in memory."""
 
 
-def tell(rows: Array, bases: Array, gaps: Array, compiled: bool = False, release: Release = nothing) -> None:
+def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, release: Release = nothing) -> None:
     """Derive the numbers of publishes: NUMBER becomes the derived number, else -1, and GIVEN how it is known.
 
     Args:
@@ -104,7 +104,7 @@ def begin(bases: Array, epochs: Array) -> None:
 
 @kernel
 def count(rows: Array, epochs: Array, first: int, end: int, made: int, closed: int) -> tuple[int, int]:
-    """Go forward: how many publishes an epoch has, and where it ends.
+    """Go forward: count the publishes of an epoch, and find its end.
 
     Args:
         rows: TURN.
@@ -188,16 +188,16 @@ def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made
         epochs[e, EPOCH.LEAST] = min(epochs[e, EPOCH.LEAST], rows[i, TURN.BEGUN])
         if rows[i, TURN.NUMBER] >= 0 and rows[i, TURN.NUMBER] - turn > segments[at, SEGMENT.COUNTED]:
             segments[at, SEGMENT.COUNTED] = rows[i, TURN.NUMBER] - turn
-        if rows[i, TURN.SAID] > 0:
-            said = rows[i, TURN.SAID] - turn
-            if segments[at, SEGMENT.SAID_LEAST] == NONE or said < segments[at, SEGMENT.SAID_LEAST]:
-                segments[at, SEGMENT.SAID_LEAST] = said
-            segments[at, SEGMENT.SAID_MOST] = max(segments[at, SEGMENT.SAID_MOST], said)
+        if rows[i, TURN.GIVEN] > 0:
+            given = rows[i, TURN.GIVEN] - turn
+            if segments[at, SEGMENT.GIVEN_LEAST] == NONE or given < segments[at, SEGMENT.GIVEN_LEAST]:
+                segments[at, SEGMENT.GIVEN_LEAST] = given
+            segments[at, SEGMENT.GIVEN_MOST] = max(segments[at, SEGMENT.GIVEN_MOST], given)
         if kind == UNSURE:
             segments[at, SEGMENT.FIRST] = turn
         rows[i, TURN.NUMBER] = turn
         rows[i, TURN.TS] = epochs[e, EPOCH.LEAST]
-        rows[i, TURN.SAID] = epochs[e, EPOCH.NEXT]
+        rows[i, TURN.GIVEN] = epochs[e, EPOCH.NEXT]
         rows[i, TURN.LOST] = at
         epochs[e, EPOCH.NEXT] = i
     return made
@@ -312,7 +312,7 @@ def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> 
             continue
         when = rows[i, TURN.TS]
         while epochs[e, EPOCH.NEXT] >= 0 and rows[epochs[e, EPOCH.NEXT], TURN.TS] <= when:
-            epochs[e, EPOCH.NEXT] = rows[epochs[e, EPOCH.NEXT], TURN.SAID]
+            epochs[e, EPOCH.NEXT] = rows[epochs[e, EPOCH.NEXT], TURN.GIVEN]
             epochs[e, EPOCH.SENT] += 1
         if epochs[e, EPOCH.SENT] + 1 != epochs[e, EPOCH.TURN]:
             conclude(rows, epochs, segments, e)
@@ -345,13 +345,13 @@ def judge(epochs: Array, segments: Array, made: int) -> None:
         bound = segments[s, SEGMENT.BOUND]
         followed = segments[s, SEGMENT.FOLLOWED]
         counted = segments[s, SEGMENT.COUNTED]
-        said = segments[s, SEGMENT.SAID_LEAST]
+        given = segments[s, SEGMENT.GIVEN_LEAST]
         if counted < followed:
             counted = NONE
-        if said != segments[s, SEGMENT.SAID_MOST] or said < followed:
-            said = NONE
-        told = counted if counted != NONE else said if said != NONE else bound
-        ahead = told if told > epochs[e, EPOCH.AHEAD] else epochs[e, EPOCH.AHEAD]
+        if given != segments[s, SEGMENT.GIVEN_MOST] or given < followed:
+            given = NONE
+        best = counted if counted != NONE else given if given != NONE else bound
+        ahead = best if best > epochs[e, EPOCH.AHEAD] else epochs[e, EPOCH.AHEAD]
         epochs[e, EPOCH.AHEAD] = ahead
         segments[s, SEGMENT.AHEAD] = ahead
         # After the last seen publish there may be unseen ones, which nothing later shows.
@@ -362,7 +362,7 @@ def judge(epochs: Array, segments: Array, made: int) -> None:
             and segments[s, SEGMENT.QUIET_LOST] == epochs[e, EPOCH.LOST]
             and segments[s, SEGMENT.BOUND_FIRST] != segments[s, SEGMENT.BOUND_LAST]
         )
-        agreed = said != NONE and said == ahead and (reached or bound == ahead)
+        agreed = given != NONE and given == ahead and (reached or bound == ahead)
         waits = (
             epochs[e, EPOCH.KNOWN] == 1
             and segments[s, SEGMENT.WAITED] == 1
@@ -389,7 +389,7 @@ def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> No
     for i in range(first, end):
         turn = rows[i, TURN.NUMBER]
         rows[i, TURN.NUMBER] = -1
-        rows[i, TURN.SAID] = 0
+        rows[i, TURN.GIVEN] = 0
         if rows[i, TURN.KIND] != UNSURE:
             continue
         at = rows[i, TURN.LOST]
@@ -399,4 +399,4 @@ def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> No
             continue
         rows[i, TURN.NUMBER] = turn + ahead
         # What was read late has the time of reading, not its own.
-        rows[i, TURN.SAID] = INFERRED if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]] else how
+        rows[i, TURN.GIVEN] = INFERRED if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]] else how

@@ -41,12 +41,10 @@ def differ(key: int, other: int) -> bool:
 
 
 @kernel
-def may_lack_requests(
-    conn: Array, gaps: Array, channels: Array, slot: int, side: int, behind: int, before: int
-) -> bool:
+def may_lack_requests(conn: Array, gaps: Array, channels: Array, slot: int, side: int, after: int, before: int) -> bool:
     """Return whether requests of a side may be missing between two frames, as later frames of it show."""
-    row = first_gap(conn, gaps, side, behind)
-    return (row >= 0 and gaps[row, GAP_SINCE] < before) or channels[slot, CH.CUT_SERVER + side] > behind
+    row = first_gap(conn, gaps, side, after)
+    return (row >= 0 and gaps[row, GAP_SINCE] < before) or channels[slot, CH.CUT_SERVER + side] > after
 
 
 @kernel
@@ -56,16 +54,16 @@ def may_be_last(conn: Array, queues: Array, q: int, frame: int) -> bool:
 
 
 @kernel
-def is_doubtful(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
+def is_uncertain(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
     """Return whether the answer to the oldest request may be missing."""
     oldest = queues[q, QU.SKIP_FRAME] if queues[q, QU.SKIP] > 0 else nodes[queues[q, QU.HEAD], NO.FRAME]
-    behind = max(oldest, queues[q, QU.ALIGNED])
+    after = max(oldest, queues[q, QU.ALIGNED])
     other = 1 - queues[q, QU.SIDE]
-    return first_gap(conn, gaps, other, behind) >= 0 or channels[slot, CH.CUT_SERVER + other] > behind
+    return first_gap(conn, gaps, other, after) >= 0 or channels[slot, CH.CUT_SERVER + other] > after
 
 
 @called
-def drop_held(state: State, q: int) -> None:
+def drop_answers(state: State, q: int) -> None:
     """Drop all held answers: whose they are stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     while queues[q, QU.HELD] > 0:
@@ -77,7 +75,7 @@ def drop_held(state: State, q: int) -> None:
 
 
 @called
-def give_up(state: State, slot: int, q: int) -> None:
+def drop_requests(state: State, slot: int, q: int) -> None:
     """Drop all requests of a queue, which is LOST: which of them were answered stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     slack = queues[q, QU.COUNT] - queues[q, QU.HELD]
@@ -86,7 +84,7 @@ def give_up(state: State, slot: int, q: int) -> None:
     queues[q, QU.SLACK] = slack
     queues[q, QU.STATE] = LOST
     queues[q, QU.SKIP] = 0
-    drop_held(state, q)
+    drop_answers(state, q)
     while queues[q, QU.COUNT] > 0:
         unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
         pop(queues, nodes, heap, q)
@@ -134,7 +132,7 @@ def pair(state: State, q: int) -> None:
 
 
 @called
-def drop_one(state: State, q: int) -> None:
+def drop_answer(state: State, q: int) -> None:
     """Drop the oldest held answer: whose it is stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     held = queues[q, QU.HELD_HEAD]
@@ -145,7 +143,7 @@ def drop_one(state: State, q: int) -> None:
 
 
 @called
-def give_up_one(state: State, slot: int, q: int) -> None:
+def drop_request(state: State, slot: int, q: int) -> None:
     """Drop the oldest request: whether it was answered stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
@@ -167,11 +165,11 @@ def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
 
 
 @called
-def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, behind: int, before: int) -> bool:
+def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, after: int, before: int) -> bool:
     """Return whether the answer to a request of a side may be missing between two frames."""
-    row = first_gap(conn, gaps, 1 - side, behind)
+    row = first_gap(conn, gaps, 1 - side, after)
     cut = nodes[request, NO.CUT_FRAME]
-    return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > behind and cut < before)
+    return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > after and cut < before)
 
 
 @called
@@ -193,8 +191,8 @@ def one_at_a_time(state: State, slot: int, q: int) -> bool:
             held = nodes[held, NO.NEXT]
             left -= 1
         if answers == 0 and following >= 0:
-            behind = max(frame, queues[q, QU.ALIGNED])
-            if not may_lack_answer(conn, gaps, nodes, side, request, behind, nodes[following, NO.FRAME]):
+            after = max(frame, queues[q, QU.ALIGNED])
+            if not may_lack_answer(conn, gaps, nodes, side, request, after, nodes[following, NO.FRAME]):
                 return False
         request = following
     return True
@@ -209,7 +207,7 @@ def take_newest(state: State, slot: int, q: int) -> None:
         request = queues[q, QU.HEAD]
         held = queues[q, QU.HELD_HEAD]
         if nodes[held, NO.ORDINAL] > nodes[request, NO.ORDINAL]:
-            give_up_one(state, slot, q)
+            drop_request(state, slot, q)
             continue
         frame = nodes[request, NO.FRAME]
         answered = nodes[held, NO.FRAME]
@@ -218,12 +216,12 @@ def take_newest(state: State, slot: int, q: int) -> None:
         lacking = lacking or may_be_last(conn, queues, q, answered)
         of_another = lacking and may_lack_answer(conn, gaps, nodes, side, request, frame, answered)
         if of_another or differ(nodes[request, NO.KEY], nodes[held, NO.KEY]):
-            give_up_one(state, slot, q)
-            drop_one(state, q)
+            drop_request(state, slot, q)
+            drop_answer(state, q)
         else:
             pair(state, q)
         while queues[q, QU.HELD] > 0 and nodes[queues[q, QU.HELD_HEAD], NO.ORDINAL] == ordinal:
-            drop_one(state, q)
+            drop_answer(state, q)
 
 
 @called
@@ -240,9 +238,9 @@ def recognise(state: State, slot: int, q: int) -> None:
             passed += 1
         else:
             for _ in range(before):
-                give_up_one(state, slot, q)
+                drop_request(state, slot, q)
             for _ in range(passed):
-                drop_one(state, q)
+                drop_answer(state, q)
             passed = 0
             pair(state, q)
             queues[q, QU.ALIGNED] = frame
