@@ -1,10 +1,10 @@
-"""Frames that walks need not see one by one: those of one packet become its last one.
+"""Merge frames that walks need not see one by one: of several in one packet only the last one stays.
 
-Most frames are contents, of which walks want no more than that their side sent something, and when. A frame that no
-walk asks for goes where the next frame of its connection is another such frame of its side that begins in the same
-packet; the time at which that one begins is then the time at which the first of them did. No walk can tell:
+Most frames are contents, of which walks need only that their side sent something, and when. A frame that no walk needs
+is dropped if the next frame of its connection is another such frame of the same side that begins in the same packet;
+that frame then has the start time of the first. No walk sees a difference:
 
-- No silence lies between them, for the next one begins no later than this one ends.
+- There is no silence between them, for the next one begins no later than this one ends.
 - Both sides were seen before, so no direction is missing, and it does not matter which frame was seen last.
 - Connections where frames may be missing keep all of theirs, for there it does.
 
@@ -38,7 +38,7 @@ _CLOSE, _CONNECTION_CLOSE = what(FRAMES, "channel.close"), what(FRAMES, "connect
 class Seen(NamedTuple):
     """Columns of what was seen of each connection."""
 
-    SIDES: int  # bits of those that were; _LOSSY where none of its frames may go
+    SIDES: int  # bits of the sides that were seen; _LOSSY where all frames stay
     BEFORE: int  # the same, before its last row
     LAST: int  # its last row, -1 for none
 
@@ -59,7 +59,7 @@ def wanted(needs: Sequence[Mapping[int, Needs]]) -> Any:
 
 
 def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
-    """Return the connections where frames may be missing, as far as anomalies tell.
+    """Return the connections where frames may be missing, according to their anomalies.
 
     Args:
         anomalies: rows of `events.prepared`, in parts.
@@ -69,7 +69,7 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
 
 
 def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
-    """Return frames without those that another stands for.
+    """Return frames without those that a later one stands for.
 
     Args:
         frames: rows of `events.prepared`, those of a connection mostly in their order.
@@ -143,9 +143,9 @@ def merge(
         side: 1 from the client, 0 from the server.
         ts: when its last byte came.
         begun: when its first byte came; written: of a frame that stands for others, when that of the first of them did.
-        bare: 1 for frames that may go.
+        bare: 1 for frames that may be dropped.
         seen: SEEN.
-        kept: written: 0 for frames that go.
+        kept: written: 0 for frames that are dropped.
     """
     for i in range(len(connection)):
         of = connection[i]

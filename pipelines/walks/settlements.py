@@ -1,4 +1,4 @@
-"""Writes `settlements`, and the waits for prefetch windows in `flow_control`: see `deliveries` for what happens."""
+"""Writes `settlements`, and the waits for prefetch windows in `flow_control`; the rules are in `deliveries`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from amqpscope.pipelines.walks.store import group, grown, named, pack, release_a
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
 LIMIT = 1 << 26
-"""Deliveries of one connection that may wait; what comes behind them is evicted at once."""
+"""Outstanding deliveries of one connection; further ones are evicted at once."""
 PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown")
 UNKNOWN = OUTCOMES.index("unknown")
 ROOM = 1 << 16
 LONGEST = 1 << 60
-"""Round trips, in ns, are clamped to this: twice as much is still a number."""
+"""Round trips (ns) are clamped to this, so that twice as much still fits."""
 
 _METHODS = (
     *(
@@ -63,7 +63,7 @@ class Settlements:
 
     Args:
         compiled: whether kernels run compiled.
-        limit: deliveries of one connection that may wait.
+        limit: outstanding deliveries of one connection.
     """
 
     tables = ("settlements", "flow_control")
@@ -150,7 +150,7 @@ class Settlements:
         self.prefetch = grown(windows, 2 * most), grown(waits, 4 * most + 64), counts
 
     def _end(self, events: Events, still: Any, first: int) -> None:
-        """The batch is over: keep what is still needed of it, and of earlier ones."""
+        """End the batch: store what is still needed of it, and of earlier ones."""
         matrix, source = events.matrix, events.source
         self.deliveries.end(np.flatnonzero(still[:, dl.DELIVERY]))
         self.answers.end(np.flatnonzero(still[:, dl.ANSWER]))
@@ -301,7 +301,7 @@ def _flag(values: Any) -> pa.Array:
 
 
 def _either(messages: Waiting, frames: Waiting, ids: Any) -> pa.Table:
-    """Rows by id, of which some are of messages, the others of frames; these have no consumer_tag."""
+    """Return rows by id, of which some are of messages, the others of frames; these have no consumer_tag."""
     of_message = messages.has(ids)
     found = messages.get(ids[of_message])
     others = frames.get(ids[~of_message])
