@@ -3,9 +3,11 @@
 The command line, Spark and the tests all use `feed` and `finish`.
 """
 
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +102,9 @@ class Dissector:
         """Most bytes that may have been retained of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
         self.carried = Retained.nothing(self._ranges)
+        self.parts = moving.Parts(
+            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.holes, self.accounting
+        )
 
     @property
     def _ranges(self) -> list[Ranges]:
@@ -127,7 +132,17 @@ class Dissector:
         goes too: IP fragments, identities given so far, secrets that came with captures. The bytes are of this release
         and these options, and where TLS is decrypted secrets are in them.
         """
-        return moving.take_out(self, connections)
+        facts = self.tcp.flows.facts
+        slots = np.flatnonzero(facts[:, Facts.USED])
+        if connections is not None:
+            slots = slots[np.isin(facts[slots, Facts.ID], np.fromiter(connections, np.int64))]
+        buffer = self.resume(Buffer(np.zeros(0, np.uint8), 0))
+        state = moving.take_connections(self.parts, slots, buffer.data)
+        state |= {"captures": self.captures, "points": self.points, "end_ns": self.end_ns, "rest": None}
+        if connections is None:
+            state["rest"], state["read"], self.read = moving.take_rest(self.parts), self.read, 0
+        self.retain(buffer)
+        return moving.sealed(self._head(), state)
 
     def put_back(self, state: bytes) -> None:
         """Take in what `take_out` took out of a dissector with the same options.
@@ -137,7 +152,23 @@ class Dissector:
         Raises:
             StateError: the bytes are of another release or other options, or damaged.
         """
-        moving.put_back(self, state)
+        found = moving.opened(self._head(), state)
+        captures = moving.merge_captures(found["captures"], found["points"], self.captures, self.points)
+        self.tcp.place(self.points or [0] * len(self.captures))
+        buffer = self.resume(Buffer(np.zeros(0, np.uint8), 0))
+        moving.put_connections(self.parts, found, captures, buffer)
+        if found["rest"] is not None:
+            moving.put_rest(self.parts, found["rest"], captures)
+            self.read += found["read"]
+        self.end_ns = max(self.end_ns, found["end_ns"])
+        self.retain(buffer)
+
+    def _head(self) -> bytes:
+        """Whose state it is: the release, and what the numbers in it go by."""
+        own = self.options.protocol
+        methods = [method.full_name for method in own.methods] if own else []
+        what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
+        return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """Like `feed`, but yield functions that make the rows, later and in any thread."""

@@ -1,121 +1,123 @@
-"""The state of a dissector as bytes: taken out of one and put back into another, of any process.
+"""What the stages of a dissector remember of connections, taken out as values and put back into those of another.
 
-Bytes are of one release, and of the same options. Slots and indexes of captures differ from dissector to dissector:
-they are translated when state is put back. With a key log, the bytes hold its secrets.
+Slots and indexes of captures differ from dissector to dissector: they are translated when state is put back.
 """
 
 import zlib
-from collections.abc import Iterable
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.accounting import MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.kernels.state import HEAD, StateError
-from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.packets.decoder import PacketDecoder
+from amqpscope.dissector.protocols.detection import Detector
+from amqpscope.dissector.protocols.registry import Stage
+from amqpscope.dissector.tables.connections import Connections
 from amqpscope.dissector.tcp import moving
+from amqpscope.dissector.tcp.gaps import Gaps
+from amqpscope.dissector.tcp.reassembler import Reassembler
 from amqpscope.dissector.tcp.state import Facts
-
-if TYPE_CHECKING:
-    from amqpscope.dissector.dissector import Dissector
+from amqpscope.dissector.tls.stage import Tls
 
 LEVEL = 1
 """Of compression: most numbers are small."""
 
 
-def take_out(of: "Dissector", connections: Iterable[int] | None) -> bytes:
-    """Take state out; see `Dissector.take_out`."""
-    facts = of.tcp.flows.facts
-    slots = np.flatnonzero(facts[:, Facts.USED])
-    if connections is not None:
-        slots = slots[np.isin(facts[slots, Facts.ID], np.fromiter(connections, np.int64))]
-    buffer = of.resume(Buffer(np.zeros(0, np.uint8), 0))
-    spoken = facts[slots, Facts.PROTOCOL]
-    state = {
-        "captures": [of.captures, of.points],
-        "stages": {n: stage.take_out(slots[spoken == n], buffer.data) for n, stage in of.stages.items()},
-        "detector": of.detector.take_out(slots),
-        "tls": of.tls.take_out(slots),
-        "connections": of.connections.take_out(slots),
-        "gaps": of.holes.take_out(slots),
-        "accounting": of.accounting.take_out(slots),
-        "tcp": moving.take_out(of.tcp, slots, buffer.data),
-        "end_ns": of.end_ns,
-        "whole": _take_whole(of) if connections is None else None,
+class Parts(NamedTuple):
+    """All of a dissector that remembers something; `stages` by the number of their protocol."""
+
+    packets: PacketDecoder
+    tcp: Reassembler
+    tls: Tls
+    detector: Detector
+    stages: dict[int, Stage]
+    connections: Connections
+    gaps: Gaps
+    accounting: MemoryAccounting
+
+
+def take_connections(parts: Parts, slots: Ints, data: Bytes) -> dict[str, Any]:
+    """Take the connections in these slots out; `data` has the bytes that are retained of them."""
+    spoken = parts.tcp.flows.facts[slots, Facts.PROTOCOL]
+    return {
+        "stages": {number: stage.take_out(slots[spoken == number], data) for number, stage in parts.stages.items()},
+        "detector": parts.detector.take_out(slots),
+        "tls": parts.tls.take_out(slots),
+        "connections": parts.connections.take_out(slots),
+        "gaps": parts.gaps.take_out(slots),
+        "accounting": parts.accounting.take_out(slots),
+        "tcp": moving.take_out(parts.tcp, slots, data),
     }
-    of.retain(buffer)
-    octets = zlib.compress(PLAIN.written(state), LEVEL)
-    return _head(of) + zlib.crc32(octets).to_bytes(HEAD, "little") + octets
 
 
-def put_back(into: "Dissector", octets: bytes) -> None:
-    """Put state back; see `Dissector.put_back`."""
-    state = _read(into, octets)
-    captures = _captures(into, *state["captures"])
-    buffer = into.resume(Buffer(np.zeros(0, np.uint8), 0))
-    slots = moving.put_back(into.tcp, state["tcp"], captures, buffer)
-    into.end_ns = max(into.end_ns, state["end_ns"])
-    facts = into.tcp.flows.facts
+def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer: Buffer) -> None:
+    """Put connections back. `captures` has for each index of a capture there what it is here."""
+    slots = moving.put_back(parts.tcp, state["tcp"], captures, buffer)
+    facts = parts.tcp.flows.facts
     spoken = facts[slots, Facts.PROTOCOL]
     target = Target(slots, len(facts), captures, buffer)
-    into.accounting.add(slots, state["accounting"])
-    into.connections.put_back(state["connections"], target)
-    into.tls.put_back(state["tls"], target, lambda slot: into.connections.record(slot).tls)
-    into.detector.put_back(state["detector"], target)
-    into.holes.put_back(state["gaps"], slots)
-    for number, stage in into.stages.items():
+    parts.accounting.add(slots, state["accounting"])
+    parts.connections.put_back(state["connections"], target)
+    parts.tls.put_back(state["tls"], target, lambda slot: parts.connections.record(slot).tls)
+    parts.detector.put_back(state["detector"], target)
+    parts.gaps.put_back(state["gaps"], slots)
+    for number, stage in parts.stages.items():
         stage.put_back(state["stages"][number], target._replace(slots=slots[spoken == number]))
-    if state["whole"] is not None:
-        _put_whole(into, state["whole"], captures)
-    into.retain(target.buffer)
 
 
-def _take_whole(of: "Dissector") -> list[Any]:
-    """What is of no open connection."""
-    read, of.read = of.read, 0
-    return [of.packets.take_out(), of.tcp.identities(), of.tls.keylog.written(), read]
+def take_rest(parts: Parts) -> dict[str, Any]:
+    """Take out what belongs to no open connection."""
+    return {
+        "packets": parts.packets.take_out(),
+        "identities": parts.tcp.identities(),
+        "secrets": parts.tls.keylog.written(),
+    }
 
 
-def _put_whole(into: "Dissector", state: list[Any], captures: Ints) -> None:
-    packets, identities, secrets, read = state
-    into.packets.put_back(packets, captures)
-    into.tcp.remember(identities)
-    if secrets:
-        into.tls.keylog.add(secrets)
-    into.read += read
+def put_rest(parts: Parts, state: dict[str, Any], captures: Ints) -> None:
+    """Put back what `take_rest` took."""
+    parts.packets.put_back(state["packets"], captures)
+    parts.tcp.remember(state["identities"])
+    if state["secrets"]:
+        parts.tls.keylog.add(state["secrets"])
 
 
-def _captures(into: "Dissector", names: list[str], points: list[int]) -> Ints:
-    """What indexes of captures are here; those that are not known here are."""
-    known = {name: index for index, name in enumerate(into.captures)}
+def merge_captures(names: list[str], points: list[int], known: list[str], known_points: list[int]) -> Ints:
+    """Return what the indexes of captures are where others are known; those that are not known there are appended.
+
+    `points` are the indexes of captures, too.
+    """
+    places = {name: index for index, name in enumerate(known)}
     for name in names:
-        if name not in known:
-            known[name] = len(into.captures)
-            into.captures.append(name)
-    captures = np.array([known[name] for name in names] or [0], np.int64)
+        if name not in places:
+            places[name] = len(known)
+            known.append(name)
+    captures = np.array([places[name] for name in names] or [0], np.int64)
     for index, point in zip(captures[: len(points)].tolist(), points, strict=True):
-        if index == len(into.points):
-            into.points.append(int(captures[point]))
-    into.tcp.place(into.points or [0] * len(into.captures))
+        if index == len(known_points):
+            known_points.append(int(captures[point]))
     return captures
 
 
-def _head(of: "Dissector") -> bytes:
-    """Whose state it is: the release, and what numbers in it depend on."""
-    own = of.options.protocol
-    methods = [method.full_name for method in own.methods] if own else []
-    what = (registry.names(), methods, of.options.bodies, of.options.handshakes)
-    return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
+def sealed(head: bytes, state: Any) -> bytes:
+    """State as bytes that begin with `head`."""
+    octets = zlib.compress(PLAIN.written(state), LEVEL)
+    return head + zlib.crc32(octets).to_bytes(HEAD, "little") + octets
 
 
-def _read(into: "Dissector", octets: bytes) -> Any:
-    head = _head(into)
+def opened(head: bytes, octets: bytes) -> Any:
+    """The state of which `sealed` made bytes.
+
+    Raises:
+        StateError: they do not begin so, or are damaged.
+    """
     if not octets.startswith(head):
         raise StateError("not the state of a dissector of this release with these options")
-    body = octets[len(head) + HEAD :]
-    if zlib.crc32(body).to_bytes(HEAD, "little") != octets[len(head) : len(head) + HEAD]:
+    check, body = octets[len(head) : len(head) + HEAD], octets[len(head) + HEAD :]
+    if zlib.crc32(body).to_bytes(HEAD, "little") != check:
         raise StateError("the state of a dissector is damaged")
     return PLAIN.read(zlib.decompress(body))

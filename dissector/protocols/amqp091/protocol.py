@@ -16,9 +16,9 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.kernels.pool import APART, Pool, grown
-from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames, moving
+from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
+from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
+from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
 from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
@@ -43,6 +43,12 @@ from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import Fault
 from amqpscope.dissector.tcp.state import both
+
+LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
+ENDED = [Channel.CONSUMES, Channel.GETS]
+"""Lists whose last node stands in the column behind."""
+WAITING = 32
+"""Bytes of a body that wait to be hashed, at most."""
 
 
 class Amqp091(FramedStage):
@@ -78,7 +84,7 @@ class Amqp091(FramedStage):
         self.contents = Content.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
-        self.grow_channels(64)
+        self._grow_channels(64)
         self.nodes = Pool(Node.WIDTH, min(2 * room, limits.PENDING))
 
     # ---------------------------------------------------------------------------------------------- state
@@ -107,25 +113,81 @@ class Amqp091(FramedStage):
         rows = both(slots)
         announced = Announced.written(self.announced[rows])
         Announced.clear(self.announced, rows)
-        return PLAIN.written([super().take_out(slots, data), announced, moving.take_out(self, slots, data)])
+        return PLAIN.written([super().take_out(slots, data), announced, self._take_channels(slots, data)])
 
     def put_back(self, octets: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
         framing, announced, channels = PLAIN.read(octets)
         super().put_back(framing, target)
-        moving.put_back(self, channels, target)
+        self._put_channels(channels, target)
         self.announced[both(target.slots)] = Announced.read(announced)
 
-    def grow_channels(self, capacity: int) -> None:
-        """Have room for so many channels."""
+    def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the channels of connections out; `data` has the bytes that are retained of them."""
+        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
+        channels, places = self.channels.rows[rows], both(rows)
+        contents = self.contents[places]
+        octets = gather(_content_ranges(contents), data, self.compiled).data
+        nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
+        state = [
+            Channel.written(channels), lengths, Content.written(contents), octets, self.lanes[places],
+            self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
+            [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
+        ]  # fmt: skip
+        self._count_kept(contents, -1)
+        give_rows(self.nodes.free, nodes)
+        self.channels.rows[rows, Channel.USED] = 0
+        self.contents[places] = 0
+        give_rows(self.channels.free, rows)
+        self.first[slots] = -1
+        self._rebuild(len(self.table))
+        return PLAIN.written(state)
+
+    def _put_channels(self, octets: bytes, target: Target) -> None:
+        """Put channels back."""
+        state = PLAIN.read(octets)
+        channels, lengths, contents, retained, lanes, waiting, nodes, node_lengths, bodies = state
+        channels, nodes = Channel.read(channels), Node.read(nodes)
+        contents = Content.read(contents, target.captures)
+        put_bytes(_content_ranges(contents), retained, target.buffer, self.compiled)
+        while self.channels.left < len(channels):
+            self._grow_channels(2 * len(self.channels))
+        self.nodes.reserve(len(nodes))
+        _, firsts, lasts = put_chains(self.nodes.rows, self.nodes.free, nodes, node_lengths, Node.NEXT)
+        channels[:, LISTS] = firsts.reshape(-1, len(LISTS))
+        channels[:, np.array(ENDED) + 1] = lasts.reshape(-1, len(LISTS))[:, -len(ENDED) :]
+        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
+        rows, self.first[target.slots], _ = put_chains(
+            self.channels.rows, self.channels.free, channels, lengths, Channel.NEXT
+        )
+        kept = np.flatnonzero(_keeps(contents))
+        contents[kept, Content.BODY] = self.assembly[Assembly.BODIES] + np.arange(len(kept))
+        self.assembly[Assembly.BODIES] += len(kept)
+        self.bodies |= {
+            body: parts
+            for body, parts in zip(contents[kept, Content.BODY].tolist(), bodies, strict=True)
+            if parts is not None
+        }
+        places = both(rows)
+        self.contents[places], self.lanes[places] = contents, lanes
+        self.waiting.reshape(-1, WAITING)[places] = waiting
+        self._count_kept(contents, 1)
+        self._rebuild(len(self.table))
+
+    def _count_kept(self, contents: Ints, sign: int) -> None:
+        """Count the bytes of these contents, or with -1 count them no more."""
+        going = contents[contents[:, Content.STATE] != 0]
+        self.assembly[Assembly.HELD] += sign * going[:, [Content.METHOD_LENGTH, Content.HEADER_LENGTH]].sum()
+        self.assembly[Assembly.KEEPING] += sign * going[:, Content.KEPT].sum()
+
+    def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
         self.contents = Content.grown(self.contents, 2 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
-        self.rebuild(4 * capacity)
+        self._rebuild(4 * capacity)
 
-    def rebuild(self, size: int) -> None:
-        """Place all channels in a hash table of this size."""
+    def _rebuild(self, size: int) -> None:
         self.table = np.zeros(size, np.int64)
         self.assembly[Assembly.TOMBSTONES] = 0
         call(channels.place_channels, self.compiled, self.channels.rows, self.table)
@@ -170,7 +232,7 @@ class Amqp091(FramedStage):
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:
-                    self.grow_channels(2 * len(self.channels))
+                    self._grow_channels(2 * len(self.channels))
                 else:
                     q[Assembly.FULL] = 1
         if n:
@@ -178,7 +240,7 @@ class Amqp091(FramedStage):
             yield self.rows.frames(rows.copy(), fields)
         yield from messages
         if q[Assembly.TOMBSTONES] > len(self.table) // 4:
-            self.rebuild(len(self.table))
+            self._rebuild(len(self.table))
 
     def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
@@ -228,6 +290,19 @@ class Amqp091(FramedStage):
             at = call(assembly.end_channels, self.compiled, self._channels(), facts, slots, at)
             yield from self._finished(buffer.data)
         q[Assembly.FULL] = 0
+
+
+def _content_ranges(contents: Ints) -> list[Ranges]:
+    return [
+        Ranges(contents, Content.STATE, Content.METHOD_OFFSET, Content.METHOD_LENGTH, len(contents)),
+        Ranges(contents, Content.STATE, Content.HEADER_OFFSET, Content.HEADER_LENGTH, len(contents)),
+    ]
+
+
+def _keeps(contents: Ints) -> Ints:
+    """Whether the body of a content is kept."""
+    keeps: Ints = (contents[:, Content.STATE] != 0) & (contents[:, Content.BODY] >= 0)
+    return keeps
 
 
 def _flags(column: pa.Array) -> Bytes:

@@ -28,7 +28,7 @@ PLAIN = w.messages(INNER)
 
 
 def packed(octets: bytes, codec: str, magic: str) -> bytes:
-    """Octets in the container that begins so."""
+    """Bytes in the container that begins so."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as stream:
         stream.write(octets)
