@@ -6,7 +6,7 @@ from amqpscope.dissector.fields.text import BACKSLASH, Bytes, copy, utf8_length,
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel, proven, u64
-from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, put_word, word
+from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, part, put_word, word
 
 QUOTE, DOLLAR, COMMA, MINUS, DOT, ZERO, COLON, LETTER_E = (ord(c) for c in '"$,-.0:E')
 
@@ -60,6 +60,13 @@ def write_string(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j: 
         put_word(out, j, octets)
         i += WORD
         j += WORD
+    left = end - i
+    if 0 < left < WORD and i + WORD <= len(data) and j + WORD <= len(out):
+        # most texts are short, or end so: what is written behind the text is written over by what follows
+        octets = part(word(data, i), left) | ((u64(SPACES) << u64(8 * left)) & MASK)
+        if is_plain(octets):
+            put_word(out, j, octets)
+            return j + left
     while i < end:
         octet = data[i]
         escape = escapes[octet]

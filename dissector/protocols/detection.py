@@ -299,6 +299,9 @@ def judge_start(client: bytes, server: bytes) -> int | None:
     """The protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
     headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
     if not client:
+        for header, number in headers.items():
+            if server.startswith(header) and len(server) > len(header):  # a broker that refuses says no more
+                return number
         return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
     if client.startswith(HELLO[:1]):
         if len(client) < 3:

@@ -82,7 +82,7 @@ def content(messages: pa.Table, compiled: bool | None = None) -> Ints:
         compiled: see `hashed`.
 
     Returns:
-        int64 per message. It says nothing of messages that do not `has_body`.
+        int64 per message; it means nothing for messages that do not `has_body`.
     """
     columns = [messages[name] if name in messages.column_names else None for name in content_columns()]
     if all(column is None for column in columns):
@@ -179,7 +179,7 @@ def _hashed_bytes(array: pa.Array, compiled: bool | None) -> Ints:
 
 @kernel
 def hash_values(offsets: Array, data: Array, result: Array) -> None:
-    """Hash each of the values that lie one behind the other.
+    """Hash each of the values, which lie one after the other.
 
     Args:
         offsets: int64, one more than values.
