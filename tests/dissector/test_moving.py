@@ -1,5 +1,6 @@
 """State as bytes: a dissector that hands it on, at whatever border, gives the rows of one that does not."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,14 @@ from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.kernels.state import StateError
 from amqpscope.dissector.tables.rows import Row as Found
 from amqpscope.dissector.tcp.state import Facts
+from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
+from tests.dissector.builders import pcap
 from tests.dissector.moves import Relay, Split, by_connection
-from tests.dissector.runs import FOLDER, SETS, dissect, tables
+from tests.dissector.runs import FOLDER, SETS, dissect, recorded, tables
 
 RECORDINGS = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
+SEVERAL = ("stream_super.pcap", "tls_failures.pcap", "violations.pcap", "lossy_link.pcap", "qpid_multi_session.pcap")
+DAMAGED = ("tls_sessions_13.pcap", "stream_rstream.pcap", "failed_calls.pcap", "qpid_props.pcap")
 LARGE = 1 << 17
 """Bytes of a recording from which on more packets are read at a time."""
 COMPILED = ("stream_super.pcap", "tls_sessions.pcap", "lossy_link.pcap", "interleaved_channels.pcap")
@@ -48,7 +53,7 @@ def test_rows_of_a_connection_depend_on_no_other(path: Path) -> None:
     assert by_connection(tables(split, options)) == by_connection(dissect(path, options=options))
 
 
-@pytest.mark.parametrize("name", ["body_sizes.pcap", "stream_chunks.pcap", "rotated"])
+@pytest.mark.parametrize("name", ["body_sizes.pcap", "stream_chunks.pcap", "rotated", "qpid_props.pcap"])
 def test_bodies_that_go_on_move_along(name: str) -> None:
     options = options_of(FOLDER / name, bodies="full")
     found = by_connection(tables(relayed(FOLDER / name, 1, options), options))
@@ -95,7 +100,7 @@ def open_connections(dissector: Dissector) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("name", ["stream_super.pcap", "tls_failures.pcap", "violations.pcap", "lossy_link.pcap"])
+@pytest.mark.parametrize("name", SEVERAL)
 def test_connections_move_one_by_one_to_where_others_are(name: str) -> None:
     """They find captures of other names there, and other connections in their slots."""
     options = options_of(FOLDER / name)
@@ -124,3 +129,16 @@ def test_an_idle_connection_is_a_few_kilobytes(name: str) -> None:
         list(dissector.feed(batch))
     (identity, *_) = open_connections(dissector)
     assert 0 < len(dissector.take_out([identity])) - empty < 4096
+
+
+@pytest.mark.parametrize("way", ["lossy", "reordered", "late", "snapped anywhere", "overlapping"])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_captures_move_and_split(name: str, way: str, tmp_path: Path) -> None:
+    packets, link = recorded(name)
+    damaged = (HARMLESS | HARMFUL)[way](Capture(numbered(packets), link), random.Random(f"{name} {way}"))
+    path = tmp_path / "damaged.pcap"
+    path.write_bytes(pcap(damaged, ns=True, link=link))
+    options = options_of(FOLDER / name)
+    expected = by_connection(dissect(path, options=options))
+    assert by_connection(tables(relayed(path, 4000, options), options)) == expected
+    assert by_connection(tables(Split([str(path)], options, 3, 4000), options)) == expected

@@ -14,10 +14,11 @@ from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.kernels.pool import APART, Pool, grown
-from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
+from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.protocols.amqp010 import assembly, channels, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
@@ -45,7 +46,10 @@ from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import SEARCH, Fault
-from amqpscope.dissector.tcp.state import clients
+from amqpscope.dissector.tcp.state import both, clients
+
+WAITING = 32
+"""Bytes of a body that wait to be hashed, at most."""
 
 
 class Finished(NamedTuple):
@@ -93,13 +97,7 @@ class Amqp010(FramedStage):
     @property
     def ranges(self) -> list[Ranges]:
         """Bytes of unfinished frames and assemblies, which must outlive their batch."""
-        tracks, pieces = self.tracks, self.pieces
-        return [
-            *super().ranges,
-            Ranges(tracks, Track.USED, Track.AT, Track.OCTETS, len(tracks)),
-            Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_OCTETS, len(tracks)),
-            Ranges(pieces.rows, Piece.USED, Piece.OFFSET, Piece.LENGTH, pieces.taken),
-        ]
+        return [*super().ranges, *_ranges(self.tracks, self.pieces.rows, self.pieces.taken)]
 
     @property
     def own(self) -> Own:
@@ -115,6 +113,76 @@ class Amqp010(FramedStage):
             Sender.clear(self.senders, 2 * slots + side)
             self.senders[2 * slots + side, Sender.GAPPED] = states == SEARCH
         super().begin(slots, states, capacity)
+
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+        senders = Sender.written(self.senders[both(slots)])
+        return PLAIN.written([super().take_out(slots, data), senders, self._take_channels(slots, data)])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        framing, senders, channels = PLAIN.read(octets)
+        super().put_back(framing, target)
+        self._put_channels(channels, target)
+        self.senders[both(target.slots)] = Sender.read(senders)
+
+    def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the channels of connections out, with their sessions and what is under way on them."""
+        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
+        channels, places, bodies = self.channels.rows[rows], both(both(rows)), both(rows)
+        tracks = self.tracks[places]
+        used = tracks[:, Track.USED] != 0
+        pieces, piece_lengths = chained(self.pieces.rows, np.where(used, tracks[:, Track.CHAIN], -1), Piece.NEXT)
+        parts = self.pieces.rows[pieces]
+        retained = gather(_ranges(tracks, parts, len(parts)), data, self.compiled).data
+        sessions, channels[:, Channel.SESSION] = self.sessions.take_out(slots, channels[:, Channel.SESSION])
+        state = [
+            Channel.written(channels), lengths, Track.written(tracks), Piece.written(parts), piece_lengths, retained,
+            self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
+            [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
+        ]  # fmt: skip
+        self._count(tracks[used], -1)
+        self.pieces.rows[pieces, Piece.USED] = 0
+        give_rows(self.pieces.free, pieces)
+        Track.clear(self.tracks, places)
+        self.channels.rows[rows, Channel.USED] = 0
+        give_rows(self.channels.free, rows)
+        self.first[slots] = -1
+        self._rebuild(len(self.table))
+        return PLAIN.written(state)
+
+    def _put_channels(self, octets: bytes, target: Target) -> None:
+        """Put channels back."""
+        state = PLAIN.read(octets)
+        channels, lengths, tracks, parts, piece_lengths, retained, lanes, waiting, sessions, bodies = state
+        channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Piece.read(parts)
+        put_bytes(_ranges(tracks, parts, len(parts)), retained, target.buffer, self.compiled)
+        self.pieces.reserve(len(parts))
+        ends = put_chains(self.pieces.rows, self.pieces.free, parts, piece_lengths, Piece.NEXT)
+        _, tracks[:, Track.CHAIN], tracks[:, Track.CHAIN_END] = ends
+        while self.channels.left < len(channels):
+            self._grow_channels(2 * len(self.channels))
+        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
+        rows = self.sessions.put_back(sessions, target.slots)
+        channels[:, Channel.SESSION] = rows[channels[:, Channel.SESSION]]
+        pool = self.channels
+        rows, self.first[target.slots], _ = put_chains(pool.rows, pool.free, channels, lengths, Channel.NEXT)
+        used = np.flatnonzero(tracks[:, Track.USED])
+        for row, kept in zip(used.tolist(), bodies, strict=True):
+            if tracks[row, Track.BODY] >= 0:
+                tracks[row, Track.BODY] = body = int(self.assembly[Assembly.BODIES])
+                self.assembly[Assembly.BODIES] += 1
+                if kept is not None:
+                    self.bodies[body] = kept
+        self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
+        self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
+        self._count(tracks[used], 1)
+        self._rebuild(len(self.table))
+
+    def _count(self, tracks: Ints, sign: int) -> None:
+        """Count the bytes of these assemblies, or with -1 count them no more."""
+        self.assembly[Assembly.CHAINED] += sign * tracks[:, Track.CHAINED].sum()
+        self.assembly[Assembly.KEEPING] += sign * tracks[:, Track.KEPT].sum()
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
@@ -251,6 +319,15 @@ class Amqp010(FramedStage):
             for found in self._new_messages(buffer):
                 yield self._message_rows(found, buffer, facts)
         self.sessions.forget(slots)
+
+
+def _ranges(tracks: Ints, pieces: Ints, most: int) -> list[Ranges]:
+    """Bytes of assemblies under way, at most so many pieces."""
+    return [
+        Ranges(tracks, Track.USED, Track.AT, Track.OCTETS, len(tracks)),
+        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_OCTETS, len(tracks)),
+        Ranges(pieces, Piece.USED, Piece.OFFSET, Piece.LENGTH, most),
+    ]
 
 
 PROTOCOL = ProtocolPlugin(

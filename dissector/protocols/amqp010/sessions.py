@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, numbers, picked, valid
 from amqpscope.dissector.fields.decoding import Decoded
+from amqpscope.dissector.kernels import coding
 from amqpscope.dissector.kernels.accounting import PIECE_COST, MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.pool import Pool, give_rows, take_row
+from amqpscope.dissector.kernels.pool import Pool, give_rows, take_row, take_rows
 from amqpscope.dissector.protocols.amqp010.layout import (
     ATTACH,
     ATTACHED,
@@ -61,6 +62,30 @@ class Sessions:
         """The names of sessions; null for those below 0."""
         found, places = np.unique(rows, return_inverse=True)
         return array([self.names.get(row) for row in found.tolist()], pa.string()).take(array(places))
+
+    def take_out(self, slots: Ints, attached: Ints) -> tuple[bytes, Ints]:
+        """Take the sessions of connections out; returns them, and for the rows `attached` which of them they are."""
+        names = [list(self.known.get(slot, {})) for slot in slots.tolist()]
+        rows = np.array([row for slot in slots.tolist() for row in self.known.get(slot, {}).values()], np.int64)
+        place = np.full(len(self.rows) + 1, -1, np.int64)  # and of -1 it is the last one
+        place[rows] = np.arange(len(rows))
+        taken = coding.PLAIN.written([names, Session.written(self.rows.rows[rows])])
+        self.forget(slots)
+        return taken, place[attached]
+
+    def put_back(self, octets: bytes, slots: Ints) -> Ints:
+        """Put back what `take_out` took. Returns their rows, and -1 behind them."""
+        names, sessions = coding.PLAIN.read(octets)
+        sessions = Session.read(sessions)
+        self.rows.reserve(len(sessions))
+        rows = take_rows(self.rows.free, len(sessions))
+        self.rows.rows[rows] = sessions
+        owned = [(slot, name) for slot, own in zip(slots.tolist(), names, strict=True) for name in own]
+        for row, (slot, name) in zip(rows.tolist(), owned, strict=True):
+            self.rows.rows[row, Session.SLOT] = slot
+            self.known.setdefault(slot, {})[name] = row
+            self.names[row] = name
+        return np.append(rows, -1)
 
     def forget(self, slots: Ints) -> None:
         """Connections that are over."""
