@@ -24,14 +24,18 @@ from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, meth
 
 CODES = set(spec.anomalies())
 EDGES = [0, 1, 7, 2**16, 2**30, 2**30 + 1, 2**31 - 9, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 9, 2**32 - 8, 2**32 - 1]
-MUTATED = ["any_sll2.pcap", "field_types.pcap", "interleaved_channels.pcap", "port_reused.pcap", "violations.pcap"]
+MUTATED = [
+    "any_sll2.pcap", "field_types.pcap", "interleaved_channels.pcap", "port_reused.pcap", "violations.pcap",
+    "qpid_python_peers.pcap",
+]  # fmt: skip
 
 
 def survive(packets: list[Packet], link: int = 1, **how: bool) -> dict[str, pa.Table]:
     """Dissect, hold every batch to Arrow's rules and every anomaly to the list."""
     tables = dissect_packets(packets, link, check=True, **how)  # type: ignore[arg-type]
     assert {row["code"] for row in rows(tables["anomalies"])} <= CODES
-    numbers = [(row["connection_id"], row["frame_no"]) for row in rows(tables["amqp091_frames"])]
+    frames = [row for name in ("amqp091_frames", "amqp010_frames") for row in rows(tables[name])]
+    numbers = [(row["connection_id"], row["frame_no"]) for row in frames]
     assert len(numbers) == len(set(numbers))
     return tables
 

@@ -48,6 +48,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Channel,
     Channels,
     Frame,
+    Sender,
     Span,
     Track,
 )
@@ -102,6 +103,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
     client = batch.facts[slot, Facts.CLIENT]
     server = 0 if side == client else 1
     if spans[Span.OFFSET, s] == LOST_WAY:
+        batch.own.senders[2 * slot + side, Sender.GAPPED] = 1
         lose_tracks(of, slot, server)
         return
     row = channel_row(of, batch.own.senders, client, slot, spans[Span.CHANNEL, s], 0)

@@ -227,7 +227,6 @@ def span(
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Frames of this direction may be lost: assemblies under way may not be joined with what follows."""
     span(walk, chunks, i, -1, 0, LOST_WAY, 0)
-    own.senders[row, Sender.GAPPED] = 1
 
 
 @kernel

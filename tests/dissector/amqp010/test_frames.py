@@ -198,6 +198,15 @@ def test_a_connection_that_ends_inside_a_body() -> None:
     assert [code for code, _ in anomalies(tables)] == ["content-abandoned"]
 
 
+@pytest.mark.parametrize("batch", [100, 1 << 20])
+def test_a_gap_excuses_nothing_before_it(batch: int) -> None:
+    tape = Tape().play([*BEGIN, (CLIENT, w.frame(w.BODY, b"x", 9, flags=5))])
+    tape.next[CLIENT] += 20
+    tape.play([(CLIENT, SYNC)] * 20)
+    found = anomalies(dissect_packets(tape.end().packets, batch_bytes=batch))
+    assert [code for code, _ in found][:2] == ["content-unexpected", "tcp-gap"]
+
+
 # ----------------------------------------------------------------------------------------------- what is wrong
 
 STRAY = "frame type {} where no content is under way"
