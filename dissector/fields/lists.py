@@ -13,8 +13,8 @@ import numpy as np
 
 from amqpscope.dissector.fields.json_text import QUOTE, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.rendering import Rendered, finished, room, tell_once
-from amqpscope.dissector.fields.state import ListForms, Part, Shape, Text, Written
+from amqpscope.dissector.fields.rendering import Rendered, begin_text, end_text, finished, room, tell_once
+from amqpscope.dissector.fields.state import ListForms, Part, Shape, Text
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.integers import unsigned
@@ -156,7 +156,8 @@ def render_lists(data: Bytes, at: Ints, size: Ints, shape: Ints, forms: ListForm
     parts, shapes, out = forms.parts, forms.shapes, text.out
     j = 0
     for e in range(len(at)):
-        begin = j
+        begun = j
+        begin_text(text, e)
         i = at[e]
         end = i + size[e]
         s = shape[e]
@@ -166,7 +167,6 @@ def render_lists(data: Bytes, at: Ints, size: Ints, shape: Ints, forms: ListForm
         if i + COUNT <= end:
             left = unsigned(data, i, COUNT)
             i += COUNT
-        text.written[Written.TOLD] = 0
         first = True
         while left > 0 and item_end(data, i, end, s, parts, shapes) >= 0:
             if not first:
@@ -184,8 +184,7 @@ def render_lists(data: Bytes, at: Ints, size: Ints, shape: Ints, forms: ListForm
             left -= 1
         out[j] = shapes[s, Shape.CLOSE]
         j += 1
-        text.sizes[e] = j - begin
-    text.written[Written.BYTES] = j
+        end_text(text, e, begun, j)
 
 
 @kernel

@@ -53,6 +53,39 @@ def finished(text: Text, data: Bytes) -> Rendered:
 
 
 @kernel
+def begin_text(text: Text, e: int) -> None:
+    """Begin a value."""
+    put_trace(text, e, -1, 0)
+    text.written[Written.TOLD] = 0
+
+
+@kernel
+def end_text(text: Text, e: int, begun: int, j: int) -> None:
+    """End a value that was begun at `begun` and whose text ends at j."""
+    text.sizes[e] = j - begun
+    text.written[Written.BYTES] = j
+
+
+@kernel
+def put_trace(text: Text, e: int, at: int, size: int) -> None:
+    """Note where the trace context of a value is."""
+    text.trace[e, Trace.AT] = at
+    text.trace[e, Trace.SIZE] = size
+
+
+@kernel
+def put_level(text: Text, depth: int, end: int, left: int, close: int, element: int) -> None:
+    """Note a level that is no struct."""
+    levels = text.levels
+    levels[depth, Level.END] = end
+    levels[depth, Level.LEFT] = left
+    levels[depth, Level.CLOSE] = close
+    levels[depth, Level.ELEMENT] = element
+    levels[depth, Level.MEMBER] = -1
+    levels[depth, Level.FLAGS] = 0
+
+
+@kernel
 def tell(text: Text, e: int, code: int, at: int) -> None:
     """Note a problem of a value."""
     n = text.written[Written.PROBLEMS]

@@ -37,8 +37,17 @@ from amqpscope.dissector.fields.json_text import (
     write_uuid,
 )
 from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.rendering import leave_out, level_at, tell, tell_once
-from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace, Written
+from amqpscope.dissector.fields.rendering import (
+    begin_text,
+    end_text,
+    leave_out,
+    level_at,
+    put_level,
+    put_trace,
+    tell,
+    tell_once,
+)
+from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace
 from amqpscope.dissector.fields.text import Bytes, Integers, copy
 from amqpscope.dissector.fields.value_text import (
     CLOSE_ARRAY,
@@ -72,10 +81,8 @@ def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, for
     """Render all values, whose bytes behind their length these are."""
     j = 0
     for e in range(len(at)):
-        begin = j
-        text.trace[e, Trace.AT] = -1
-        text.trace[e, Trace.SIZE] = 0
-        text.written[Written.TOLD] = 0
+        begun = j
+        begin_text(text, e)
         kind = forms.types[form[e], Form.KIND]
         broken = -1
         if is_counted(kind, form[e], forms.types):
@@ -89,8 +96,7 @@ def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, for
             j = write_uuid(data, at[e], text.out, j)
         else:
             j = render_value(data, e, at[e], at[e] + size[e], form[e], forms, text, j)
-        text.sizes[e] = j - begin
-    text.written[Written.BYTES] = j
+        end_text(text, e, begun, j)
 
 
 @kernel
@@ -167,16 +173,16 @@ def render_value(
             set_flag = (flags >> members[member, Member.FLAG]) & 1 == 1
             member += 1
         elif close != CLOSE_ARRAY:
-            key = start + 1
-            if (
-                depth == 1
-                and key_end - key == 11
-                and text.trace[e, Trace.AT] < 0
-                and is_traceparent(data, key, text.literals)
-            ):
-                text.trace[e, Trace.AT] = value
-                text.trace[e, Trace.SIZE] = after - value if kind in (STRING, BYTES) else 0
-            j = write_name(data, e, key, key_end, text, j)
+            if depth == 1 and key_end - start == 12 and text.trace[e, Trace.AT] < 0:
+                find_trace(data, e, start + 1, value, after, kind, text)
+            j = write_name(data, e, start + 1, key_end, text, j)
+
+
+@kernel
+def find_trace(data: Bytes, e: int, key: int, value: int, after: int, kind: int, text: Text) -> None:
+    """Note where the value is if its key of 11 bytes is `traceparent`."""
+    if is_traceparent(data, key, text.literals):
+        put_trace(text, e, value, after - value if kind in (STRING, BYTES) else 0)
 
 
 @kernel
@@ -264,7 +270,7 @@ def open_value(
 
     Returns where its items begin (-1: it is written), and where the text ends.
     """
-    levels, out = text.levels, text.out
+    out = text.out
     kind = forms.types[code, Form.KIND]
     counted = is_counted(kind, code, forms.types)
     if counted and end == at and depth > 0:
@@ -278,14 +284,9 @@ def open_value(
         tell_once(text, e, TABLE_TOO_DEEP, here)
         return -1, write_literal(text.literals, NULL, out, j)
     is_list = kind in (LIST, ARRAY)
-    levels[depth, Level.END] = end
-    levels[depth, Level.LEFT] = -1
-    levels[depth, Level.CLOSE] = CLOSE_ARRAY if is_list else CLOSE_OBJECT
-    levels[depth, Level.ELEMENT] = -1
-    levels[depth, Level.MEMBER] = -1
-    levels[depth, Level.FLAGS] = 0
+    put_level(text, depth, end, -1, CLOSE_ARRAY if is_list else CLOSE_OBJECT, -1)
     if counted:
-        at, j = open_counted(data, at, code, forms, levels, depth, out, j)
+        at, j = open_counted(data, at, code, forms, text.levels, depth, out, j)
     out[j] = OPEN_ARRAY if is_list else OPEN_OBJECT
     return at, j + 1
 

@@ -20,7 +20,8 @@ LANE_2 = (SEED + P2) & MASK
 LANE_3 = SEED
 LANE_4 = (SEED - P1) & MASK
 
-L_TOTAL, L_WIDTH = 4, 8
+TOTAL, LANES = 4, 8
+"""Where in its row a hash counts bytes, and uint64 of a row."""
 
 
 @proven
@@ -38,7 +39,7 @@ def hash_begin(lanes: Array, row: int) -> None:
     lanes[row, 1] = LANE_2
     lanes[row, 2] = LANE_3
     lanes[row, 3] = LANE_4
-    lanes[row, L_TOTAL] = 0
+    lanes[row, TOTAL] = 0
 
 
 @proven
@@ -72,8 +73,8 @@ def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, 
     """Add bytes to one hash. `waiting` is uint8 with 32 bytes a row, in one dimension."""
     if offset < 0 or length <= 0 or offset + length > len(data):
         return
-    have = i64(lanes[row, L_TOTAL]) & 31
-    lanes[row, L_TOTAL] = lanes[row, L_TOTAL] + u64(length)
+    have = i64(lanes[row, TOTAL]) & 31
+    lanes[row, TOTAL] = lanes[row, TOTAL] + u64(length)
     base = 32 * row
     p = offset
     end = offset + length
@@ -95,8 +96,8 @@ def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, 
 
 @kernel
 def hash_end(lanes: Array, waiting: Array, row: int) -> int:
-    """Return the hash so far, as uint64."""
-    total = lanes[row, L_TOTAL]
+    """The hash so far, as uint64."""
+    total = lanes[row, TOTAL]
     p = 32 * row
     end = p + (i64(total) & 31)
     h = u64(LANE_3 + P5)

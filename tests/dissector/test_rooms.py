@@ -16,8 +16,6 @@ MODULES = {".".join(path.relative_to(FOLDER).with_suffix("").parts): path for pa
 LONGEST = 450
 PARAMETERS, LINES = 10, 80
 """Of a kernel; one that has more says why: "... because ..."."""
-ARRAY_BY_ARRAY = {"fields", "protocols"}
-"""Rooms whose kernels do not take groups of state yet."""
 MAY_IMPORT = {
     "kernels": set(),
     "formatting": set(),
@@ -78,7 +76,7 @@ def kernels(module: str) -> Iterator[ast.FunctionDef]:
                 yield node
 
 
-@pytest.mark.parametrize("module", [name for name in sorted(MODULES) if name.split(".")[0] not in ARRAY_BY_ARRAY])
+@pytest.mark.parametrize("module", sorted(MODULES))
 def test_kernels_are_short_and_take_few_parameters(module: str) -> None:
     for kernel in kernels(module):
         is_small = len(kernel.args.args) <= PARAMETERS and kernel.end_lineno - kernel.lineno < LINES

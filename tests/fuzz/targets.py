@@ -286,7 +286,7 @@ def records(data: bytes, compiled: bool) -> Any:
     for column in made.columns.values():
         column.validate(full=True)
     columns = {name: column.to_pylist() for name, column in made.columns.items()}
-    return columns, *(a.tolist() for a in (made.kind, made.at, made.size, made.pieces, made.problems))
+    return columns, made.body.tolist(), made.problems.tolist()
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
+from amqpscope.dissector.protocols.amqp10.state import Count
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import HEAD as HEAD_STATE
 from amqpscope.dissector.protocols.state import SEARCH
@@ -29,9 +30,6 @@ FIRST = 11
 HEARTBEAT, OTHER = 256, 257
 COUNTS = 258
 """Columns of the counts: the numbers of performatives, heartbeats, and what is none of them."""
-W_HAVE, W_LEFT, W_TYPE, W_CODE, W_STATE, W_MAGIC, W_SIZE, W_WORDS, W_WIDTH = range(9)
-"""State of a direction: bytes of the frame that came (up to FIRST), bytes still to come, type and number, whether it
-can be followed, the head so far, size, and where the body begins."""
 LOST = 1
 
 
@@ -43,61 +41,61 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
         p = pieces[Chunk.OFFSET, i]
         left = pieces[Chunk.LENGTH, i]
         if p < 0:
-            if walk[row, W_LEFT] > left and walk[row, W_HAVE] >= HEAD + 3:
-                walk[row, W_LEFT] -= left
+            if walk[row, Count.LEFT] > left and walk[row, Count.HAVE] >= HEAD + 3:
+                walk[row, Count.LEFT] -= left
             else:
-                walk[row, W_STATE] = LOST
+                walk[row, Count.STATE] = LOST
             continue
-        while left > 0 and walk[row, W_STATE] != LOST:
-            have = walk[row, W_HAVE]
+        while left > 0 and walk[row, Count.STATE] != LOST:
+            have = walk[row, Count.HAVE]
             if have < HEAD:
                 octet = i64(data[p])
                 if have < 4:
-                    walk[row, W_MAGIC] = walk[row, W_MAGIC] << 8 | octet
+                    walk[row, Count.MAGIC] = walk[row, Count.MAGIC] << 8 | octet
                 elif have == 4:
-                    walk[row, W_WORDS] = octet
+                    walk[row, Count.WORDS] = octet
                 elif have == 5:
-                    walk[row, W_TYPE] = octet
-                walk[row, W_HAVE] = have + 1
+                    walk[row, Count.TYPE] = octet
+                walk[row, Count.HAVE] = have + 1
                 p += 1
                 left -= 1
                 if have + 1 == HEAD:
-                    size = walk[row, W_MAGIC]
+                    size = walk[row, Count.MAGIC]
                     if size == 0x414D5150:
-                        walk[row, W_HAVE] = 0
-                        walk[row, W_MAGIC] = 0
+                        walk[row, Count.HAVE] = 0
+                        walk[row, Count.MAGIC] = 0
                         continue
-                    if size < HEAD or size > limits.FRAME or walk[row, W_WORDS] < 2 or walk[row, W_TYPE] > 1:
-                        walk[row, W_STATE] = LOST
+                    if size < HEAD or size > limits.FRAME or walk[row, Count.WORDS] < 2 or walk[row, Count.TYPE] > 1:
+                        walk[row, Count.STATE] = LOST
                         continue
-                    walk[row, W_SIZE] = size
-                    walk[row, W_LEFT] = size - HEAD
-                    walk[row, W_CODE] = HEARTBEAT if size == HEAD else OTHER
+                    walk[row, Count.SIZE] = size
+                    walk[row, Count.LEFT] = size - HEAD
+                    walk[row, Count.CODE] = HEARTBEAT if size == HEAD else OTHER
             else:
                 # where the body begins, there are 00 53 and the number of the performative
-                at = walk[row, W_SIZE] - walk[row, W_LEFT] - 4 * walk[row, W_WORDS]
-                take = min(left, walk[row, W_LEFT])
-                if 0 <= at <= 2 and walk[row, W_HAVE] == HEAD + at:
+                at = walk[row, Count.SIZE] - walk[row, Count.LEFT] - 4 * walk[row, Count.WORDS]
+                take = min(left, walk[row, Count.LEFT])
+                if 0 <= at <= 2 and walk[row, Count.HAVE] == HEAD + at:
                     octet = i64(data[p])
                     take = 1
                     if (at == 0 and octet == 0) or (at == 1 and octet == 0x53):
-                        walk[row, W_HAVE] += 1
+                        walk[row, Count.HAVE] += 1
                     elif at == 2:
-                        walk[row, W_CODE] = octet
-                        walk[row, W_HAVE] += 1
+                        walk[row, Count.CODE] = octet
+                        walk[row, Count.HAVE] += 1
                 elif at < 0:
                     take = min(take, -at)
-                walk[row, W_LEFT] -= take
+                walk[row, Count.LEFT] -= take
                 p += take
                 left -= take
-            if walk[row, W_HAVE] >= HEAD and walk[row, W_LEFT] == 0:
-                code = walk[row, W_CODE]
-                if walk[row, W_TYPE] == 1 and code < HEARTBEAT:
+            if walk[row, Count.HAVE] >= HEAD and walk[row, Count.LEFT] == 0:
+                code = walk[row, Count.CODE]
+                if walk[row, Count.TYPE] == 1 and code < HEARTBEAT:
                     code = code if code >= 0x40 else OTHER
                 counts[pieces[Chunk.SLOT, i], code] += 1
                 facts[pieces[Chunk.SLOT, i], Facts.FRAMES] += 1
-                walk[row, W_HAVE] = 0
-                walk[row, W_MAGIC] = 0
+                walk[row, Count.HAVE] = 0
+                walk[row, Count.MAGIC] = 0
 
 
 class Amqp10:
@@ -109,7 +107,7 @@ class Amqp10:
         self.compiled = context.compiled
         self.record = context.record
         self.handshakes = Amqp10Handshakes(context)
-        self.walk = np.zeros((0, W_WIDTH), np.int64)
+        self.walk = Count.make(0)
         self.counts = np.zeros((0, COUNTS), np.int64)
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
         self.names[HEARTBEAT] = "heartbeat"
@@ -119,12 +117,12 @@ class Amqp10:
         self.handshakes.begin(slots[states == HEAD_STATE])
         more = capacity - len(self.counts)
         if more > 0:
-            self.walk = np.concatenate([self.walk, np.zeros((2 * more, W_WIDTH), np.int64)])
+            self.walk = Count.grown(self.walk, len(self.walk) + 2 * more)
             self.counts = np.concatenate([self.counts, np.zeros((more, COUNTS), np.int64)])
         self.counts[slots] = 0
         for side in range(2):
             self.walk[2 * slots + side] = 0
-            self.walk[2 * slots + side, W_STATE] = np.where(states == HEAD_STATE, 0, LOST)
+            self.walk[2 * slots + side, Count.STATE] = np.where(states == HEAD_STATE, 0, LOST)
 
     def feed(self, pieces: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Any]:
         """Take the first `count` pieces; no rows come of them."""

@@ -6,6 +6,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_bytes, hash_end, hash_feed
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
+from amqpscope.dissector.protocols.amqp10.state import Body, Messages, Place, Section
 from amqpscope.dissector.protocols.amqp10.values import (
     BINARY,
     BOOLEAN,
@@ -29,18 +30,11 @@ RAW, DATA, SEQUENCE, VALUE, NOTHING = range(len(KINDS))
 """What a body is: all bytes of the record, or those of sections; `none` where a message has no body."""
 BROKEN = len(KINDS)
 """Begins with a section, and does not end with one; it counts as `raw`."""
-
-
-# What a slot holds.
 TEXTS, NUMBERS, MAPS = range(3)
-# Columns of the table of sections: what is in it, first slot, how many.
-I_KIND, I_SLOT, I_SLOTS = range(3)
+"""What a slot holds."""
 A_LIST, A_MAP, A_BODY = range(3)
-
-
+"""What is in a section."""
 FIRST_CODE = 0x70
-
-
 DATA_HEAD = 5
 """Bytes in front of the data of a section of up to 255 octets: descriptor, constructor, length."""
 BODY_SECTION = 5
@@ -57,7 +51,7 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
     `place` gets its number (-1: none), where its value's constructor is (of data: its bytes), and how many bytes it
     has from there on, as announced.
     """
-    place[0] = -1
+    place[Place.NUMBER] = -1
     if p + 3 > end or data[p] != 0:
         return -1
     code = i64(data[p + 1])
@@ -89,20 +83,20 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
         q += length
     if number < 0 or number >= len(symbols) // 32 or q >= end:
         return -1
-    place[0] = number
-    place[1] = q
-    place[2] = 0
+    place[Place.NUMBER] = number
+    place[Place.AT] = q
+    place[Place.SIZE] = 0
     after = value_end(data, q, end, widths)
     if number == BODY_SECTION:  # data: a binary
         constructor = i64(data[q])
         width = 1 if constructor == 0xA0 else 4
         if constructor not in (0xA0, 0xB0) or q + 1 + width > end:
-            place[0] = -1
+            place[Place.NUMBER] = -1
             return -1
-        place[1] = q + 1 + width
-        place[2] = unsigned(data, q + 1, width)
+        place[Place.AT] = q + 1 + width
+        place[Place.SIZE] = unsigned(data, q + 1, width)
     elif after >= 0:
-        place[2] = after - q
+        place[Place.SIZE] = after - q
     return after
 
 
@@ -126,119 +120,124 @@ def may_begin(data: Array, p: int, end: int) -> bool:
 
 
 @proven
-def read_sections(
-    data: Array, at: Array, length: Array, missing: Array, kinds: Array, widths: Array, sections: Array, symbols: Array,
-    what: Array, body: Array, fill: Array, row: Array, value: Array, size: Array, form: Array, place: Array,
-) -> None:  # fmt: skip
+def read_sections(of: Messages, data: Array, at: Array, length: Array, missing: Array) -> None:
     """Read the sections of all records.
-
-    `body` gets kind (-1: not seen), place, bytes (-1: not seen) and pieces of each body; `fill` how many entries each
-    slot has, which are a row, and a number, or place, bytes and form of a text or map.
 
     Bounds: a record that does not lie in the data is not looked into. What `section` and `value_end` find lies in it.
     """
+    body = of.body
     for r in range(len(at)):
         p = at[r]
         end = p + length[r]
-        body[0, r] = RAW
-        body[1, r] = p
-        body[2, r] = length[r] + missing[r]
-        body[3, r] = 1
+        put_body(body, r, RAW, p, length[r] + missing[r])
         if p < 0 or end > len(data) or (length[r] >= 3 and data[p] != 0):
             continue
         if is_data(data, p, end) and missing[r] == 0:
-            body[0, r] = DATA
-            body[1, r] = p + DATA_HEAD
-            body[2, r] = length[r] - DATA_HEAD
-            continue
-        after = section(data, p, end, widths, symbols, place)
-        if place[0] < 0:
-            if missing[r] > 0 and may_begin(data, p, end):
-                body[0, r] = -1
-                body[2, r] = -1
-            continue
-        kind = NOTHING
-        octets = 0
-        pieces = 0
-        seen = 0
-        while True:
-            number = place[0]
-            if number < 0:
-                break
-            q = place[1]
-            if sections[number, I_KIND] == A_BODY:
-                pieces += 1
-                if pieces == 1:
-                    kind = number - BODY_SECTION + DATA
-                    body[1, r] = q
-                octets = octets + place[2] if after >= 0 or number == BODY_SECTION else -1
-            elif after >= 0 and (seen >> number) & 1 == 0:
-                seen |= 1 << number
-                slot = sections[number, I_SLOT]
-                code = i64(data[q])
-                if sections[number, I_KIND] == A_MAP:
-                    if kinds[code] == MAP:
-                        put(row, value, size, form, fill, slot, r, q, after - q, MAP)
-                elif kinds[code] == LIST:
-                    i = inside(data, q, widths)
-                    for f in range(min(items(data, q, after, widths), sections[number, I_SLOTS])):
-                        follows = value_end(data, i, after, widths)
-                        if follows < 0:
-                            break
-                        put_field(data, i, follows, kinds, widths, what, row, value, size, form, fill, slot + f, r)
-                        i = follows
-            if after < 0 or after == end:
-                break
-            p = after
-            after = section(data, p, end, widths, symbols, place)
-        if after < 0 and missing[r] == 0:
-            body[0, r] = BROKEN
-            body[1, r] = at[r]
-            for slot in range(len(fill)):
-                if fill[slot] > 0 and row[slot, fill[slot] - 1] == r:
-                    fill[slot] -= 1
-            continue
-        if missing[r] > 0 and pieces == 0:
-            kind = -1
-            octets = -1
-        body[0, r] = kind
-        body[2, r] = octets
-        body[3, r] = pieces
+            put_body(body, r, DATA, p + DATA_HEAD, length[r] - DATA_HEAD)
+        else:
+            read_record(of, data, r, p, end, missing[r])
 
 
 @proven
-def put(
-    row: Array, value: Array, size: Array, form: Array, fill: Array, slot: int, r: int, number: int, octets: int,
-    kind: int,
-) -> None:  # fmt: skip
+def put_body(body: Array, r: int, kind: int, at: int, size: int) -> None:
+    """Note a body of one piece."""
+    body[Body.KIND, r] = kind
+    body[Body.AT, r] = at
+    body[Body.SIZE, r] = size
+    body[Body.PIECES, r] = 1
+
+
+@proven
+def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing: int) -> None:
+    """Read the sections of a record from `begin` on, whose body was put down as all of its bytes."""
+    body, place = of.body, of.place
+    p = begin
+    after = section(data, p, end, of.widths, of.symbols, place)
+    if place[Place.NUMBER] < 0:
+        if missing > 0 and may_begin(data, p, end):
+            body[Body.KIND, r] = -1
+            body[Body.SIZE, r] = -1
+        return
+    kind = NOTHING
+    octets = 0
+    pieces = 0
+    seen = 0
+    while place[Place.NUMBER] >= 0:
+        number = place[Place.NUMBER]
+        q = place[Place.AT]
+        if of.sections[number, Section.KIND] == A_BODY:
+            pieces += 1
+            if pieces == 1:
+                kind = number - BODY_SECTION + DATA
+                body[Body.AT, r] = q
+            octets = octets + place[Place.SIZE] if after >= 0 or number == BODY_SECTION else -1
+        elif after >= 0 and (seen >> number) & 1 == 0:
+            seen |= 1 << number
+            read_section(of, data, r, number, q, after)
+        if after < 0 or after == end:
+            break
+        p = after
+        after = section(data, p, end, of.widths, of.symbols, place)
+    if after < 0 and missing == 0:
+        body[Body.KIND, r] = BROKEN
+        body[Body.AT, r] = begin
+        for slot in range(len(of.fill)):
+            if of.fill[slot] > 0 and of.row[slot, of.fill[slot] - 1] == r:
+                of.fill[slot] -= 1
+        return
+    if missing > 0 and pieces == 0:
+        kind = -1
+        octets = -1
+    body[Body.KIND, r] = kind
+    body[Body.SIZE, r] = octets
+    body[Body.PIECES, r] = pieces
+
+
+@proven
+def read_section(of: Messages, data: Array, r: int, number: int, q: int, after: int) -> None:
+    """Take what a section holds that is no body: a map as it is, of a list its fields."""
+    slot = of.sections[number, Section.SLOT]
+    kind = i64(of.kinds[i64(data[q])])
+    if of.sections[number, Section.KIND] == A_MAP:
+        if kind == MAP:
+            put(of, slot, r, q, after - q, MAP)
+    elif kind == LIST:
+        i = inside(data, q, of.widths)
+        for f in range(min(items(data, q, after, of.widths), of.sections[number, Section.SLOTS])):
+            follows = value_end(data, i, after, of.widths)
+            if follows < 0:
+                break
+            put_field(of, data, i, follows, slot + f, r)
+            i = follows
+
+
+@proven
+def put(of: Messages, slot: int, r: int, number: int, octets: int, kind: int) -> None:
     """Add an entry to a slot. Bounds: a record adds one at most to each, and there is room for one of each record."""
-    k = fill[slot]
-    row[slot, k] = r
-    value[slot, k] = number
-    size[slot, k] = octets
-    form[slot, k] = kind
-    fill[slot] = k + 1
+    k = of.fill[slot]
+    of.row[slot, k] = r
+    of.value[slot, k] = number
+    of.size[slot, k] = octets
+    of.form[slot, k] = kind
+    of.fill[slot] = k + 1
 
 
 @proven
-def put_field(
-    data: Array, p: int, after: int, kinds: Array, widths: Array, what: Array, row: Array, value: Array, size: Array,
-    form: Array, fill: Array, slot: int, r: int,
-) -> None:  # fmt: skip
+def put_field(of: Messages, data: Array, p: int, after: int, slot: int, r: int) -> None:
     """Add the value from p to `after` to a slot, where it is of a kind that the slot takes.
 
     Bounds: as `put`; `value_end` found the value to lie in the data.
     """
     code = i64(data[p])
-    kind = i64(kinds[code])
+    kind = i64(of.kinds[code])
     q = p + 1
-    if widths[code] >= SIZED:
-        q += widths[code] - SIZED
-    if what[slot] == TEXTS:
+    if of.widths[code] >= SIZED:
+        q += of.widths[code] - SIZED
+    if of.what[slot] == TEXTS:
         if kind in (TEXTUAL, BINARY, UNSIGNED, SIGNED, UUID):
-            put(row, value, size, form, fill, slot, r, q, after - q, kind)
+            put(of, slot, r, q, after - q, kind)
     elif kind in (TRUE, FALSE):
-        put(row, value, size, form, fill, slot, r, 1 if kind == TRUE else 0, 0, kind)
+        put(of, slot, r, 1 if kind == TRUE else 0, 0, kind)
     elif kind in (BOOLEAN, UNSIGNED, SIGNED, TIMESTAMP):
         number = 0
         for k in range(q, after):
@@ -249,7 +248,7 @@ def put_field(
                 elif after - q == 8:
                     return
             number = number * 256 + octet
-        put(row, value, size, form, fill, slot, r, number, 0, kind)
+        put(of, slot, r, number, 0, kind)
 
 
 @kernel
@@ -274,20 +273,22 @@ def write_forms(data: Array, at: Array, size: Array, form: Array, out: Array, si
 
 @kernel
 def hash_bodies(
-    data: Array, at: Array, length: Array, begin: Array, size: Array, pieces: Array, widths: Array, symbols: Array,
-    place: Array, lanes: Array, waiting: Array, hashed: Array,
+    data: Array, at: Array, length: Array, body: Array, widths: Array, symbols: Array, place: Array,
+    lanes: Array, waiting: Array, hashed: Array,
 ) -> None:  # fmt: skip
     """The hash of each body; of several pieces, of all of them together."""
     for r in range(len(at)):
-        if pieces[r] <= 1:
-            there = pieces[r] == 1 and begin[r] >= 0 and size[r] > 0 and begin[r] + size[r] <= len(data)
-            hashed[r] = hash_bytes(data, begin[r], size[r] if there else 0)
+        begin = body[Body.AT, r]
+        size = body[Body.SIZE, r]
+        if body[Body.PIECES, r] <= 1:
+            there = body[Body.PIECES, r] == 1 and begin >= 0 and size > 0 and begin + size <= len(data)
+            hashed[r] = hash_bytes(data, begin, size if there else 0)
             continue
         hash_begin(lanes, 0)
         p = at[r]
         end = p + length[r]
         while 0 <= p < end:
             p = section(data, p, end, widths, symbols, place)
-            if p >= 0 and BODY_SECTION <= place[0] < BODY_SECTION + 3:
-                hash_feed(lanes, waiting, 0, data, place[1], p - place[1])
+            if p >= 0 and BODY_SECTION <= place[Place.NUMBER] < BODY_SECTION + 3:
+                hash_feed(lanes, waiting, 0, data, place[Place.AT], p - place[Place.AT])
         hashed[r] = hash_end(lanes, waiting, 0)

@@ -13,9 +13,10 @@ import pyarrow as pa
 from amqpscope.dissector.fields import columns, text
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
+from amqpscope.dissector.fields.state import Problem
 from amqpscope.dissector.fields.trace import trace_columns
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
-from amqpscope.dissector.kernels.hashing import L_WIDTH
+from amqpscope.dissector.kernels.hashing import LANES
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.protocols.amqp10 import values
 from amqpscope.dissector.protocols.amqp10.section_walk import (
@@ -34,6 +35,7 @@ from amqpscope.dissector.protocols.amqp10.section_walk import (
     section,
     write_forms,
 )
+from amqpscope.dissector.protocols.amqp10.state import Body, Messages, Place, Section
 from amqpscope.dissector.protocols.amqp10.values import CONSTRUCTORS
 from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
 from amqpscope.spec import amqp10
@@ -59,7 +61,7 @@ def _plan() -> tuple[tuple[Slot, ...], Ints, Bytes]:
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
     sections = amqp10.load().sections
-    table, symbols = np.zeros((len(sections), 3), np.int64), np.zeros((len(sections), 32), np.uint8)
+    table, symbols = Section.make(len(sections)), np.zeros((len(sections), 32), np.uint8)
     for k, each in enumerate(sections):
         assert each.code == FIRST_CODE + k
         table[k] = {"list": A_LIST, "map": A_MAP, "body": A_BODY}[each.kind], len(slots), len(each.fields)
@@ -84,14 +86,8 @@ class Sections(NamedTuple):
 
     columns: dict[str, pa.Array]
     """Those of `COLUMNS`."""
-    kind: Ints
-    """(n,) index into `KINDS`, or BROKEN."""
-    at: Ints
-    """(n,) where the body begins (its first piece, where there are several)."""
-    size: Ints
-    """(n,) bytes of the body, as announced where bytes are missing."""
-    pieces: Ints
-    """(n,) sections that make it up; 1 of plain bytes."""
+    body: Ints
+    """(state.Body, n)."""
     problems: Ints
     """(problems, 3): record, index into `PROBLEM_CODES`, place in the data."""
 
@@ -107,37 +103,40 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
         compiled: whether the kernels run compiled.
     """
     n = len(at)
-    body = np.empty((4, n), np.int64)
-    fill = np.zeros(len(SLOTS), np.int64)
-    row, value, size, form = (np.empty((len(SLOTS), n), np.int64) for _ in range(4))  # touched where there are values
-    call(
-        read_sections, compiled, data, at, length, missing, *CONSTRUCTORS, SECTIONS, SYMBOLS, WHAT,
-        body, fill, row, value, size, form, np.zeros(3, np.int64),
-    )  # fmt: skip
-    kind = body[0]
-    made = {"body_kind": KIND_NAMES.column(kind, compiled)}
+    found = _room(n)
+    call(read_sections, compiled, found, data, at, length, missing)
+    made = {"body_kind": KIND_NAMES.column(found.body[Body.KIND], compiled)}
     problems: list[Ints] = []
     for s, slot in enumerate(SLOTS):
-        k = int(fill[s])
+        k = int(found.fill[s])
         if k:
-            entries = row[s, :k], value[s, :k], size[s, :k], form[s, :k]
-            more, wrong = _column(n, slot, data, *entries, compiled)
+            row, value, size, form = (each[s, :k] for each in (found.row, found.value, found.size, found.form))
+            more, wrong = _column(n, slot, data, row, value, size, form, compiled)
             made |= more
             problems.append(wrong)
     for name, type_ in COLUMNS.items():
         if name not in made:
             made[name] = columns.nulls(n, type_)
-    found = np.concatenate(problems) if problems else np.empty((0, 3), np.int64)
-    return Sections(made, kind, body[1], body[2], body[3], found)
+    return Sections(made, found.body, np.concatenate([np.empty((0, Problem.WIDTH), np.int64), *problems]))
+
+
+def _room(n: int) -> Messages:
+    """What is needed to read so many records."""
+    slots = len(SLOTS)
+    row, value, size, form = (np.empty((slots, n), np.int64) for _ in range(4))  # touched where there are values
+    return Messages(
+        *CONSTRUCTORS, SECTIONS, SYMBOLS, WHAT, Place.make(1)[0], Body.room(n), np.zeros(slots, np.int64),
+        row, value, size, form,
+    )  # fmt: skip
 
 
 def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
     """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
-    lanes, waiting = np.zeros((1, L_WIDTH), np.uint64), np.zeros(32, np.uint8)
+    lanes, waiting = np.zeros((1, LANES), np.uint64), np.zeros(32, np.uint8)
     call(
-        hash_bodies, compiled, data, at, length, found.at, found.size, found.pieces, CONSTRUCTORS.widths, SYMBOLS,
-        np.zeros(3, np.int64), lanes, waiting, hashed,
+        hash_bodies, compiled, data, at, length, found.body, CONSTRUCTORS.widths, SYMBOLS, Place.make(1)[0],
+        lanes, waiting, hashed,
     )  # fmt: skip
     return hashed
 
@@ -146,13 +145,13 @@ def body(data: Bytes, at: int, length: int, found_at: int, size: int, pieces: in
     """The bytes of one whole body."""
     if pieces <= 1:
         return data[found_at : found_at + size].tobytes()
-    place = np.zeros(3, np.int64)
+    place = Place.make(1)[0]
     parts = []
     p = at
     while p < at + length:
         p = call(section, False, data, p, at + length, CONSTRUCTORS.widths, SYMBOLS, place)
-        if BODY_SECTION <= place[0] < BODY_SECTION + 3:
-            parts.append(data[place[1] : p].tobytes())
+        if BODY_SECTION <= place[Place.NUMBER] < BODY_SECTION + 3:
+            parts.append(data[place[Place.AT] : p].tobytes())
     return b"".join(parts)
 
 

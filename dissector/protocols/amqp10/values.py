@@ -17,8 +17,6 @@ A key that begins with `$` gets another `$` in front. A map that breaks off give
 closed. What is nested deeper than `DEPTH` is `null`.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope.dissector.fields.json_text import (
@@ -35,8 +33,20 @@ from amqpscope.dissector.fields.json_text import (
     write_uuid,
 )
 from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.rendering import Rendered, finished, leave_out, level_at, room, tell, tell_once
-from amqpscope.dissector.fields.state import Level, Text, Trace, Written
+from amqpscope.dissector.fields.rendering import (
+    Rendered,
+    begin_text,
+    end_text,
+    finished,
+    leave_out,
+    level_at,
+    put_level,
+    put_trace,
+    room,
+    tell,
+    tell_once,
+)
+from amqpscope.dissector.fields.state import Text, Trace
 from amqpscope.dissector.fields.value_text import (
     BYTES_OPEN,
     CHARACTER_OPEN,
@@ -60,6 +70,7 @@ from amqpscope.dissector.fields.value_text import TRUE as TRUE_WORD
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
+from amqpscope.dissector.protocols.amqp10.state import Constructors
 from amqpscope.spec import amqp10
 
 DEPTH = 64
@@ -84,18 +95,6 @@ SIZED = 32
 """A width from here on is that of the size in front, and this."""
 
 CLOSE_DESCRIBED = 0
-
-
-class Constructors(NamedTuple):
-    """Constructors, by their code.
-
-    Attributes:
-        kinds: (256,) kind of its value.
-        widths: (256,) bytes of its value; -1 where there is no such.
-    """
-
-    kinds: Array
-    widths: Array
 
 
 def _constructors() -> Constructors:
@@ -296,19 +295,16 @@ def render_maps(data: Array, at: Array, size: Array, known: Constructors, text: 
     """Render all maps."""
     j = 0
     for e in range(len(at)):
-        begin = j
-        text.trace[e, Trace.AT] = -1
-        text.trace[e, Trace.SIZE] = 0
-        text.written[Written.TOLD] = 0
+        begun = j
+        begin_text(text, e)
         j = render_map(data, e, at[e], at[e] + size[e], known, text, j)
-        text.sizes[e] = j - begin
-    text.written[Written.BYTES] = j
+        end_text(text, e, begun, j)
 
 
 @kernel
 def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text: Text, j: int) -> int:
     """Render map e; returns where the text ends. Every item is measured before it is written, within its level."""
-    levels, out, trace = text.levels, text.out, text.trace
+    out, trace = text.out, text.trace
     depth = 0
     left = items(data, at, end, known.widths) & ~1
     i = inside(data, at, known.widths)
@@ -330,7 +326,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
             depth -= 1
             first = False
             if depth >= 0:
-                end, left, close, element, _, _ = level_at(levels, depth)
+                end, left, close, element, _, _ = level_at(text.levels, depth)
             continue
         named = close == CLOSE_OBJECT and left % 2 == 0
         start = i
@@ -349,12 +345,11 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
         if named:
             plain = depth == 0 and kind == TEXT and after - value == 11 and trace[e, Trace.AT] < 0
             if plain and is_traceparent(data, value, text.literals):
-                trace[e, Trace.AT] = after
+                put_trace(text, e, after, 0)
             j = write_key(data, e, value, after, kind, text, j)
             continue
         if depth == 0 and trace[e, Trace.AT] == start:
-            trace[e, Trace.AT] = value
-            trace[e, Trace.SIZE] = after - value if kind in (TEXT, BINARY) else 0
+            put_trace(text, e, value, after - value if kind in (TEXT, BINARY) else 0)
         if code != DESCRIBED and kind not in (LIST, MAP, ARRAY):
             if kind == FLOAT:
                 leave_out(text, e, value, after - value, j)
@@ -369,10 +364,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
                     broken = TABLE_MALFORMED
                     i = end
         else:
-            levels[depth, Level.END] = end
-            levels[depth, Level.LEFT] = left
-            levels[depth, Level.CLOSE] = close
-            levels[depth, Level.ELEMENT] = element
+            put_level(text, depth, end, left, close, element)
             depth += 1
             first = True
             if code == DESCRIBED:

@@ -52,69 +52,21 @@ def read_entries(
         e = min(end[r], len(data))
         ordinal = 0
         while left[r] > 0:
-            start = p
-            number = 0
-            large = -1
-            value = 0
-            value_length = -1
-            if kind[r] != DELIVERED:
-                if p + 8 > e:
-                    break
-                large = i64(data[p]) >> 7
-                number = (proven32(data, p) & 0x7FFFFFFF) << 32 | proven32(data, p + 4)
-                p += 8
-                if kind[r] == FILTERED:
-                    if p + 2 > e:
-                        p = start
-                        break
-                    size = be16(data, p)
-                    p += 2
-                    if size != NULL:
-                        if p + size > e:
-                            p = start
-                            break
-                        value = p
-                        value_length = size
-                        p += size
-            if p + 4 > e:
-                p = start
+            q, number, large, value, value_length = read_number(data, p, e, kind[r])
+            if q < 0:
                 break
-            coding = -1
-            count = 1
-            unpacked = -1
-            if data[p] < 0x80:
-                length = proven32(data, p)
-                p += 4
-            else:
-                if kind[r] == FILTERED:
-                    p = start
-                    break
-                head = sub_batch_head(data, p, e, limit[r])
-                if head <= 0:
-                    p = start
-                    break
-                coding = (i64(data[p]) >> 4) & 7
-                count = be16(data, p + 1)
-                unpacked = be32(data, p + 3)
-                length = unpacked
-                if head == NEW_HEAD:
-                    length = be32(data, p + 7)
-                elif coding != 0:
-                    unpacked = -1
-                p += head
-            missing = 0
-            if p + length > e:
-                if ends[r] != CUT or p + length > limit[r]:
-                    p = start
-                    break
-                missing = p + length - e
-                length = e - p
+            q, length, coding, count, unpacked = read_length(data, q, e, kind[r], limit[r])
+            if q < 0:
+                break
+            missing = max(q + length - e, 0)
+            if missing > 0 and (ends[r] != CUT or q + length > limit[r]):
+                break
             entries[Entry.REGION, n] = r
             entries[Entry.ORDINAL, n] = ordinal
             entries[Entry.NUMBER, n] = number
             entries[Entry.LARGE, n] = large
-            entries[Entry.OFFSET, n] = p
-            entries[Entry.LENGTH, n] = length
+            entries[Entry.OFFSET, n] = q
+            entries[Entry.LENGTH, n] = length - missing
             entries[Entry.MISSING, n] = missing
             entries[Entry.CODING, n] = coding
             entries[Entry.COUNT, n] = count
@@ -124,10 +76,61 @@ def read_entries(
             entries[Entry.OPEN, n] = 1
             n += 1
             ordinal += count
-            p += length
+            p = q + length - missing
             left[r] -= 1
         at[r] = p
     return n
+
+
+@proven
+def read_number(data: Array, p: int, end: int, kind: int) -> tuple[int, int, int, int, int]:
+    """Read the publishing id and filter value that stand in front of an entry.
+
+    Returns where they end (-1: not all of them is there), and `NUMBER`, `LARGE`, `FILTER` and `FILTER_LENGTH` of it.
+
+    Bounds: as `read_entries`.
+    """
+    if kind == DELIVERED:
+        return p, 0, -1, 0, -1
+    if p + 8 > end:
+        return -1, 0, -1, 0, -1
+    large = i64(data[p]) >> 7
+    number = (proven32(data, p) & 0x7FFFFFFF) << 32 | proven32(data, p + 4)
+    p += 8
+    if kind != FILTERED:
+        return p, number, large, 0, -1
+    if p + 2 > end:
+        return -1, 0, -1, 0, -1
+    size = be16(data, p)
+    p += 2
+    if size == NULL:
+        return p, number, large, 0, -1
+    if p + size > end:
+        return -1, 0, -1, 0, -1
+    return p + size, number, large, p, size
+
+
+@proven
+def read_length(data: Array, p: int, end: int, kind: int, limit: int) -> tuple[int, int, int, int, int]:
+    """Read what an entry says of its bytes, a message or a sub-batch.
+
+    Returns where they begin (-1: that is not there, or makes no sense), and `LENGTH`, `CODING`, `COUNT` and `SIZE` of
+    it, the length as announced.
+
+    Bounds: as `read_entries`.
+    """
+    if p + 4 > end:
+        return -1, 0, -1, 1, -1
+    if data[p] < 0x80:
+        return p + 4, proven32(data, p), -1, 1, -1
+    head = sub_batch_head(data, p, end, limit) if kind != FILTERED else -1
+    if head <= 0:
+        return -1, 0, -1, 1, -1
+    coding = (i64(data[p]) >> 4) & 7
+    unpacked = be32(data, p + 3)
+    if head == NEW_HEAD:
+        return p + head, be32(data, p + 7), coding, be16(data, p + 1), unpacked
+    return p + head, unpacked, coding, be16(data, p + 1), unpacked if coding == 0 else -1
 
 
 @kernel

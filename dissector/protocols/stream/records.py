@@ -20,6 +20,7 @@ from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10 import section_walk, sections
+from amqpscope.dissector.protocols.amqp10.state import Body
 from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.protocols.stream import coding, entries
 from amqpscope.dissector.protocols.stream.state import (
@@ -110,7 +111,7 @@ class Large:
     @property
     def hashed(self) -> bool:
         """The body is in one piece up to the record's end, so that it can be hashed."""
-        return bool(self.held.kind[0] in (section_walk.RAW, section_walk.DATA))
+        return bool(self.held.body[Body.KIND, 0] in (section_walk.RAW, section_walk.DATA))
 
 
 class Reader:
@@ -249,7 +250,7 @@ class Reader:
         made = held.columns | {
             "publish_seq": array(records[Entry.NUMBER], mask=records[Entry.LARGE] != 0),
             "record_size": array(lengths + missing, mask=sealed),
-            "body_size": array(held.size, mask=sealed | (held.size < 0)),
+            "body_size": array(held.body[Body.SIZE], mask=sealed | (held.body[Body.SIZE] < 0)),
             "body_hash": array(hashes.view(np.int64), mask=sealed | partial),
             "is_partial": array(partial),
             "missing": array(missing),
@@ -259,7 +260,7 @@ class Reader:
         }
         if self.keep_bodies:
             there = (~sealed & ~partial).tolist()
-            spans_of = np.stack([places, lengths, held.at, held.size, held.pieces], axis=1).tolist()
+            spans_of = np.stack([places, lengths, *held.body[[Body.AT, Body.SIZE, Body.PIECES]]], axis=1).tolist()
             bodies = [
                 sections.body(data, *span)[: limits.BODY] if whole else None
                 for span, whole in zip(spans_of, there, strict=True)
@@ -271,7 +272,7 @@ class Reader:
 
     @staticmethod
     def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
-        broken = np.flatnonzero((held.kind == section_walk.BROKEN) & readable)
+        broken = np.flatnonzero((held.body[Body.KIND] == section_walk.BROKEN) & readable)
         codes = [np.full(len(broken), MESSAGE_MALFORMED), FIELD_FAULTS[held.problems[:, 1]]]
         records = np.concatenate([broken, held.problems[:, 0]])
         if not len(records):
@@ -348,9 +349,9 @@ class Reader:
         held = sections.read(
             buffer.data, np.array([body]), np.array([there]), np.array([size - there]), self.compiled
         )  # fmt: skip
-        begin = int(held.at[0])
-        if held.kind[0] == section_walk.DATA and begin + held.size[0] != body + size:
-            held.kind[0] = -1
+        begin = int(held.body[Body.AT, 0])
+        if held.body[Body.KIND, 0] == section_walk.DATA and begin + held.body[Body.SIZE, 0] != body + size:
+            held.body[Body.KIND, 0] = -1
         large = Large(
             number if published and number < 1 << 63 else None, size, size - (begin - body), held,
             np.zeros((1, 8), np.uint64), np.zeros(32, np.uint8),
@@ -365,7 +366,7 @@ class Reader:
         large.left -= take
         if large.left == 0:
             found = np.array([call(hash_end, self.compiled, large.lanes, large.tail, 0)], np.uint64)
-            size = int(large.held.size[0])
+            size = int(large.held.body[Body.SIZE, 0])
             made = large.held.columns | {
                 "publish_seq": array([large.number], pa.int64()),
                 "record_size": array([large.size], pa.int64()),
