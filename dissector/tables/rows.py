@@ -12,7 +12,6 @@ from amqpscope import spec
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES, nulls, repeated, spread
 from amqpscope.dissector.fields.decoding import PROBLEM_CODES, Decoded
-from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import Fault as Anomaly
@@ -116,7 +115,7 @@ class Tables:
             if outcome in self.outcomes:
                 code, detail = self.outcomes[outcome], rows["handshake_cause"][n].as_py()
             elif size:
-                code, detail = "stream-unrecognised", counted(size, "byte")
+                code, detail = "stream-unrecognised", f"{size:,} bytes"
             else:
                 continue
             row = {name: rows[name][n].as_py() for name in ("connection_id", *first)}
