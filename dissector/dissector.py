@@ -153,7 +153,7 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """As `work`, of segments, which may be of several captures."""
+        """Like `work`, for segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
         self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
@@ -165,7 +165,7 @@ class Dissector:
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
-        """As `finish`, with the rows still to be made."""
+        """Like `finish`, but yield functions that make the rows."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         self.end_ns = self.end_ns if end_ns is None else end_ns

@@ -1,14 +1,14 @@
 """Named limits of what a hostile or endless capture may cost. All have defaults; none is unlimited.
 
-What is given up at limits of one connection, and at those on how many are open and what is remembered of them, depends
-on the packets alone, not on how many are read at a time. So it does at limits over all connections while these take
-turns as their packets come; but the first bytes of a connection, until its protocol is known, and what is in TLS come
-to their turn by batch. Where it says `by batch`, the limit is on what one batch brings, or on just those.
+What is dropped at the limits of one connection, and at those on the number of open connections and their retained
+bytes, depends on the packets alone, not on the size of batches. The same holds for limits over all connections, with
+two exceptions that are processed batch by batch: the first bytes of a connection, until its protocol is known, and the
+content of TLS. `By batch` marks a limit that applies to one batch, or to these exceptions.
 
-Limits over all connections of a process protect it: where one bites, rows depend on which connections it has.
-`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_BYTES` of segments and `REMEMBERED` then say so in a row of
+Limits over all connections protect the process: when one is reached, rows depend on which connections the process has.
+`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_BYTES` of segments and `REMEMBERED` then report it in a row of
 `anomalies` (`limit-reached`) without a connection; `FRAGMENTS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
-connection that they bite.
+connection that reached them.
 """
 
 CONNECTIONS = 131_072
@@ -84,8 +84,8 @@ HELD_MIDDLE = 64 << 10
 times as much when a frame longer than segments seems to have begun."""
 
 FRAGMENT_BYTES = 16 << 20
-"""Bytes of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
-given up."""
+"""Bytes of IP fragments of a capture point, kept for reassembly or to recognise copies; above that, the oldest packets
+are evicted."""
 
 FRAGMENT_BYTES_ALL = 64 << 20
 """The same of all capture points; above that, those of the least recently used point are evicted. By batch."""

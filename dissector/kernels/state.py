@@ -19,7 +19,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.errors import Error
 
 HEAD = 4
-"""Bytes that say which declaration written rows are of."""
+"""Size of the header that identifies the declaration of written rows."""
 CAPTURE = "CAPTURE"
 """With this the names of columns end that hold the index of a capture."""
 
@@ -97,7 +97,7 @@ class Matrix:
 
     @classmethod
     def read(cls, data: bytes, captures: Ints | None = None) -> Ints:
-        """The rows of which `written` made bytes.
+        """Return the rows that `written` turned into bytes.
 
         Args:
             data: these bytes.

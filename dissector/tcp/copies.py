@@ -6,13 +6,13 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.state import RECENT, REPEATS, At, Direction, Flows, Repeat
 
 COPY_NS = 100_000_000
-"""The same packet so soon after another is a copy by the capture, and so is another SYN: retransmissions of SYNs wait
-for a second (RFC 6298 §2)."""
+"""An equal packet within this time is a copy made by the capture, and so is another SYN: SYNs are retransmitted after a
+second (RFC 6298 §2)."""
 
 
 @kernel
 def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool) -> int:
-    """1 when the capture has seen this very packet just before, as on several interfaces. Takes note of it.
+    """Remember a packet; return 1 when the capture has just seen it before, as on several interfaces.
 
     With `is_new` it brings bytes or an acknowledgement that none did before.
     """

@@ -194,7 +194,7 @@ def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, throu
 
 @kernel
 def release_overdue(flows: Flows, out: Results, slot: int, at: At) -> None:
-    """Emit what need not wait any more, with what was missing for too long given up."""
+    """Emit the segments that need not wait any more; bytes missing for too long count as lost."""
     clock = flows.conn[slot, Conn.CLOCK]
     release(flows, out, slot, at, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
 

@@ -136,7 +136,7 @@ class Reassembler:
             )  # fmt: skip
 
     def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:
-        """Give the kernels what they stopped for; what came out was read."""
+        """Make the room for which the kernels stopped; the results have been read."""
         want = self.flows.control[Control.WANT]
         if want == SLOT:
             if self.flows.free[0] == 0:

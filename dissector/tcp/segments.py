@@ -139,6 +139,6 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
         return False
     if facts[slot, Facts.SYN] != 0 and (facts[slot, Facts.OPENER] != side or conn[slot, Conn.ISN] == batch.seq[i]):
         return False
-    # Another capture point may see the next connection before ours has seen the end of this one.
+    # Another capture point may see the next connection before ours sees the end of this one.
     here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
     return here or conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]

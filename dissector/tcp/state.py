@@ -25,8 +25,8 @@ FAULTS = (
 )
 MISMATCH, REUSED = range(2)
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
-"""Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
-rows for buffered segments are needed; identities are to be given more room; too much is buffered."""
+"""Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
+needs rows for buffered segments; it needs room for identities; too much is buffered."""
 RECENT = 128
 """Packets of each direction whose copies are known: a capture of several interfaces may have many in between."""
 REPEATS = 4
@@ -79,8 +79,8 @@ class Conn(Matrix):
     SEEN = column("number of the last segment, over all connections")
     CLOCK = column("latest time of a segment, unless times step back")
     BEFORE = column("connections of the same endpoints that came right before it")
-    VANTAGE_CAPTURE = column("first capture of the capture point at which it is timed")
-    POINT_CAPTURE = column("the same; another when nothing was seen there any more")
+    VANTAGE_CAPTURE = column("first capture of the capture point whose times count")
+    POINT_CAPTURE = column("the same; another point when the first sees nothing any more")
 
 
 class Direction(Matrix):
@@ -240,9 +240,9 @@ class Flows(NamedTuple):
         segments: (segments, Segment), buffered.
         free_segments: rows of these, as in `Pool`.
         younger: identities, in a hash table; 0: free.
-        older: the same, the half that is forgotten first.
+        older: the same, the half that is dropped first.
         recent: (2 * slots, RECENT): keys of packets whose copies may come.
-        points: for each capture the first of those from the same capture point.
+        points: for each capture, the first one of the same capture point.
         control: (Control,).
     """
 
