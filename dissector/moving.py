@@ -1,7 +1,7 @@
-"""The state of a dissector as bytes: taken out of one and put back into another, of any process.
+"""Move the state of a dissector as bytes: take it out of one and put it back into another, in any process.
 
-Bytes are of one release, and of the same options. Slots and indexes of captures differ from dissector to dissector:
-they are translated when state is put back. With a key log, the bytes hold its secrets.
+Both must have the same release and options. Slots and indexes of captures differ between dissectors: putting state back
+translates them. With a key log, the bytes hold its secrets.
 """
 
 import zlib
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amqpscope.dissector.dissector import Dissector
 
 LEVEL = 1
-"""Of compression: most numbers are small."""
+"""Level of compression: most numbers are small."""
 
 
 def take_out(of: "Dissector", connections: Iterable[int] | None) -> bytes:
@@ -74,7 +74,7 @@ def put_back(into: "Dissector", octets: bytes) -> None:
 
 
 def _take_whole(of: "Dissector") -> list[Any]:
-    """What is of no open connection."""
+    """Return the state that belongs to no open connection."""
     read, of.read = of.read, 0
     return [of.packets.take_out(), of.tcp.identities(), of.tls.keylog.written(), read]
 
@@ -89,7 +89,7 @@ def _put_whole(into: "Dissector", state: list[Any], captures: Ints) -> None:
 
 
 def _captures(into: "Dissector", names: list[str], points: list[int]) -> Ints:
-    """What indexes of captures are here; those that are not known here are."""
+    """Return the indexes of captures here; append captures that are unknown here."""
     known = {name: index for index, name in enumerate(into.captures)}
     for name in names:
         if name not in known:
@@ -104,7 +104,7 @@ def _captures(into: "Dissector", names: list[str], points: list[int]) -> Ints:
 
 
 def _head(of: "Dissector") -> bytes:
-    """Whose state it is: the release, and what numbers in it depend on."""
+    """Return what identifies the state: the release, and what its numbers depend on."""
     own = of.options.protocol
     methods = [method.full_name for method in own.methods] if own else []
     what = (registry.names(), methods, of.options.bodies, of.options.handshakes)
