@@ -116,11 +116,11 @@ class Dissector:
             yield from work()
 
     def finish(self, end_ns: int | None = None) -> Iterator[Row]:
-        """End all connections.
+        """End all connections, and yield rows.
 
         Args:
-            end_ns: when the captures end, which tells how long somebody was waited for: of dissectors that share the
-                connections of the same captures, each is given the same. None: the latest time that was seen.
+            end_ns: end of the captures, up to which waits are measured. Dissectors that share the connections of the
+                same captures need the same value. None: the latest time seen.
         """
         for work in self.last_work(end_ns):
             yield from work()
@@ -128,9 +128,9 @@ class Dissector:
     def take_out(self, connections: Iterable[int] | None = None) -> bytes:
         """Take the state of open connections out, by their `connection_id`; None: all state there is.
 
-        To be called between batches; what is taken is not here any more. With None, what belongs to no open connection
-        goes too: IP fragments, identities given so far, secrets that came with captures. The bytes are of this release
-        and these options, and where TLS is decrypted secrets are in them.
+        Call it between batches; it removes the state. With None, this includes state that belongs to no open
+        connection: IP fragments, identities so far, secrets from captures. The bytes can be read with the same release
+        and options only, and hold secrets if TLS is decrypted.
         """
         facts = self.tcp.flows.facts
         slots = np.flatnonzero(facts[:, Facts.USED])
@@ -145,12 +145,12 @@ class Dissector:
         return moving.sealed(self._head(), state)
 
     def put_back(self, state: bytes) -> None:
-        """Take in what `take_out` took out of a dissector with the same options.
+        """Put back what `take_out` returned, also from another dissector with the same options.
 
-        Captures are known by their names: those that are not in `captures` are appended.
+        Captures are identified by name; names that are not in `captures` are appended.
 
         Raises:
-            StateError: the bytes are of another release or other options, or damaged.
+            StateError: the bytes are from another release or other options, or damaged.
         """
         found = moving.opened(self._head(), state)
         captures = moving.merge_captures(found["captures"], found["points"], self.captures, self.points)

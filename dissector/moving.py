@@ -1,6 +1,7 @@
-"""What the stages of a dissector remember of connections, taken out as values and put back into those of another.
+"""Move the state of a dissector as bytes: take it out of one and put it back into another, in any process.
 
-Slots and indexes of captures differ from dissector to dissector: they are translated when state is put back.
+Both must have the same release and options. Slots and indexes of captures differ between dissectors: putting state back
+translates them. With a key log, the bytes hold its secrets.
 """
 
 import zlib
@@ -24,7 +25,7 @@ from amqpscope.dissector.tcp.state import Facts
 from amqpscope.dissector.tls.stage import Tls
 
 LEVEL = 1
-"""Of compression: most numbers are small."""
+"""Level of compression: most numbers are small."""
 
 
 class Parts(NamedTuple):
@@ -69,13 +70,10 @@ def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer:
         stage.put_back(state["stages"][number], target._replace(slots=slots[spoken == number]))
 
 
-def take_rest(parts: Parts) -> dict[str, Any]:
-    """Take out what belongs to no open connection."""
-    return {
-        "packets": parts.packets.take_out(),
-        "identities": parts.tcp.identities(),
-        "secrets": parts.tls.keylog.written(),
-    }
+def _take_whole(of: "Dissector") -> list[Any]:
+    """Return the state that belongs to no open connection."""
+    read, of.read = of.read, 0
+    return [of.packets.take_out(), of.tcp.identities(), of.tls.keylog.written(), read]
 
 
 def put_rest(parts: Parts, state: dict[str, Any], captures: Ints) -> None:
@@ -86,12 +84,9 @@ def put_rest(parts: Parts, state: dict[str, Any], captures: Ints) -> None:
         parts.tls.keylog.add(state["secrets"])
 
 
-def merge_captures(names: list[str], points: list[int], known: list[str], known_points: list[int]) -> Ints:
-    """Return what the indexes of captures are where others are known; those that are not known there are appended.
-
-    `points` are the indexes of captures, too.
-    """
-    places = {name: index for index, name in enumerate(known)}
+def _captures(into: "Dissector", names: list[str], points: list[int]) -> Ints:
+    """Return the indexes of captures here; append captures that are unknown here."""
+    known = {name: index for index, name in enumerate(into.captures)}
     for name in names:
         if name not in places:
             places[name] = len(known)
@@ -103,10 +98,12 @@ def merge_captures(names: list[str], points: list[int], known: list[str], known_
     return captures
 
 
-def sealed(head: bytes, state: Any) -> bytes:
-    """State as bytes that begin with `head`."""
-    octets = zlib.compress(PLAIN.written(state), LEVEL)
-    return head + zlib.crc32(octets).to_bytes(HEAD, "little") + octets
+def _head(of: "Dissector") -> bytes:
+    """Return what identifies the state: the release, and what its numbers depend on."""
+    own = of.options.protocol
+    methods = [method.full_name for method in own.methods] if own else []
+    what = (registry.names(), methods, of.options.bodies, of.options.handshakes)
+    return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
 
 def opened(head: bytes, octets: bytes) -> Any:

@@ -1,8 +1,8 @@
-"""The classic capture file (pcap): a header of 24 bytes, then records of a header and the packet's bytes.
+"""Scan the classic capture file (pcap): a header of 24 bytes, then records of a header and the packet's bytes.
 
 Source: draft-ietf-opsawg-pcap, "PCAP Capture File Format". Both byte orders, microseconds and nanoseconds, and the
 records with a header of 24 bytes that a patched libpcap of the nineties wrote (magic 0xa1b2cd34). The snap length in
-the file header is not relied on: many programs write it wrong.
+the file header does not count: many programs write a wrong one.
 """
 
 import struct
@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.state import column
 HEADER = 24
 """Bytes of the file header."""
 
-_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, bytes of a record header
+_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, size of a record header
     0xA1B2C3D4: (1000, 16),
     0xA1B23C4D: (1, 16),
     0xA1B2CD34: (1000, 24),
@@ -28,7 +28,7 @@ _FORMATS = {  # magic number: nanoseconds in a unit of the fraction, bytes of a 
 
 
 class PcapScan(Scan):
-    """State of `scan_records`, with what the file header says."""
+    """State of `scan_records`, with the values of the file header."""
 
     LINK = column("link type")
     BIG = column("1: big-endian")
@@ -38,7 +38,7 @@ class PcapScan(Scan):
 
 @kernel
 def scan_records(data: Array, end: int, table: Array, columns: Array, state: Array) -> int:
-    """List the packets of the whole records from PcapScan.POSITION to `end`; tell why it ended."""
+    """List the packets of the whole records from PcapScan.POSITION to `end`; return why it ended."""
     position, rows, room = state[PcapScan.POSITION], 0, columns.shape[1]
     number, link = state[PcapScan.NUMBER], state[PcapScan.LINK]
     big, unit, prefix = state[PcapScan.BIG], state[PcapScan.UNIT_NS], state[PcapScan.PREFIX]
@@ -72,22 +72,22 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
 
 
 class PcapScanner(Scanner):
-    """Finds the packets of one classic capture file, piece by piece.
+    """Find the packets of one classic capture file, chunk by chunk.
 
     Args:
         head: the first bytes of the file.
-        name: of the file, for messages.
-        info: takes what is learned of the file.
+        name: name of the file in messages.
+        info: receives what is learned of the file.
 
     Raises:
-        CaptureError: the file ends in its header.
+        CaptureError: the file ends inside its header.
     """
 
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_records, np.zeros((0, 0), np.int64), PcapScan)
         if len(head) < HEADER:
             raise CaptureError(
-                f"{name}: ends inside its file header ({len(head)} of {HEADER} octets); capture it again"
+                f"{name}: truncated inside the file header ({len(head)} of {HEADER} bytes); capture it again"
             )
         self._order = _byte_order(head) or "<"
         magic, snap_length, link = struct.unpack_from(self._order + "I12xII", head)
@@ -98,12 +98,12 @@ class PcapScanner(Scanner):
         info.format, info.snap_length, info.link_types = "pcap", snap_length, [link & 0xFFFF]
 
     def nonsense(self, data: Bytes, position: int) -> str:
-        """What is wrong with a record: only its length can be."""
+        """Return what is wrong with a record: only its length can be wrong."""
         caplen = struct.unpack_from(self._order + "8xI", data.data, position)[0]
-        return f"a record of {caplen} octets is not possible; nothing behind it was read"
+        return f"a record cannot have {caplen} bytes; nothing after it was read"
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
-        """Fill in the packet of the record in which the file ends; whether its header is whole."""
+        """Fill in the packet of the record in which the file ends; return whether its header is whole."""
         first = start + self._prefix
         if end < first:
             return False
@@ -114,7 +114,7 @@ class PcapScanner(Scanner):
 
 
 def is_pcap(head: bytes) -> bool:
-    """Whether a file that begins so is a classic capture."""
+    """Return whether a file that begins with these bytes is a classic capture."""
     return _byte_order(head) is not None
 
 

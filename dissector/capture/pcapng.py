@@ -1,8 +1,8 @@
-"""The next-generation capture file (pcapng): blocks of a type, a length, a body and the length again.
+"""Scan the next-generation capture file (pcapng): blocks of a type, a length, a body and the length again.
 
-Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". Packet blocks are listed by a kernel,
-which also passes over blocks of no interest; the few kinds that carry state (sections, interfaces, statistics,
-secrets) come back to plain Python.
+Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". A kernel lists packet blocks and
+skips blocks of no interest; plain Python reads the few kinds that carry state (sections, interfaces, statistics,
+secrets).
 """
 
 import struct
@@ -23,30 +23,30 @@ SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Type of the block that begins a section, the same in both byte orders."""
 
 MAX_BLOCK = MAX_RECORD + (1 << 20)
-"""Bytes of a block beyond which it cannot be right: a packet and its options, or anything else."""
+"""Most bytes that a block can have: a packet and its options, or anything else."""
 
 MAX_INTERFACES = 1 << 16
-"""Interfaces remembered in a section. The obsolete packet block could name no more."""
+"""Most interfaces of a section. The obsolete packet block could name no more."""
 
 MAX_NAME = 256
-"""Bytes kept of an interface's name."""
+"""Most bytes kept of an interface's name."""
 
 MAX_SECRETS = 16 << 20
-"""Bytes of secrets kept of a file."""
+"""Most bytes kept of the secrets in a file."""
 
 MAX_PAUSES = 256
-"""Secrets between packets before which a scan ends, so that they are known before the packets behind them and not
-before others; further ones may be known a little earlier. A pause costs a batch."""
+"""Number of secrets between packets at which a scan ends a batch, so that they are known for the packets after them and
+not before; further secrets may be known a little earlier, because each costs a batch."""
 
 _TLS_KEY_LOG = 0x544C534B
 
 MAX_SECONDS = 9_000_000_000
-"""Times further from the epoch (beyond the year 2255) are cut to this, so that nanoseconds fit in 64 bits."""
+"""Times further from the epoch (after the year 2255) are clamped to this, so that nanoseconds fit in 64 bits."""
 
 # Block types.
 _SECTION, _INTERFACE, _OBSOLETE_PACKET, _SIMPLE_PACKET, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 2, 3, 5, 6, 10
 
-_PREFIX = 28  # bytes before the packet in both larger packet blocks
+_PREFIX = 28  # size of what precedes the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
 
@@ -57,7 +57,7 @@ class PcapngScan(Scan):
     INTERFACES = column("interfaces of the section")
     LAST_NS = column("time of the last packet")
     HOMELESS = column("packets on an interface that is not described")
-    TIMES_CUT = column("times that were cut")
+    TIMES_CUT = column("times that were clamped")
 
 
 class Interface(Matrix):
@@ -66,20 +66,20 @@ class Interface(Matrix):
     LINK = column("link type")
     SNAP = column("snap length")
     PER_SECOND = column("ticks in a second")
-    SHIFT = column("the power of two that this is; 0: it is a power of ten")
+    SHIFT = column("exponent, if this is a power of two; 0: it is a power of ten")
     OFFSET_S = column("seconds to add")
 
 
 @kernel
 def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: Array) -> int:
-    """Nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
+    """Return the nanoseconds since the epoch, rounded down, of a tick count in two halves of 32 bits."""
     per_second, shift = interfaces[interface, Interface.PER_SECOND], interfaces[interface, Interface.SHIFT]
     seconds, fraction = MAX_SECONDS + MAX_SECONDS + 1, 0
     if high < 0x80000000:
         ticks = high * 0x100000000 + low
         seconds = ticks // per_second
         fraction = ticks - seconds * per_second
-        if shift > 32:  # in two parts, for the product does not fit in 64 bits
+        if shift > 32:  # in two parts, because the product does not fit in 64 bits
             upper = fraction >> 32
             lower = fraction - (upper << 32)
             fraction = (upper * 1_000_000_000 + (lower * 1_000_000_000 >> 32)) >> (shift - 32)
@@ -100,7 +100,7 @@ def nanoseconds(high: int, low: int, interfaces: Array, interface: int, state: A
 
 @kernel
 def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state: Array) -> int:
-    """List the packets of whole blocks from PcapngScan.POSITION to `end`, or a block with state; tell why it ended."""
+    """List the packets of whole blocks from PcapngScan.POSITION to `end` or a block with state; return why it ended."""
     position, rows, room = state[PcapngScan.POSITION], state[PcapngScan.ROWS], columns.shape[1]
     number, big, known = state[PcapngScan.NUMBER], state[PcapngScan.BIG], state[PcapngScan.INTERFACES]
     status, need = FULL, 0
@@ -147,7 +147,7 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
                 status = CORRUPT
                 break
             number += 1
-            if known > 0:  # the first one; captured bytes follow from its snap length, a time there is not
+            if known > 0:  # the first interface; its snap length gives the number of bytes captured; there is no time
                 length = ordered32(data, position + 8, big)
                 caplen = min(length, total - 16)
                 if interfaces[0, Interface.SNAP] > 0:
@@ -170,30 +170,30 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
 
 
 class PcapngScanner(Scanner):
-    """Finds the packets of one next-generation capture file, piece by piece.
+    """Find the packets of one next-generation capture file, chunk by chunk.
 
     Args:
         head: the first bytes of the file.
-        name: of the file, for messages.
-        info: takes what is learned of the file.
+        name: name of the file in messages.
+        info: receives what is learned of the file.
 
     Raises:
-        CaptureError: the first block is no section header, or the file ends in it.
+        CaptureError: the first block is not a section header, or the file ends inside it.
     """
 
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_blocks, Interface.make(8), PcapngScan)
         if len(head) < _SHORTEST_SECTION:
-            raise CaptureError(f"{name}: ends inside its section header ({len(head)} octets); capture it again")
+            raise CaptureError(f"{name}: truncated inside the section header (at byte {len(head)}); capture it again")
         if _byte_order(head) is None:
-            raise CaptureError(f"{name}: begins as pcapng, but without a byte order at octet 8; it is damaged")
+            raise CaptureError(f"{name}: damaged pcapng file: no byte-order magic at byte 8")
         self._order = "<"
         self._drops: dict[int, int] = {}  # by interface of the section
         self._secrets = self._pauses = 0
         info.format = "pcapng"
 
     def rare(self, data: Bytes, end: int, origin: int) -> int:
-        """Take in a block with state."""
+        """Read a block with state."""
         position = int(self.state[PcapngScan.POSITION])
         total = self._measure(bytes(data[position : position + 12]))
         if total is None:
@@ -209,11 +209,11 @@ class PcapngScanner(Scanner):
         return RARE
 
     def nonsense(self, data: Bytes, position: int) -> str:
-        """What is wrong with a block: only its lengths can be."""
-        return "lengths of a block contradict each other; nothing behind it was read"
+        """Return what is wrong with a block: only its lengths can be wrong."""
+        return "the lengths of a block contradict each other; nothing after it was read"
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
-        """Fill in the packet of the block in which the file ends; whether all before its bytes is there."""
+        """Fill in the packet of the block in which the file ends; return whether all before its bytes is there."""
         state = self.state
         if end - start < _PREFIX:
             return False
@@ -233,16 +233,16 @@ class PcapngScanner(Scanner):
         return bool(state[PcapngScan.ROWS])
 
     def finish(self) -> None:
-        """The file has ended: tell what the kernel could only count."""
+        """Report, at the end of the file, the problems that the kernel could only count."""
         for item, detail in (
-            (PcapngScan.HOMELESS, "packets of an interface that is not described were left out: {}"),
-            (PcapngScan.TIMES_CUT, "times beyond the year 2255 were cut: {}"),
+            (PcapngScan.HOMELESS, "packets skipped because the file does not describe their interface: {}"),
+            (PcapngScan.TIMES_CUT, "times after the year 2255 clamped: {}"),
         ):
             if count := int(self.state[item]):
                 self.info.problem("header-unknown", 0, None, detail.format(count), count)
 
     def _measure(self, head: bytes) -> int | None:
-        """Length of the block that begins so, or None when it cannot be right."""
+        """Return the length of the block that begins here, or None when it cannot be right."""
         section = head.startswith(SECTION_MAGIC)
         order = _byte_order(head) if section else self._order
         if order is None:
@@ -255,7 +255,7 @@ class PcapngScanner(Scanner):
         return int(struct.unpack_from(self._order + "I", data.data, position)[0])
 
     def _take(self, block: bytes, at: int) -> None:
-        """Take in a block with state; `at` is its place in the file."""
+        """Read a block with state; `at` is its position in the file."""
         if block.startswith(SECTION_MAGIC):
             self._order = _byte_order(block) or "<"
             self.state[PcapngScan.BIG], self.state[PcapngScan.INTERFACES] = self._order == ">", 0
@@ -272,7 +272,7 @@ class PcapngScanner(Scanner):
             if what != _TLS_KEY_LOG:
                 return
             if self._secrets + length > MAX_SECRETS:
-                self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} octets of secrets")
+                self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} bytes of secrets")
                 return
             self._secrets += length
             self.info.secrets.append(block[16 : 16 + length])
@@ -292,7 +292,7 @@ class PcapngScanner(Scanner):
                 shift = min(exponent, 62) if binary else 0
                 per_second = 1 << shift if binary else 10 ** min(exponent, 18)
                 if exponent > (62 if binary else 18):
-                    detail = f"interface {number} counts ticks that are too short to be told apart; times are wrong"
+                    detail = f"the time resolution of interface {number} is too fine to be read; its times are wrong"
                     self.info.problem("header-unknown", 0, at, detail)
             elif code == 14 and len(value) == 8:  # if_tsoffset
                 offset_s = struct.unpack(self._order + "q", value)[0]
@@ -304,7 +304,7 @@ class PcapngScanner(Scanner):
         self.info.interface(name, link, snap_length)
 
     def _statistics(self, block: bytes) -> None:
-        """Take in drop counts. They grow while the capture runs, so the last ones of an interface stand."""
+        """Read drop counts. They grow while the capture runs, so the last ones of an interface count."""
         interface = struct.unpack_from(self._order + "I", block, 8)[0]
         dropped = [
             struct.unpack(self._order + "Q", value)[0]
@@ -329,5 +329,5 @@ class PcapngScanner(Scanner):
 
 
 def _byte_order(section: bytes) -> str | None:
-    """Byte order of the section that begins with these bytes, by its magic number; None when it has none."""
+    """Return the byte order of the section that begins with these bytes, by its magic; None when it has none."""
     return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(section[8:12])

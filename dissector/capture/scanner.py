@@ -1,7 +1,7 @@
-"""What the formats of capture files have in common: records one behind the other, listed piece by piece.
+"""What the formats of capture files share: records in a row, listed chunk by chunk.
 
-A scanner holds the state of one file. Its kernel lists the packets of the whole records in a piece of the file, until
-more bytes are wanted, the matrix of packets is full, or a record makes no sense.
+A scanner holds the state of one file. Its kernel lists the packets of the whole records in a chunk of the file, until
+it needs more bytes, the matrix of packets is full, or a record makes no sense.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 MAX_RECORD = 16 << 20
-"""Bytes of a packet beyond which its record cannot be right. An IP packet has at most 64 KiB, a jumbogram seen before
-segmentation some hundred KiB; captures of other things (USB, D-Bus) that go beyond have no TCP in them."""
+"""Most bytes that a packet's record can have. An IP packet has at most 64 KiB, a jumbogram seen before segmentation
+some hundred KiB; captures of other things (USB, D-Bus) that have more hold no TCP."""
 
-# Why a scan ended: more bytes are wanted, the matrix is full, a header makes no sense, a block is for plain Python.
+# Why a scan ended: it needs more bytes, the matrix is full, a header makes no sense, plain Python reads the block.
 MORE, FULL, CORRUPT, RARE = range(4)
 
 
 class Packet(Records):
-    """Packets that a scan lists."""
+    """The packets that a scan lists."""
 
     OFFSET = column("position in the data")
     CAPLEN = column("bytes captured")
@@ -32,22 +32,22 @@ class Packet(Records):
 
 
 class Scan(Matrix):
-    """State that the kernels of all formats share: one row."""
+    """The state that the kernels of all formats share: one row."""
 
     POSITION = column("where the next record begins")
     ROWS = column("packets found")
-    NEED = column("bytes wanted from the position on")
+    NEED = column("bytes needed from the position on")
     NUMBER = column("number of the last packet")
 
 
 class Scanned(NamedTuple):
-    """What a scanner found in a piece of a file.
+    """What a scanner found in a chunk of a file.
 
     Attributes:
         position: where the next record begins.
         rows: packets found.
-        need: bytes wanted from `position` on before there can be another packet; 0 when there was no room for more.
-        stop: nothing from `position` on can be trusted.
+        need: bytes needed from `position` on for another packet; 0 when there was no room for more.
+        stop: whether nothing from `position` on can be read.
     """
 
     position: int
@@ -57,13 +57,13 @@ class Scanned(NamedTuple):
 
 
 class Scanner:
-    """Finds the packets of one capture file, piece by piece.
+    """Find the packets of one capture file, chunk by chunk.
 
     Args:
-        info: takes what is learned of the file.
-        kernel: lists packets: (data, end, table, columns, state) to why it ended.
-        table: what the kernel must know besides its state.
-        state: declares what the kernel remembers.
+        info: receives what is learned of the file.
+        kernel: lists packets: takes (data, end, table, columns, state) and returns why it ended.
+        table: what the kernel needs besides its state.
+        state: declaration of the kernel's state.
     """
 
     def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, state: type[Scan]) -> None:
@@ -86,27 +86,27 @@ class Scanner:
         return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
 
     def rare(self, data: Bytes, end: int, origin: int) -> int:
-        """Take in the record at state[Scan.POSITION] that is not for the kernel; RARE means to go on behind it."""
+        """Read the record at state[Scan.POSITION], which the kernel left; return RARE to go on after it."""
         raise NotImplementedError
 
     def nonsense(self, data: Bytes, position: int) -> str:
-        """What is wrong with the record at this position, where reading stops."""
+        """Return what is wrong with the record at this position, where reading stops."""
         raise NotImplementedError
 
     def remainder(self, data: Bytes, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
-        """List the packet in `data[start:end]`, in which the file ends, if all before its bytes is there.
+        """List the packet in `data[start:end]`, inside which the file ends, if all before its bytes is there.
 
         Returns:
             The number of packets, 0 or 1.
         """
         self.info.truncated = True
         number = int(self.state[Scan.NUMBER]) + 1
-        self.info.problem("capture-truncated", number, origin + start, "the file ends inside this record")
+        self.info.problem("capture-truncated", number, origin + start, f"truncated inside packet {number}")
         return int(self.torn(data, start, end, columns[:, row]))
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
-        """Fill in the packet of the record in which the file ends; whether there is one."""
+        """Fill in the packet of the record inside which the file ends; return whether there is one."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """The file has ended: tell what the kernel could only count."""
+        """Report, at the end of the file, the problems that the kernel could only count."""

@@ -1,6 +1,6 @@
-"""State that is no matrix as bytes: plain values, and objects of a closed list of classes.
+"""Write state other than matrices to bytes: plain values, and objects of a closed list of classes.
 
-Nothing but these comes out of bytes, whoever wrote them: no other class is looked up, and no code of theirs is run.
+Reading yields nothing else, whoever wrote the bytes: it looks up no other class, and runs no code from them.
 """
 
 from collections.abc import Iterator
@@ -18,24 +18,24 @@ from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.kernels.state import HEAD, StateError
 
 COUNT = Struct("<BQ")
-"""What a value is, and how many bytes or items it has."""
+"""The kind of a value, and its count of bytes or items."""
 NONE, FALSE, TRUE, INT, STR, BYTES, BYTEARRAY, LIST, TUPLE, DICT, NUMBERS, COLUMN, FIRST = range(13)
-"""From FIRST on the number of a class."""
+"""From FIRST on, the number of a class."""
 CONSTANTS: dict[int, Any] = {NONE: None, FALSE: False, TRUE: True}
 CAPTURE = "capture"
-"""The field of a class that holds the index of a capture."""
+"""Name of fields that hold the index of a capture."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """Bytes, and how many of them were read."""
+    """Bytes, and the number of them read."""
 
     octets: bytes
     at: int
     captures: Ints | None
 
     def take(self, count: int) -> bytes:
-        """Return so many bytes more."""
+        """Return the next `count` bytes."""
         if count > len(self.octets) - self.at:
             raise ValueError
         self.at += count
@@ -46,10 +46,10 @@ class Target(NamedTuple):
     """Where state is put back.
 
     Attributes:
-        slots: (n,) of the connections, in the order in which they were taken out.
-        capacity: number of slots there are.
-        captures: for each index of a capture where the state comes from, what it is here.
-        buffer: gets the bytes that rows point at.
+        slots: (n,): slots of the connections, in the order in which they were taken out.
+        capacity: number of slots.
+        captures: for each index of a capture in the source of the state, its index here.
+        buffer: receives the bytes that rows point at.
     """
 
     slots: Ints
@@ -61,7 +61,7 @@ class Target(NamedTuple):
 class Coding:
     """Writes and reads plain values, lists, tuples, dicts, arrays of numpy and Arrow, and objects of these classes.
 
-    Of an object all fields of its dataclass or NamedTuple count, or else its `__slots__`.
+    An object is written as all fields of its dataclass or NamedTuple, or else its `__slots__`.
     """
 
     def __init__(self, *classes: type) -> None:
@@ -75,7 +75,7 @@ class Coding:
         """Return a value as bytes.
 
         Raises:
-            TypeError: something in it is of another class.
+            TypeError: the value holds an object of another class.
         """
         return b"".join([self.head, *self._written(value)])
 
@@ -83,8 +83,8 @@ class Coding:
         """Return the value of which `written` made bytes.
 
         Args:
-            octets: these bytes.
-            captures: what the indexes of captures are now, as `state.Matrix.read` has it.
+            octets: the bytes.
+            captures: the new indexes of captures, as in `state.Matrix.read`.
 
         Raises:
             StateError: the bytes are not of these classes with these fields.
@@ -163,14 +163,14 @@ def _counted(kind: int, octets: bytes) -> Iterator[bytes]:
 
 
 def _numbers(kind: str, shape: tuple[int, ...], octets: bytes) -> NDArray[Any]:
-    """An array; of objects there are none."""
+    """Return an array; never one of objects."""
     if np.dtype(kind).kind not in "biu":
         raise ValueError
     return np.frombuffer(octets, kind).reshape(shape).copy()
 
 
 def _streamed(column: pa.Array) -> bytes:
-    """An Arrow array as a stream of its own."""
+    """Return an Arrow array as a stream of its own."""
     batch = pa.record_batch([column], [""])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -185,12 +185,12 @@ def _column(octets: bytes) -> pa.Array:
 
 
 def _fields(of: Any) -> tuple[str, ...]:
-    """Names of the fields of a class."""
+    """Return the names of the fields of a class."""
     return tuple(getattr(of, "_fields", None) or getattr(of, "__dataclass_fields__", None) or of.__slots__)
 
 
 def _made(of: Any, values: dict[str, Any]) -> Any:
-    """An object with these fields."""
+    """Return an object with these fields."""
     if issubclass(of, tuple):
         return of(**values)
     made = object.__new__(of)
@@ -200,4 +200,4 @@ def _made(of: Any, values: dict[str, Any]) -> Any:
 
 
 PLAIN = Coding()
-"""For state without objects."""
+"""Coding of state without objects."""

@@ -5,10 +5,10 @@ bytes, depends on the packets alone, not on the size of batches. The same holds 
 two exceptions that are processed batch by batch: the first bytes of a connection, until its protocol is known, and the
 content of TLS. `By batch` marks a limit that applies to one batch, or to these exceptions.
 
-Limits over all connections of a process protect it: where one bites, rows depend on which connections it has.
-`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_BYTES` of segments and `REMEMBERED` then say so in a row of
+Limits over all connections protect the process: when one is reached, rows depend on which connections the process has.
+`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_BYTES` of segments and `REMEMBERED` then report it in a row of
 `anomalies` (`limit-reached`) without a connection; `FRAGMENTS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
-connection that they bite.
+connection that reached them.
 """
 
 CONNECTIONS = 131_072

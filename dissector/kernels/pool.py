@@ -84,24 +84,24 @@ def chain(matrix: Ints, rows: Ints, lengths: Ints, link: int) -> Ints:
 
 
 def take_rows(free: Ints, count: int) -> Ints:
-    """Take rows, outside of kernels. So many must be free."""
+    """Take rows, outside of kernels. There must be enough free ones."""
     left = int(free[0])
     free[0] = left - count
     return free[1 + left - count : 1 + left][::-1].copy()
 
 
 def put_chains(matrix: Ints, free: Ints, rows: Ints, lengths: Ints, link: int) -> tuple[Ints, Ints, Ints]:
-    """Put linked lists, as `chained` has them, into free rows, of which there must be enough.
+    """Copy linked lists, as `chained` returns them, into free rows. There must be enough of these.
 
     Args:
-        matrix: gets the lists' rows.
+        matrix: receives the rows of the lists.
         free: its free rows.
-        rows: (n, columns): what the rows hold, but for their links.
-        lengths: those of the lists.
+        rows: (n, columns): content of the rows, without links.
+        lengths: lengths of the lists.
         link: column that holds the next row.
 
     Returns:
-        Where the rows are now, and the first and the last of each list; -1: it is empty.
+        The new places of the rows, and the first and last row of each list; -1: it is empty.
     """
     places = take_rows(free, len(rows))
     matrix[places] = rows
@@ -138,7 +138,7 @@ class Pool:
         return len(self) - self.left
 
     def reserve(self, count: int) -> None:
-        """See to it that so many rows are free."""
+        """Make room for this many free rows."""
         if self.left < count:
             self.grow(max(2 * len(self), self.taken + count))
 

@@ -126,5 +126,5 @@ def move(ranges: Sequence[Ranges], retained: Retained, by: int, compiled: bool) 
 
 
 def put_bytes(ranges: Sequence[Ranges], octets: Bytes, buffer: Buffer, compiled: bool) -> None:
-    """Append bytes that `gather` took out to another buffer; what these ranges point at moves with them."""
+    """Append bytes that `gather` copied to another buffer, and shift these ranges with them."""
     move(ranges, Retained(octets, tuple(len(each.matrix) for each in ranges)), buffer.append(octets), compiled)

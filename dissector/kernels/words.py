@@ -1,4 +1,4 @@
-"""Bytes eight at a time: little-endian words out of arrays of bytes and into them, wherever they lie."""
+"""Read and write eight bytes at a time: little-endian words in arrays of bytes, at any position."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import proven, u64
@@ -6,21 +6,21 @@ from amqpscope.dissector.kernels.kernel import proven, u64
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8
 HIGH_BITS = 0x8080808080808080
-"""Of each byte of a word; none is set where all are ASCII."""
+"""The highest bit of each byte of a word; none is set if all bytes are ASCII."""
 
 
 @proven
 def word(data: Array, p: int) -> int:
-    """Eight bytes, as uint64. The caller has shown that they lie in `data`."""
+    """Read eight bytes, as uint64. The caller has shown that they lie in `data`."""
     low = data[p] | data[p + 1] << 8 | data[p + 2] << 16 | data[p + 3] << 24
     high = data[p + 4] | data[p + 5] << 8 | data[p + 6] << 16 | data[p + 7] << 24
     return u64(low) | ((u64(high) << u64(32)) & MASK)
 
 
 @proven
-def part(value: int, octets: int) -> int:
-    """The first bytes (1 to 7) of a word; zeros behind them."""
-    return value & ((u64(1) << u64(8 * octets)) - u64(1))
+def part(value: int, count: int) -> int:
+    """Return the first bytes (1 to 7) of a word, followed by zeros."""
+    return value & ((u64(1) << u64(8 * count)) - u64(1))
 
 
 @proven
@@ -37,9 +37,9 @@ def put_word(target: Array, p: int, value: int) -> None:
 
 
 @proven
-def copy_bytes(data: Array, p: int, target: Array, j: int, octets: int) -> None:
+def copy_bytes(data: Array, p: int, target: Array, j: int, count: int) -> None:
     """Copy bytes from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
-    end = p + octets
+    end = p + count
     while p + WORD <= end:
         put_word(target, j, word(data, p))
         p += WORD

@@ -139,7 +139,7 @@ class Fragments:
         return taken
 
     def put_back(self, octets: bytes) -> None:
-        """Put back what `take_out` took."""
+        """Put back what `take_out` returned."""
         self._known |= STATE.read(octets)
         self.cost = sum(datagram.cost for datagram in self._known.values())
 

@@ -27,7 +27,7 @@ from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
 FINS = 3
-"""In Conn.CLOSED: both sides have closed the connection; more where one reset it."""
+"""In Conn.CLOSED: both sides have closed the connection; more if one reset it."""
 STATE = Coding(*CLASSES)
 Endpoint = tuple[str, int]
 """Address and port."""
@@ -102,7 +102,7 @@ class Connections:
         return STATE.written([plain, told, messages, used])
 
     def put_back(self, octets: bytes, target: Target) -> None:
-        """Put back what `take_out` took."""
+        """Put back what `take_out` returned."""
         records, told, messages, used = STATE.read(octets, target.captures)
         for slot, record, roles in zip(target.slots.tolist(), records, told, strict=True):
             if record:
@@ -131,7 +131,7 @@ class Connections:
         )
 
     def _count(self, slots: Ints) -> Ints:
-        """How many messages each of these had."""
+        """Return the number of messages of each of these."""
         counted = slots < len(self.messages)
         messages = np.zeros(len(slots), np.int64)
         messages[counted] = self.messages[slots[counted]]

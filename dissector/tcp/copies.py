@@ -14,7 +14,7 @@ second (RFC 6298 §2)."""
 def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool) -> int:
     """Remember a packet; return 1 when the capture has just seen it before, as on several interfaces.
 
-    With `is_new` it brings bytes or an acknowledgement that no packet did before.
+    `is_new`: it has bytes or an acknowledgement that no packet had before.
     """
     direction, recent = flows.direction, flows.recent
     content = batch.mark[i] << 40 ^ batch.length[i] << 24 ^ batch.window[i] << 8 ^ batch.flags[i]

@@ -92,7 +92,7 @@ def relieve(flows: Flows, out: Results) -> None:
 
 @kernel
 def due(flows: Flows, clock: int) -> int:
-    """1 when there is a closed connection that no further segment can belong to.
+    """Return 1 when there is a closed connection that no further segment can belong to.
 
     Segments that come may be earlier than the clock, by so much that it does not step back.
     """

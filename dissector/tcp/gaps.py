@@ -37,7 +37,7 @@ class Gaps:
         return taken
 
     def put_back(self, taken: Ints, slots: Ints) -> None:
-        """Put back what `take_out` took."""
+        """Put back what `take_out` returned."""
         self._reach(int(slots.max(initial=-1)) + 1)
         self._open[slots] = taken
 

@@ -44,7 +44,7 @@ from amqpscope.dissector.tcp.state import (
 )
 
 STEP = 4096
-"""Identities that are remembered at a time."""
+"""Most identities that are remembered."""
 
 
 class Reassembler:
@@ -83,8 +83,7 @@ class Reassembler:
             counts=Count.make(1)[0],
         )
         self.evicted: list[tuple[int, int, int, str]] = []
-        """Where a limit of the process was reached: capture, packet and time of the segment at hand, and what to say
-        of it."""
+        """Limits of the process that were reached: capture, packet and time of the current segment, and a message."""
 
     @property
     def waiting(self) -> int:
@@ -136,7 +135,7 @@ class Reassembler:
             )  # fmt: skip
 
     def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:
-        """Give the kernels what they stopped for; what came out was read."""
+        """Make the room for which the kernels stopped; the results have been read."""
         want = self.flows.control[Control.WANT]
         if want == SLOT:
             if self.flows.free[0] == 0:
@@ -147,13 +146,13 @@ class Reassembler:
             self._grow_segments(min(2 * len(self.flows.segments), limits.WAITING_PARTS))
         elif want == IDENTITIES:
             if len(self.flows.younger) >= 2 * limits.IDENTITIES:
-                told = f"more than {limits.IDENTITIES} connections came: identities of the first of them may come again"
-                self.evicted.append((*where, told))
+                text = f"more than {limits.IDENTITIES} connections: identities of the earliest may occur again"
+                self.evicted.append((*where, text))
             self._remember()
         elif want == CROWDED:
             count = len(self.flows.segments) - self.flows.free_segments[0]
-            told = f"{self.waiting} bytes in {count} segments waited for earlier ones: where most did, those are lost"
-            self.evicted.append((*where, told))
+            text = f"{self.waiting} bytes in {count} segments waited for earlier ones: gaps before most of them stay"
+            self.evicted.append((*where, text))
             call(relieve, self.compiled, self.flows, self.out)
 
     def _grow(self, capacity: int) -> None:
@@ -201,8 +200,8 @@ class Reassembler:
                 self._remember()
         if control[Control.EVICTED]:
             count = int(control[Control.EVICTED])
-            told = f"more than {self.max_connections} connections were open: the {count} idle longest were evicted"
-            self.evicted.append((capture, packet, ts, told))
+            text = f"more than {self.max_connections} connections were open: the {count} idle longest were evicted"
+            self.evicted.append((capture, packet, ts, text))
 
     def free(self, slots: Ints) -> None:
         """Take back the slots of ended connections, and empty their rows."""
@@ -213,7 +212,7 @@ class Reassembler:
         give_rows(flows.free, slots)
 
     def reserve(self, slots: int, segments: int) -> None:
-        """See to it that so many slots, and rows for buffered segments, are free."""
+        """Make room for this many slots, and rows for buffered segments."""
         flows = self.flows
         if flows.free[0] < slots:
             self._grow(max(2 * len(flows.facts), len(flows.facts) - int(flows.free[0]) + slots))
@@ -221,7 +220,7 @@ class Reassembler:
             self._grow_segments(len(flows.segments) + segments)
 
     def link(self) -> None:
-        """Put connections in the lists, in order of their last segments, and in the hash table: some came or went."""
+        """Rebuild the lists, in order of last segments, and the hash table, after connections came or went."""
         flows = self.flows
         for which in (OPEN, CLOSED):
             slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.conn[:, Conn.LIST] == which))
@@ -232,13 +231,13 @@ class Reassembler:
         self._rebuild(len(flows.table))
 
     def identities(self) -> Ints:
-        """All identities that are remembered, older ones first."""
+        """Return all identities that are remembered, older ones first."""
         names = np.concatenate([self.flows.older, self.flows.younger])
         found: Ints = names[names != 0]
         return found
 
     def remember(self, names: Ints) -> None:
-        """Remember identities that others gave."""
+        """Remember identities from other dissectors."""
         for begin in range(0, len(names), STEP):
             step = names[begin : begin + STEP]
             while 2 * (self.flows.control[Control.KNOWN] + len(step)) >= len(self.flows.younger):

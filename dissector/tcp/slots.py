@@ -93,9 +93,9 @@ def touch(flows: Flows, slot: int) -> None:
 
 @kernel
 def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int) -> int:
-    """A slot for a connection that begins with this segment, behind others of the same endpoints.
+    """Take a slot for a connection that begins with this segment, after others of the same endpoints.
 
-    A free one, whose rows are empty, must be there.
+    There must be a free one, with empty rows.
     """
     facts, conn = flows.facts, flows.conn
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
@@ -131,13 +131,13 @@ def closed(conn: Array, slot: int) -> int:
 
 @kernel
 def over(conn: Array, slot: int, now: int) -> int:
-    """1 when a closed connection has been idle for so long that a packet at this time belongs to another one."""
+    """Return 1 when a closed connection has been idle so long that a packet at this time belongs to another one."""
     return 1 if conn[slot, Conn.LAST_TS] + LINGER_NS < now and closed(conn, slot) else 0
 
 
 @kernel
 def later(clock: int, now: int) -> int:
-    """A clock at a segment of this time; it steps back with times, as where another capture begins."""
+    """Return the clock at a segment of this time; it steps back with times, as when another capture begins."""
     return now if now < clock - LINGER_NS else max(clock, now)
 
 

@@ -26,7 +26,7 @@ def epochs_of(
             return []
         of = keys.Master(master, hello.random, chosen.random, chosen.version, chosen.then_mac, from_client)
         return [of_master(of, suite)]
-    # Where the server's choice was lost, the length of the secrets leaves few suites.
+    # If the server's choice was lost, the length of the secrets leaves few suites.
     return [
         of_secret(known[label], each, carries)
         for label, carries in zip(LABELS[from_client], (False, True), strict=True)

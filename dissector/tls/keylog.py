@@ -77,13 +77,13 @@ class KeyLog:
             raise kind(f"{self._path}: cannot read the key log: {error.strerror}") from error
 
     def add(self, octets: bytes) -> None:
-        """Take in a key log that came with a capture."""
+        """Add a key log that a capture holds."""
         self.expecting = self._added = True
         for line in octets.splitlines():
             self._line(line)
 
     def written(self) -> bytes:
-        """All secrets as a key log, if some came with captures; a file is read again by whoever has its name."""
+        """Return all secrets as a key log if some came with captures; a file can be read again by its name."""
         lines = [
             b"%s %s %s\n" % (label, random.hex().encode(), secret.hex().encode())
             for random, labels in self._secrets.items()

@@ -45,7 +45,7 @@ def expand(hash_name: str, secret: bytes, label: bytes, count: int) -> bytes:
 
 
 class Master(NamedTuple):
-    """What the keys of one direction follow from, up to TLS 1.2, besides the suite."""
+    """Inputs of the keys of one direction up to TLS 1.2, besides the cipher suite."""
 
     secret: bytes
     client_random: bytes
@@ -56,7 +56,7 @@ class Master(NamedTuple):
 
 
 def of_master(master: Master, suite: Suite) -> Cipher:
-    """The cipher of one direction up to TLS 1.2, from the master secret."""
+    """Return the cipher of one direction up to TLS 1.2, from the master secret."""
     mac = suite.tag if suite.mode == "cbc" else 0
     iv = FIXED[suite.mode]
     count, seed = 2 * (mac + suite.key + iv), master.server_random + master.client_random

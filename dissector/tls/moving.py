@@ -1,6 +1,6 @@
-"""What is remembered of a TLS connection, as values that can be written, and a connection from such values.
+"""Turn the state of a TLS connection into values that can be written, and such values into a connection.
 
-Ciphers are made anew from their secrets. Whoever has these bytes can read the connection, as with its key log.
+Ciphers are created from their secrets. The bytes allow decrypting the connection, like its key log.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ OPENER = ("_before", "_last", "_refused", "_tries", "worked")
 
 
 def values(session: Session) -> list[Any]:
-    """Values that `STATE` can write."""
+    """Return values that `STATE` can write."""
     directions = [(_of(half, DIRECTION), _of(half.walk, WALK), _opener(half.opener)) for half in session.halves]
     return [_of(session, SESSION), directions]
 
 
 def give(session: Session, written: list[Any]) -> None:
-    """Give a connection what `values` returned for another."""
+    """Set the state of a connection to what `values` returned."""
     own, directions = written
     _give(session, SESSION, own)
     for half, (state, walk, opener) in zip(session.halves, directions, strict=True):

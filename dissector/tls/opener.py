@@ -25,8 +25,8 @@ REFUSED = 32
 class Epoch:
     """Keys of one direction and the number of the next record under them.
 
-    `carries` says whether these records hold what is carried; `secret` is the traffic secret of TLS 1.3, `master` what
-    there was before that.
+    `carries`: these records hold application data; `secret`: the traffic secret of TLS 1.3; `master`: the inputs of the
+    keys up to TLS 1.2.
     """
 
     def __init__(
@@ -171,5 +171,5 @@ def of_secret(secret: bytes, suite: Suite, carries: bool) -> Epoch:
 
 
 def of_master(master: keys.Master, suite: Suite) -> Epoch:
-    """The keys of a master secret up to TLS 1.2."""
+    """Return the keys of a master secret up to TLS 1.2."""
     return Epoch(keys.of_master(master, suite), True, suite, master=master)

@@ -125,7 +125,7 @@ class Walk:
 
     @property
     def began(self) -> At:
-        """Where the record at hand began."""
+        """Where the current record began."""
         return self.marks[0][1] if self.marks else NOWHERE
 
     def leave(self, octets: bytes, passed: int, skip: int, began: At) -> None:

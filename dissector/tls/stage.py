@@ -93,7 +93,7 @@ class Tls:
         return moving.STATE.written(taken)
 
     def put_back(self, octets: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
-        """Put back what `take_out` took; `shown` returns what is known of a connection."""
+        """Put back what `take_out` returned; `shown` returns what the handshake of a connection shows."""
         for index, positions, values in moving.STATE.read(octets, target.captures):
             slot = int(target.slots[index])
             self.begin(slot, False, target.capacity)
@@ -202,7 +202,7 @@ class Tls:
                     self._leave(session)
 
     def _leave(self, session: Session) -> None:
-        """A connection is not here any more."""
+        """Remove a connection."""
         self.held -= session.held
         self.taken[session.slot] = False
         self.stuck.discard(session.slot)
