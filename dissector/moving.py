@@ -1,7 +1,6 @@
-"""Move the state of a dissector as bytes: take it out of one and put it back into another, in any process.
+"""What the stages of a dissector remember of connections, taken out as values and put back into those of another.
 
-Both must have the same release and options. Slots and indexes of captures differ between dissectors: putting state back
-translates them. With a key log, the bytes hold its secrets.
+Slots and indexes of captures differ from dissector to dissector: they are translated when state is put back.
 """
 
 import zlib
@@ -25,7 +24,7 @@ from amqpscope.dissector.tcp.state import Facts
 from amqpscope.dissector.tls.stage import Tls
 
 LEVEL = 1
-"""Level of compression: most numbers are small."""
+"""Of compression: most numbers are small."""
 
 
 class Parts(NamedTuple):
@@ -70,10 +69,13 @@ def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer:
         stage.put_back(state["stages"][number], target._replace(slots=slots[spoken == number]))
 
 
-def _take_whole(of: "Dissector") -> list[Any]:
-    """Return the state that belongs to no open connection."""
-    read, of.read = of.read, 0
-    return [of.packets.take_out(), of.tcp.identities(), of.tls.keylog.written(), read]
+def take_rest(parts: Parts) -> dict[str, Any]:
+    """Take out what belongs to no open connection."""
+    return {
+        "packets": parts.packets.take_out(),
+        "identities": parts.tcp.identities(),
+        "secrets": parts.tls.keylog.written(),
+    }
 
 
 def put_rest(parts: Parts, state: dict[str, Any], captures: Ints) -> None:
@@ -84,9 +86,12 @@ def put_rest(parts: Parts, state: dict[str, Any], captures: Ints) -> None:
         parts.tls.keylog.add(state["secrets"])
 
 
-def _captures(into: "Dissector", names: list[str], points: list[int]) -> Ints:
-    """Return the indexes of captures here; append captures that are unknown here."""
-    known = {name: index for index, name in enumerate(into.captures)}
+def merge_captures(names: list[str], points: list[int], known: list[str], known_points: list[int]) -> Ints:
+    """Return what the indexes of captures are where others are known; those that are not known there are appended.
+
+    `points` are the indexes of captures, too.
+    """
+    places = {name: index for index, name in enumerate(known)}
     for name in names:
         if name not in places:
             places[name] = len(known)
@@ -98,12 +103,10 @@ def _captures(into: "Dissector", names: list[str], points: list[int]) -> Ints:
     return captures
 
 
-def _head(of: "Dissector") -> bytes:
-    """Return what identifies the state: the release, and what its numbers depend on."""
-    own = of.options.protocol
-    methods = [method.full_name for method in own.methods] if own else []
-    what = (registry.names(), methods, of.options.bodies, of.options.handshakes)
-    return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
+def sealed(head: bytes, state: Any) -> bytes:
+    """State as bytes that begin with `head`."""
+    octets = zlib.compress(PLAIN.written(state), LEVEL)
+    return head + zlib.crc32(octets).to_bytes(HEAD, "little") + octets
 
 
 def opened(head: bytes, octets: bytes) -> Any:
