@@ -1,27 +1,28 @@
-"""Facts about one handshake: what the rules of `spec/handshakes.toml` ask for, and what their texts name.
+"""Gather the facts about one handshake that the rules of `spec/handshakes.toml` ask for and their texts name.
 
-Facts that rules ask for (None where it is not known):
+Facts that rules ask for (None where unknown):
 
     protocol           name of the protocol
-    amqp               bool: a broker's port, or anything of AMQP or streams was seen, or TCP failed: then it may be
-    seen               `both`; `syn`: only requests to connect; `client`, `server`: packets of one side only
+    amqp               bool: it is, or may be, a broker's connection: its port is a broker's, it carries AMQP or
+                       streams, or TCP itself failed
+    seen               `both`; `syn`: only SYNs; `client`, `server`: packets of one side only
     begun              bool: the beginning of the connection was captured
     gaps              bool: bytes are missing from the capture
-    stage, state, turn where the dialogue came to, and whose turn it was
-    syns, syn_acks     how often they were sent; `syn_ack`: bool
+    stage, state, turn the state that the handshake reached, and whose turn it was
+    syns, syn_acks     number of each; `syn_ack`: bool
     client_first, server_first   kind of the first bytes of each side
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
-    ended_by           who ended it first, by either: `client`, `server`, `none`
+    ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
     reply_code, reply_text       of that connection.close
     refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
     mechanism_offered, response_wellformed, capable_auth   bool
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
-    unread             bool: parts of the handshake were not understood
-    blocked            bool: the broker takes no messages at the end
-    client_beats, server_beats   silence of a side before the end, in heartbeat intervals
+    unread             bool: parts of the handshake could not be decoded
+    blocked            bool: the broker accepts no messages when the capture ends
+    client_beats, server_beats   time without a frame from a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
 """
 
@@ -45,11 +46,11 @@ AGAIN = "tcp.again"
 """The step of sending something again."""
 ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
 USUAL = ("amqp-0-9-1", "amqp-frames")
-"""First bytes that say all by their kind."""
+"""Kinds of first bytes that determine the bytes."""
 
 
 class Side(NamedTuple):
-    """What TCP shows of one side."""
+    """TCP facts of one side."""
 
     packets: int
     """Without SYNs."""
@@ -61,11 +62,11 @@ class Side(NamedTuple):
     said_ns: int
     """Time of its last data; 0: none."""
     again: Sequence[tuple[PacketRef, int]] = ()
-    """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
+    """The first retransmitted packets, with the number of bytes that they carry; 0: SYN."""
 
 
 class Tcp(NamedTuple):
-    """What TCP shows of a connection. `sides` are (client, server); `client` is the client's side number."""
+    """TCP facts of a connection. `sides` are (client, server); `client` is the client's side number."""
 
     client: int
     sides: tuple[Side, Side]
@@ -92,7 +93,7 @@ TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_s
 
 
 class Facts(dict[str, Any]):
-    """Facts by name. Those that depend on times are worked out when the first of them is asked for."""
+    """Facts by name. Those that depend on times are computed when the first of them is asked for."""
 
     def __init__(self, known: dict[str, Any], timed: Callable[[], dict[str, Any]]) -> None:
         super().__init__(known)
@@ -108,18 +109,18 @@ class Facts(dict[str, Any]):
 
 
 class Times(NamedTuple):
-    """Which steps the facts depend on that depend on times: the same ones for all connections that are alike."""
+    """The steps from which time-dependent facts are computed: the same ones for all connections that are alike."""
 
     over: int | None
     """The first FIN or RST."""
     done: list[int]
-    """Steps of the dialogue, and bytes that are none."""
+    """Steps of the handshake, and steps of kind `bytes`."""
     interval: int | None
     """The heartbeat, in seconds."""
     words: Mapping[str, str]
 
     def facts(self, tcp: Tcp, steps: list[Step]) -> dict[str, Any]:
-        """Silence before the end: how long it was, and by the side that the other one may have missed."""
+        """Return the time since the last step before the end, and the time since each side last sent data."""
         over = None if self.over is None else steps[self.over].at.ts_ns
         last = max((steps[n] for n in reversed(self.done)), key=lambda step: step.at.ts_ns, default=None)
         quiet = max((tcp.until_ns if over is None else over) - last.at.ts_ns, 0) if last else None
@@ -137,7 +138,7 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What there is to judge by, the same for all connections that are alike: steps, and facts but those of `times`."""
+    """The basis of a verdict, the same for all connections that are alike: steps, and facts except those of `times`."""
 
     known: dict[str, Any]
     times: Times
@@ -145,12 +146,12 @@ class Case:
     run: Run
 
     def facts(self, tcp: Tcp, steps: list[Step]) -> Facts:
-        """All facts of one of them."""
+        """Return all facts of one of them."""
         return Facts(self.known, lambda: self.times.facts(tcp, steps))
 
 
 def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Handshakes, protocol: Protocol) -> Case:
-    """The case of one connection; `steps` are those of its `timeline`."""
+    """Return the case of one connection; `steps` are those of its `timeline`."""
     first = record.firsts[tcp.client], record.firsts[1 - tcp.client]
     kinds = [side.kind() for side in first]
     openings = [opening(side.octets) if side.octets else None for side in first]
@@ -158,7 +159,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
     told = [SidedStep(ROLES[step.side != tcp.client], step) for step in steps]
     seen = _seen(tcp)
     machine = handshakes.machine(tcp.protocol, tcp.server[1])
-    # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
+    # After the first end the handshake stops, though bytes may still arrive.
     end = next((n for n, (_, step) in enumerate(told) if step.event in ENDS), len(told))
     events = [(role, step.event) for role, step in told[:end]]
     spoken = any(side.said_ns for side in tcp.sides)  # so the server has accepted, seen or not
@@ -171,7 +172,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
         or tcp.is_broker
         or tcp.server[1] in handshakes.ports
         or any(found is not None and found.amqp for found in openings)
-        # Where TCP itself failed nobody can tell what would have been spoken.
+        # Where TCP itself failed, the protocol is unknown.
         or (tcp.begun and not tcp.sides[1].syns and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
@@ -199,7 +200,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step], handshakes: Ha
 
 
 def case_key(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> tuple[Hashable, ...]:
-    """Equal for connections whose case is the same."""
+    """Return a key that is equal for connections whose case is the same."""
     client = tcp.client
     firsts = record.firsts[client], record.firsts[1 - client]
     kinds = firsts[0].kind(), firsts[1].kind()
@@ -218,13 +219,13 @@ def case_key(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> tuple[Has
 
 
 def places(steps: list[Step]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The times, packets and captures of steps."""
+    """Return the times, packets and captures of steps."""
     times, packets, captures = zip(*[step.at for step in steps], strict=True) if steps else ((), (), ())
     return times, packets, captures
 
 
 def duration(ns: int) -> str:
-    """A duration to read."""
+    """Return a duration as text."""
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
         if ns >= size:
             number = ns / size
@@ -233,7 +234,7 @@ def duration(ns: int) -> str:
 
 
 def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
-    """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first."""
+    """Return the steps of both sides, each in its own order, merged by time; at equal times the client's first."""
     client = tcp.client
     merged = _merged(_queue(record, tcp, client, 0), _queue(record, tcp, 1 - client, 1))
     if tcp.sides[0].again or tcp.sides[1].again:
@@ -242,7 +243,7 @@ def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
 
 
 def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[Step]:
-    """The steps of one side, the client's (0) or the server's (1)."""
+    """Return the steps of one side, the client's (0) or the server's (1)."""
     shown = tcp.sides[index]
     queue = []
     if shown.syn:
@@ -262,10 +263,10 @@ def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[St
 
 
 def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
-    """Put what was sent again between the steps, up to the first use: what is later tells of no handshake."""
+    """Insert retransmissions between the steps, up to the first use, where the handshake ends."""
     used = next((step.at.ts_ns for step in steps if step.event == "first use"), None)
     repeats = [
-        Step(AGAIN, side, at, f"{length} octet{'s' * (length > 1)}" if length else "the SYN, or its answer")
+        Step(AGAIN, side, at, f"{length} byte{'s' * (length > 1)}" if length else "SYN or SYN-ACK")
         for side, shown in zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True)
         for at, length in shown.again
         if used is None or at.ts_ns < used
@@ -274,7 +275,7 @@ def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
 
 
 def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes) -> Step | None:
-    """The step that the first bytes of a side are, if they are one."""
+    """Return the step that the first bytes of a side make, if they make one."""
     if not first.at or not first.octets:
         return None
     event: str | None
@@ -286,7 +287,7 @@ def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes
 
 
 def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
-    """Both queues by time, though time may go back within one."""
+    """Merge both queues by time, though time may run backwards within one."""
     merged: list[Step] = []
     theirs = theirs[::-1]
     for step in ours:
@@ -298,7 +299,7 @@ def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
 
 
 def _opening_event(octets: bytes) -> tuple[str, str]:
-    """The step that the first bytes of a side are, empty where it is none, and what to say of them."""
+    """Return the step that the first bytes of a side make (empty: none), and its detail."""
     first = opening(octets)
     return first.step, f"{first.doc}: {octets[:8].hex(' ')}" if first.kind == "other" else first.doc
 
@@ -359,7 +360,7 @@ def _agreement(record: ConnectionRecord, machine: Machine) -> dict[str, Any]:
 
 
 def _is_above(settled: int | None, offered: int | None) -> bool:
-    """Whether a limit is not within the one offered; 0 is none at all."""
+    """Return whether a limit exceeds the one offered; 0 is no limit."""
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
 
 
@@ -383,14 +384,12 @@ def _closing(record: ConnectionRecord, protocol: Protocol) -> dict[str, Any]:
         "reply_code": code,
         "reply_text": text,
         "reply": text or (str(code) if code is not None else None),
-        "method_words": f"{words} It came upon {name}."
-        if name
-        else words or "The broker found a fault with the client.",
+        "method_words": f"{words} The reply names {name}." if name else words or "The broker gave no reason.",
     }
 
 
 def capabilities(properties: str | None) -> frozenset[str] | None:
-    """The capabilities that the JSON text of a peer's properties announces; None where these are not known."""
+    """Return the capabilities that the JSON text of a peer's properties announces; None where unknown."""
     if properties is None:
         return None
     found = _capabilities.get(properties)

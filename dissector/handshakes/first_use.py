@@ -1,4 +1,4 @@
-"""Which frames tell of their connection; the first use of it, that somebody did more than come in, is one of these."""
+"""Find the frames that concern the handshake: those of the connection class, and the first use after it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,14 +8,14 @@ from amqpscope.dissector.kernels.kernel import call, kernel
 
 
 class FirstUses:
-    """Slots of connections whose first use was seen."""
+    """The slots of connections whose first use was seen."""
 
     def __init__(self, compiled: bool) -> None:
         self.compiled = compiled
         self.slots = np.zeros(64, np.bool_)
 
     def telling(self, slot: Ints, kind: Ints, is_telling: NDArray[np.bool_], is_use: NDArray[np.bool_]) -> Ints:
-        """Indexes of frames of these slots and kinds that tell of their connection, or are its first use."""
+        """Return the indexes of frames that concern their connection, or are its first use."""
         most = int(slot.max(initial=-1)) + 1
         if most > len(self.slots):
             self.slots = np.concatenate([self.slots, np.zeros(2 * most - len(self.slots), np.bool_)])
@@ -24,17 +24,17 @@ class FirstUses:
         return found[:count]
 
     def note(self, slots: Ints) -> None:
-        """The first use of these was seen."""
+        """Note that the first use of these was seen."""
         self.slots[slots] = True
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Reset the slots of connections that have ended."""
         self.slots[slots[slots < len(self.slots)]] = False
 
 
 @kernel
 def find(slot: Array, kind: Array, is_telling: Array, is_use: Array, used: Array, found: Array) -> int:
-    """Write what `FirstUses.telling` returns to `found`, and return how many; kinds below 0 are neither."""
+    """Write what `FirstUses.telling` returns to `found`, and return their number; kinds below 0 are neither."""
     count = 0
     for i in range(len(slot)):
         what = kind[i]
