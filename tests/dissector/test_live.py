@@ -215,8 +215,8 @@ def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
         told = running.lines(1, errors=True)
         status, out, errors = running.end(number)
     assert told == [
-        b"amqpscope: 10.0.0.1:40000 -> 10.0.0.2:25999 was under way when the capture began: "
-        b"its frames show when more has come"
+        b"amqpscope: 10.0.0.1:40000 -> 10.0.0.2:25999 was under way when the capture began; "
+        b"its frames are shown when more bytes arrive"
     ]
     assert (status, out.count(b"heartbeat"), errors) == (0, 3, b"")
 
