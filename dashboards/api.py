@@ -1,4 +1,4 @@
-"""The report in Python: what the command `report` writes."""
+"""Write the report from Python, as the command `report` does."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def report(
 
     Args:
         paths: a capture file, directory or glob, or several; or a folder that `amqpscope dissect` or `amqpscope
-            analyze` wrote, or one of each. Of tables without statistics these are made.
+            analyze` wrote, or one of each. Missing statistics are computed.
         file: the page to write.
-        ports: protocol names by TCP port, where content is not to decide.
-        protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
-        from_ns: leave out what was before this time (ns since the epoch, UTC).
-        to_ns: leave out what was at this time or later.
+        ports: protocol names by TCP port, which override detection by content.
+        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        from_ns: leave out rows before this time (ns since the epoch, UTC).
+        to_ns: leave out rows at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
 
     Returns:
         The path of the page.
 
     Raises:
-        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
-            cannot be decrypted.
+        CaptureError: a path does not exist (then also a `FileNotFoundError`), a file is not a capture, or TLS cannot
+            be decrypted.
         NotTablesError: a table cannot be read.
-        MixedError: there are captures and folders of tables.
+        MixedError: the paths mix captures and folders of tables.
         ValueError: an option for captures is given with a folder of tables.
         OSError: the page cannot be written.
     """
@@ -51,7 +51,7 @@ def report(
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)
     if making.are_tables(named):
         if options != Options():
-            raise ValueError("ports, protocol, from_ns, to_ns and keylog are for captures, not for their tables")
+            raise ValueError("ports, protocol, from_ns, to_ns and keylog apply to captures, not to their tables")
         with making.of_folders(named) as tables:
             page.write(tables, file)
         return file

@@ -102,7 +102,7 @@ def query(tables: Tables) -> Captured:
 
 
 def end(tables: Tables) -> int | None:
-    """Time of the last packet, in nanoseconds; None when no table tells."""
+    """Return the time of the last packet, in nanoseconds; None when no table has it."""
     for name in ("captures", "connections"):
         whole = tables.group(name, [], {"last": ("last_ts_ns", "max")}).to_pylist()
         if whole and whole[0]["last"] is not None:
@@ -165,7 +165,7 @@ def _readings(data: Captured) -> list[Reading]:
 
 
 def _losses(data: Captured, tables: Tables) -> list[Reading]:
-    """What was lost; nothing known to be lost is shown as plainly as a loss."""
+    """Return the readings of what was lost; zeros are shown as well."""
     cut = sum(r["count"] for r in data.anomalies if r["code"] == "packet-truncated")
     losses = [
         ("bytes missing (gaps)", data.lost["lost_bytes"], units.size),
@@ -188,7 +188,7 @@ def _losses(data: Captured, tables: Tables) -> list[Reading]:
 
 
 def _counted(tables: Tables, table: str, column: str, value: Any = True) -> int | None:
-    """The number of rows with this value; None where no such column was written."""
+    """Return the number of rows with this value; None where no such column was written."""
     if column not in tables.columns(table):
         return None
     return tables.rows(table, pc.field(column) == value)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """Makes one self-contained HTML page from captures, or from the tables of `dissect` and `analyze`."""
+    """Write one self-contained HTML page from captures, or from the tables of `dissect` and `analyze`."""
 
     name = "report"
-    help = "one self-contained page: findings, pictures, tables"
+    help = "write one self-contained page: findings, pictures, tables"
     requires = ("matplotlib", "jinja2")
     extra = "report"
 
@@ -25,7 +25,7 @@ class Report:
         """Declare the arguments."""
         from amqpscope.dissector.cli import arguments  # noqa: PLC0415
 
-        what = "captures, as for `dissect`; or a folder that `dissect` or `analyze` wrote, or one of each"
+        what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`, or one of each"
         arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
         parser.add_argument("-o", "--output", metavar="FILE.html", type=Path, required=True, help="page to write")
 
@@ -33,7 +33,7 @@ class Report:
         """Write the page.
 
         Raises:
-            Error: what was given cannot be read, or not together.
+            Error: the input cannot be read, or mixes captures and tables.
             OSError: a folder cannot be read, or the page cannot be written.
         """
         from amqpscope.dashboards import page  # noqa: PLC0415 - loads pyarrow
@@ -47,7 +47,7 @@ class Report:
 
 @contextmanager
 def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
-    """Yield the tables that the page is made from, and the exit status; what is made for it alone is removed later."""
+    """Yield the tables of the page and the exit status; temporary tables are removed afterwards."""
     import pyarrow as pa  # noqa: PLC0415
 
     from amqpscope.dashboards import making  # noqa: PLC0415

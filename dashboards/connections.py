@@ -48,23 +48,23 @@ class Endpoints:
     known: dict[int, dict[str, Any]]
 
     def name(self, connection: int | None) -> str:
-        """Client and server, or the identifier where the connection is not known."""
+        """Return client and server, or the identifier where the connection is unknown."""
         row = self.known.get(connection) if connection is not None else None
         return f"{address(row, 'client')} → {address(row, 'server')}" if row else f"connection {connection}"
 
     def several(self, connections: Collection[int | None]) -> str:
-        """Name one connection, or say how many there are."""
+        """Name one connection, or give the number of several."""
         one = next(iter(connections), None)
         return self.name(one) if len(connections) == 1 else units.counted(len(connections), "connection")
 
     def port(self, connection: int | None) -> int | None:
-        """The client's port, which tells connections of one capture apart."""
+        """Return the client's port, which tells connections of one capture apart."""
         row = self.known.get(connection) if connection is not None else None
         return row["client_port"] if row else None
 
 
 def address(row: dict[str, Any], side: str) -> str:
-    """Address and port of a side; IPv6 in brackets."""
+    """Return address and port of a side; IPv6 in brackets."""
     ip = row[f"{side}_ip"] or "?"
     port = row[f"{side}_port"]
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -83,7 +83,7 @@ def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
 
 
 def query(tables: Tables, most: int = MOST) -> list[dict[str, Any]]:
-    """The connections to list."""
+    """Return the connections to list."""
     failing = pc.field("severity").isin(_BAD)
     failed = tables.top("connections", _COLUMNS, "bytes", most // 2, failing)
     seen = {r["connection_id"] for r in failed}
@@ -92,7 +92,7 @@ def query(tables: Tables, most: int = MOST) -> list[dict[str, Any]]:
 
 
 def vantages(tables: Tables) -> str:
-    """The capture points at which connections are timed, the most used first; empty where there is only one.
+    """Return the capture points at which connections are timed, the most used first; empty where there is only one.
 
     A point is named by the first file of its set: of one alone, that name says nothing, or hides the other files.
     """
@@ -106,7 +106,7 @@ def vantages(tables: Tables) -> str:
 
 
 def outcomes(tables: Tables) -> list[dict[str, Any]]:
-    """How many connections had which verdict, per protocol."""
+    """Return the number of connections per protocol and verdict."""
     grouped = tables.group(
         "connections",
         ["protocol", "handshake_outcome", "handshake_stage", "ending", "severity"],
@@ -116,7 +116,7 @@ def outcomes(tables: Tables) -> list[dict[str, Any]]:
 
 
 def section(tables: Tables) -> Section:
-    """The section of connections."""
+    """Return the section of connections."""
     page = Section("connections", "Connections")
     total = tables.rows("connections")
     if not total:
@@ -151,7 +151,7 @@ def section(tables: Tables) -> Section:
 
 
 def _silent(tables: Tables) -> Grid | None:
-    """Connections on which a side owed heartbeats, longest silence first."""
+    """Return the connections on which a side owed heartbeats, longest silence first."""
     columns = ["connection_id", "from_client", "negotiated_s", "longest_silence_ns", "missed"]
     where = pc.field("missed") > 0
     rows = tables.top("heartbeats", columns, "longest_silence_ns", MOST // 2, where)
@@ -176,7 +176,7 @@ def _silent(tables: Tables) -> Grid | None:
 
 
 def _verdict(row: dict[str, Any]) -> Cell:
-    """The outcome of the handshake, and the ending of what was up."""
+    """Return the outcome of the handshake, and the ending of connections that came up."""
     codes = [c for c in (row["handshake_outcome"], row["ending"]) if c]
     return Cell(", ".join(codes) or units.NONE, "bad" if row["severity"] in _BAD else "text")
 

@@ -32,7 +32,7 @@ def closed(tables: Tables, method: str) -> list[Finding]:
 
 
 def known(tables: Tables) -> bool:
-    """Whether any table would tell of such errors."""
+    """Return whether any table would hold such errors."""
     return any(tables.has(t) for t in ("channel_errors", "amqp091_frames", "rpcs"))
 
 

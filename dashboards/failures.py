@@ -40,7 +40,7 @@ def query(tables: Tables) -> Listing:
 
 
 def _known(row: dict[str, Any], known: handshakes.Handshakes) -> bool:
-    """Whether codes and JSON are of the kind that `dissect` writes; folders may come from anywhere."""
+    """Return whether codes and JSON are of the kind that `dissect` writes; folders may come from anywhere."""
     try:
         documents = [json.loads(row[name] or "null") for name in TEXTS]
     except (ValueError, RecursionError):

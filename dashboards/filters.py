@@ -6,7 +6,7 @@ from typing import Any
 from amqpscope import spec
 
 PORTS = 4
-"""A filter names the ports of so many clients; of more it names none."""
+"""Most clients whose ports a filter names; with more it names none."""
 
 
 def of_method(method: str, ports: Collection[int | None] = ()) -> str:

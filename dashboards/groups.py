@@ -1,4 +1,4 @@
-"""Rows of a table that have something in common: how many there are, on which connections, and the first of them."""
+"""Group rows of a table: their number, their connections, and the first of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

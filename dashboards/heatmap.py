@@ -1,7 +1,7 @@
-"""The heat map: when latency was how large. Time across, latency (logarithmic) up, colour for how many.
+"""Draw the heat map of latency: time across, latency (logarithmic) up, the number of operations as colour.
 
 A percentile over a whole capture cannot tell a stall of ten seconds from a thousand slow answers spread over an
-hour; the map can. Below it stands how much was going on, and what never got a good answer.
+hour; the map can. Below it stands the number of operations, and of those without a good answer.
 """
 
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ def query(tables: Tables, metric: Metric) -> Map | None:
 
 
 def levels(counts: np.ndarray) -> np.ndarray:
-    """The colour step of each count: -1 for none, then equal steps of its logarithm up to the largest."""
+    """Return the colour step of each count: -1 for none, then equal steps of its logarithm up to the largest."""
     most = max(int(counts.max(initial=0)), 2)
     steps = len(theme.HEAT)
     level = np.floor(np.log(np.maximum(counts, 1)) / np.log(most) * steps).astype(int)
@@ -150,14 +150,14 @@ def draw(ax: Any, data: Map) -> None:
 
 
 def _runs(level: np.ndarray, step: int) -> list[tuple[int, int, int]]:
-    """Runs of one level: (row, first column, column behind the last)."""
+    """Return the runs of one level: (row, first column, column after the last)."""
     edges = np.diff((level == step).astype(np.int8), axis=1, prepend=0, append=0)
     begins, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
     return [(int(r), int(b), int(e)) for (r, b), (_, e) in zip(begins, ends, strict=True)]
 
 
 def draw_rate(ax: Any, data: Map) -> None:
-    """Draw how many operations began per second, or per step where steps are short, and how many of them failed."""
+    """Draw the operations begun per second, or per step where steps are short, and those of them that failed."""
     started, failed = data.started, data.failed
     width = (data.high_ns - data.low_ns) / 1e9 / len(started)
     edges = np.arange(len(started) + 1) * width
@@ -202,7 +202,7 @@ def figure(data: Map) -> Figure:
         alt=f"Heat map of {data.metric.name} latency over time: {units.count(samples)} latencies from "
         f"{units.instant(data.low_ns)} to {units.instant(data.high_ns)} UTC.",
         caption=f"By the time it was {data.metric.verb}. Colour: operations per cell, from 1 (faint) to "
-        f"{units.count(strongest)} (strong), logarithmic. Below: how many were {data.metric.verb}; in red "
+        f"{units.count(strongest)} (strong), logarithmic. Below: number {data.metric.verb}; in red "
         f"those with no good answer ({', '.join(data.metric.failed)}): {units.count(failed)}.{_left_out(data)}",
     )
 
@@ -212,7 +212,7 @@ def _left_out(data: Map) -> str:
 
 
 def section(tables: Tables) -> Section:
-    """The section of heat maps."""
+    """Return the section of heat maps."""
     page = Section("heat", "Latency over time")
     for metric in METRICS:
         data = query(tables, metric)

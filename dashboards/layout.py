@@ -45,7 +45,7 @@ def place(canvas: Any, all_axes: Sequence[Any], ratios: Sequence[int], font_size
 
 
 def _beyond(ax: Any, letter: float, width: float) -> float:
-    """How far the last label of the horizontal axis reaches beyond the right end, in points."""
+    """Return how far the last label of the horizontal axis reaches beyond the right end, in points."""
     labels = _labels(ax.xaxis)
     if not labels:
         return 0
@@ -56,7 +56,7 @@ def _beyond(ax: Any, letter: float, width: float) -> float:
 
 
 def _labels(axis: Any) -> list[tuple[float, str]]:
-    """The places and texts of the ticks within the view, in their order."""
+    """Return the places and texts of the ticks within the view, in their order."""
     low, high = sorted(axis.get_view_interval())
     places = axis.get_majorticklocs()
     texts = axis.get_major_formatter().format_ticks(places)

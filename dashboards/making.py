@@ -1,4 +1,4 @@
-"""The statistics behind a page, where they are not there: made in this process, in a folder that goes away again."""
+"""Make the statistics of a page where they are missing, in this process and in a temporary folder."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Distribution:
 
     @property
     def samples(self) -> int:
-        """Latencies measured."""
+        """Return the number of latencies."""
         return int(self.counts.sum())
 
     def at(self, share: float) -> int | None:

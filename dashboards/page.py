@@ -54,7 +54,7 @@ _ORDER = (
 
 
 def sections(tables: Tables) -> list[Section]:
-    """All sections that the tables at hand can fill, in the order of the page."""
+    """Return all sections that the tables at hand can fill, in the order of the page."""
     views = [*_DISSECTED, *(_ANALYZED if tables.analyzed else ())]
     if streams in views and not tables.rows("stream_deliveries"):
         views.remove(streams)
@@ -87,7 +87,7 @@ def heading(tables: Tables) -> str:
 
 
 def render(tables: Tables) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Raises:
         NotTablesError: A table cannot be read.
@@ -122,7 +122,7 @@ def render(tables: Tables) -> str:
 
 
 def check(path: Path) -> None:
-    """See that a page can be written there, before anything is read for it.
+    """Check that a page can be written there, before anything is read for it.
 
     Raises:
         OSError: It cannot.
@@ -152,7 +152,7 @@ def write(tables: Tables, path: Path) -> None:
 
 
 def _colours() -> str:
-    """The theme as CSS variables: light, dark where the reader prefers it, light on paper."""
+    """Return the theme as CSS variables: light, dark where the reader prefers it, light on paper."""
     light, dark = ("".join(f"--{n}:{c};" for n, c in inks.items()) for inks in (theme.INK, theme.DARK))
     return (
         f":root{{{light}color-scheme:light dark}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"

@@ -50,7 +50,7 @@ class Curve:
 
 
 def query(tables: Tables, metrics: tuple[str, ...] = METRICS) -> list[Curve]:
-    """The curve of each metric that has samples, over everything captured."""
+    """Return the curve of each metric that has samples, over everything captured."""
     curves = []
     for metric, colour in zip(metrics, theme.SERIES, strict=False):
         where = (pc.field("metric") == metric) & (pc.field("grouping") == "all")
@@ -77,7 +77,7 @@ def apart(curves: list[Curve], outcomes: dict[str, Distribution]) -> list[Curve]
 
 
 def curve(metric: str, colour: str, high_ns: np.ndarray, count: np.ndarray) -> Curve:
-    """A curve from buckets in rising order: after a bucket with c samples up to it, q is c/n."""
+    """Return a curve from buckets in rising order: after a bucket with c samples up to it, q is c/n."""
     reached = np.cumsum(count)
     samples = int(reached[-1])
     left = np.maximum(samples - reached, 0)
@@ -86,7 +86,7 @@ def curve(metric: str, colour: str, high_ns: np.ndarray, count: np.ndarray) -> C
 
 
 def at(c: Curve, q: float) -> float:
-    """The latency, in nanoseconds, that the share q of samples did not exceed: the end of its bucket."""
+    """Return the latency, in nanoseconds, that the share q of samples did not exceed: the end of its bucket."""
     index = int(np.searchsorted(c.inverse, 1 / (1 - q) - 1e-9))
     return float(c.latency_ns[min(index, len(c.latency_ns) - 1)])
 

@@ -12,7 +12,7 @@ _MOST = 40
 
 
 def query(tables: Tables) -> list[dict[str, Any]]:
-    """Per request: percentiles from the summary, errors and open ones counted from the rows."""
+    """Return, per request, percentiles from the summary, and errors and open requests counted from the rows."""
     percentiles = {r["request"]: r for r in summary.query(tables, "rpc", "request", 10_000)}
     counted = tables.group(
         "rpcs",
@@ -31,7 +31,7 @@ def query(tables: Tables) -> list[dict[str, Any]]:
 
 
 def errors(tables: Tables) -> list[dict[str, Any]]:
-    """Errors by request and reply code, most first."""
+    """Return the errors by request and reply code, most first."""
     found = tables.group(
         "rpcs", ["request", "reply_code"], {"count": ("request_ts_ns", "count")}, where=pc.field("outcome") == "error"
     )
@@ -39,7 +39,7 @@ def errors(tables: Tables) -> list[dict[str, Any]]:
 
 
 def section(tables: Tables) -> Section:
-    """The section of requests."""
+    """Return the section of requests."""
     page = Section("rpcs", "Requests and answers")
     if not tables.rows("rpcs"):
         page.empty = missing("rpcs", there=tables.has("rpcs"), nothing="No synchronous requests.")

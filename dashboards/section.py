@@ -95,7 +95,7 @@ class Finding:
 
     @property
     def first(self) -> str:
-        """Where the first of it is."""
+        """Return the place of its first packet."""
         if self.packet is None:
             return ""
         where = f" of {self.capture}" if self.capture else ""
@@ -139,15 +139,15 @@ class Section:
 
 
 def number(text: str, *, bad: bool = False) -> Cell:
-    """A right-aligned cell, standing out when it is bad news."""
+    """Return a right-aligned cell, standing out when it is bad news."""
     return Cell(text, "number bad" if bad else "number")
 
 
 def missing(table: str, *, there: bool, nothing: str) -> str:
-    """Why a section is empty: its table is missing, or has no rows."""
+    """Return why a section is empty: its table is missing, or has no rows."""
     return nothing if there else f"There is no table `{table}`."
 
 
 def of_all(shown: int, total: int) -> str:
-    """The note below a table that shows only the first rows."""
+    """Return the note below a table that shows only the first rows."""
     return f"{units.count(shown)} of {units.count(total)} shown." if total > shown else ""

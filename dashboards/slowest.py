@@ -93,7 +93,7 @@ def _row(kind: Kind, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def section(tables: Tables) -> Section:
-    """The section of single messages."""
+    """Return the section of single messages."""
     page = Section("slowest", "Slowest messages")
     page.lead = (
         "Packet numbers are those that Wireshark shows for the file named beside them; copy the filter into its "

@@ -87,7 +87,7 @@ class Stairs:
 
 
 def channels(tables: Tables, most: int = 2) -> list[Channel]:
-    """The channels most worth looking at: busiest, most failures, slowest confirm; each with several publishes."""
+    """Return the busiest channels, those with most failures and the slowest confirm; each with several publishes."""
     outcome = pc.field("outcome")
     groups = tables.group(
         "confirms",
@@ -135,7 +135,7 @@ def _as_number(condition: pc.Expression) -> pc.Expression:
 
 
 def query(tables: Tables, channel: Channel, low_ns: int | None = None, high_ns: int | None = None) -> Stairs:
-    """The lines of a channel, over all its time or a part of it, in one pass."""
+    """Return the lines of a channel, over all its time or a part of it, in one pass."""
     low = channel.first_ns if low_ns is None else low_ns
     high = channel.last_ns if high_ns is None else high_ns
     edges = low + np.linspace(0, high - low, STEPS + 1).astype(np.int64)  # floats cannot tell times since 1970 apart
@@ -174,7 +174,7 @@ def query(tables: Tables, channel: Channel, low_ns: int | None = None, high_ns: 
 
 
 def worst_moment(tables: Tables, channel: Channel) -> tuple[int, int] | None:
-    """The stretch of time around the slowest confirm of a channel, when it is short beside the whole."""
+    """Return the stretch of time around the slowest confirm of a channel, when it is short beside the whole."""
     slowest = tables.top(
         "confirms", ["publish_ts_ns", "confirm_ts_ns", "latency_ns"], "latency_ns", 1, _of(channel) & _timed()
     )
@@ -200,7 +200,7 @@ def _of(channel: Channel) -> pc.Expression:
 
 
 def _marked(batch: pa.Table, low: int, high: int) -> dict[str, np.ndarray]:
-    """Marks in a batch: kind to int64 of shape (2, n), times and publish numbers."""
+    """Return the marks in a batch: kind to int64 of shape (2, n), times and publish numbers."""
     numbered = batch["publish_seq"].is_valid()
     found = {}
     for kind in MARKS:
@@ -235,7 +235,7 @@ def draw(ax: Any, data: Stairs) -> None:
 
 
 def draw_outstanding(ax: Any, data: Stairs) -> None:
-    """Draw how many publishes were waiting for an answer."""
+    """Draw the number of outstanding publishes."""
     x = (data.times_ns - data.low_ns) / 1e9
     ax.fill_between(x, data.published - data.answered, step="post", color=theme.INK["heat2"], linewidth=0)
     ax.set_ylim(0)
@@ -245,7 +245,7 @@ def draw_outstanding(ax: Any, data: Stairs) -> None:
 
 
 def figure(name: str, channel: Channel, data: Stairs, title: str) -> Figure:
-    """The drawing of one channel's lines."""
+    """Return the drawing of one channel's lines."""
     waiting = units.count(int((data.published - data.answered).max(initial=0)))
     waiting = waiting if data.exact else f"about {waiting}"
     whole = (data.low_ns, data.high_ns) == (channel.first_ns, channel.last_ns)
@@ -272,7 +272,7 @@ def figure(name: str, channel: Channel, data: Stairs, title: str) -> Figure:
 
 
 def section(tables: Tables) -> Section:
-    """The section of staircases."""
+    """Return the section of staircases."""
     page = Section("staircase", "Confirm staircases")
     found = channels(tables)
     if not found:

@@ -1,4 +1,4 @@
-"""Streams: subscriptions with the age of what they are sent, how far they are behind, and the credit they give.
+"""Show stream subscriptions: the age of delivered chunks, the consumer's lag, and the credit.
 
 A consumer that grants too little credit draws a floor at zero below; one that cannot keep up climbs away in the middle.
 """
@@ -34,7 +34,7 @@ class Course:
         low_ns: Begin of the first step.
         high_ns: End of the last one.
         age_ns: float64, age of the oldest chunk delivered in each step; NaN where none was.
-        lag: float64, records behind the last offset seen on the wire, at most; NaN where nothing tells.
+        lag: float64, records between the delivery and the last offset seen, at most; NaN where unknown.
         credit: float64, least credit left; NaN before the account is known.
         negative: Chunks younger than nothing, by clocks that differ; their age is left out.
     """
@@ -48,7 +48,7 @@ class Course:
 
 
 def subscriptions(tables: Tables) -> list[dict[str, Any]]:
-    """Sums over each subscription, most chunks first."""
+    """Return the sums of each subscription, most chunks first."""
     delivered = tables.group(
         "stream_deliveries",
         _NAMES,
@@ -75,7 +75,7 @@ def subscriptions(tables: Tables) -> list[dict[str, Any]]:
 
 
 def course(tables: Tables, row: dict[str, Any]) -> Course:
-    """One subscription over time, in a pass over each table."""
+    """Return one subscription over time, in a pass over each table."""
     low, high = row["first_ns"], max(row["last_ns"], row["first_ns"] + 1)
     where = plausible("ts_ns")
     for key in _KEYS:
@@ -110,10 +110,10 @@ def draw_age(ax: Any, data: Course) -> None:
 
 
 def draw_lag(ax: Any, data: Course) -> None:
-    """Draw how many records the consumer was behind."""
+    """Draw the consumer's lag in records."""
     ax.plot(_middles(data), _held(data.lag), drawstyle="steps-mid", color=theme.INK["orange"])
     ax.set_ylim(0, max(1.0, 1.08 * np.nanmax(data.lag, initial=0)))
-    ax.set_ylabel("behind")
+    ax.set_ylabel("lag")
     theme.count_axis(ax.yaxis, 3)
     theme.time_axis(ax, data.low_ns, data.high_ns)
 
@@ -134,13 +134,13 @@ def _middles(data: Course) -> np.ndarray:
 
 
 def _held(values: np.ndarray) -> np.ndarray:
-    """Each value until the next one."""
+    """Return steps: each value until the next one."""
     last = np.maximum.accumulate(np.where(np.isnan(values), 0, np.arange(len(values))))
     return values[last]
 
 
 def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Figure:
-    """The drawing of one subscription."""
+    """Return the drawing of one subscription."""
     waits, longest = units.count(row["waits"]), units.duration(row["longest_ns"])
     credit = (
         f"without credit {waits} time{'s' * (row['waits'] > 1)}, {longest} at most"
@@ -149,7 +149,7 @@ def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Fig
     )
     text = (
         f"{units.count(row['chunks'])} chunks with {units.count(row['records'])} records; the oldest was "
-        f"{units.duration(row['oldest_ns'])} old; {units.count(row['lag'])} records behind at most; {credit}"
+        f"{units.duration(row['oldest_ns'])} old; a lag of {units.count(row['lag'])} records at most; {credit}"
     )
     return theme.render(
         f"stream{place}",
@@ -161,11 +161,11 @@ def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Fig
         ratios=(2, 2, 1),
         legend=[
             Key("blue", "age of a chunk when it was delivered", "\N{BLACK CIRCLE}"),
-            Key("orange", "records behind"),
+            Key("orange", "lag (records)"),
             Key("heat2", "credit left"),
             Key("red", "no credit"),
         ],
-        alt=f"Age of chunks, records behind and credit over time: {text}.",
+        alt=f"Age of chunks, lag and credit over time: {text}.",
         caption=f"{text}. Behind: the last offset seen on the wire less the last one delivered. Each of {STEPS} steps "
         f"of time shows its worst.{_left_out(data)}",
     )
@@ -176,13 +176,13 @@ def _left_out(data: Course) -> str:
 
 
 def section(tables: Tables) -> Section:
-    """The section of streams."""
+    """Return the section of streams."""
     page = Section("streams", "Streams")
     rows = subscriptions(tables)
     if not rows:
         page.empty = "No deliveries from streams."
         return page
-    page.lead = "What subscriptions to streams were sent: how old it was, and whether the consumer kept up."
+    page.lead = "Chunks delivered to the subscriptions of streams: their age, and the consumer's lag."
     who = endpoints(tables, [r["connection_id"] for r in rows[: max(LISTED, DRAWN)]])
     drawn = [row for row in rows[:DRAWN] if row["chunks"] > 1 and row["last_ns"] > row["first_ns"]]
     for place, row in enumerate(drawn):
@@ -192,7 +192,7 @@ def section(tables: Tables) -> Section:
 
 
 def _grid(rows: list[dict[str, Any]], who: Endpoints) -> Grid:
-    heads = ["stream", "consumer", "connection", "subscription", "chunks", "records", "oldest", "behind"]
+    heads = ["stream", "consumer", "connection", "subscription", "chunks", "records", "oldest", "lag"]
     return Grid(
         "Subscriptions",
         [*heads, "without credit", "longest", "total"],

@@ -43,7 +43,7 @@ _ALL_KEYS = list(dict.fromkeys(k for keys in KEYS.values() for k in keys))
 
 
 def query(tables: Tables, metric: str | None, grouping: str, most: int = GROUPS) -> list[dict[str, Any]]:
-    """Rows of `latency_summary` of a grouping, most samples first."""
+    """Return the rows of `latency_summary` of a grouping, most samples first."""
     where = pc.field("grouping") == grouping
     if metric:
         where &= pc.field("metric") == metric
@@ -85,7 +85,7 @@ def by_outcome(apart: dict[str, Distribution]) -> list[list[Cell]]:
 
 
 def values(row: dict[str, Any]) -> list[Cell]:
-    """The cells of counts and percentiles; a percentile that n samples cannot show is muted."""
+    """Return the cells of counts and percentiles; a percentile that n samples cannot show is muted."""
     cells = [number(units.count(row[c])) for c in ("count", "failed", "censored")]
     for column, share in SHARES.items():
         enough = (row["count"] or 0) * (1 - share) >= 1 - 1e-9
@@ -94,7 +94,7 @@ def values(row: dict[str, Any]) -> list[Cell]:
 
 
 def grids(tables: Tables, metric: str) -> list[Grid]:
-    """One folded table for each grouping of a metric that has more to tell than the whole."""
+    """Return a folded table for each grouping of a metric that has rows."""
     made = []
     for grouping, title in _TITLES.items():
         where = (pc.field("grouping") == grouping) & (pc.field("metric") == metric)
@@ -135,7 +135,7 @@ def _key_cells(grouping: str, row: dict[str, Any], who: connections.Endpoints) -
 
 
 def section(tables: Tables) -> Section:
-    """The section of latencies: distribution, figures, and figures by group."""
+    """Return the section of latencies: distribution, figures, and figures by group."""
     page = Section("latency", "Latency")
     whole = query(tables, None, "all")
     if not whole:

@@ -64,7 +64,7 @@ def _value(key: str, value: str, name: str, variables: Mapping[str, str]) -> str
 
 
 def path(value: str) -> str:
-    """A path of straight lines in relative steps of a tenth, others as they are but for long fractions.
+    """Return a path of straight lines in relative steps of a tenth, others as they are but for long fractions.
 
     Rounding is done on absolute coordinates, so errors do not add up.
     """

@@ -97,11 +97,11 @@ class Tables:
         return self._columns[name]
 
     def has(self, name: str) -> bool:
-        """Whether the table is there, with or without rows."""
+        """Return whether the table is there, with or without rows."""
         return self.dataset(name) is not None
 
     def rows(self, name: str, where: pc.Expression | None = None) -> int:
-        """The number of rows, of all or of those that a filter lets pass."""
+        """Return the number of rows, of all or of those that a filter lets pass."""
         dataset = self.dataset(name)
         try:
             return int(dataset.count_rows(filter=where)) if dataset is not None else 0
@@ -114,7 +114,7 @@ class Tables:
         return [(folder, command) for folder, command in folders if folder and _note(folder).get("complete") is False]
 
     def outdated(self) -> bool:
-        """Whether the statistics were made of other tables than those that are there now."""
+        """Return whether the statistics were made of other tables than those that are there now."""
         if not (self.dissected and self.analyzed):
             return False
         made_of, now = _note(self.analyzed).get("made_of"), digest(self.dissected)
@@ -123,7 +123,7 @@ class Tables:
     def scan(
         self, name: str, columns: Sequence[str] | Mapping[str, pc.Expression], where: pc.Expression | None = None
     ) -> Iterator[pa.Table]:
-        """The table in batches, each a `pyarrow.Table` of the columns asked for, in no certain order."""
+        """Yield the table in batches, each a `pyarrow.Table` of the columns asked for, in no particular order."""
         dataset = self.dataset(name)
         if dataset is None:
             return
@@ -141,7 +141,7 @@ class Tables:
     def top(
         self, name: str, columns: Sequence[str], by: str, most: int, where: pc.Expression | None = None
     ) -> list[dict[str, Any]]:
-        """The rows with the largest values of a column, largest first, ties in the order of identity."""
+        """Return the rows with the largest values of a column, largest first, ties in the order of identity."""
         best: pa.Table | None = None
         dataset = self.dataset(name)
         if dataset is None:
@@ -166,7 +166,7 @@ class Tables:
         columns: Mapping[str, pc.Expression] | None = None,
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Aggregates per group; memory grows with the number of groups only.
+        """Return aggregates per group; memory grows with the number of groups only.
 
         Args:
             name: Table.
@@ -198,13 +198,13 @@ class Tables:
 
 
 def plausible(column: str) -> pc.Expression:
-    """That a time or length of time is from 0 to 2^62 ns (1970 to 2116); broken clocks say other things."""
+    """Return a filter for times and durations from 0 to 2^62 ns (1970 to 2116); others come from broken clocks."""
     value = pc.field(column)
     return (value >= 0) & (value < 1 << 62)
 
 
 def locate(paths: Sequence[Path]) -> Tables:
-    """The tables that one or two folders belong to.
+    """Return the tables that one or two folders belong to.
 
     A folder of `analyze` names that of `dissect` in its note; beside a folder of `dissect` that of `analyze` is
     looked for, in it and next to it, by the same note.
@@ -238,7 +238,7 @@ def locate(paths: Sequence[Path]) -> Tables:
 
 
 def _noted(folder: Path) -> Path | None:
-    """The folder of `dissect` that the note in a folder of `analyze` names, if it is there."""
+    """Return the folder of `dissect` that the note in a folder of `analyze` names, if it is there."""
     named = _note(folder).get("tables")
     if not isinstance(named, str) or "\0" in named:
         return None
@@ -249,7 +249,7 @@ def _noted(folder: Path) -> Path | None:
 
 
 def _note(folder: Path) -> dict[str, Any]:
-    """The note in a folder; empty when there is none that can be read.
+    """Return the note in a folder; empty when there is none that can be read.
 
     `complete` says whether the writing of the folder came to an end. In that of `analyze` `tables` names the folder of
     `dissect` that it was made from, and `made_of` is the digest of that folder's note.
@@ -301,7 +301,7 @@ def _completed(dataset: ds.Dataset, name: str) -> ds.Dataset:
 
 
 def _named(table: pa.Table, names: Sequence[str], keys: int) -> pa.Table:
-    """Aggregated columns under their own names; pyarrow puts the keys first."""
+    """Return the aggregated columns under their own names; pyarrow puts the keys first."""
     assert table.num_columns == len(names) >= keys
     return table.rename_columns(list(names))
 

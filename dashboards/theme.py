@@ -138,7 +138,7 @@ def latency_axis(axis: Any) -> None:
 
 
 def count_axis(axis: Any, most: int) -> None:
-    """Label an axis whose data are counts, with at most so many ticks."""
+    """Label an axis whose data are counts, with at most this number of ticks."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
     from amqpscope.dashboards import units  # noqa: PLC0415

@@ -20,7 +20,7 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 
 
 def visible(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text with invisible characters spelled out by their number, and cut to a length."""
+    """Return the text with invisible characters spelled out by their number, and cut to a length."""
     if len(text) <= longest and text.isascii() and text.isprintable():
         return text
     shown = [f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in _HIDDEN else c for c in text[: longest + 1]]
@@ -32,7 +32,7 @@ def visible(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """A length of time in nanoseconds, to three figures: `412 µs`, `1.23 ms`, `3 min 20 s`."""
+    """Return a duration in nanoseconds as text of three figures: `412 µs`, `1.23 ms`, `3 min 20 s`."""
     if ns is None:
         return NONE
     if ns < 0:
@@ -58,7 +58,7 @@ def _three_figures(value: float) -> str:
 
 
 def between(first: int | None, last: int | None) -> int | None:
-    """The time between two, None when one of them is not known."""
+    """Return the time between two, None when one of them is not known."""
     return None if first is None or last is None else last - first
 
 
@@ -83,7 +83,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole in per cent, which says 0 or 100 only when it is."""
+    """Return a part of a whole in per cent, which says 0 or 100 only when it is."""
     if not whole:
         return NONE
     percent = 100 * part / whole
@@ -95,7 +95,7 @@ def share(part: float, whole: float) -> str:
 
 
 def instant(ns: int | None, step_ns: int = 1_000) -> str:
-    """A time (nanoseconds since the epoch) as UTC date and time, as fine as a step needs."""
+    """Return a time (nanoseconds since the epoch) as UTC date and time, as fine as a step needs."""
     if ns is None:
         return NONE
     try:
@@ -106,7 +106,7 @@ def instant(ns: int | None, step_ns: int = 1_000) -> str:
 
 
 def clock(ns: int, step_ns: int) -> str:
-    """A time of day (UTC), with as many digits of the second as a step needs."""
+    """Return a time of day (UTC), with as many digits of the second as a step needs."""
     seconds, rest = divmod(ns, SECOND)
     of_day = seconds % 86_400
     text = f"{of_day // 3600:02}:{of_day // 60 % 60:02}:{of_day % 60:02}"
@@ -117,7 +117,7 @@ def clock(ns: int, step_ns: int) -> str:
 
 
 def time_ticks(low_ns: int, high_ns: int, most: int) -> tuple[list[tuple[int, str]], str]:
-    """Round times between two, about `most` of them, and the name of the axis.
+    """Return round times between two, about `most` of them, and the name of the axis.
 
     Spans under ten seconds count from their start (`1.5 ms`), longer ones show the time of day.
 

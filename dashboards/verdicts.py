@@ -1,4 +1,4 @@
-"""The verdict on connections: how many came up, and how many of them ended badly. It is about nothing else."""
+"""Show the verdicts on connections: the number that came up, and of these the number that ended badly; nothing else."""
 
 import pyarrow.compute as pc
 

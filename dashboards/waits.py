@@ -85,7 +85,7 @@ def _place(cause: str | None) -> tuple[int, str]:
 
 
 def query(tables: Tables, end_ns: int | None = None) -> Lanes | None:
-    """The steps of time filled by each cause; intervals without an end last to `end_ns`."""
+    """Return the steps of time filled by each cause; intervals without an end last to `end_ns`."""
     whole = tables.group(
         "flow_control",
         ["cause"],
@@ -138,7 +138,7 @@ def draw(ax: Any, data: Lanes) -> None:
 
 
 def figure(data: Lanes) -> Figure:
-    """The drawing of the lanes."""
+    """Return the drawing of the lanes."""
     named = ", ".join(CAUSES[c] for c in data.causes)
     return theme.render(
         "waits",
@@ -174,7 +174,7 @@ def totals_grid(rows: list[dict[str, Any]], left_out: int = 0) -> Grid:
 
 
 def longest_grid(tables: Tables) -> Grid | None:
-    """The table of the longest intervals, each with the packets at both ends."""
+    """Return the table of the longest intervals, each with the packets at both ends."""
     rows = tables.top(
         "flow_control",
         [

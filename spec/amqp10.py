@@ -11,7 +11,7 @@ ValueKind = Literal[
     "null", "true", "false", "boolean", "unsigned", "signed", "float", "decimal", "char", "timestamp", "uuid", "binary",
     "text", "list", "map", "array",
 ]  # fmt: skip
-"""How the octets of a value are read."""
+"""How the bytes of a value are read."""
 SectionKind = Literal["list", "map", "body"]
 
 
@@ -57,7 +57,7 @@ class Messages:
 
 @functools.cache
 def load() -> Messages:
-    """The document."""
+    """Return the document."""
     document = documents.read(documents.FOLDER / f"{NAME}.toml")
     return Messages(
         document["title"],

@@ -23,7 +23,7 @@ _SECRETS = frozenset(["response", "new-secret", "secret", "password", "token", "
 
 
 def read(path: str | os.PathLike[str]) -> Protocol:
-    """The protocol that a document describes, its fields without columns.
+    """Return the protocol that a document describes, its fields without columns.
 
     Raises:
         SpecError: it is not a protocol definition, or contradicts itself.
@@ -43,7 +43,7 @@ class _Reader:
         self.structs: dict[str, Node] = {}
 
     def fail(self, node: Node, what: str) -> SpecError:
-        """The error that something is wrong at this element."""
+        """Return the error for this element."""
         return error(self.path, node.line, what)
 
     def protocol(self) -> Protocol:
@@ -89,7 +89,7 @@ class _Reader:
     # ------------------------------------------------------------------------------------------------- attributes
 
     def name(self, node: Node, attribute: str = "name") -> str:
-        """A name in lower case with hyphens; 0-8 writes blanks."""
+        """Return a name in lower case with hyphens; 0-8 writes blanks."""
         text = node.attributes.get(attribute, "").strip()
         if len(text) > _MAX_NAME or not (_TYPE if attribute in ("type", "domain") else _NAME).fullmatch(text):
             what = f"<{node.tag}> has no proper {attribute}; names are words of letters and digits with hyphens between"
@@ -97,7 +97,7 @@ class _Reader:
         return re.sub(r"[ _]+", "-", text).lower()
 
     def number(self, node: Node, attribute: str) -> int:
-        """An unsigned 16-bit number, decimal or hexadecimal."""
+        """Return an unsigned 16-bit number, decimal or hexadecimal."""
         text = node.attributes.get(attribute, "").strip()
         try:
             value = int(text, 16 if text.lower().startswith("0x") else 10)
@@ -114,7 +114,7 @@ class _Reader:
         return node.attributes.get(attribute, "0").strip().lower() in ("1", "true", "yes")
 
     def doc(self, node: Node) -> str:
-        """The label, or the first sentence of the documentation, as one line of printable text."""
+        """Return the label, or the first sentence of the documentation, as one line of printable text."""
         text = node.attributes.get("label", "")
         if not text:
             text = next((doc.text for doc in node.all("doc") if doc.attributes.get("type") != "grammar"), "")
@@ -131,7 +131,7 @@ class _Reader:
     # ------------------------------------------------------------------------------------------------------ types
 
     def resolve(self, node: Node, name: str, scope: str, depth: int = 0) -> tuple[str, str]:
-        """The full name and the wire type of a type or domain, as seen from a class."""
+        """Return the full name and the wire type of a type or domain, as seen from a class."""
         if name in BASE_TYPES or name in self.types:
             return name, name
         for full in (f"{scope}.{name}", name):  # the class's own come before the document's
@@ -217,7 +217,7 @@ class _Reader:
         )
 
     def names_of(self, nodes: list[Node], class_name: str) -> tuple[str, ...]:
-        """The full names of what elements name: by their type, or a struct where it is declared."""
+        """Return the full names that elements refer to: by their type, or of a struct where it is declared."""
         given = [(n, "name" if n.tag == "struct" else "type") for n in nodes]
         return tuple(self.resolve(n, self.name(n, a), class_name)[0] for n, a in given if a in n.attributes)
 

@@ -45,17 +45,17 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
 
 
 def field_name(wire_name: str) -> str:
-    """The name of a field with underscores: `delivery-tag` is `delivery_tag`, `nowait` is `no_wait`."""
+    """Return the name of a field with underscores: `delivery-tag` is `delivery_tag`, `nowait` is `no_wait`."""
     return "no_wait" if wire_name == "nowait" else wire_name.replace("-", "_")
 
 
 def column_type(wire_type: str) -> ColumnType:
-    """The column type for a wire type; `string` (text or JSON text) for all that is not listed."""
+    """Return the column type for a wire type; `string` (text or JSON text) for all that is not listed."""
     return _COLUMN_TYPES.get(wire_type, "string")
 
 
 def assign(protocol: Protocol, taken: Mapping[str, ColumnType] | None = None, avoid: Collection[str] = ()) -> Protocol:
-    """The protocol with a column for each field that is not reserved; of structs, for those that headers hold.
+    """Return the protocol with a column for each field that is not reserved; of structs, for those that headers hold.
 
     Args:
         protocol: a protocol whose fields have no columns yet.

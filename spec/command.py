@@ -1,4 +1,4 @@
-"""The command `amqpscope spec`: shows what is known, from our documents or a user's."""
+"""The command `amqpscope spec`: describes names of the built-in documents or a user's."""
 
 import argparse
 import sys
@@ -8,10 +8,10 @@ from amqpscope.spec import describe, differences
 
 
 class Spec:
-    """Shows protocols, classes, methods, columns, tables and codes."""
+    """Describe protocols, classes, methods, columns, tables and codes."""
 
     name = "spec"
-    help = "what is known of a protocol, class, method, column, table or code"
+    help = "describe a protocol, class, method, column, table or code"
     requires: tuple[str, ...] = ()
     extra: str | None = None
 
@@ -21,19 +21,19 @@ class Spec:
             "names",
             nargs="*",
             metavar="NAME",
-            help="class, method, table, column, reply code or anomaly code; without, an overview",
+            help="class, method, table, column, reply code or anomaly code; an overview without it",
         )
         parser.add_argument(
             "--spec",
             metavar="FILE",
-            help="a document of yours in the AMQP XML format; alone, it is compared with ours",
+            help="your document in the AMQP XML format; without NAME, it is compared with the built-in protocol",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Print what was asked for.
+        """Print the description of each name.
 
         Raises:
-            spec.SpecError: nothing of this name, or a document that cannot be read.
+            spec.SpecError: an unknown name, or an invalid document.
             OSError: the file cannot be opened.
         """
         ours = spec.load()

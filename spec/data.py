@@ -22,13 +22,13 @@ from amqpscope.spec.model import (
 
 
 def names() -> list[str]:
-    """Names of the protocols that are held as data."""
+    """Return the names of the protocols that are held as data."""
     return list(documents.names())
 
 
 @documents.caching
 def load(name: str = "amqp-0-9-1") -> Protocol:
-    """A protocol held as data.
+    """Return a protocol held as data.
 
     Raises:
         SpecError: there is none of this name.
@@ -57,7 +57,7 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
 
 @documents.caching
 def anomalies() -> dict[str, Anomaly]:
-    """The closed list of anomaly codes, in the order of the document."""
+    """Return the closed list of anomaly codes, in the order of the document."""
     entries = list(documents.read(documents.FOLDER / "anomalies.toml")["anomalies"])
     for more in documents.plug_ins("anomaly"):
         entries += [{"code": code} | entry for code, entry in more.items()]
@@ -66,7 +66,7 @@ def anomalies() -> dict[str, Anomaly]:
 
 @documents.caching
 def tables() -> dict[str, Table]:
-    """All tables of `dissect` and `analyze` with their fixed columns, in the order of the document.
+    """Return all tables of `dissect` and `analyze` with their fixed columns, in the order of the document.
 
     Tables of frames go on with one column for each method argument: see `Table.with_methods`.
     """
@@ -99,7 +99,7 @@ def _shown(entry: dict[str, Any]) -> Shown:
 
 
 def _domains(document: dict[str, Any]) -> tuple[Domain, ...]:
-    """The document's own domains, then those of its classes."""
+    """Return the document's own domains, then those of its classes."""
     scoped = [("", entry) for entry in document["domains"]]
     scoped += [(f"{cls['name']}.", entry) for cls in document.get("class", ()) for entry in cls.get("domain", ())]
     return tuple(
@@ -109,7 +109,7 @@ def _domains(document: dict[str, Any]) -> tuple[Domain, ...]:
 
 
 def _structs(document: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
-    """The structs: their full names, the ids of their classes, their entries."""
+    """Return the structs with their full names, the ids of their classes and their entries."""
     found = [(entry["name"], 0, entry) for entry in document.get("struct", ())]
     for cls in document.get("class", ()):
         found += [(f"{cls['name']}.{entry['name']}", cls["id"], entry) for entry in cls.get("struct", ())]
@@ -151,7 +151,7 @@ def _method(cls: dict[str, Any], entry: dict[str, Any], types: dict[str, str]) -
 
 
 def _commands(document: dict[str, Any], domains: tuple[Domain, ...]) -> tuple[Class, ...]:
-    """The commands of a protocol without classes, each layout a method; of two classes, requests and responses."""
+    """Return two classes, requests and responses, with a method for each layout of a protocol without classes."""
     if "command" not in document:
         return ()
     known = {domain.name: domain for domain in domains}
@@ -191,7 +191,7 @@ def _layout(command: dict[str, Any], layout: dict[str, Any], domains: dict[str, 
 
 
 def _domain_field(entry: dict[str, Any], domains: dict[str, Domain]) -> Field:
-    """A field that may take its name, type and words from its domain."""
+    """Return a field, which may take its name, type and description from its domain."""
     domain = domains.get(entry.get("domain", ""))
     name = entry.get("name") or entry["domain"]
     return Field(
@@ -229,5 +229,5 @@ def _field(entry: dict[str, Any], types: dict[str, str], scope: str) -> Field:
 
 
 def _scoped(name: str, types: dict[str, str], scope: str) -> str:
-    """The full name of a type as seen from a class, whose own come before the document's."""
+    """Return the full name of a type as seen from a class, whose own come before the document's."""
     return f"{scope}.{name}" if f"{scope}.{name}" in types else name

@@ -1,4 +1,4 @@
-"""What is known of a name, as lines of plain text: a protocol, class, method, column, table, domain or code."""
+"""Describe a name in lines of plain text: a protocol, class, method, column, table, domain or code."""
 
 import difflib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _OWNERS = {"rabbitmq": "RabbitMQ"}
 
 
 def describe(name: str, protocol: Protocol) -> list[str]:
-    """All that is known under a name, one section for each meaning.
+    """Return the description of a name, one section for each meaning.
 
     Names are taken with hyphens, underscores or blanks; methods also by ids (`60.40`), constants and classes by number.
     What is of another protocol than the one at hand says of which.
@@ -34,7 +34,7 @@ def describe(name: str, protocol: Protocol) -> list[str]:
     """
     sections = list(_sections(name.strip().lower().replace(" ", "-"), protocol))
     if not sections:
-        raise SpecError(f"{_printable(name)}: nothing of this name; {_near(name, protocol)}")
+        raise SpecError(f"unknown name: {_printable(name)}; {_near(name, protocol)}")
     lines: list[str] = []
     for section in sections:
         for line in [*([""] if lines else []), *section]:
@@ -79,7 +79,7 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
             yield title(alert.name, f"alert {alert.number} of TLS") + paragraph(alert.doc)
     for suite in tls.load().suites.values():
         if column.upper() == suite.name.upper():
-            yield title(suite.name, f"cipher suite 0x{suite.number:04X} of TLS") + paragraph(tls.told(suite))
+            yield title(suite.name, f"cipher suite 0x{suite.number:04X} of TLS") + paragraph(tls.usability(suite))
     for each in known:
         for constant in each.constants:
             if name in (constant.name, str(constant.value)):
@@ -96,23 +96,23 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
 
 
 def _names(named: Domain | Struct) -> tuple[str, str]:
-    """The names of a domain or struct: with its class, and without."""
+    """Return the names of a domain or struct: with its class, and without."""
     return named.name, named.name.rpartition(".")[2]
 
 
 def _other(each: Protocol, protocol: Protocol) -> str:
-    """What to say of a protocol that is not the one at hand."""
+    """Return a suffix that names a protocol other than the one at hand."""
     return "" if each is protocol else f" of {each.name}"
 
 
 def _known(protocol: Protocol) -> list[Protocol]:
-    """The protocol at hand, and those that we hold as data beside it; a document of another framing stands alone."""
+    """Return the protocol at hand, then the built-in ones; a document of another framing stands alone."""
     held = data.names()
     return [protocol, *(data.load(n) for n in held if n != protocol.name)] if protocol.name in held else [protocol]
 
 
 def _whole(table: Table, protocol: Protocol) -> Table:
-    """The table with the columns of its protocol's fields."""
+    """Return the table with the columns of its protocol's fields."""
     for each in _known(protocol):
         if table.methods_of == each.name:
             return table.with_methods(each)
@@ -120,7 +120,7 @@ def _whole(table: Table, protocol: Protocol) -> Table:
 
 
 def names(protocol: Protocol) -> set[str]:
-    """Every name that `describe` knows, numbers left out."""
+    """Return every name that `describe` knows, except numbers."""
     known = {*data.tables(), *data.anomalies(), *handshakes.load().causes}
     known |= {alert.name for alert in tls.load().alerts.values()}
     known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}
@@ -138,7 +138,7 @@ def _near(name: str, protocol: Protocol) -> str:
     known = sorted(names(protocol))
     near = sorted((k for k in known if len(wanted) > 2 and wanted in k), key=len)
     near += [k for k in difflib.get_close_matches(wanted, known, 4, 0.6) if k not in near]
-    return f"did you mean {', '.join(near[:6])}?" if near else "`amqpscope spec` lists what there is"
+    return f"did you mean {', '.join(near[:6])}?" if near else "`amqpscope spec` lists all names"
 
 
 def _printable(text: str) -> str:
@@ -149,7 +149,7 @@ def _printable(text: str) -> str:
 
 
 def overview(protocol: Protocol) -> list[str]:
-    """What there is: protocols, classes with their methods, tables, and what else can be asked for."""
+    """Return an overview: protocols, classes with their methods, tables, and other names to ask for."""
     lines = ["Protocols", ""]
     known = _known(protocol)
     counts = {p.name: len({m.full_name for m in p.methods}) for p in known}
@@ -177,7 +177,7 @@ def overview(protocol: Protocol) -> list[str]:
 
 
 def of_protocol(protocol: Protocol) -> list[str]:
-    """A protocol: provenance, headers, classes, constants."""
+    """Describe a protocol: provenance, headers, classes, constants."""
     lines = title(protocol.name, "protocol") + paragraph(protocol.title)
     lines += ["", "  Sources", *aligned((["-", source] for source in protocol.provenance), 4)]
     if protocol.headers:
@@ -191,7 +191,7 @@ def of_protocol(protocol: Protocol) -> list[str]:
 
 
 def of_messages() -> list[str]:
-    """AMQP 1.0: provenance, the sections of messages, performatives."""
+    """Describe AMQP 1.0: provenance, the sections of messages, performatives."""
     known = amqp10.load()
     lines = title(amqp10.NAME, "protocol") + paragraph(known.title)
     lines += ["", "  Sources", *aligned((["-", source] for source in known.provenance), 4)]
@@ -202,7 +202,7 @@ def of_messages() -> list[str]:
 
 
 def of_section(section: amqp10.Section) -> list[str]:
-    """A section of AMQP 1.0's messages: its fields, and the columns they go to."""
+    """Describe a section of AMQP 1.0's messages: its fields, and the columns they go to."""
     lines = title(section.name, f"section 0x{section.code:02x} of messages of {amqp10.NAME}")
     if not section.fields:
         return lines + paragraph(_columns(section))
@@ -210,14 +210,14 @@ def of_section(section: amqp10.Section) -> list[str]:
 
 
 def _columns(section: amqp10.Section) -> str:
-    """Where a section goes."""
+    """Return the columns that hold a section."""
     if section.kind == "body":
         return "the body: body_kind, body_size, body_hash, body"
     return section.column or ", ".join(field.column for field in section.fields)
 
 
 def class_list(protocol: Protocol) -> list[str]:
-    """The classes with their methods, each once whatever its versions, additions marked."""
+    """Return the classes with their methods, each once for all versions, additions marked."""
     marked = any(m.extension for m in protocol.methods)
     lines = [f"Classes and methods of {protocol.name}" + (" (+ is an addition of RabbitMQ's)" if marked else ""), ""]
     return lines + aligned(
@@ -239,7 +239,7 @@ def _ordered(cls: Class) -> list[Method]:
 
 
 def of_class(cls: Class, protocol: Protocol) -> list[str]:
-    """A class: its methods and content properties."""
+    """Describe a class: its methods and content properties."""
     lines = title(cls.name, f"class {cls.id} of {protocol.name}{_addition(cls.extension)}") + paragraph(cls.doc) + [""]
     lines += aligned([str(m.id), m.full_name, arrow(m), m.doc] for m in _ordered(cls))
     if cls.fields:
@@ -248,7 +248,7 @@ def of_class(cls: Class, protocol: Protocol) -> list[str]:
 
 
 def of_method(method: Method, other: str = "") -> list[str]:
-    """A method: direction, answers, fields."""
+    """Describe a method: direction, answers, fields."""
     kind = f"{method.kind} {method.class_id}.{method.id}{other}{_addition(method.extension)}"
     lines = title(method.full_name, kind) + paragraph(method.doc) + ([""] if method.doc else [])
     facts = [["Sent by", senders(method)]]
@@ -263,29 +263,29 @@ def of_method(method: Method, other: str = "") -> list[str]:
 
 
 def answers(method: Method) -> str:
-    """What answers a method."""
+    """Return the answers to a method."""
     return " or ".join(method.responses) + (f" with {method.result}" if method.result else "")
 
 
 def followers(method: Method) -> str:
-    """What follows a method that has content."""
+    """Return the frames that follow a method with content."""
     return f"header ({', '.join(method.entries)}) and body" if method.entries else "content header and body"
 
 
 def arrow(method: Method) -> str:
-    """Who sends it, in a few signs: `C>S`, `C<S`, `C<>S`."""
+    """Return the direction as a sign: `C>S`, `C<S`, `C<>S`."""
     return {(True, False): "C>S", (False, True): "C<S"}.get((method.from_client, method.from_server), "C<>S")
 
 
 def senders(method: Method) -> str:
-    """Who sends it, in words, with what only an extension allows."""
+    """Return the direction in words, with directions that only an extension allows."""
     who = [side for side, sends in (("client", method.from_client), ("server", method.from_server)) if sends]
     words = [side + (" (addition of RabbitMQ)" if side in method.extension_senders else "") for side in who]
     return " and ".join(words)
 
 
 def _field_rows(fields: tuple[Field, ...], extension: str | None) -> list[str]:
-    """Fields with types and columns; what an extension adds to a method that is not one is marked."""
+    """Return fields with types and columns; fields that an extension adds are marked."""
     if not fields:
         return []
     rows = [["field", "type", "column", "", "", ""]]
@@ -297,12 +297,12 @@ def _field_rows(fields: tuple[Field, ...], extension: str | None) -> list[str]:
 
 
 def type_name(field: Field) -> str:
-    """The wire type of a field; of a struct its name."""
+    """Return the wire type of a field; of a struct its name."""
     return field.domain if field.type == "struct" else field.type
 
 
 def of_struct(struct: Struct, protocol: Protocol) -> list[str]:
-    """A struct: where it may stand, its fields."""
+    """Describe a struct: where it may stand, its fields."""
     code = f" {struct.class_id}.{struct.code}" if struct.code is not None else ""
     lines = [*title(struct.name, f"struct{code} of {protocol.name}"), *paragraph(struct.doc), ""]
     heads = [m.full_name for m in protocol.methods if struct.name in m.entries]
@@ -313,7 +313,7 @@ def of_struct(struct: Struct, protocol: Protocol) -> list[str]:
 
 
 def words(field: Field) -> str:
-    """What to say of a field."""
+    """Return the description of a field."""
     if field.reserved:
         return field.doc or "reserved"
     when = f" Only where the field before has the value {field.when}." if field.when is not None else ""
@@ -328,7 +328,7 @@ def _addition(extension: str | None) -> str:
 
 
 def of_table(table: Table, protocol: Protocol) -> list[str]:
-    """A table: its columns."""
+    """Describe a table: its columns."""
     whole = _whole(table, protocol)
     lines = title(table.name, f"table written by {table.written_by}, {len(whole.columns)} columns")
     lines += [*paragraph(table.doc), ""]
@@ -336,7 +336,7 @@ def of_table(table: Table, protocol: Protocol) -> list[str]:
 
 
 def of_column(name: str, protocol: Protocol) -> list[str]:
-    """A column: the tables that have it, and the fields that it holds; no lines when there is none."""
+    """Describe a column: the tables that have it, and the fields that it holds; no lines when there is none."""
     rows = []
     for table in data.tables().values():
         whole = _whole(table, protocol)
@@ -362,64 +362,64 @@ def of_column(name: str, protocol: Protocol) -> list[str]:
 
 
 def of_anomaly(anomaly: Anomaly) -> list[str]:
-    """An anomaly code."""
+    """Describe an anomaly code."""
     return title(anomaly.code, f"anomaly, {anomaly.severity}") + paragraph(anomaly.doc)
 
 
 def of_anomalies() -> list[str]:
-    """All anomaly codes."""
+    """Describe all anomaly codes."""
     codes = data.anomalies().values()
     return title("anomalies", f"{len(codes)} codes") + aligned([a.code, a.severity, a.doc] for a in codes)
 
 
 def of_cause(cause: handshakes.Cause) -> list[str]:
-    """What a verdict on a handshake means, and what to do; facts of the connection stand in braces."""
+    """Describe a verdict on a handshake: its meaning and what to do; braces stand for facts of the connection."""
     lines = title(cause.code, f"verdict on a handshake, {cause.severity}") + paragraph(cause.summary)
     return [*lines, "", *aligned([["Means", cause.meaning], ["Do", cause.remedy]])]
 
 
 def of_constant(constant: Constant, other: str = "") -> list[str]:
-    """A reply code or another constant."""
+    """Describe a reply code or another constant."""
     what = f"reply code {constant.value}" if is_reply(constant) else f"constant, {constant.value}"
     effect = f", {closes(constant)}" if closes(constant) else ""
     return title(constant.name, what + other + effect + _addition(constant.extension)) + paragraph(constant.doc)
 
 
 def of_choice(choice: Choice, domain: Domain, protocol: Protocol) -> list[str]:
-    """A named value of an enumeration."""
+    """Describe a named value of an enumeration."""
     what = "code" if is_code(domain) else "value"
     return title(choice.name, f"{what} {choice.value} of {domain.name} of {protocol.name}") + paragraph(choice.doc)
 
 
 def is_code(domain: Domain) -> bool:
-    """Its values are codes that people know by their numbers, such as 404."""
+    """Return whether its values are codes that people know by their numbers, such as 404."""
     return domain.name.endswith("-code") and any(choice.value >= 100 for choice in domain.choices)
 
 
 def of_type(wire_type: WireType, protocol: Protocol) -> list[str]:
-    """A wire type."""
+    """Describe a wire type."""
     return title(wire_type.name, " ".join(filter(None, ("type", code(wire_type), "of", protocol.name)))) + paragraph(
         wire_type.doc
     )
 
 
 def code(wire_type: WireType) -> str:
-    """The code of a type, where it has one."""
+    """Return the code of a type, where it has one."""
     return "" if wire_type.code is None else f"0x{wire_type.code:02x}"
 
 
 def is_reply(constant: Constant) -> bool:
-    """It is a reply code: 200, or one that says what it closes."""
+    """Return whether it is a reply code: 200, or one that closes a channel or connection."""
     return constant.kind is not None or constant.name == "reply-success"
 
 
 def closes(constant: Constant) -> str:
-    """What a reply code closes."""
+    """Return what a reply code closes: the channel or the connection."""
     return {"soft": "closes the channel", "hard": "closes the connection"}.get(constant.kind or "", "")
 
 
 def of_domain(domain: Domain, protocol: Protocol, other: str = "") -> list[str]:
-    """A domain, and the fields that use it."""
+    """Describe a domain, and the fields that use it."""
     lines = title(domain.name, ("type" if domain.name == domain.type else f"domain of type {domain.type}") + other)
     lines += paragraph(domain.doc)
     choices = [[str(c.value), c.name, "", c.doc] for c in domain.choices]

@@ -1,4 +1,4 @@
-"""How a user's document differs from ours, method by method, as lines of plain text."""
+"""Compare a user's document with the built-in protocol, method by method, in lines of plain text."""
 
 import difflib
 
@@ -9,7 +9,7 @@ from amqpscope.spec.user import left_out
 
 
 def lines(ours: Protocol, user: Protocol, merged: Protocol) -> list[str]:
-    """An overview of the document, and what it adds and replaces when it is laid over ours.
+    """Return an overview of a user's document, and what it adds and replaces in the built-in protocol.
 
     Args:
         ours: the protocol held as data.
@@ -63,7 +63,7 @@ def _wire(method: Method) -> list[tuple[str | None, str]]:
 
 
 def _changes(mine: Method, theirs: Method) -> str:
-    """What became of which fields, such as `ticket short for reserved-1 short`."""
+    """Return the changes of fields as text, such as `ticket short for reserved-1 short`."""
     told = []
     for what, a, b, c, d in difflib.SequenceMatcher(None, _wire(mine), _wire(theirs), autojunk=False).get_opcodes():
         old, new = _layout(mine.fields[a:b]), _layout(theirs.fields[c:d])

@@ -24,7 +24,7 @@ _added: dict[str, Path] = {}
 
 
 def add(document: Path) -> None:
-    """Have the document of a further protocol, which is called as the file without its ending.
+    """Add the document of a further protocol, named after the file without its suffix.
 
     What was loaded before is loaded anew when it is asked for again.
     """
@@ -40,12 +40,12 @@ def remove(name: str) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the protocols that are described, ours first."""
+    """Return the names of the protocols that are described, ours first."""
     return (*BUILT_IN, *_brought(), *(name for name in _added if name not in _brought()))
 
 
 def of_protocol(name: str) -> dict[str, Any]:
-    """The document of a protocol.
+    """Return the document of a protocol.
 
     Raises:
         SpecError: there is none of this name.
@@ -59,7 +59,7 @@ def of_protocol(name: str) -> dict[str, Any]:
 
 
 def plug_ins(part: str) -> Iterator[Any]:
-    """What the documents of plug-ins have under this name."""
+    """Yield the parts of this name in the documents of plug-ins."""
     for path in (_brought() | _added).values():
         document = read(path)
         if part in document:
@@ -68,13 +68,13 @@ def plug_ins(part: str) -> Iterator[Any]:
 
 @functools.cache
 def generation() -> object:
-    """Another object once a document was added: what is made of documents is made anew."""
+    """Return an object that changes when a document is added, so that caches are rebuilt."""
     return object()
 
 
 @functools.cache
 def read(path: Path) -> dict[str, Any]:
-    """A document.
+    """Return a document.
 
     Raises:
         SpecError: it is not there, or no TOML.
@@ -89,7 +89,7 @@ def read(path: Path) -> dict[str, Any]:
 
 @functools.cache
 def _brought() -> dict[str, Path]:
-    """The documents of installed plug-ins by protocol; a plug-in without one is left out, and fails when it is used."""
+    """Return the documents of installed plug-ins by protocol; a plug-in without one fails when it is used."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - it imports much
     from importlib.util import find_spec  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Handshakes as data: state machines, what first bytes can be, and the rules that name a cause (handshakes.toml)."""
+"""Load handshakes as data: state machines, kinds of first bytes, and rules that name causes (handshakes.toml)."""
 
 import functools
 import re
@@ -14,12 +14,12 @@ SEVERITIES: tuple[Severity, ...] = ("fine", "note", "warning", "error")
 UNKNOWN = "unknown"
 """The name of a protocol that was not recognised."""
 STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", "ready")
-"""How far a connection came, in order."""
+"""Stages of a handshake, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of the dialogue; `turn` is the side that must speak next, and what it owes; empty where none must."""
+    """A state of a handshake. `turn` is the side that must send next and `owes` what it must send; empty: neither."""
 
     name: str
     stage: str
@@ -30,7 +30,7 @@ class State:
 
 @dataclass(frozen=True)
 class Machine:
-    """The dialogue of a protocol. `transitions` are by (state, side, event)."""
+    """The handshake of a protocol. `transitions` are by (state, side, event)."""
 
     name: str
     title: str
@@ -40,36 +40,36 @@ class Machine:
     ports: tuple[int, ...] = ()
     """Where brokers listen for it, with TLS or without."""
     frame_min: int = 0
-    """The smallest frame size that may be agreed; 0 where there is none."""
+    """The smallest frame size that may be negotiated; 0 where there is none."""
     capabilities: bool = False
-    """Whether clients tell theirs among their properties."""
+    """Whether clients announce their capabilities among their properties."""
 
     @functools.cached_property
     def order(self) -> dict[str, int]:
-        """The place of each state in the dialogue."""
+        """Return the position of each state in the handshake."""
         return {name: place for place, name in enumerate(self.states)}
 
     @functools.cached_property
     def events(self) -> set[tuple[str, str]]:
-        """All (side, event) pairs that it knows."""
+        """Return all (side, event) pairs of the machine."""
         return {(side, event) for _, side, event in self.transitions}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """One of the things that the first bytes of a side can be."""
+    """A kind of first bytes of a side."""
 
     kind: str
     pattern: re.Pattern[bytes]
     doc: str
     step: str
-    """The step that it is: `header`, `tls.hello` and so on; empty where the frames in it are steps themselves."""
+    """The step that the bytes make: `header`, `tls.hello` and so on; empty where their frames are steps themselves."""
     amqp: bool
-    """Whether somebody wants AMQP, of whatever version."""
+    """Whether the side wants AMQP, of any version."""
 
     @property
     def begins(self) -> bool:
-        """Whether it is only said at the beginning of a connection by one of the protocols that are known."""
+        """Return whether the bytes occur only at the beginning of a connection of a known protocol."""
         return self.step in ("", "header")
 
 
@@ -83,14 +83,14 @@ class Cause:
     meaning: str
     remedy: str
     evidence: tuple[str, ...] = ()
-    """Steps that prove it, besides the last ones."""
+    """Steps that prove it, in addition to the last ones."""
     anomaly: str | None = None
-    """Code of the anomaly that a connection with this outcome is."""
+    """Code of the anomaly that a connection with this outcome gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The cause where all conditions hold; see `holds`."""
+    """A cause and the conditions that must all hold; see `holds`."""
 
     cause: Cause
     when: Mapping[str, Any]
@@ -98,7 +98,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Handshakes:
-    """All of the document."""
+    """The whole document."""
 
     machines: Mapping[str, Machine]
     openings: tuple[Opening, ...]
@@ -106,21 +106,21 @@ class Handshakes:
     endings: tuple[Rule, ...]
     notes: Mapping[str, str]
     words: Mapping[str, str]
-    """What to call events in a sentence."""
+    """Names of events in sentences."""
     performatives: Mapping[str, tuple[str, ...]]
-    """Performatives of AMQP 1.0 that are looked at, with the names of their first fields."""
+    """Performatives of AMQP 1.0's handshake, with the names of their first fields."""
     sasl_codes: Mapping[int, tuple[str, str]]
-    """Name and meaning of AMQP 1.0's outcomes of SASL."""
+    """Name and meaning of AMQP 1.0's SASL outcomes, by code."""
     causes: Mapping[str, Cause] = field(default_factory=dict)
-    """Of outcomes and endings, by code."""
+    """Causes of outcomes and endings, by code."""
 
     @functools.cached_property
     def ports(self) -> frozenset[int]:
-        """Where brokers listen."""
+        """Return the ports where brokers listen."""
         return frozenset(port for machine in self.machines.values() for port in machine.ports)
 
     def machine(self, protocol: str, port: int) -> Machine:
-        """The dialogue of a protocol; of one that is not known, that which its server's port stands for."""
+        """Return the machine of a protocol; for an unknown protocol, the machine of the server's port."""
         usual, *others = (machine for machine in self.machines.values() if machine.ports)
         by_port = next((machine for machine in others if protocol == UNKNOWN and port in machine.ports), usual)
         return self.machines.get(protocol, by_port)
@@ -128,12 +128,12 @@ class Handshakes:
 
 @documents.caching
 def load() -> Handshakes:
-    """The document, and in front of its openings and rules those that plug-ins bring."""
+    """Load the document, with the openings and rules of plug-ins before its own."""
     document = dict(documents.read(documents.FOLDER / "handshakes.toml"))
     for more in documents.plug_ins("handshake"):
         for part, entries in more.items():
-            behind = part in ("machine", "note")
-            document[part] = [*document[part], *entries] if behind else [*entries, *document[part]]
+            is_last = part in ("machine", "note")
+            document[part] = [*document[part], *entries] if is_last else [*entries, *document[part]]
     causes = {
         entry["code"]: _cause(entry) for part in ("outcome", "ending") for entry in document[part] if "summary" in entry
     }
@@ -160,7 +160,7 @@ def load() -> Handshakes:
 
 
 def opening(data: bytes) -> Opening:
-    """What the first bytes of a side are; there must be some."""
+    """Return the kind of the first bytes of a side; there must be at least one byte."""
     return _opening(data, documents.generation())
 
 
@@ -170,10 +170,10 @@ def _opening(data: bytes, _: object) -> Opening:
 
 
 def holds(when: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Whether all conditions hold.
+    """Return whether all conditions hold.
 
     A condition is a value that the fact must equal, a list of such values, or a table of `min`, `max` (both included)
-    and `like` (a regular expression to be found in it). A fact that is not known (None) fulfils none.
+    and `like` (a regular expression to be found in it). An unknown fact (None) fulfils none of these.
     """
     return all(_fits(condition, facts[name]) for name, condition in when.items())
 
@@ -191,7 +191,7 @@ def _fits(condition: Any, fact: Any) -> bool:
 
 
 def _cause(entry: dict[str, Any]) -> Cause:
-    """A cause; rules that only repeat its code have it too."""
+    """Return a cause; rules that only repeat its code share it."""
     texts = {name: item for name, item in entry.items() if name != "when"}
     return Cause(**texts | {"evidence": tuple(texts.get("evidence", ()))})
 

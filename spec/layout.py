@@ -9,17 +9,17 @@ MIN_LAST = 30
 
 
 def width() -> int:
-    """Columns of the terminal, at most 120; 100 where there is none."""
+    """Return the width of the terminal in characters, at most 120; 100 without a terminal."""
     return min(shutil.get_terminal_size((100, 24)).columns, 120)
 
 
 def paragraph(text: str, indent: int = 2) -> list[str]:
-    """A text wrapped and indented."""
+    """Return a text wrapped and indented."""
     return textwrap.wrap(text, max(width(), MIN_LAST), initial_indent=" " * indent, subsequent_indent=" " * indent)
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: int = 2) -> list[str]:
-    """Rows of cells as aligned columns, empty ones left out; the last takes what is left of the line and wraps."""
+    """Align rows of cells in columns, without empty ones; the last column takes the rest of the line and wraps."""
     cells = [list(row) for row in rows]
     if not cells:
         return []
@@ -38,5 +38,5 @@ def aligned(rows: Iterable[Sequence[str]], indent: int = 2) -> list[str]:
 
 
 def title(name: str, kind: str) -> list[str]:
-    """A heading: the name, and what it is."""
+    """Return a heading: the name, and what it is."""
     return [f"{name}  ({kind})", ""]

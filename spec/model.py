@@ -17,7 +17,7 @@ Severity = Literal["note", "warning", "error"]
 
 
 COMMAND_HEADER = "session.header"
-"""Name of the struct in front of the arguments of every command of AMQP 0-10."""
+"""Name of the struct before the arguments of every command of AMQP 0-10."""
 
 
 class SpecError(Error):
@@ -98,7 +98,7 @@ class Field:
     """Whose addition to the published protocol it is: `rabbitmq` or None."""
     doc: str = ""
     optional: bool = False
-    """The record may end in front of it (streams)."""
+    """The record may end before it (streams)."""
     when: int | None = None
     """It is there only where the nearest field before it that has no `when` has this value (streams)."""
 
@@ -225,21 +225,21 @@ class Protocol:
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """All methods, ordered by class id and method id."""
+        """Return all methods, ordered by class id and method id."""
         return self._methods
 
     @property
     def command_header(self) -> tuple[Field, ...]:
-        """The fields in front of the arguments of every command (AMQP 0-10)."""
+        """Return the fields before the arguments of every command (AMQP 0-10)."""
         return next((struct.fields for struct in self.structs if struct.name == COMMAND_HEADER), ())
 
     def arguments(self) -> list[Field]:
-        """All fields that have columns in the table of frames, in their order."""
+        """Return all fields that have columns in the table of frames, in their order."""
         fields = [*self.command_header, *(f for m in self._methods for f in m.fields)]
         return [f for f in fields if f.column is not None]
 
     def method(self, full_name: str) -> Method:
-        """The method of this name, such as `basic.publish`; of two with one name, that with the lower id.
+        """Return the method of this name, such as `basic.publish`; of two with one name, that with the lower id.
 
         Raises:
             KeyError: there is none.
@@ -247,7 +247,7 @@ class Protocol:
         return self._by_name[full_name]
 
     def by_id(self, class_id: int, method_id: int) -> Method:
-        """The method with these ids; of several layouts the first.
+        """Return the method with these ids; of several layouts the first.
 
         Raises:
             KeyError: there is none.
@@ -255,7 +255,7 @@ class Protocol:
         return self._by_id[class_id, method_id]
 
     def constant(self, name: str) -> Constant:
-        """The constant of this name.
+        """Return the constant of this name.
 
         Raises:
             KeyError: there is none.
@@ -266,7 +266,7 @@ class Protocol:
         raise KeyError(name)
 
     def names_of(self, column: str) -> dict[int, str]:
-        """Names of the numbers in a column; none where they have none."""
+        """Return the names of the numbers in a column; none where they have none."""
         what = dict(self.shown.names).get(column)
         if what is None:
             return {}
@@ -276,7 +276,7 @@ class Protocol:
         return named | {c.value: c.name for domain in self.domains if domain.name == what for c in domain.choices}
 
     def struct(self, name: str) -> Struct:
-        """The struct of this name, such as `message.reply-to`.
+        """Return the struct of this name, such as `message.reply-to`.
 
         Raises:
             KeyError: there is none.
@@ -287,11 +287,11 @@ class Protocol:
         raise KeyError(name)
 
     def method_columns(self) -> dict[str, ColumnType]:
-        """Columns of the method arguments and their types, in order of first appearance over `methods`."""
+        """Return the columns of the method arguments and their types, in order of first appearance over `methods`."""
         return {f.column: f.column_type for f in self.arguments() if f.column}
 
     def property_columns(self) -> dict[str, ColumnType]:
-        """Columns of the content properties and their types, in order of first appearance over `classes`.
+        """Return the columns of the content properties and their types, in order of first appearance over `classes`.
 
         Of AMQP 0-10, of the structs that headers hold.
         """
@@ -303,18 +303,18 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One code of the closed list of things that can be wrong with a capture or the traffic in it."""
+    """One code of the closed list of faults of a capture or of the traffic in it."""
 
     code: str
     severity: Severity
     doc: str
     detail: str = "in {records}"
-    """What the column `detail` says of one, with the number that was noted in it: see `Anomaly.describe`."""
+    """Text of the column `detail`, with placeholders for the number that each anomaly carries: see `describe`."""
     detail_none: str | None = None
-    """The same where the number is 0, if that is something else."""
+    """Text that replaces `detail` where the number is 0."""
 
     def describe(self, value: int) -> str:
-        """The detail of an anomaly of which this number was noted."""
+        """Return the detail of an anomaly that carries this number."""
         if not value and self.detail_none is not None:
             return self.detail_none
         counted = {unit: f"{value} {unit[: len(unit) - (value == 1)]}" for unit in ("bytes", "records", "packets")}
@@ -347,7 +347,7 @@ class Table:
     methods_of: str | None = None
 
     def with_methods(self, protocol: Protocol) -> "Table":
-        """The table with one column for each method argument of the protocol behind its own."""
+        """Return the table with one column for each method argument of the protocol after its own."""
         fields: dict[str, list[Field]] = {}
         for item in protocol.arguments():
             fields.setdefault(item.column or "", []).append(item)
@@ -362,6 +362,6 @@ class Table:
 
 
 def _shared_doc(fields: list[Field], domains: dict[str, str]) -> str:
-    """What to say of a column: what its fields say, or their domain where they say different things."""
+    """Return the description of a column: of its fields, or of their domain where the fields differ."""
     docs = {item.doc for item in fields}
     return fields[0].doc if len(docs) == 1 else domains.get(fields[0].domain) or fields[0].doc

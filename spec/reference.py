@@ -16,7 +16,7 @@ _DIFF_LINES = 40
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     protocols = [data.load(name) for name in data.names()]
     lines = [
         "# Reference",
@@ -85,7 +85,7 @@ def _protocol(protocol: Protocol) -> list[str]:
 
 
 def _structs(protocol: Protocol) -> list[str]:
-    """Structs, enumerations and types, which AMQP 0-10 alone has with words of their own."""
+    """Return the structs, enumerations and types of AMQP 0-10."""
     lines = []
     for struct in protocol.structs:
         if struct.doc:
@@ -153,14 +153,17 @@ def _handshakes() -> list[str]:
     known = handshakes.load()
     lines = ["## Handshakes", ""]
     for machine in known.machines.values():
-        lines += [f"### The dialogue of {machine.title}", ""]
-        lines += ["The two sides in turn; a side may send ahead, and is heard when its turn comes.", ""]
+        lines += [f"### Handshake: {machine.title}", ""]
+        lines += [
+            "A side may send ahead: its message waits until the handshake reaches a state that expects it.",
+            "",
+        ]
         lines += ["```mermaid", *diagram(machine), "```", ""]
         rows = [[s.name, s.stage, _owed(s), s.doc] for s in machine.states.values()]
         lines += _grid(["state", "stage", "what must come next", ""], rows)
     parts = (
         ("Outcomes of handshakes", "`handshake_outcome` of `connections`.", known.outcomes),
-        ("Endings", "`ending` of `connections`: what became of those that were up.", known.endings),
+        ("Endings", "`ending` of `connections`: how connections that came up ended.", known.endings),
     )
     for title, text, rules in parts:
         lines += [f"### {title}", "", text, ""]
@@ -169,26 +172,26 @@ def _handshakes() -> list[str]:
             lines += [f"Means: {cause.meaning}", "", f"Do: {cause.remedy}", ""]
     lines += ["### Notes", "", "Codes in `handshake_notes` of `connections`.", ""]
     lines += [*(f"- `{code}`: {doc}" for code, doc in known.notes.items()), ""]
-    lines += ["### First octets", "", "What the octets that a side sends first are taken for.", ""]
+    lines += ["### First bytes", "", "Kinds of the first bytes that a side sends.", ""]
     rows = [[o.kind, f"`{o.pattern.pattern.decode('latin-1')}`", o.doc] for o in known.openings]
-    return lines + _grid(["kind", "regular expression over octets", ""], rows)
+    return lines + _grid(["kind", "regular expression over bytes", ""], rows)
 
 
 def _tls() -> list[str]:
     known = tls.load()
     lines = ["## TLS", "", "Sources:", "", *(f"- {source}" for source in known.provenance), ""]
-    lines += [f"Versions that are known: {', '.join(known.versions.values())}; decrypted are TLS 1.1 to 1.3.", ""]
+    lines += [f"Known versions: {', '.join(known.versions.values())}; TLS 1.1 to 1.3 can be decrypted.", ""]
     lines += [
         "### Alerts",
         "",
         *_grid(["number", "name", ""], [[str(a.number), a.name, a.doc] for a in known.alerts.values()]),
     ]
-    rows = [[f"0x{suite.number:04X}", suite.name, tls.told(suite)] for suite in known.suites.values()]
+    rows = [[f"0x{suite.number:04X}", suite.name, tls.usability(suite)] for suite in known.suites.values()]
     return [*lines, "### Cipher suites", "", *_grid(["number", "name", ""], rows)]
 
 
 def diagram(machine: handshakes.Machine) -> list[str]:
-    """A state machine as a Mermaid diagram; the solid arrow's text says which side sends what."""
+    """Return a state machine as a Mermaid diagram; the solid arrow's text says which side sends what."""
     lines = ["stateDiagram-v2", f"    [*] --> {_node(machine.start)}"]
     lines += [f'    state "{s.name} ({s.stage})" as {_node(s.name)}' for s in machine.states.values()]
     for (before, side, event), after in machine.transitions.items():

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A number with its name and, where there is something to say, what it means."""
+    """A number with its name and, where known, its meaning."""
 
     number: int
     name: str
@@ -20,14 +20,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A cipher suite, with the parameters that its name tells.
+    """A cipher suite, with the parameters that its name contains.
 
     Attributes:
         number: on the wire.
         name: as IANA writes it.
         mode: how records are protected; empty where that is nothing that can be read here.
-        key: octets of the cipher's key.
-        tag: octets of the authentication tag; of `cbc` those of the MAC.
+        key: bytes of the cipher's key.
+        tag: bytes of the authentication tag; for `cbc`, of the MAC.
         hash: of the key schedule, as hashlib calls it; TLS 1.0 and 1.1 do not go by it.
         mac: hash of the MAC (`cbc` only).
     """
@@ -43,7 +43,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """All of the document, by number."""
+    """The whole document, by number."""
 
     provenance: tuple[str, ...]
     versions: Mapping[int, str]
@@ -54,7 +54,7 @@ class Tls:
     suites: Mapping[int, Suite]
 
     def number(self, kind: Literal["records", "messages", "extensions", "alerts"], name: str) -> int:
-        """The number of a name.
+        """Return the number of a name.
 
         Raises:
             KeyError: there is none of this name.
@@ -68,7 +68,7 @@ class Tls:
 
 @functools.cache
 def load() -> Tls:
-    """The document."""
+    """Return the document."""
     document = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     return Tls(
         provenance=tuple(document["provenance"]),
@@ -82,7 +82,7 @@ def load() -> Tls:
 
 
 def suite(number: int, name: str) -> Suite:
-    """A suite with what its name tells: `TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA`, `TLS_AES_128_GCM_SHA256`.
+    """Return a suite with the parameters in its name: `TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA`, `TLS_AES_128_GCM_SHA256`.
 
     The last part is the hash of the key schedule with AEAD ciphers (RFC 5288 section 3), of the MAC with CBC; with the
     latter the schedule has SHA-256 unless it is SHA-384 (RFC 5246 section 5, RFC 5289 section 3.1).
@@ -100,8 +100,8 @@ def suite(number: int, name: str) -> Suite:
     return Suite(number, name, "gcm" if mode == "GCM" else "ccm", key, 8 if mode == "CCM_8" else 16, schedule)
 
 
-def told(suite: Suite) -> str:
-    """What can be done with a suite, in words."""
+def usability(suite: Suite) -> str:
+    """Return in words whether a suite can be decrypted."""
     modes = {"gcm": "AES-GCM", "ccm": "AES-CCM", "cbc": "AES-CBC with HMAC", "chacha": "ChaCha20-Poly1305"}
     return f"{modes[suite.mode]}; decrypted with a key log." if suite.mode else "Known by its name; not decrypted."
 

@@ -8,7 +8,7 @@ from amqpscope.spec.model import Class, Field, Method, Protocol, SpecError
 
 
 def load_xml(path: str | os.PathLike[str]) -> Protocol:
-    """A protocol from a document in the AMQP XML format: 0-8, 0-9, 0-9-1 and their variants, or 0-10.
+    """Return a protocol from a document in the AMQP XML format: 0-8, 0-9, 0-9-1 and their variants, or 0-10.
 
     Raises:
         SpecError: it is not such a document, or contradicts itself; or is not there (a `FileNotFoundError` then).
@@ -20,7 +20,7 @@ def load_xml(path: str | os.PathLike[str]) -> Protocol:
 
 
 def overlay(base: Protocol, user: Protocol) -> Protocol:
-    """The base protocol with a user's document laid over it, by class id and method id: replaces and adds.
+    """Merge a user's document into the base protocol: methods of the same ids replace, others are added.
 
     Columns of the base keep their names and types. A user's field whose column type differs from that of the same name,
     or whose name means something else in the table of frames, goes to `name_type`. Of a method that both have under one
@@ -55,7 +55,7 @@ def overlay(base: Protocol, user: Protocol) -> Protocol:
 
 
 def left_out(user: Protocol) -> tuple[Method, ...]:
-    """The methods of a user's document that `overlay` cannot take over: their fields have types of other protocols."""
+    """Return the methods that `overlay` cannot use: their fields have types of other protocols."""
     return tuple(m for m in user.methods if m.kind != "method" or not _decodable(m.fields))
 
 
@@ -75,7 +75,7 @@ def _merge_class(base: Class, user: Class) -> Class:
 
 
 def _renamed(method: Method, class_name: str) -> Method:
-    """The method under a class name of the user's."""
+    """Return the method under a class name of the user's."""
     return dataclasses.replace(
         method,
         class_name=class_name,

@@ -1,4 +1,4 @@
-"""XML to a small tree that remembers line numbers, for documents that nobody vouches for.
+"""Parse untrusted XML documents into a small tree with line numbers.
 
 Entities are not expanded, nothing outside the file is read, and the size is bounded.
 """
@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 from amqpscope.spec.model import MissingDocumentError, SpecError
 
-MAX_OCTETS = 4 << 20
+MAX_BYTES = 4 << 20
 """Largest document that is read; the published ones stay below half a megabyte."""
 MAX_DEPTH = 32
 """Deepest nesting; the published documents stay below ten."""
@@ -27,17 +27,17 @@ class Node:
     text: str = ""
 
     def all(self, *tags: str) -> list["Node"]:
-        """The children of these names, in order."""
+        """Return the children of these names, in order."""
         return [child for child in self.children if child.tag in tags]
 
 
 def error(path: object, line: int, what: str) -> SpecError:
-    """The error that says where, what, and what to do."""
+    """Return an error with its place in the document."""
     return SpecError(f"{path}: line {line}: {what}")
 
 
 def parse(path: str | os.PathLike[str]) -> Node:
-    """The root element of a document.
+    """Return the root element of a document.
 
     Raises:
         SpecError: the file is not well-formed XML, too large, or declares entities.
@@ -46,11 +46,11 @@ def parse(path: str | os.PathLike[str]) -> Node:
     """
     try:
         with Path(path).open("rb") as file:
-            octets = file.read(MAX_OCTETS + 1)
+            data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as missing:
         raise MissingDocumentError(f"{path}: no such file") from missing
-    if len(octets) > MAX_OCTETS:
-        raise error(path, 1, f"more than {MAX_OCTETS >> 20} MB; give a protocol definition in the AMQP XML format")
+    if len(data) > MAX_BYTES:
+        raise error(path, 1, f"more than {MAX_BYTES >> 20} MB; give a protocol definition in the AMQP XML format")
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
     top = Node("", {}, 0)
@@ -79,10 +79,10 @@ def parse(path: str | os.PathLike[str]) -> Node:
     parser.EntityDeclHandler = refuse
     parser.SkippedEntityHandler = refuse
     try:
-        parser.Parse(octets, True)
+        parser.Parse(data, True)
     except expat.ExpatError as cause:
         what = f"not well-formed XML ({expat.ErrorString(cause.code)}); correct it there"
         raise error(path, cause.lineno, what) from None
-    except (LookupError, ValueError):  # of an encoding that Python does not know, or not for single octets
+    except (LookupError, ValueError):  # an encoding that Python does not know, or one not of single bytes
         raise error(path, 1, "unknown character encoding; save the file as UTF-8") from None
     return top.children[0]

@@ -1,4 +1,4 @@
-"""Options that everything that reads captures has, from the command line to `Options`."""
+"""Declare the options of all commands that read captures, and turn them into `Options`."""
 
 import argparse
 import re
@@ -18,14 +18,14 @@ from amqpscope.errors import Error
 
 
 class ArgumentError(Error):
-    """The arguments contradict each other; one line."""
+    """Arguments that contradict each other; the text is one line."""
 
 
 class Progress(Protocol):
-    """Called with the bytes done since the last call."""
+    """Called with the number of bytes read since the last call."""
 
-    def __call__(self, octets: int) -> None:
-        """Go on."""
+    def __call__(self, size: int) -> None:
+        """Advance."""
 
 
 def add_common(
@@ -36,45 +36,47 @@ def add_common(
     """Declare the options.
 
     Args:
-        parser: gets them.
-        bodies: messages are made, so what becomes of their bodies can be number_of.
-        what: how the help names the captures and describes them.
+        parser: gets the options.
+        bodies: whether the command writes messages, so that --bodies is in its help.
+        what: name and description of the captures in the help.
     """
     parser.add_argument("captures", metavar=what[0], nargs="+", help=what[1])
     parser.add_argument(
         "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
-        help=f"protocol on this TCP port, whatever the content looks like ({', '.join(registry.names())}); "
+        help=f"protocol on this TCP port, whatever its content ({', '.join(registry.names())}); "
         "may be repeated",
     )  # fmt: skip
-    parser.add_argument("--spec", metavar="FILE", help="AMQP XML document of a vendor, laid over our own data")
+    parser.add_argument(
+        "--spec", metavar="FILE", help="AMQP XML document of a vendor, which extends the built-in protocol"
+    )
     parser.add_argument(
         "--keylog", metavar="FILE",
-        help="TLS key log (SSLKEYLOGFILE) to decrypt with, also while it grows; secrets in a pcapng are used anyway",
+        help="TLS key log (SSLKEYLOGFILE) to decrypt with; it may still grow. Secrets in a pcapng are always used",
     )  # fmt: skip
     parser.add_argument(
         "--from", dest="from_ns", metavar="TIME", type=_time,
-        help="leave out what was before: 2026-01-31T12:00:00.5Z or seconds since 1970 (UTC)",
+        help="leave out rows before this time: 2026-01-31T12:00:00.5Z or seconds since 1970 (UTC)",
     )  # fmt: skip
-    parser.add_argument(
-        "--to", dest="to_ns", metavar="TIME", type=_time, help="leave out what was at this time or later"
-    )
+    parser.add_argument("--to", dest="to_ns", metavar="TIME", type=_time, help="leave out rows at or after this time")
     parser.add_argument(
         "--bodies",
         choices=("none", "hash", "full"),
         default="hash",
-        help="message bodies in the tables (default: hash)" if bodies else argparse.SUPPRESS,
+        help="message bodies in the tables: left out, as a hash, or in full (default: hash)"
+        if bodies
+        else argparse.SUPPRESS,
     )
 
 
 def options(arguments: argparse.Namespace) -> Options:
-    """What the arguments say.
+    """Return the options that the arguments name.
 
     Raises:
         ArgumentError: the time range is empty.
-        SpecError: the user's document cannot be used.
+        SpecError: the user's document is invalid.
     """
     if None not in (arguments.from_ns, arguments.to_ns) and arguments.to_ns <= arguments.from_ns:
-        raise ArgumentError("--to is not behind --from: the time range is empty")
+        raise ArgumentError("--to is not after --from: the time range is empty")
     protocol = None
     if arguments.spec:
         from amqpscope import spec  # noqa: PLC0415
@@ -86,10 +88,10 @@ def options(arguments: argparse.Namespace) -> Options:
 
 
 def refuse_for_tables(arguments: argparse.Namespace) -> None:
-    """See that no option is given that is for captures alone, where folders of tables are read.
+    """Refuse options that apply to captures only, where folders of tables are read.
 
     Raises:
-        ArgumentError: one is.
+        ArgumentError: such an option is given.
     """
     given = {
         "--port": arguments.port,
@@ -101,19 +103,23 @@ def refuse_for_tables(arguments: argparse.Namespace) -> None:
     }
     for option, is_given in given.items():
         if is_given:
-            raise ArgumentError(f"{option} is for captures; give it to `amqpscope dissect`, which writes the tables")
+            raise ArgumentError(
+                f"{option} applies to captures; give it to `amqpscope dissect`, which writes the tables"
+            )
 
 
 def sources(arguments: argparse.Namespace) -> tuple[list[Source], int]:
-    """The captures that the arguments name, and the exit status: 2 where files of a folder are left out, which is told.
+    """Return the captures that the arguments name, and the exit status: 2 where files of a folder are skipped.
+
+    Each skipped file is reported on standard error.
 
     Raises:
-        CaptureError: there is nothing of that name, or a file that is named itself is no capture.
+        CaptureError: a path does not exist, or a file that is named itself is not a capture.
     """
     refused: list[CaptureError] = []
     found = find(arguments.captures, refused)
     for error in refused:
-        sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; it is left out, the others are read\n")
+        sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; skipped, the other files are read\n")
     return found, 2 if refused else 0
 
 
@@ -139,7 +145,7 @@ def _time(text: str) -> int:
         whole = datetime.fromisoformat(parts[1] + (parts[3] or ""))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time; give 2026-01-31T12:00:00.5Z or seconds since 1970"
+            f"not a time: {text!r}; give 2026-01-31T12:00:00.5Z or seconds since 1970"
         ) from None
     if whole.tzinfo is None:
         whole = whole.replace(tzinfo=UTC)
@@ -147,7 +153,7 @@ def _time(text: str) -> int:
 
 
 def print_warnings(reading: Reading, frames: int | None = None) -> None:
-    """Say on standard error what a user should know of captures that were read; `frames` are those shown."""
+    """Print warnings about captures that were read to standard error; `frames` is the number of frames shown."""
     from amqpscope.dissector.cli.warnings import warning_lines  # noqa: PLC0415
 
     for line in warning_lines(reading, frames):
@@ -155,21 +161,21 @@ def print_warnings(reading: Reading, frames: int | None = None) -> None:
 
 
 def held_back_printer(reading: Reading) -> Callable[[], None]:
-    """What says on standard error, each time it is called, what is held back and was not told before."""
+    """Return a function that reports connections whose frames are held back on standard error, each once."""
     from amqpscope.dissector.cli.warnings import HeldBack  # noqa: PLC0415
 
     held = HeldBack(reading)
 
-    def tell_held() -> None:
+    def print_held() -> None:
         for line in held.lines():
             sys.stderr.write(f"amqpscope: {line}\n")
 
-    return tell_held
+    return print_held
 
 
 @contextmanager
 def watch(sources: list[Source]) -> Iterator[Watch | None]:
-    """What waits for pipes, whose reading the user may end; None where there are none."""
+    """Yield what waits for pipes, so that Ctrl-C ends reading them; None without pipes."""
     if all(source.size is not None for source in sources):
         yield None
         return
@@ -179,9 +185,9 @@ def watch(sources: list[Source]) -> Iterator[Watch | None]:
 
 @contextmanager
 def progress(sources: list[Source]) -> Iterator[Progress]:
-    """A progress bar by bytes on standard error; nothing where that is no terminal."""
+    """Show a progress bar by bytes on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda octets: None
+        yield lambda size: None
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
@@ -196,4 +202,4 @@ def progress(sources: list[Source]) -> Iterator[Progress]:
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("dissecting", total=sum(source.size or 0 for source in sources) or None)
-        yield lambda octets: bar.advance(task, octets)
+        yield lambda size: bar.advance(task, size)

@@ -8,7 +8,7 @@ class Dissect:
     """`amqpscope dissect CAPTURE... -o DIR`."""
 
     name = "dissect"
-    help = "captures to tables: a folder of Parquet (or Arrow) files per table"
+    help = "write captures as tables: a folder of Parquet (or Arrow) files per table"
     requires: tuple[str, ...] = ()
     extra: str | None = None
 
@@ -20,20 +20,20 @@ class Dissect:
         arguments.add_common(parser, bodies=True)
         parser.add_argument(
             "-o", "--output", metavar="DIR", required=True,
-            help="folder for the tables; those of an earlier run in it are replaced",
+            help="folder for the tables; tables of an earlier run in it are replaced",
         )  # fmt: skip
         parser.add_argument(
-            "--format", choices=output.FORMATS, default="parquet", help="of the files (default: parquet)"
+            "--format", choices=output.FORMATS, default="parquet", help="format of the files (default: parquet)"
         )
         parser.add_argument(
             "--compression",
             choices=("zstd", "snappy", "lz4", "none"),
             default=output.CODEC,
-            help=f"of Parquet (default: {output.CODEC})",
+            help=f"compression of Parquet files (default: {output.CODEC})",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Dissect."""
+        """Write the tables."""
         import pyarrow as pa  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
@@ -43,7 +43,7 @@ class Dissect:
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
 
-        # The allocator of the system gives back what Arrow's own keep: 650 MB at the peak of 1 GB of capture, not 850.
+        # The system's allocator returns memory that Arrow's own retain: 650 MB, not 850, at the peak (1 GB of capture).
         pa.set_memory_pool(pa.system_memory_pool())
         options = common.options(arguments)
         sources, status = common.sources(arguments)
@@ -53,7 +53,7 @@ class Dissect:
             wanted = schemas(options.protocol)
             output: Output | None = None
             try:
-                # The first rows come before the folder is touched: what is no capture leaves no trace.
+                # The folder is created only after the first rows: a file that is not a capture changes nothing.
                 for work in reading.work():
                     if output is None:
                         output = self._open(arguments, options, Output, wanted)
@@ -84,7 +84,7 @@ class Frames:
     """`amqpscope frames CAPTURE...`."""
 
     name = "frames"
-    help = "print frames, one line each, as they are decoded"
+    help = "print each frame on one line as it is decoded"
     requires: tuple[str, ...] = ()
     extra: str | None = None
 
@@ -94,11 +94,11 @@ class Frames:
 
         arguments.add_common(parser)
         parser.add_argument(
-            "--format", choices=("text", "json", "csv"), default="text", help="of the lines (default: text)"
+            "--format", choices=("text", "json", "csv"), default="text", help="format of the lines (default: text)"
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Print."""
+        """Print the frames."""
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.printers import PRINTERS  # noqa: PLC0415
@@ -126,7 +126,7 @@ class Handshakes:
     """`amqpscope handshakes CAPTURE...|DIR`."""
 
     name = "handshakes"
-    help = "why connections came up or did not: one verdict for each, with the packets that prove it"
+    help = "say why connections came up or did not: one verdict each, with the packets that prove it"
     requires: tuple[str, ...] = ()
     extra: str | None = None
 
@@ -135,17 +135,23 @@ class Handshakes:
         from amqpscope.dissector.cli import arguments  # noqa: PLC0415
 
         arguments.add_common(parser)
-        parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
         parser.add_argument(
-            "--connection", metavar="ID|IP[:PORT]", help="show the connections of this id or address, step by step"
+            "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
         )
-        parser.add_argument("--fail-on", choices=("handshake",), help="exit with 1 when a connection failed to come up")
+        parser.add_argument(
+            "--connection",
+            metavar="ID|IP[:PORT]",
+            help="show the handshakes of connections with this id or address, step by step",
+        )
+        parser.add_argument(
+            "--fail-on", choices=("handshake",), help="exit with status 1 when a connection did not come up"
+        )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Print.
+        """Print the verdicts.
 
         Raises:
-            VerdictError: no connection is the one asked for, or the tables hold no verdicts.
+            VerdictError: no connection matches --connection, or the tables hold no verdicts.
         """
         import json  # noqa: PLC0415
         from dataclasses import replace  # noqa: PLC0415
@@ -176,7 +182,7 @@ class Handshakes:
                 if wanted or as_json:
                     kept.append(row)
         if wanted and not kept:
-            raise verdict_rows.VerdictError(f"{clean(wanted)}: no connection has this id or address")
+            raise verdict_rows.VerdictError(f"no connection with the id or address {clean(wanted)}")
         if as_json:
             print(json.dumps(made.document(kept), ensure_ascii=False, indent=1))
         elif wanted:

@@ -1,4 +1,4 @@
-"""Frames as lines of text, JSON or CSV."""
+"""Print frames as lines of text, JSON or CSV."""
 
 import csv
 import json
@@ -20,9 +20,9 @@ LEADING = frozenset({
     "command", "version", "is_response",
 })  # fmt: skip
 LONGEST = 240
-"""Characters shown of a text value."""
+"""Most characters shown of a text value."""
 MOST_MS = 1 << 46
-"""Times in milliseconds that can be written as dates."""
+"""Times in milliseconds below this can be written as dates."""
 
 
 class Peers:
@@ -33,7 +33,7 @@ class Peers:
         self.known: dict[int, tuple[str, str]] = {}
 
     def of(self, row: dict[str, Any]) -> tuple[str, str]:
-        """Sender and receiver of a frame."""
+        """Return sender and receiver of a frame."""
         identity = row["connection_id"]
         if identity not in self.known:
             from amqpscope.dissector.tables.connections import ends  # noqa: PLC0415 - is there where there is a dissector
@@ -46,7 +46,7 @@ class Peers:
 
 
 class Json:
-    """One JSON object a line; columns that are null are left out."""
+    """One JSON object per line, without columns that are null."""
 
     def __init__(self, out: TextIO, dissector: "Dissector") -> None:
         self.out = out
@@ -54,18 +54,21 @@ class Json:
 
     def frames(self, table: str, batch: pa.RecordBatch) -> None:
         """Print these frames of a table."""
-        for told in objects(batch, self.peers):
-            self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
+        for frame in objects(batch, self.peers):
+            self.out.write(json.dumps(frame, ensure_ascii=False) + "\n")
 
 
 KINDS = ("method", "frame_type", "segment_type")
 """Columns that say what a frame is, besides those of streams; the first that has something."""
-SIZED = ("control", "command", "header", "body", "method", "?")
-"""Frames of which text lines tell the size: parts of contents, and what is not known."""
+SIZED = {
+    "control": "unknown control,", "command": "unknown command,", "header": "header", "body": "body",
+    "method": "unknown method,", "?": "unknown command,",
+}  # fmt: skip
+"""Names, before their size, of frames without fields: parts of contents, and unknown frames."""
 
 
 class Csv:
-    """All columns, with a line of their names in front, again where frames of another protocol follow."""
+    """All columns, after a line of their names, which is repeated where frames of another protocol follow."""
 
     def __init__(self, out: TextIO, dissector: "Dissector") -> None:
         self.writer = csv.writer(out, lineterminator="\n")
@@ -81,7 +84,7 @@ class Csv:
 
 
 class Text:
-    """Packet, time, who to whom, channel, method and arguments; meant to be read."""
+    """Packet, time, sender and receiver, channel, method and arguments, for people."""
 
     def __init__(self, out: TextIO, dissector: "Dissector") -> None:
         self.out = out
@@ -97,17 +100,17 @@ class Text:
         sender, receiver = self.peers.of(row)
         time = instant(row["ts_ns"])[11:26]
         what = next((row[name] for name in KINDS if name in row), None) or self._command(row)
-        told = " ".join(_told(k, v, view) for k, v in row.items() if k not in view.left_out)
+        fields = " ".join(_field(k, v, view) for k, v in row.items() if k not in view.left_out)
         if row.get("is_partial"):
-            told += f" [{counted(row['missing'], 'octet')} missing]"
+            fields += f" [{counted(row['missing'], 'byte')} missing]"
         channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
-        if not told and what in SIZED:
-            told = counted(row["size"], "octet")
-        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}".rstrip()
+        if not fields and what in SIZED:
+            what, fields = SIZED[what], counted(row["size"], "byte")
+        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {fields}".rstrip()
 
     @staticmethod
     def _command(row: dict[str, Any]) -> str:
-        """Command of a stream frame; answers are marked as AMQP marks its own. What is nothing else is a header."""
+        """Return the command of a stream frame; responses have a suffix, like the -ok of AMQP. Else it is a header."""
         if "version" not in row:
             return "protocol-header"
         version = f".v{row['version']}" if row.get("version", 1) > 1 else ""
@@ -118,21 +121,21 @@ PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json"
 
 
 def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows without what is null in them; columns of nothing but null are never looked at, nor is `ts`."""
+    """Return the rows without what is null in them; columns of nothing but null are never looked at, nor is `ts`."""
     names = [name for name in batch.schema.names if name != "ts"]
     there = [name for name in names if batch.column(name).null_count < batch.num_rows]
     return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
 
 
 def objects(batch: pa.RecordBatch, peers: Peers) -> Iterator[dict[str, Any]]:
-    """Frames as dicts for programs: their rows, with the time as text, and who sent them to whom."""
+    """Yield frames as dicts for programs: their rows, with the time as text, sender and receiver."""
     for row in rows(batch):
         sender, receiver = peers.of(row)
         yield {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
 
 
 class _View(NamedTuple):
-    """How people see the frames of a table: names of numbers by column, times in milliseconds, what is left out."""
+    """How the frames of a table are printed: names of numbers by column, times in milliseconds, columns left out."""
 
     names: dict[str, dict[int, str]]
     milliseconds: tuple[str, ...]
@@ -147,16 +150,16 @@ def _view(table: str) -> _View:
     return _View(names, shown.milliseconds, LEADING.union(shown.left_out))
 
 
-def _told(column: str, value: object, view: _View) -> str:
-    """A column and its value; numbers that have names with these."""
-    told = f"{column}={_value(value)}"
+def _field(column: str, value: object, view: _View) -> str:
+    """Return a column and its value; a number that has a name is followed by it."""
+    field = f"{column}={_value(value)}"
     if not isinstance(value, int):
-        return told
+        return field
     if name := view.names.get(column, {}).get(value):
-        return f"{told} ({name})"
+        return f"{field} ({name})"
     if column in view.milliseconds and 0 <= value < MOST_MS:
-        return f"{told} ({moment(value // 1000, value % 1000, 3)})"
-    return told
+        return f"{field} ({moment(value // 1000, value % 1000, 3)})"
+    return field
 
 
 def _value(value: object) -> str:

@@ -1,7 +1,7 @@
-"""The program `amqpscope`: finds the commands that the packages bring, and runs one.
+"""Run the program `amqpscope`: find the commands that the packages bring, and run one.
 
 A command is a class in the entry-point group `amqpscope.commands`, with `name`, `help`, `requires` (modules that it
-needs), `extra` (what brings them), `add_arguments(parser)` and `run(arguments) -> exit status`.
+needs), `extra` (the extra that installs them), `add_arguments(parser)` and `run(arguments) -> exit status`.
 """
 
 import argparse
@@ -18,15 +18,15 @@ from amqpscope.errors import Error
 
 GROUP = "amqpscope.commands"
 COLLECT_AT = 100_000
-"""Objects made before those are looked for that only hold each other: hardly any do, and each search takes 40 ms."""
+"""Objects made between two passes of the garbage collector: cycles are rare, and each pass takes 40 ms."""
 
 
 is_running = False
-"""Whether this process is the program, and nobody else's who calls it."""
+"""Whether this process is the program, not a library user's."""
 
 
 class Command(Protocol):
-    """What a package gives to be a command."""
+    """A command that a package brings."""
 
     name: str
     help: str
@@ -37,7 +37,7 @@ class Command(Protocol):
         """Declare options and arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the result is the exit status."""
+        """Run the command and return the exit status."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -45,7 +45,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def commands(wanted: str | None = None) -> tuple[dict[str, Command], dict[str, str]]:
-    """The commands that can run here, and the extras that others lack; only the wanted one where it is named."""
+    """Return the commands that can run here, and the extras that the others need; or the wanted one only."""
     ready: dict[str, Command] = {}
     lacking: dict[str, str] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -60,7 +60,7 @@ def commands(wanted: str | None = None) -> tuple[dict[str, Command], dict[str, s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command named in the arguments; the result is the exit status."""
+    """Run the command named in the arguments and return the exit status."""
     global is_running  # noqa: PLW0603
     is_running = argv is None
     gc.set_threshold(COLLECT_AT)
@@ -69,16 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone; nothing more is wanted of us.
+        # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if not _is_ours(error):
             raise
-        told = str(error)
+        message = str(error)
         if isinstance(error, OSError) and error.strerror and not error.filename:
-            told = f"cannot write: {error.strerror.lower()}"
-        print(f"amqpscope: {' '.join(told.split())}", file=sys.stderr)
+            message = f"cannot write: {error.strerror.lower()}"
+        print(f"amqpscope: {' '.join(message.split())}", file=sys.stderr)
         return 2
 
 
@@ -88,14 +88,14 @@ def _run(argv: Sequence[str] | None) -> int:
     ready, lacking = commands(words[0] if words and words[0] in names else None)
     if words and words[0] in lacking:
         print(
-            f"amqpscope: {words[0]} needs what is not installed here; pip install 'amqpscope[{lacking[words[0]]}]'",
+            f"amqpscope: {words[0]} needs packages that are missing: pip install 'amqpscope[{lacking[words[0]]}]'",
             file=sys.stderr,
         )
         return 2
     parser = argparse.ArgumentParser(
         prog="amqpscope",
-        description="Packet captures of message brokers to typed tables, statistics and a report.",
-        epilog="".join(f"{n}: pip install 'amqpscope[{extra}]' brings it\n" for n, extra in lacking.items()),
+        description="Turn packet captures of message brokers into typed tables, statistics and a report.",
+        epilog="".join(f"{n}: not installed; pip install 'amqpscope[{extra}]'\n" for n, extra in lacking.items()),
         formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"amqpscope {version('amqpscope')}")
@@ -103,20 +103,20 @@ def _run(argv: Sequence[str] | None) -> int:
     for name, command in ready.items():
         command.add_arguments(below.add_parser(name, help=command.help, description=command.help))
     arguments, left = parser.parse_known_args(words)
-    if left:  # argparse would show the usage of the program
+    if left:  # argparse would print the usage of the program
         below.choices[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
     return ready[arguments.command].run(arguments)
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error is one that a user can act upon; others are bugs and keep their trace."""
+    """Return whether a user can act upon the error; others are bugs and keep their trace."""
     return isinstance(error, OSError | Error)
 
 
 def without_pandas() -> None:
-    """Keep pyarrow from importing pandas, where this process is the program: nothing here uses it, and it takes 0.2 s.
+    """Keep pyarrow from importing pandas, where this process is the program: it is not used, and takes 0.2 s.
 
-    pyarrow tries it once, when something is first made an array.
+    pyarrow tries it once, when it makes its first array.
     """
     if not is_running or "pandas" in sys.modules:
         return
@@ -132,7 +132,7 @@ def without_pandas() -> None:
 
 class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Find nothing, and say of pandas that it is not there."""
+        """Report pandas as missing, and find nothing."""
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 

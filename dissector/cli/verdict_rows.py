@@ -1,4 +1,4 @@
-"""Rows of `connections` to print verdicts from: out of captures, or of tables that were written before."""
+"""Read the rows of `connections` that verdicts are printed from, out of captures or of written tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +15,20 @@ from amqpscope.errors import Error
 
 
 class VerdictError(Error):
-    """There are no verdicts in what was named; one line."""
+    """Captures or tables without the verdicts asked for; the text is one line."""
 
 
 def tables_at(paths: list[str]) -> Path | None:
-    """The folder of `connections`, where the only path is one that `dissect` wrote."""
+    """Return the folder of `connections`, if the only path is a folder that `dissect` wrote."""
     folder = Path(paths[0]) / "connections"
     return folder if len(paths) == 1 and folder.is_dir() else None
 
 
 def rows(source: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
-    """Rows of `connections` with the columns in `listing.COLUMNS`.
+    """Yield rows of `connections` with the columns in `listing.COLUMNS`.
 
     Raises:
-        VerdictError: the tables are of a release without verdicts.
+        VerdictError: the tables come from a release without verdicts.
         CaptureError: a capture cannot be read.
     """
     batches = _of_tables(source) if isinstance(source, Path) else (b for name, b in source if name == "connections")

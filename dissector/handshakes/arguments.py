@@ -1,4 +1,4 @@
-"""What peers say in their methods: one object for all connections that say the same."""
+"""Hold the arguments of handshake messages: one object for all connections that send the same."""
 
 from collections import defaultdict
 from typing import Any
@@ -8,10 +8,10 @@ from amqpscope.dissector.kernels import limits
 
 
 class PeerArguments(dict[str, Any]):
-    """The arguments of a method. Equal ones are mostly one object; by that they are compared, for it is quick."""
+    """The arguments of a method. Equal arguments usually share one object, so identity is compared, which is fast."""
 
     detail = ""
-    """What to say of it in a few words."""
+    """The arguments in short, as text."""
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     @classmethod
@@ -26,45 +26,45 @@ class PeerArguments(dict[str, Any]):
 
 
 NOTHING = PeerArguments()
-"""Arguments of a method that did not come."""
+"""The arguments of a method that did not come."""
 
 
 class ArgumentsCache:
-    """What was said before, by whom it does not matter."""
+    """Arguments seen before, on any connection."""
 
     def __init__(self) -> None:
         self.known: BoundedCache[tuple[Any, ...], PeerArguments] = BoundedCache()
 
     def of(self, role: str, names: tuple[str, ...], values: tuple[Any, ...]) -> PeerArguments:
-        """The arguments of a method by its role: see `Story.told`."""
-        said = self.known.get((role, values))
-        if said is None:
-            said = PeerArguments(zip(names, map(_shortened, values), strict=True))
-            said.detail = _detail(role, said)
-            self.known.keep((role, values), said, sum(len(value) for value in values if isinstance(value, str)))
-        return said
+        """Return the arguments of a method by its role: see `ConnectionRecord.told`."""
+        arguments = self.known.get((role, values))
+        if arguments is None:
+            arguments = PeerArguments(zip(names, map(_shortened, values), strict=True))
+            arguments.detail = _detail(role, arguments)
+            self.known.keep((role, values), arguments, sum(len(value) for value in values if isinstance(value, str)))
+        return arguments
 
 
 def _shortened(value: Any) -> Any:
     return value[: limits.TEXT] if isinstance(value, str) else value
 
 
-def _detail(role: str, said: PeerArguments) -> str:
-    """A few words; what was not captured, or a user's document does not have, is a question mark."""
-    told = defaultdict(lambda: "?", {name: value for name, value in said.items() if value is not None})
+def _detail(role: str, arguments: PeerArguments) -> str:
+    """Return arguments in short; those not captured, or not in a user's document, are question marks."""
+    shown = defaultdict(lambda: "?", {name: value for name, value in arguments.items() if value is not None})
     if role == "start":
-        return f"offers {told['mechanisms']}"
+        return f"offers {shown['mechanisms']}"
     if role == "start-ok":
-        return str(told["mechanism"])
+        return str(shown["mechanism"])
     if role in ("tune", "tune-ok"):
-        limits = [f"channel-max {told['channel_max']}"] if "channel_max" in said else []
-        return ", ".join([*limits, f"frame-max {told['frame_max']}", f"heartbeat {told['heartbeat']} s"])
+        limits = [f"channel-max {shown['channel_max']}"] if "channel_max" in arguments else []
+        return ", ".join([*limits, f"frame-max {shown['frame_max']}", f"heartbeat {shown['heartbeat']} s"])
     if role == "open":
-        return f"vhost {told['virtual_host']}"
+        return f"vhost {shown['virtual_host']}"
     if role == "close":
-        return f"{told['reply_code']} {told['reply_text']}"
+        return f"{shown['reply_code']} {shown['reply_text']}"
     if role == "refusal":
-        return f"{told['code']} {told['words']}"
+        return f"{shown['code']} {shown['words']}"
     if role == "blocked":
-        return said.get("reason") or ""
+        return arguments.get("reason") or ""
     return ""

@@ -1,4 +1,4 @@
-"""The dialogue of a handshake, run over what both sides did."""
+"""Run the state machine of a handshake over the steps of both sides."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from amqpscope.spec.handshakes import Machine
 
 
 class Run(NamedTuple):
-    """Where the dialogue came to, and the indexes of the events that it took."""
+    """The state that the machine reached, and the indexes of the events that it took."""
 
     state: str
     taken: list[int]
@@ -16,8 +16,8 @@ class Run(NamedTuple):
 def run(machine: Machine, events: Sequence[tuple[str, str]], leap: bool) -> Run:
     """Take (side, event) pairs, each side's in its own order.
 
-    A side may send ahead: its next event waits until the dialogue has come to it. With `leap`, for captures that lack
-    something, the dialogue goes on with any event that lies ahead of it when none fits.
+    A side may send ahead: its next event waits until the machine reaches a state that expects it. With `leap`, for
+    incomplete captures, the machine continues with any later event when none fits.
     """
     state = machine.start
     taken: list[int] = []
@@ -36,7 +36,7 @@ def run(machine: Machine, events: Sequence[tuple[str, str]], leap: bool) -> Run:
 def _next(
     machine: Machine, state: str, events: Sequence[tuple[str, str]], waiting: list[int]
 ) -> tuple[int, str] | None:
-    """The first event of a side that the dialogue has come to; what the dialogue does not know blocks nobody."""
+    """Return the first event that the state expects; events that the machine does not know block no others."""
     blocked = set()
     for index in waiting:
         side, event = events[index]

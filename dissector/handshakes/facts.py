@@ -1,18 +1,19 @@
-"""Facts about one handshake: what the rules of `spec/handshakes.toml` ask for, and what their texts name.
+"""Gather the facts about one handshake that the rules of `spec/handshakes.toml` ask for and their texts name.
 
-Facts that rules ask for (None where it is not known):
+Facts that rules ask for (None where unknown):
 
     protocol           name of the protocol
-    amqp               bool: a broker's port, or anything of AMQP or streams was seen, or TCP failed: then it may be
-    seen               `both`; `syn`: only requests to connect; `client`, `server`: packets of one side only
+    amqp               bool: it is, or may be, a broker's connection: its port is a broker's, it carries AMQP or
+                       streams, or TCP itself failed
+    seen               `both`; `syn`: only SYNs; `client`, `server`: packets of one side only
     begun              bool: the beginning of the connection was captured
     gaps              bool: bytes are missing from the capture
-    stage, state, turn where the dialogue came to, and whose turn it was
-    syns, syn_acks     how often they were sent; `syn_ack`: bool
+    stage, state, turn the state that the handshake reached, and whose turn it was
+    syns, syn_acks     number of each; `syn_ack`: bool
     client_first, server_first   kind of the first bytes of each side
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
-    ended_by           who ended it first, by either: `client`, `server`, `none`
+    ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
     reply_code, reply_text       of that connection.close
     refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
@@ -50,7 +51,7 @@ TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_s
 
 
 class Facts(dict[str, Any]):
-    """Facts by name. Those that depend on times are worked out when the first of them is asked for."""
+    """Facts by name. Those that depend on times are computed when the first of them is asked for."""
 
     def __init__(self, known: dict[str, Any], timed: Callable[[], dict[str, Any]]) -> None:
         super().__init__(known)
@@ -66,18 +67,18 @@ class Facts(dict[str, Any]):
 
 
 class Times(NamedTuple):
-    """Which steps the facts depend on that depend on times: the same ones for all connections that are alike."""
+    """The steps from which time-dependent facts are computed: the same ones for all connections that are alike."""
 
     over: int | None
     """The first FIN or RST."""
     done: list[int]
-    """Steps of the dialogue, and bytes that are none."""
+    """Steps of the handshake, and steps of kind `bytes`."""
     interval: int | None
     """The heartbeat, in seconds."""
     words: Mapping[str, str]
 
     def facts(self, tcp: Tcp, steps: list[Step]) -> dict[str, Any]:
-        """Silence before the end: how long it was, and by the side that the other one may have missed."""
+        """Return the time since the last step before the end, and the time since each side last sent data."""
         over = None if self.over is None else steps[self.over].at.ts_ns
         last = max((steps[n] for n in reversed(self.done)), key=lambda step: step.at.ts_ns, default=None)
         quiet = max((tcp.until_ns if over is None else over) - last.at.ts_ns, 0) if last else None
@@ -95,7 +96,7 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What there is to judge by, the same for all connections that are alike: steps, and facts but those of `times`."""
+    """The basis of a verdict, the same for all connections that are alike: steps, and facts except those of `times`."""
 
     known: dict[str, Any]
     times: Times
@@ -103,7 +104,7 @@ class Case:
     run: Run
 
     def facts(self, tcp: Tcp, steps: list[Step]) -> Facts:
-        """All facts of one of them."""
+        """Return all facts of one of them."""
         return Facts(self.known, lambda: self.times.facts(tcp, steps))
 
 
@@ -160,7 +161,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
 
 
 def duration(ns: int) -> str:
-    """A duration to read."""
+    """Return a duration as text."""
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
         if ns >= size:
             number = ns / size
@@ -222,7 +223,7 @@ def _agreement(inputs: Inputs, told: Told, machine: Machine) -> dict[str, Any]:
 
 
 def _is_above(settled: int | None, offered: int | None) -> bool:
-    """Whether a limit is not within the one offered; 0 is none at all."""
+    """Return whether a limit exceeds the one offered; 0 is no limit."""
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
 
 
@@ -246,7 +247,5 @@ def _closing(told: Told, protocol: Protocol) -> dict[str, Any]:
         "reply_code": code,
         "reply_text": text,
         "reply": text or (str(code) if code is not None else None),
-        "method_words": f"{words} It came upon {name}."
-        if name
-        else words or "The broker found a fault with the client.",
+        "method_words": f"{words} The reply names {name}." if name else words or "The broker gave no reason.",
     }

@@ -1,4 +1,4 @@
-"""Which frames tell of their connection; the first use of it, that somebody did more than come in, is one of these."""
+"""Find the frames that concern the handshake: those of the connection class, and the first use after it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from amqpscope.dissector.kernels.kernel import call, kernel
 
 
 class FirstUses:
-    """Slots of connections whose first use was seen."""
+    """The slots of connections whose first use was seen."""
 
     def __init__(self, compiled: bool) -> None:
         self.compiled = compiled
@@ -37,13 +37,13 @@ class FirstUses:
             self.slots = np.concatenate([self.slots, np.zeros(2 * most + 2 - len(self.slots), np.bool_)])
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Reset the slots of connections that have ended."""
         self.slots[slots[slots < len(self.slots)]] = False
 
 
 @kernel
 def find(slot: Array, kind: Array, is_telling: Array, is_use: Array, used: Array, found: Array) -> int:
-    """Write what `FirstUses.telling` returns to `found`, and return how many; kinds below 0 are neither."""
+    """Write what `FirstUses.telling` returns to `found`, and return their number; kinds below 0 are neither."""
     count = 0
     for i in range(len(slot)):
         what = kind[i]

@@ -1,4 +1,4 @@
-"""One connection's handshake as a ladder: both sides, every step with its time and packet. Needs its row only."""
+"""Print one connection's handshake as a ladder: both sides, every step with its time and packet."""
 
 import json
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ class Step:
     """A step of a handshake.
 
     Attributes:
-        name: What was sent, in the protocol's words.
-        from_client: Who sent it.
+        name: Name of the message, as the protocol calls it.
+        from_client: Whether the client sent it.
         packet: Its packet.
-        capture: File of that, where it is not that of the connection's first packet.
+        capture: Capture file of the packet; None where it is the file of the connection's first packet.
         since_ns: Time since the connection's first packet.
         took_ns: Time since the step before, None for the first.
-        is_proof: Whether the verdict rests on it.
-        detail: What it said; text from the capture.
+        is_proof: Whether it proves the verdict.
+        detail: Its content in short; text from the capture.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Step:
 
 
 def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
-    """The verdict, the two sides, and the steps between them."""
+    """Return the lines of the verdict, of the two sides, and of the steps between them."""
     cause = cause_of(row, handshakes)
     client, server = ends_of(row)
     yield f"{client} > {server}, {row['protocol']}: {cause.code}"
@@ -68,7 +68,7 @@ def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
 
 
 def steps(row: dict[str, Any]) -> list[Step]:
-    """The steps of a connection's handshake, in order."""
+    """Return the steps of a connection's handshake, in order."""
     proofs = {(place.get("capture"), place.get("packet")) for place in json.loads(row["handshake_evidence"] or "[]")}
     return [
         Step(
@@ -86,7 +86,7 @@ def steps(row: dict[str, Any]) -> list[Step]:
 
 
 def _line(step: Step) -> str:
-    """A rung: packet, time since the first, arrow with the step's name, time since the step before, what it says."""
+    """Return a rung: packet, time since the first, arrow with the step's name, time since the step before, detail."""
     rung = f" {step.name} ".center(SPAN - 2, "-")
     arrow = f"|{rung}>|" if step.from_client else f"|<{rung}|"
     since = duration(step.since_ns)
@@ -103,8 +103,8 @@ def _times(row: dict[str, Any]) -> Iterator[str]:
         whole = duration(row["handshake_ns"])
         yield f"  Handshake: {whole}, of which the client took {client}, the server {server}{rtt}."
     if row["lost_bytes"]:
-        yield f"  Missing from the capture: {counted(row['lost_bytes'], 'octet')} of this connection."
+        yield f"  Missing from the capture: {counted(row['lost_bytes'], 'byte')} of this connection."
     if row["retransmitted_bytes"]:
-        yield f"  Sent more than once: {counted(row['retransmitted_bytes'], 'octet')}."
+        yield f"  Retransmitted: {counted(row['retransmitted_bytes'], 'byte')}."
     yield "  > marks the packets that prove the verdict."
     yield ""

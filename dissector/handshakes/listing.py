@@ -1,4 +1,4 @@
-"""Verdicts as a table to read, the worst first, with what they mean; and as JSON. Works on rows of `connections`."""
+"""Print verdicts as a table, worst first, with their meaning, or as JSON; from rows of `connections`."""
 
 import json
 import re
@@ -23,32 +23,32 @@ COLUMNS = (
 """Columns of `connections` that verdicts are printed from."""
 TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_facts", "client_properties",
          "server_properties")  # fmt: skip
-"""Those of them that are JSON text."""
+"""Those of them that hold JSON text."""
 MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
 MOST_OF_IT = 0.8
-"""Part of a slow handshake's time by which it is told whose it was."""
+"""Share of a slow handshake's time from which on one side is reported as slow."""
 OFTEN = 3
-"""Connections of a group from which on it is told how often they come."""
+"""Size of a group from which on its mean interval is reported."""
 LINES = 60
-"""Lines of the table; JSON has all of it."""
+"""Most lines of the table; JSON has all groups."""
 CLIENTS = 1000
-"""Addresses of clients that are counted for a group."""
+"""Most client addresses that are counted for a group."""
 GROUPS = 100_000
-"""Groups beyond which connections are told apart by their verdict only."""
+"""Number of groups beyond which connections are grouped by verdict only."""
 MEMBERS = 5
-"""Connections of a group that are named."""
+"""Most connections of a group that are named."""
 NOTED = 5
-"""Details that are given of a note."""
+"""Most details that are printed of a note."""
 
 FIGURES = re.compile(r"\d[\d.]*( ns| µs| ms| s)?")
-"""Figures, by which sentences that say the same differ."""
+"""Figures; sentences that differ only in these count as equal."""
 
 Row = dict[str, Any]
 
 
 @dataclass
 class Group:
-    """Connections that fared alike: of one client address, or of any where nothing is wrong with them."""
+    """Connections with the same verdict: from one client address, or from any where nothing is wrong."""
 
     first: Row
     count: int = 0
@@ -58,7 +58,7 @@ class Group:
     last_ns: int = 0
 
     def add(self, row: Row) -> None:
-        """One more."""
+        """Add a connection."""
         self.count += 1
         if len(self.clients) < CLIENTS:
             self.clients.add(row["client_ip"])
@@ -68,12 +68,12 @@ class Group:
 
     @property
     def every_ns(self) -> int | None:
-        """Mean time between the beginnings of its connections."""
+        """Return the mean time between the beginnings of its connections; None for a single one."""
         return (self.last_ns - self.first["first_ts_ns"]) // (self.count - 1) if self.count > 1 else None
 
 
 class Listing:
-    """All groups of connections, and how many notes of which kind there are."""
+    """All groups of connections, and the notes on them by code."""
 
     def __init__(self, handshakes: Handshakes) -> None:
         self.handshakes = handshakes
@@ -84,7 +84,7 @@ class Listing:
         self.noted: dict[str, int] = {}
 
     def add(self, row: Row) -> None:
-        """One connection."""
+        """Add a connection."""
         if row["handshake_outcome"] == "not-amqp":
             self.others[row["protocol"]] = self.others.get(row["protocol"], 0) + 1
             return
@@ -105,7 +105,7 @@ class Listing:
 
     @property
     def worst_first(self) -> list[Group]:
-        """The groups: those that never came up, then the most severe, then the larger, then the earlier."""
+        """Return the groups: first those that never came up, then by severity, size and time."""
         return sorted(
             self.groups.values(),
             key=lambda g: (
@@ -118,11 +118,11 @@ class Listing:
 
     @property
     def failed(self) -> int:
-        """Connections that never came up, for a reason that is known."""
+        """Return the number of connections that never came up, for a known reason."""
         return sum(group.count for group in self.groups.values() if self._never_came_up(group.first))
 
     def lines(self) -> Iterator[str]:
-        """The table, what its codes mean, and the notes."""
+        """Return the lines of the table, of the meaning of its codes, and of the notes."""
         groups = self.worst_first
         if not groups:
             yield "No connections to a message broker." + self._others()
@@ -134,12 +134,12 @@ class Listing:
         if len(groups) > LINES:
             rest = counted(sum(group.count for group in groups[LINES:]), "connection")
             yield f"and {counted(len(groups) - LINES, 'line')} more, of {rest}; --format json has them all"
-        told: set[str] = set()
+        explained: set[str] = set()
         for group in groups:
             cause = cause_of(group.first, self.handshakes)
-            if cause.severity == "fine" or cause.code in told:
+            if cause.severity == "fine" or cause.code in explained:
                 continue
-            told.add(cause.code)
+            explained.add(cause.code)
             yield ""
             yield from explain(group.first, cause)
         if self.notes:
@@ -157,7 +157,7 @@ class Listing:
                     yield f"    and {self.noted[code] - len(kept)} more"
 
     def document(self, rows: Iterable[Row]) -> dict[str, Any]:
-        """Groups and connections for JSON, the worst first."""
+        """Return groups and connections for JSON, worst first."""
         groups = [
             {
                 "text": self._text(g),
@@ -183,7 +183,7 @@ class Listing:
         return {"groups": groups, "connections": [as_dict(row, self.handshakes) for row in ordered]}
 
     def _text(self, group: Group) -> str:
-        """A group in one sentence."""
+        """Return a group in one sentence."""
         every = f", every {duration(group.every_ns)}" if group.count >= OFTEN and group.every_ns else ""
         return f"{counted(group.count, 'connection')} from {self._clients(group)}: {sentence(group.first)}{every}"
 
@@ -205,9 +205,10 @@ class Listing:
                 up += group.count
                 counts[group.first["severity"]] += group.count
         parts = [f"{failed} failed"] if failed else []
-        parts += [f"{up} up"] if up else []
+        parts += [f"{up} came up"] if up else []
         bad = counts["error"] + counts["warning"]
-        parts[-1:] = [f"{parts[-1]} ({bad} of them ended badly)"] if bad and parts else parts[-1:]
+        if bad:
+            parts.append(f"all {bad} ended badly" if bad == up > 1 else f"{bad} ended badly")
         rest = sum(group.count for group in self.groups.values()) - failed - up
         return ", ".join(parts + ([f"{rest} not judged"] if rest else []))
 
@@ -222,8 +223,8 @@ class Listing:
         client, server = ends_of(row)
         many = group.count > 1
         often = f"{group.count} x " if many else ""
-        told = group.count >= OFTEN and group.every_ns and row["severity"] != "fine"
-        every = f", every {duration(group.every_ns or 0)}" if told else ""
+        is_regular = group.count >= OFTEN and group.every_ns and row["severity"] != "fine"
+        every = f", every {duration(group.every_ns or 0)}" if is_regular else ""
         took = duration(row["handshake_ns"]) if row["handshake_ns"] is not None else "?"
         slow = slow_side(row)
         return [
@@ -237,7 +238,7 @@ class Listing:
         ]
 
     def _members(self, group: Group) -> str:
-        """The first connections of a group, to choose one of."""
+        """Return the first connections of a group as text, from which the user can choose one."""
         alone = len(group.clients) == 1
         names = ", ".join(port if alone else client for client, port in group.members)
         rest = group.count - len(group.members)
@@ -245,7 +246,7 @@ class Listing:
 
 
 def as_dict(row: Row, handshakes: Handshakes) -> dict[str, Any]:
-    """A connection as a dict for programs: its row with texts of JSON read, and what its verdict means."""
+    """Return a connection as a dict for programs: its row with JSON texts parsed, and the meaning of its verdict."""
     plain = {name: _read(item) if name in TEXTS else item for name, item in row.items()}
     cause = cause_of(row, handshakes)
     facts = plain.pop("handshake_facts") or {}
@@ -266,7 +267,7 @@ def as_dict(row: Row, handshakes: Handshakes) -> dict[str, Any]:
 
 
 def cause_of(row: Row, handshakes: Handshakes) -> Cause:
-    """The cause that tells most: the worse of outcome and ending, the ending where they are equal."""
+    """Return the worse of outcome and ending; the ending where they are equal."""
     outcome = handshakes.causes[row["handshake_outcome"]]
     if not row["ending"]:
         return outcome
@@ -275,14 +276,14 @@ def cause_of(row: Row, handshakes: Handshakes) -> Cause:
 
 
 def sentence(row: Row) -> str:
-    """What became of the connection."""
+    """Return the verdict on a connection as a sentence."""
     if row["ending"] and (row["severity"] in ("warning", "error") or row["handshake_outcome"] == "ok"):
         return str(row["ending_cause"])
     return str(row["handshake_cause"])
 
 
 def explain(row: Row, cause: Cause) -> Iterator[str]:
-    """A code's meaning, what to do, and what proves it, for one connection."""
+    """Return the lines that explain a code for one connection: its meaning, what to do, and the proof."""
     facts = {name: clean(str(item)) for name, item in json.loads(row["handshake_facts"] or "{}").items()}
     yield cause.code
     for head, text in (("Means", say(cause.meaning, facts)), ("Do", say(cause.remedy, facts)), ("Proof", proof(row))):
@@ -293,7 +294,7 @@ def explain(row: Row, cause: Cause) -> Iterator[str]:
 
 
 def proof(row: Row) -> str:
-    """The packets that prove a verdict."""
+    """Return the packets that prove a verdict, as text."""
     found = json.loads(row["handshake_evidence"] or "[]")
     places = [
         str(place["packet"]) + (f" of {clean(place['capture'])}" if "capture" in place else "") for place in found
@@ -305,19 +306,19 @@ def proof(row: Row) -> str:
 
 
 def ends_of(row: Row) -> tuple[str, str]:
-    """Client and server as `ip:port`."""
+    """Return client and server as `ip:port`."""
     sides = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
     client, server = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in sides)
     return client, server
 
 
 def names_of(row: Row) -> set[str]:
-    """What a connection may be called by: its id, and the addresses of its ends, with their ports or without."""
+    """Return the names of a connection: its id, and the addresses of its ends, with and without their ports."""
     return {str(row["connection_id"]), *ends_of(row), row["client_ip"], row["server_ip"]}
 
 
 def _read(text: str | None) -> Any:
-    """What a JSON text holds; properties that were hidden, for they may hold a secret, are none."""
+    """Parse a JSON text; redacted properties, which are not JSON, stay as they are."""
     try:
         return json.loads(text or "null")
     except ValueError:
@@ -325,7 +326,7 @@ def _read(text: str | None) -> Any:
 
 
 def slow_side(row: Row) -> str | None:
-    """The side that a slow handshake waited for most of the time: `client`, `server`; None where it was not slow."""
+    """Return the side that took most of a slow handshake: `client` or `server`; None where it was not slow."""
     if (row["handshake_ns"] or 0) < SLOW_NS:
         return None
     side = max(("client", "server"), key=lambda side: row[f"handshake_{side}_ns"])

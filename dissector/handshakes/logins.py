@@ -1,4 +1,4 @@
-"""The user's name in a login; nothing else of a login goes any further."""
+"""Read the user's name in a login; nothing else of a login goes any further."""
 
 import re
 from dataclasses import replace
@@ -32,7 +32,7 @@ class Logins:
 
 
 def user_name(mechanism: str | None, response: str) -> str | None:
-    """The user's name in a first SASL response, and nothing else of it.
+    """Return the user's name in a first SASL response, and nothing else of it.
 
     RFC 4616 for PLAIN; AMQPLAIN is a field table; RabbitMQ's RABBIT-CR-DEMO has the password in its second response.
     """
@@ -41,17 +41,17 @@ def user_name(mechanism: str | None, response: str) -> str | None:
         parts = response.split("\0")
         name = parts[1] if len(parts) == 3 and parts[2] else None
     elif mechanism == "AMQPLAIN":
-        octets = response.encode()  # its lengths count bytes, and behind the name may stand the password
-        found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", octets)
-        name = octets[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
+        data = response.encode()  # its lengths count bytes, and the password may follow the name
+        found = re.search(rb"\x05LOGINS\0\0\0([\0-\x7f])", data)
+        name = data[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
     elif mechanism == "RABBIT-CR-DEMO":
         name = response
-    # A name with control characters in it is no name: a length lies, and what follows may be the password.
+    # A name with control characters comes from a wrong length, and may contain the password.
     return name[: limits.TEXT] if name and name.isprintable() else None
 
 
 def _opened(protocol: Protocol, full_name: str) -> Protocol:
-    """The protocol with no fields but those of one method, none of them secret."""
+    """Return the protocol with the fields of one method only, none of them secret."""
     classes = tuple(
         replace(
             k,

@@ -4,13 +4,13 @@ tls                bool: there is TLS
 tls_begun          bool: the client's hello was captured; None without TLS
 tls_alert          name of the alert that ended it, as far as that can be read
 tls_alert_by       side that sent it
-tls_hidden         side that, by the length of its last record, ended a handshake of TLS 1.3 with an alert
-tls_accepted       bool: something of it could not be read, and shows that both sides went on when TLS stood
+tls_hidden         side that ended a TLS 1.3 handshake with an encrypted alert, judged by the record's length
+tls_accepted       bool: encrypted records show that both sides continued after the TLS handshake
 tls_client_certificate   `none` when the server asked and the client sent none, `sent`, or None
-tls_offered        versions that the client offers, in words; tls_ciphers: how many suites
-tls_version, tls_cipher, tls_sni, tls_alpn   what was chosen; tls_name: the name asked for, or what to call it
-tls_server, tls_client   the certificates of both sides, in words
-tls_words, tls_meaning   the alert in words, and what it means
+tls_offered        versions that the client offers, as text; tls_ciphers: number of cipher suites
+tls_version, tls_cipher, tls_sni, tls_alpn   as negotiated; tls_name: the server name asked for, or "no name"
+tls_server, tls_client   the certificates of both sides, as text
+tls_words, tls_meaning   the alert as text, and its meaning
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ NOTHING: dict[str, Any] = dict.fromkeys(NAMES) | {"tls": False}
 
 
 def facts(shown: Shown | None, client: int) -> dict[str, Any]:
-    """The facts; `client` is the client's side."""
+    """Return the facts; `client` is the client's side number."""
     if shown is None:
         return NOTHING
     alert, hello, chosen = shown.fatal, shown.hello, shown.chosen
@@ -40,10 +40,10 @@ def facts(shown: Shown | None, client: int) -> dict[str, Any]:
     name = (known.name if known else str(alert.number)) if alert else None
     sent = shown.certificates[client] is not None or (shown.asked and not shown.bare[client])
     hidden = None if shown.hidden is None or alert else ROLES[shown.hidden != client]
-    words, meaning = f"the alert {name}", known.doc if known else "This alert is in no specification."
+    words, meaning = f"the alert {name}", known.doc if known else "No specification defines this alert."
     if hidden:
-        words = "an alert that TLS 1.3 encrypts"
-        meaning = f"The length of the last record of the {hidden} is that of an alert; what it says cannot be read."
+        words = "an encrypted alert"
+        meaning = f"The last record of the {hidden} has the length of an alert, but its content is encrypted."
     return {
         "tls": True,
         "tls_begun": is_begun(shown),
@@ -67,12 +67,12 @@ def facts(shown: Shown | None, client: int) -> dict[str, Any]:
 
 
 def is_begun(shown: Shown | None) -> bool:
-    """Whether the client's hello was captured, with which a connection begins."""
+    """Return whether the client's hello, with which TLS begins, was captured."""
     return shown is not None and shown.hello is not None
 
 
 def opening(event: str, shown: Shown, side: int) -> tuple[str | None, str]:
-    """The step that the first bytes of a side are, and what to say of it; no step where it is told elsewhere."""
+    """Return the step that the first bytes of a side make and its detail; None where another step covers it."""
     if event == "tls.alert":
         return None, ""
     if shown.client == side:
@@ -81,7 +81,7 @@ def opening(event: str, shown: Shown, side: int) -> tuple[str | None, str]:
 
 
 def steps(shown: Shown, side: int) -> list[Step]:
-    """What a side did in the handshake of TLS."""
+    """Return the steps of a side in the TLS handshake."""
     found = []
     for event, by, (packet, ts_ns, capture), detail in shown.steps:
         if by == side:
@@ -90,7 +90,7 @@ def steps(shown: Shown, side: int) -> list[Step]:
 
 
 def columns(shown: Shown | None, client: int) -> dict[str, Any]:
-    """The columns of `connections`."""
+    """Return the columns of `connections` on TLS."""
     if shown is None:
         return {}
     known = facts(shown, client)

@@ -1,4 +1,4 @@
-"""The verdict on one connection: which rule fits, what proves it, how long each side took."""
+"""Judge one connection: find the rule that fits, the packets that prove it, and the time that each side took."""
 
 import json
 from bisect import bisect_left, bisect_right
@@ -25,38 +25,38 @@ from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes, Rule, holds
 from amqpscope.spec.model import Protocol
 
 SLOW_NS = 1_000_000_000
-"""A step that takes so long is noted."""
+"""A step that takes this long gets a note."""
 UP = ("ok", "begun-before")
-"""Outcomes of connections that were up: what became of them afterwards is judged too."""
+"""Outcomes of connections that came up: their ending is judged too."""
 UP_STAGES = ("open-ok", "ready")
 ENCRYPTED = "encrypted"
-"""The state in which nobody can tell whose turn it is."""
+"""The state in which it is unknown whose turn it is."""
 FIRSTS = ("bytes", "proxy", "header", "tls.hello", "tls.alert")
-"""What sides say first; where it went no further, that is what it is about."""
+"""Steps with which a side begins; they prove verdicts on handshakes that went no further."""
 TIMED_NAMES = frozenset(TIMED)
 AGREED = ("channel_max", "frame_max", "heartbeat")
-"""Arguments of connection.tune-ok that hold for the connection; until then those of connection.tune."""
+"""Arguments of connection.tune-ok that apply to the connection; before it, those of connection.tune."""
 REFUSED = " refused"
-"""With this the names of steps end that say no; they prove whatever came of it."""
+"""Suffix of the names of steps that refuse something; they always prove the verdict."""
 CAPABILITIES = ("connection.blocked", "consumer_cancel_notify", "authentication_failure_close")
-"""Capabilities whose lack in a client is noted."""
+"""Capabilities whose absence in a client gets a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict on all connections that fared alike: what is left open are the times and packets of their steps.
+    """A verdict on all connections that are alike; only the times and packets of their steps differ.
 
     Attributes:
-        columns: those that are the same for all.
-        texts: makes the others, which name facts that depend on times; None where there are none.
-        steps: JSON with places for numbers of each step: time, time since the step before if there is one, packet.
-        proof: JSON with a place for the packet of each step of `evidence`.
-        evidence: places of the steps that prove it.
-        waits: steps of the dialogue, and whether it was the client's turn; None where the beginning is not known.
-        waiting: whether it was the client's turn (or the server's) when the capture ended; None: nobody's.
-        pairs: steps of the dialogue and the one before each; the side and the name of the step.
-        notes: those before and behind the ones on slow steps.
-        usual_notes: JSON of these; nearly always that is all.
+        columns: columns of `connections` that are the same for all.
+        texts: makes the other columns, whose texts depend on times; None where there are none.
+        steps: JSON with a placeholder for each number of a step: time, time since the step before if any, packet.
+        proof: JSON with a placeholder for the packet of each step of `evidence`.
+        evidence: indexes of the steps that prove the verdict.
+        waits: indexes of the steps of the handshake, and whether it was the client's turn; None without its beginning.
+        waiting: whether it was the client's turn (or the server's) when the capture ended; None: neither's.
+        pairs: per step of the handshake: index of the step before, its index, its side and name.
+        notes: the notes before and after those on slow steps.
+        usual_notes: JSON of these, for connections without any other notes.
     """
 
     columns: dict[str, Any]
@@ -92,7 +92,7 @@ class Verdict:
         }
 
     def _waits(self, times: Sequence[int], until_ns: int) -> tuple[int | None, int | None, int | None]:
-        """Time until each step of the dialogue, by the side that took it; and all of it."""
+        """Return the time for which the client, then the server was waited for, and the whole time."""
         if self.waits is None or not times:
             return None, None, None
         client = server = 0
@@ -137,7 +137,7 @@ class Verdict:
 
 
 class _Known(NamedTuple):
-    """What is known of connections that are alike: a verdict on all, or a case whose verdict depends on times."""
+    """Cached knowledge of connections that are alike: one verdict, or a case whose verdict depends on times."""
 
     number: int
     verdict: Verdict | None
@@ -145,7 +145,7 @@ class _Known(NamedTuple):
 
 
 class Judge:
-    """Gives verdicts by the rules of `handshakes`; `protocol` has the words of reply codes and methods."""
+    """Judges connections by the rules of `handshakes`; `protocol` has the names of reply codes and methods."""
 
     def __init__(self, handshakes: Handshakes, protocol: Protocol) -> None:
         self.handshakes = handshakes
@@ -154,10 +154,10 @@ class Judge:
         self.numbers = count()
         self.alike: BoundedCache[Inputs, _Known] = BoundedCache()
         self.verdicts: BoundedCache[tuple[int, Hashable], Verdict] = BoundedCache()
-        """Those that depend on times, by the number of the case and where its times lie."""
+        """Verdicts that depend on times, by the number of the case and the intervals in which its times lie."""
 
     def __call__(self, record: ConnectionRecord, tcp: Tcp, captures: Sequence[str]) -> dict[str, Any]:
-        """The columns of `connections` that tell of the handshake and the end; `captures` has the captures' names."""
+        """Return the columns of `connections` on handshake and ending; `captures` are the names of the files."""
         steps = timeline(record, tcp)
         inputs = gather(record, tcp, steps)
         known = self.alike.get(inputs)
@@ -178,7 +178,7 @@ class Judge:
         return verdict.of(record, tcp, steps, facts, captures)
 
     def _places(self, facts: Facts) -> tuple[Hashable, ...]:
-        """Equal where the rules see no difference in times."""
+        """Return a key that is equal where the rules see no difference in times."""
         return tuple([_place_between(borders, facts[name]) for name, borders in self.lines.items()])
 
     def _judge(self, case: Case, facts: Facts, agreed: dict[str, Any], captures: Sequence[str]) -> Verdict:
@@ -214,7 +214,7 @@ class Judge:
 
 
 def lines(rules: Iterable[Rule]) -> dict[str, list[float]]:
-    """The numbers that rules hold facts against that depend on times, in order; they may ask nothing else of these."""
+    """Return the numbers with which rules compare each time-dependent fact, sorted; only by `min` and `max`."""
     borders: dict[str, set[float]] = {}
     for rule in rules:
         for name in rule.when.keys() & TIMED_NAMES:
@@ -227,7 +227,7 @@ def _place_between(borders: list[float], fact: float | None) -> tuple[int, int] 
 
 
 def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]:
-    """The columns that name facts."""
+    """Return the columns whose texts name facts."""
     named = {name: _known(facts, name) for name in _named(outcome, ending)}
     return {
         "handshake_cause": say(outcome.summary, facts),
@@ -250,14 +250,14 @@ def _agreed(inputs: Inputs) -> dict[str, Any]:
 
 
 def say(text: str, facts: Mapping[str, Any]) -> str:
-    """A text with its facts filled in; what is not known is a question mark."""
+    """Fill facts into a text; an unknown fact becomes a question mark."""
     known = {name: _known(facts, name) for name in _names(text)}
     return text.format_map({name: "?" if fact is None else fact for name, fact in known.items()})
 
 
 def _known(facts: Mapping[str, Any], name: str) -> Any:
     try:
-        return facts[name]  # not `get`: facts may be worked out when they are asked for
+        return facts[name]  # not `get`: some facts are computed on access
     except KeyError:
         return None
 
@@ -275,13 +275,13 @@ def _names(text: str) -> list[str]:
 
 
 def _named(*causes: Cause | None, summaries: bool = False) -> list[str]:
-    """The facts that the meaning and remedy of these causes name, or their summaries as well."""
+    """Return the names of facts in the meaning and remedy of these causes, and on request in their summaries."""
     texts = [text for cause in causes if cause for text in (cause.meaning, cause.remedy, cause.summary * summaries)]
     return list(dict.fromkeys(name for text in texts for name in _names(text)))
 
 
 def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
-    """The last step of the dialogue, what came besides it up to the end, and what the cause asks for by name."""
+    """Return the indexes of the steps that prove a cause: the last of the handshake, the end, and those it names."""
     last = max(case.run.taken, default=-1)
     firsts = () if is_ending or case.known["stage"] not in ("tcp", "tls", "header") else FIRSTS
     end = next((n for n, step in enumerate(case.steps) if step.event in ENDS), len(case.steps))
@@ -296,9 +296,9 @@ def _evidence(cause: Cause, case: Case, is_ending: bool) -> list[int]:
 
 
 def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
-    """`waits` and `waiting` of a verdict. Time until an end without success is that of the side whose turn it was.
+    """Return `waits` and `waiting` of a verdict. The time before an early end counts for the side whose turn it was.
 
-    What was encrypted before it was done took as long as its TLS.
+    The time of a handshake that TLS hides is the time of its TLS handshake.
     """
     facts = case.known
     if not facts["begun"]:
@@ -348,24 +348,24 @@ def _quoted(value: Any) -> str:
 def _notes(facts: Facts) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     before = []
     if facts["syns"] > 1:
-        before.append({"code": "syn-repeated", "detail": f"{facts['syns']} requests to connect"})
+        before.append({"code": "syn-repeated", "detail": f"{facts['syns']} SYNs"})
     for role in ("client", "server"):
         again = facts[f"{role}_again"]
         if again:
             before.append({"code": "sent-again", "detail": f"the {role}, {again} time{'s' if again > 1 else ''}"})
-    behind = []
+    after = []
     if facts["client_first"] == "proxy":
-        behind.append({"code": "behind-proxy"})
+        after.append({"code": "behind-proxy"})
     if facts["is_tuned"] and facts["stage"] in UP_STAGES:
         settled, offered = facts["heartbeat"], facts["offered_heartbeat"]
         if settled == 0:
-            behind.append({"code": "heartbeat-off", "detail": f"the broker proposed {offered} s" if offered else ""})
+            after.append({"code": "heartbeat-off", "detail": f"the broker proposed {offered} s" if offered else ""})
         elif offered is not None and settled != offered:
-            behind.append({"code": "heartbeat-other", "detail": f"{settled} s, the broker proposed {offered} s"})
+            after.append({"code": "heartbeat-other", "detail": f"{settled} s, the broker proposed {offered} s"})
     if facts["capabilities"] is not None:
         lacking = [name for name in CAPABILITIES if name not in facts["capabilities"]]
-        behind += [{"code": f"no-{name.replace('.', '-').replace('_', '-')}"} for name in lacking]
-    return before, behind
+        after += [{"code": f"no-{name.replace('.', '-').replace('_', '-')}"} for name in lacking]
+    return before, after
 
 
 def _json(value: Any) -> str | None:

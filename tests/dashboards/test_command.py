@@ -65,8 +65,8 @@ def test_options_for_captures(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["CAPTURE", "TABLES"], "TABLES is a folder of tables and CAPTURE is not; name captures, or a folder of"),
-        (["TABLES", "--port", "5672=amqp-0-9-1"], "--port is for captures; give it to `amqpscope dissect`"),
-        (["TABLES", "--from", "0"], "--from is for captures"),
+        (["TABLES", "--port", "5672=amqp-0-9-1"], "--port applies to captures; give it to `amqpscope dissect`"),
+        (["TABLES", "--from", "0"], "--from applies to captures"),
         (["TABLES", "COPY"], "two folders of the same kind: TABLES and COPY"),
         (["none.pcap"], "none.pcap: no such file"),
         (["EMPTY"], "no tables of `amqpscope dissect` or `analyze` in EMPTY"),

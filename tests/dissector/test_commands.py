@@ -109,7 +109,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_told_and_the_others_are_read(
         words = [str(tmp_path / word) if word == "out" else word for word in command]
         assert main([*words, str(tmp_path / given)]) == 2
         told = capsys.readouterr().err.splitlines()
-        why = "not a pcap or pcapng file (looks like text); it is left out, the others are read"
+        why = "not a pcap or pcapng file (looks like text); skipped, the other files are read"
         assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: {why}"
         assert str(tmp_path / "c.pcap") in told[1]
     names = pq.read_table(tmp_path / "out" / "captures").column("capture").to_pylist()
@@ -234,7 +234,7 @@ def test_what_was_cut_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for words in (["frames"], ["handshakes"], ["dissect", "-o", tmp_path / "out"]):
         line = told(capsys, words[0], path, *words[1:])[-1]
         assert line.startswith("amqpscope: cut.pcap: truncated inside packet ")
-        assert line.endswith("; what came before was read")
+        assert line.endswith("; everything before it was read")
 
 
 def test_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +248,7 @@ def test_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
             tape.packets.pop(place)
     path = tmp_path / "lossy.pcap"
     path.write_bytes(pcap([p for tape in (*tapes, foreign) for p in tape.packets]))
-    missing = f"{3 * len(octets)} octets missing in 3 holes of 2 connections; frames there are missing or partial"
+    missing = f"{3 * len(octets)} bytes missing in 3 gaps of 2 connections; frames there are missing or partial"
     for command in ("frames", "handshakes"):
         assert told(capsys, command, path) == [f"amqpscope: {missing}"]
 
@@ -259,10 +259,10 @@ def test_why_there_are_no_frames_is_told(tmp_path: Path, capsys: pytest.CaptureF
     for packets, link, words, expected in (
         ([], 1, [], "no packets in this capture"),
         ([Packet(first, ethernet(bytes(28), 0x0806))] * 2, 1, [], "no TCP in 2 packets"),
-        ([Packet(first, bytes(28))], 147, [], "not decoded were left out: 1 (link type 147"),
-        ([Packet(first, ethernet(ipv4(tcp(b"GET / HT"))))], 1, [], "no frames of a known protocol in 1 TCP segments"),
+        ([Packet(first, bytes(28))], 147, [], "1 packet skipped: unsupported link layer (link type 147"),
+        ([Packet(first, ethernet(ipv4(tcp(b"GET / HT"))))], 1, [], "no frames of a known protocol in 1 TCP segment;"),
         ([Packet(first, ethernet(ipv4(tcp())))], 1, ["--from", "2024-01-01T00:00:00"],
-         "no frames in the time asked for; the packets are from 2023-11-14T22:13:20.000000Z to "),
+         "no frames in this time range; the capture has packets from 2023-11-14T22:13:20.000000Z to "),
     ):  # fmt: skip
         path.write_bytes(pcap(packets, link=link, ns=True))
         lines = told(capsys, "frames", path, *words)
@@ -519,7 +519,7 @@ def test_lines_of_text_tell_the_size_of_parts_of_contents_alone(capsys: pytest.C
     assert main(["frames", str(SESSION)]) == 0
     said = [re.sub(r"^.*> \S+ +\S+ ", "", line) for line in capsys.readouterr().out.splitlines()]
     assert {"protocol-header", "channel.open", "connection.open-ok"} < set(said)
-    assert {line.split()[0] for line in said if line.endswith(" octets")} == {"header", "body"}
+    assert {line.split()[0] for line in said if line.endswith(" bytes")} == {"header", "body"}
 
 
 def test_lines_of_all_formats_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -520,7 +520,7 @@ def test_what_was_sent_again_is_in_the_ladder(compiled: bool, tmp_path: Path) ->
         ("connection.start-ok", True, 9), ("connection.tune", False, 10), ("tcp.again", False, 11),
     ]  # fmt: skip
     notes = {note["code"]: note.get("detail") for note in json.loads(row["handshake_notes"])}
-    assert notes["syn-repeated"] == "2 requests to connect"
+    assert notes["syn-repeated"] == "2 SYNs"
     again = [note for note in json.loads(row["handshake_notes"]) if note["code"] == "sent-again"]
     assert [note["detail"] for note in again] == ["the client, 3 times", "the server, 1 time"]
     assert "AGAIN" in "\n".join(ladder.lines(row, KNOWN))
@@ -595,7 +595,7 @@ def test_repeated_requests_and_slow_steps_are_noted(tmp_path: Path) -> None:
     wire.send(CLIENT, 3002, flags=ACK).send(CLIENT, 3003, HEADER).send(SERVER, 5003, START)
     row = wire.verdict(tmp_path)
     notes = {note["code"]: note["detail"] for note in json.loads(row["handshake_notes"])}
-    assert notes["syn-repeated"] == "3 requests to connect"
+    assert notes["syn-repeated"] == "3 SYNs"
     assert "2 s" in notes["slow-step"]
     assert row["handshake_server_ns"] == 5_001_000_000
     assert row["handshake_client_ns"] == 2_000_000

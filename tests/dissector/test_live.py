@@ -215,8 +215,8 @@ def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
         told = running.lines(1, errors=True)
         status, out, errors = running.end(number)
     assert told == [
-        b"amqpscope: 10.0.0.1:40000 -> 10.0.0.2:25999 was under way when the capture began: "
-        b"its frames show when more has come"
+        b"amqpscope: 10.0.0.1:40000 -> 10.0.0.2:25999 was under way when the capture began; "
+        b"its frames are shown when more bytes arrive"
     ]
     assert (status, out.count(b"heartbeat"), errors) == (0, 3, b"")
 
@@ -228,9 +228,9 @@ def test_what_waits_for_a_missing_packet_is_told_and_printed_at_the_end() -> Non
         running.say(pcap(tape.packets))
         told = running.lines(1, errors=True)
         status, out, errors = running.end(signal.SIGINT)
-    assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for octets that the capture may have missed" in told[0]
+    assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for bytes that the capture may have missed" in told[0]
     assert (status, out.count(b"basic.publish")) == (0, 2)
-    assert b"missing in 1 hole of 1 connection" in errors
+    assert b"missing in 1 gap of 1 connection" in errors
 
 
 @pytest.mark.parametrize("words", [["dissect", "-", "-o"], ["handshakes", "-", "--format", "json"]])

@@ -125,13 +125,13 @@ def test_every_name_is_shown_and_fits_the_width(show, monkeypatch):
     ],
 )
 def test_unknown_names_get_near_ones(name, near):
-    with pytest.raises(spec.SpecError, match=f"nothing of this name; did you mean .*{near}"):
+    with pytest.raises(spec.SpecError, match=f"unknown name: .*; did you mean .*{near}"):
         run(name)
 
 
 @pytest.mark.parametrize("name", ["zzzzzz", "", "999", "\x1b[31m", "é"])
 def test_names_far_from_all(name):
-    with pytest.raises(spec.SpecError, match="nothing of this name") as caught:
+    with pytest.raises(spec.SpecError, match="unknown name") as caught:
         run(name)
     assert str(caught.value).isprintable()
 

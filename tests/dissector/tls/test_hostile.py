@@ -273,7 +273,7 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("keylog", "told"),
     [
-        ("tls_sessions_13.log.json", "no line of a TLS key log in it, so 5 TLS connections stay encrypted"),
+        ("tls_sessions_13.log.json", "not a TLS key log, so 5 TLS connections stay encrypted"),
         ("tls_pika.keylog", "5 TLS connections stay encrypted"),
         ("tls_sessions_13.keylog", ""),
     ],
