@@ -204,7 +204,7 @@ def test_out_of_order_repeated_and_overlapping_segments(read: Any) -> None:
     base, data = tape.next[0], one + two + HEARTBEAT
     cut = len(one) + 5
     tape.tcp(0, data[cut:], seq=base + cut)  # packet 5: the end first
-    tape.tcp(0, b"\xff" * 4, seq=base + cut)  # 6: other octets for what is there already
+    tape.tcp(0, b"\xff" * 4, seq=base + cut)  # 6: other bytes for what is there already
     tape.tcp(0, data[:3], seq=base)  # 7
     tape.tcp(0, data[: cut + 2], seq=base)  # 8: overlaps both
     rows = read(tape)[1:]
@@ -240,7 +240,7 @@ def test_a_repeated_syn_and_keep_alives_change_nothing(read: Any) -> None:
     tape = Tape()
     tape.tcp(0, b"", dpkt.tcp.TH_SYN, seq=1000)
     tape.tcp(0, b"\0", seq=tape.next[0] - 1)
-    tape.tcp(1, b"\0", seq=tape.next[1] - 1)  # before its first octet
+    tape.tcp(1, b"\0", seq=tape.next[1] - 1)  # before its first byte
     tape.opened()
     assert [row["method"] for row in read(tape)] == [None, "channel.open", "channel.open-ok"]
 
@@ -255,7 +255,7 @@ def test_a_connection_begun_before_the_capture(read: Any) -> None:
     assert {row["client"] for row in rows} == {"10.0.0.1:3"}
 
 
-def test_frames_around_a_hole(read: Any) -> None:
+def test_frames_around_a_gap(read: Any) -> None:
     tape = Tape().opened().client(commands.Confirm.Select()).client(publish(b"first"))
     big = publish(b"0123456789" * 10)
     tape.client(big[:60])
@@ -276,7 +276,7 @@ def test_frames_around_a_hole(read: Any) -> None:
 # frames
 
 
-def test_frames_of_octets_written_by_hand(read: Any) -> None:
+def test_frames_of_bytes_written_by_hand(read: Any) -> None:
     update_secret = bytes.fromhex("01 0000 0000000e 000a0046 00000002 7373 03 796573 ce".replace(" ", ""))
     update_secret = update_secret.replace(b"\x00\x00\x00\x0e", struct.pack(">I", 14))
     unknown = bytes.fromhex("01 0005 00000004 00630007 ce")
@@ -314,8 +314,8 @@ def test_what_is_not_amqp_has_no_rows(read: Any) -> None:
     assert pick(read(tape), "frame_type") == [("protocol-header",)]
 
 
-def test_frames_are_found_again_behind_something_else(read: Any) -> None:
-    tape = Tape().client(b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xcd")  # wrong end octet: frame 1, without a row
+def test_frames_are_found_again_after_something_else(read: Any) -> None:
+    tape = Tape().client(b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xcd")  # wrong end byte: frame 1, without a row
     tape.client(b"whatever \xce" + HEARTBEAT[:4] + publish())
     assert pick(read(tape), "frame_no", "frame_type", "packet") == [
         (0, "protocol-header", 4), (2, "method", 6), (3, "header", 6), (4, "body", 6),
@@ -323,7 +323,7 @@ def test_frames_are_found_again_behind_something_else(read: Any) -> None:
 
 
 @pytest.mark.parametrize("proxy", [b"PROXY TCP4 10.1.2.3 10.77.0.2 40000 5672\r\n", PROXY_2])
-def test_what_a_proxy_put_in_front_is_passed_over(tmp_path: Path, proxy: bytes) -> None:
+def test_what_a_proxy_put_before_is_skipped(tmp_path: Path, proxy: bytes) -> None:
     tape = Tape(syn=False).tcp(0, b"", dpkt.tcp.TH_SYN)
     tape.next[0] += 1
     tape.client(proxy).client(b"AMQP\0\0\x09\x01").opened()
@@ -514,7 +514,7 @@ def test_transactions(read: Any) -> None:
     ]  # fmt: skip
 
 
-def test_deliveries_and_settlements_behind_a_close(read: Any) -> None:
+def test_deliveries_and_settlements_after_a_close(read: Any) -> None:
     tape = consuming(Tape().opened()).server(deliver(1)).client(channel_close(200))
     tape.server(deliver(2)).server(commands.Channel.CloseOk())
     tape = consuming(tape.opened()).server(deliver(1), channel_close(406)).client(ack(1))
@@ -632,7 +632,7 @@ NOT_COMPARED: dict[tuple[str, str], set[str] | None] = {
     ("odd_fields", "messages"): {"headers"},
     # a blocking client heard of it only when it looked again
     ("demo", "flow_control"): None,
-    # an answer in the same packet as a delivery is behind the snap length
+    # an answer in the same packet as a delivery is after the snap length
     ("snapped", "confirms"): None,
     # waits on TCP's window are not in the reference
     ("zero_window", "flow_control"): None,
@@ -644,7 +644,7 @@ TSHARK_GIVES_UP = {
     "tls_failures",  # plain AMQP towards TLS
     "amqp10_handshakes",  # its frames are not those that the decoder here knows
 }
-NOTED_WITHIN_NS = 250 * MS  # what a client may need to write down what it does or was told
+NOTED_WITHIN_NS = 250 * MS  # what a client may need to write down what it does or received
 
 
 def capture_of(golden: Path) -> Path:
@@ -687,7 +687,7 @@ def compared() -> list[Any]:
 
 
 @pytest.mark.parametrize(("path", "table", "not_compared"), compared())
-def test_the_clients_books_say_the_same(path: Path, table: str, not_compared: set[str]) -> None:
+def test_the_clients_logs_agree(path: Path, table: str, not_compared: set[str]) -> None:
     golden = json.loads(path.read_text(encoding="utf-8"))
     roles: dict[tuple[str, str, int], str] = {}
     for client in golden["clients"]:

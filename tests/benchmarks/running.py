@@ -24,7 +24,7 @@ class Run:
     Attributes:
         wall: seconds on the wall.
         cpu: processor seconds, user and system, of all its processes.
-        peak: largest sum of octets (proportional set size) over its processes at one moment; 0 when not asked for.
+        peak: largest sum of bytes (proportional set size) over its processes at one moment; 0 when not asked for.
     """
 
     wall: float

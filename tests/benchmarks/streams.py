@@ -1,9 +1,9 @@
-"""Large captures of streams: publishers and consumers written octet by octet, repeated with other addresses and times.
+"""Large captures of streams: publishers and consumers written byte by byte, repeated with other addresses and times.
 
-A repetition is a few connections at the same time, half of them publishers, half consumers, in segments of 1448 octets.
+A repetition is a few connections at the same time, half of them publishers, half consumers, in segments of 1448 bytes.
 Of ten publishers (and of ten consumers alike) five send AMQP 1.0 messages of nothing but a data section, as the Java
-client does by default; two send properties and application properties too; two send plain octets; one sends sub-batches
-of ten messages, packed with gzip. Publishes hold 100 messages, chunks 500; a body has 60 to 140 octets, no two alike.
+client does by default; two send properties and application properties too; two send plain bytes; one sends sub-batches
+of ten messages, packed with gzip. Publishes hold 100 messages, chunks 500; a body has 60 to 140 bytes, no two alike.
 A connection lives for 10,000 messages.
 """
 
@@ -53,7 +53,7 @@ def block() -> Block:
 
 
 def made(size: int) -> AbstractContextManager[Path]:
-    """A capture of `size` octets; afterwards it is removed, unless the user named the folder."""
+    """A capture of `size` bytes; afterwards it is removed, unless the user named the folder."""
     return captures.made(size, "streams", block)
 
 

@@ -21,7 +21,7 @@ from amqpscope.spec.model import Class, Field
 from tests.dissector.runs import BOTH
 
 Record = tuple[int, bytes, int]
-"""Program, octets, and whether it is cut."""
+"""Program, bytes, and whether it is cut."""
 
 
 @cache
@@ -41,7 +41,7 @@ def program(name: str) -> int:
 
 
 def run(plan: Plan, records: list[Record], compiled: bool = False) -> Decoded:
-    """Decode the records, which lie in the data behind one another in reverse, with an octet between them."""
+    """Decode the records, which lie in the data after one another in reverse, with a byte between them."""
     data = b"".join(b"\x05" + octets for _, octets, _ in reversed(records)) + b"\x05"
     length = np.array([len(octets) for _, octets, _ in records], np.int64)
     offset = len(data) - 1 - np.cumsum(length + 1) + 1
@@ -128,7 +128,7 @@ def test_secrets_leave_nothing_behind() -> None:
     first, second = rows(decoded)
     assert first["response"] == second["new_secret"] == REDACTED
     assert first["locale"] == "en_US"
-    assert problems(decoded) == []  # one about the octets of a secret would tell of them
+    assert problems(decoded) == []  # one about the bytes of a secret would tell of them
     for column in decoded.columns.values():
         assert not any(b"hunter2" in (buffer or b"") for buffer in map(bytes, filter(None, column.buffers())))
 
@@ -160,13 +160,13 @@ def test_hostile_length(size: int, compiled: bool) -> None:
     assert problems(decoded) == [(0, "field-overrun"), (1, "field-overrun")]
 
 
-def test_octets_left_over() -> None:
+def test_bytes_left_over() -> None:
     decoded = run(methods(), [(program("basic.recover"), b"\1\0", 0), (program("tx.select"), b"\0", 0)])
     assert rows(decoded) == [{"requeue": True}, {}]
     assert problems(decoded) == [(0, "bytes-left-over"), (1, "bytes-left-over")]
 
 
-def test_cut_table_keeps_the_entries_in_front_of_the_hole() -> None:
+def test_cut_table_keeps_the_entries_before_the_gap() -> None:
     declare = b"\0\0" + short("q") + b"\1" + struct.pack(">I", 99) + short("a") + b"B\1" + short("b") + b"S\0"
     decoded = run(methods(), [(program("queue.declare"), declare, 1)])
     assert rows(decoded)[0]["arguments"] == '{"a":1}'
@@ -350,7 +350,7 @@ def test_properties_of_pamqp(data: st.DataObject) -> None:
     assert problems(decoded) == []
 
 
-# Any octets.
+# Any bytes.
 
 
 def same(one: Decoded, other: Decoded) -> None:
@@ -370,7 +370,7 @@ def any_record(draw: st.DrawFn, programs: int) -> Record:
 @pytest.mark.compiled
 @settings(max_examples=200)
 @given(data=st.data())
-def test_any_octets_in_both_modes(data: st.DataObject) -> None:
+def test_any_bytes_in_both_modes(data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from([methods(), properties()]))
     batch = data.draw(st.lists(any_record(len(plan.starts) - 1), max_size=6))
     interpreted = run(plan, batch)

@@ -228,7 +228,7 @@ def test_what_is_not_tcp_is_counted(compiled):
     assert (found, report.other) == ([], 1)
 
 
-def test_unknown_links_are_told_up_to_a_limit():
+def test_unknown_links_are_reported_up_to_a_limit():
     count = MAX_PROBLEMS + 500
     found, report = decode(pcap([Packet(0, b"abc")] * count, link=147), batch_bytes=1000)
     assert found == []

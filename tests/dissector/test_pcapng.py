@@ -151,7 +151,7 @@ def test_secrets_are_kept_but_not_shown():
 
 @BOTH
 @given(batch_bytes=batch_sizes)
-def test_secrets_are_known_before_the_packets_behind_them_and_not_sooner(compiled, batch_bytes):
+def test_secrets_are_known_before_the_packets_after_them_and_not_sooner(compiled, batch_bytes):
     content = section() + interface() + enhanced(Packet(0, b"a"), 0) + secrets(b"one") + secrets(b"two")
     content += enhanced(Packet(0, b"b"), 0) + enhanced(Packet(0, b"c"), 0) + secrets(b"three") + secrets(b"last")
     found, file = batches(content + enhanced(Packet(0, b"d"), 0), compiled, batch_bytes)
@@ -187,7 +187,7 @@ def test_the_size_of_a_damaged_file_does_not_depend_on_batches(cut, tail, batch_
     "broken",
     [
         block(6, bytes(16)),  # shorter than its header
-        block(6, bytes(12) + b"\x05\0\0\0" + bytes(4) + b"1234"),  # more octets than the block holds
+        block(6, bytes(12) + b"\x05\0\0\0" + bytes(4) + b"1234"),  # more bytes than the block holds
         block(3, b""),
         block(99, bytes(8))[:-4] + b"\x18\0\0\0",  # lengths differ
         b"\x63\0\0\0\x0e\0\0\0" + bytes(6),  # not a multiple of four

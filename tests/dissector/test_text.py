@@ -1,4 +1,4 @@
-"""Texts of records: gathered, with octets that are no UTF-8 escaped."""
+"""Texts of records: gathered, with bytes that are no UTF-8 escaped."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_edges(entry: bytes, compiled: bool) -> None:
     assert run([b"", entry], compiled).octets.tobytes() == entry.decode(errors="backslashreplace").encode()
 
 
-def test_place_of_the_first_wrong_octet() -> None:
+def test_place_of_the_first_wrong_byte() -> None:
     texts = run([b"ok", "é".encode(), b"ab\xff\xfe"], False)
     assert texts.invalid.tolist() == [2]
     assert texts.invalid_at.tolist() == [3 + 3 + 2]

@@ -20,10 +20,10 @@ LONGEST = {
     "captures": 1000, "packets": 600, "fragments": 120, "segments": 600, "tables": 300, "maps": 300, "records": 300,
     "operations": 300, "handshakes": 600,
 }  # fmt: skip
-"""The targets, and octets of an input at most."""
+"""The targets, and bytes of an input at most."""
 TARGETS = tuple(LONGEST)
 LARGEST = 300
-"""Octets of an input that is kept at most."""
+"""Bytes of an input that is kept at most."""
 
 
 def fuzz(target: str, corpus: Path, flags: list[str]) -> int:

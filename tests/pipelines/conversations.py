@@ -10,7 +10,7 @@ from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9
 HOLE_NS = S
-"""So long the dissector waits for octets that are missing (`amqpscope.dissector.tcp.order`)."""
+"""So long the dissector waits for bytes that are missing (`amqpscope.dissector.tcp.order`)."""
 
 
 @dataclass
@@ -161,9 +161,9 @@ def _lost(rnd: random.Random, events: list[Event], holes: int) -> set[int]:
 def _read(
     rnd: random.Random, events: list[Event], begin: int, stop: int, lost: set[int]
 ) -> list[tuple[int, Event | None, bool]]:
-    """Events and holes (None) in the order in which they are read, with the time, and whether of the client.
+    """Events and gaps (None) in the order in which they are read, with the time, and whether of the client.
 
-    Behind a hole octets of that direction may wait until it is certain that it will not be filled.
+    After a gap bytes of that direction may wait until it is certain that it will not be filled.
     """
     pieces: list[tuple[int, int, Event | None, bool]] = []
     until, hole = {True: -1, False: -1}, {True: False, False: False}

@@ -62,7 +62,7 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
         One dict per frame, connection by connection, by `frame_no` (from 0). Besides columns of the contract:
         `connection` (client, server, nth), `client`, `server`, `nth`; `args`, a dict of the method's arguments
         (secrets and reserved fields are not there), of `body_size`, `properties` and `headers` (header frames), or
-        of `body`; `hole_before` (octets missing just before it in its direction); and of its connection
+        of `body`; `hole_before` (bytes missing just before it in its direction); and of its connection
         `begun_ts_ns`, `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
     """
     exact = {"timestamp": _seconds}
@@ -85,7 +85,7 @@ def _frames_of(connection: Connection) -> list[Row]:
         connection.turn_round()
         for row in rows:
             row["from_client"] = not row["from_client"]
-    # the octets of one packet all go one way, so place and position put both directions in one order
+    # the bytes of one packet all go one way, so place and position put both directions in one order
     rows.sort(key=lambda row: (row["place"], row["position"]))
     epochs: dict[int, int] = {}
     finished = []
@@ -132,7 +132,7 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
     while at < len(data):
         if lost or 0 in arrived[at : at + HEAD]:
             if synced and at == start:
-                break  # nothing is known of what was said first
+                break  # nothing is known of what was sent first
             begin = _search(data, arrived, at)
             if begin is None:
                 break
@@ -158,7 +158,7 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
 
 
 def _proxy_header(data: bytes) -> int:
-    """Octets of what a proxy put in front (PROXY protocol, version 1 or 2), 0 if there is nothing."""
+    """Bytes of what a proxy put in front (PROXY protocol, version 1 or 2), 0 if there is nothing."""
     if data.startswith(PROXY_1):
         return data.find(b"\r\n") + 2 if b"\r\n" in data else len(data)
     if data.startswith(PROXY_2) and len(data) >= 16:
@@ -167,7 +167,7 @@ def _proxy_header(data: bytes) -> int:
 
 
 def _size_at(data: bytes, at: int) -> int | None:
-    """Octets of the frame that would begin here, None if none can."""
+    """Bytes of the frame that would begin here, None if none can."""
     if data[at : at + 4] == b"AMQP":
         return 8
     if at + HEAD > len(data) or data[at] not in FRAME_TYPES:
@@ -255,7 +255,7 @@ def messages(rows: list[Row]) -> list[Row]:
     """The messages in `frames()` rows, by the `frame_no` of their last frames.
 
     A message that was not completed is `is_partial`; its `body_hash` is None and its `frame_no` that of the last
-    frame it had. The hash of an empty body is that of no octets. Besides columns of the contract: `method_ts_ns`
+    frame it had. The hash of an empty body is that of no bytes. Besides columns of the contract: `method_ts_ns`
     (when the method frame was complete), `reply_code` of a return, and of the consume or get a delivery answers the
     `queue`, as it was given there, and `order_frame_no`.
     """

@@ -107,7 +107,7 @@ def _entry(octets: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def _message(message: bytes) -> Record:
-    """What a record holds: plain octets, or the sections of an AMQP 1.0 message."""
+    """What a record holds: plain bytes, or the sections of an AMQP 1.0 message."""
     found: Record = {"record_size": len(message), "body_kind": "raw"}
     body = message
     if message[:2] == b"\x00\x53" and len(message) > 3 and message[2] in SECTIONS:

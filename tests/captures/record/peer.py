@@ -1,4 +1,4 @@
-"""One end of an AMQP 0-9-1 connection on a plain socket: it sends exactly what it is told to, when it is told to.
+"""One end of an AMQP 0-9-1 connection on a plain socket: it sends exactly what a script says, when it says so.
 
 What arrives is decoded by pamqp, which shares nothing with the code under test.
 """
@@ -80,13 +80,13 @@ class Peer:
     # sending
 
     def queue(self, channel: int, command: Any) -> None:
-        """Puts a method behind what the next `flush` sends."""
+        """Puts a method after what the next `flush` sends."""
         if self.ledger:
             self.ledger.sent(channel, method_name(command), **_arguments(command))
         self._queued.append(wire.method(channel, command))
 
     def queue_raw(self, octets: bytes) -> None:
-        """Puts octets behind what the next `flush` sends."""
+        """Puts bytes after what the next `flush` sends."""
         self._queued.append(octets)
 
     def flush(self) -> None:

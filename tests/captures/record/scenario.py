@@ -176,7 +176,7 @@ class Stage:
 
 
 def must_hold(stage: Stage, *octets: bytes) -> None:
-    """The capture really holds what the golden states, as octets."""
+    """The capture really holds what the golden states, as bytes."""
     recorded = stage.path.read_bytes()
     for part in octets:
         assert part in recorded, part

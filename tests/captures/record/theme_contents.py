@@ -247,7 +247,7 @@ def _from_json(item: dict[str, Any]) -> wire.Typed:
 
 
 def megabyte() -> bytes:
-    """1,000,000 octets of numbered lines."""
+    """1,000,000 bytes of numbered lines."""
     return b"".join(b"line %010d\n" % number for number in range(62500))
 
 

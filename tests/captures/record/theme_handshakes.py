@@ -27,7 +27,7 @@ RAW_STREAM_HELLO = struct.pack(">IHHII", 12, 17, 1, 1, 0)  # peer-properties wit
 
 
 class Verdicts:
-    """What each client did and what must be said of it, written down as it is done."""
+    """What each client did and what must be reported of it, written down as it is done."""
 
     def __init__(self, stage: Stage) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -117,7 +117,7 @@ def port_reused(stage: Stage) -> None:
             peer.flush()
             peer.until(lambda book=peer.book: all(row["outcome"] == "ack" for row in book.confirms))  # type: ignore[misc]
             if client == "second":
-                peer.socket.sendall(b"\x01\x00\x01\x00\x00")  # five octets of a frame's head
+                peer.socket.sendall(b"\x01\x00\x01\x00\x00")  # five bytes of a frame's head
             if client == "third":
                 peer.logout()
             else:

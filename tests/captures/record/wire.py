@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 frames as octets, written from the protocol's grammar (specification 4.2) for what libraries do not send.
+"""AMQP 0-9-1 frames as bytes, written from the protocol's grammar (specification 4.2) for what libraries do not send.
 
 Field values are pairs of type letter and value, so that a golden says exactly what was put on the wire. Letters are
 those RabbitMQ understands, see https://www.rabbitmq.com/amqp-0-9-1-errata (section 3).
@@ -29,7 +29,7 @@ PROPERTIES = {
 
 
 def value(typed: Typed) -> bytes:
-    """One field value: its letter and its octets."""
+    """One field value: its letter and its bytes."""
     letter, content = typed
     head = letter.encode()
     if letter in _FIXED:

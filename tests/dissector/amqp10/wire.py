@@ -1,4 +1,4 @@
-"""Values and messages of AMQP 1.0, written octet by octet from the standard. Independent of the code under test."""
+"""Values and messages of AMQP 1.0, written byte by byte from the standard. Independent of the code under test."""
 
 import struct
 from collections.abc import Iterable

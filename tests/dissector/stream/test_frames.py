@@ -268,7 +268,7 @@ def test_where_frames_are() -> None:
     assert [row["ts_ns"] - START for row in rows[11:]] == [16 * STEP, 16 * STEP]
 
 
-def test_octets_behind_the_fields() -> None:
+def test_bytes_after_the_fields() -> None:
     found = dissect(talk([*w.hello(), (True, w.request(6, 1, b"\x01\x02")), (True, w.HEARTBEAT)]))
     assert [(row["code"], row["detail"]) for row in found["anomalies"]] == [("bytes-left-over", "in delete-publisher")]
     assert len(found["stream_frames"]) == 12
@@ -297,8 +297,8 @@ def test_numbers_beyond_63_bits() -> None:
     assert [row["code"] for row in found["anomalies"]] == ["integer-too-large"]
 
 
-def test_a_hole_in_a_body() -> None:
-    """What lies before the hole is decoded, and the walk goes on behind the frame."""
+def test_a_gap_in_a_body() -> None:
+    """What lies before the gap is decoded, and the walk goes on after the frame."""
     frame = w.request(1, 7, b"\x09" + w.string("reference") + w.string("stream"))
     wire = Wire()
     for side, octets in w.hello():
@@ -318,7 +318,7 @@ def test_a_hole_in_a_body() -> None:
     assert not [row for row in found["anomalies"] if row["code"] != "tcp-gap"]
 
 
-def test_a_hole_over_a_head_is_searched_across() -> None:
+def test_a_gap_over_a_head_is_searched_across() -> None:
     wire = Wire()
     for side, octets in w.hello():
         wire.send(side, octets)

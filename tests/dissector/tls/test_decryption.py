@@ -1,4 +1,4 @@
-"""What TLS holds has the rows that it has in plain text: every cipher, any segmentation, holes, late secrets."""
+"""What TLS holds has the rows that it has in plain text: every cipher, any segmentation, gaps, late secrets."""
 
 import io
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def test_the_server_may_want_another_hello() -> None:
     assert "tls.retry" in rows(found["connections"])[0]["handshake_steps"]
 
 
-def test_behind_the_line_of_a_proxy() -> None:
+def test_after_the_line_of_a_proxy() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
     line = (CLIENT, b"PROXY TCP4 10.1.2.3 10.4.5.6 40000 5671\r\n")
     for begin in ([line, *opening], [(CLIENT, line[1] + opening[0][1]), *opening[1:]]):
@@ -184,7 +184,7 @@ def test_segmentation_and_batches_do_not_change_rows(
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
-def test_octets_one_by_one(version: str) -> None:
+def test_bytes_one_by_one(version: str) -> None:
     opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION[:9])
     tape = Tape(server_port=5671)
     for side, octets in opening + turns:
@@ -195,7 +195,7 @@ def test_octets_one_by_one(version: str) -> None:
     assert found == expected and found["frames"]
 
 
-def test_packet_and_time_are_those_of_the_records_last_octet() -> None:
+def test_packet_and_time_are_those_of_the_records_last_byte() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
     tape = Tape(server_port=5671).play(opening)
     before = len(tape.packets)
@@ -205,7 +205,7 @@ def test_packet_and_time_are_those_of_the_records_last_octet() -> None:
     assert frames[0]["ts_ns"] == tape.packets[before + 2].ts_ns
 
 
-# ----------------------------------------------------------------------------------------------------------- holes
+# ----------------------------------------------------------------------------------------------------------- gaps
 
 
 def long_session() -> list[Turn]:
@@ -222,14 +222,14 @@ LONG = tuple(long_session())
 
 
 RECORD = 1 << 14
-"""Octets that OpenSSL puts in a record at most."""
+"""Bytes that OpenSSL puts in a record at most."""
 EXACT = [kind for kind in KINDS if not kind[1].endswith(("-SHA", "AES128-SHA256", "AES256-SHA384")) or "GCM" in kind[1]]
 """With CBC the length of what was lost is not known exactly."""
 
 
 @settings(max_examples=10)
 @given(kind=st.sampled_from(EXACT), data=st.data())
-def test_a_hole_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
+def test_a_gap_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
     """The same rows as of plain text in which the same records are missing."""
     opening, turns, keylog = sealed(*kind, LONG)
     tape, plain = Tape(server_port=5671).play(opening), Tape()
@@ -270,7 +270,7 @@ def test_lost_packets_invent_nothing_in_any_batches(kind: tuple[str, str], data:
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ends_of_the_handshake_may_be_lost(kind: tuple[str, str], whole: bool) -> None:
-    """The packets with them, or no more than their last octets."""
+    """The packets with them, or no more than their last bytes."""
     for side in (CLIENT, SERVER):
         tunnel = Tunnel(*kind)
         tape, lost = Tape(server_port=5671), 0
@@ -287,7 +287,7 @@ def test_the_ends_of_the_handshake_may_be_lost(kind: tuple[str, str], whole: boo
 
 
 @pytest.mark.parametrize("count", [1, 7, 400])
-def test_record_numbers_are_found_again_behind_many_lost_records(count: int) -> None:
+def test_record_numbers_are_found_again_after_many_lost_records(count: int) -> None:
     for kind in (KINDS[0], KINDS[2], KINDS[5], KINDS[-1]):
         tunnel = Tunnel(*kind)
         tape = Tape(server_port=5671).play(tunnel.opening)
@@ -365,7 +365,7 @@ class Late:
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
-def test_a_key_log_may_be_written_late_and_in_pieces(version: str, place: float) -> None:
+def test_a_key_log_may_be_written_late_and_in_parts(version: str, place: float) -> None:
     opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION)
     packets = Tape(server_port=5671).play(opening).play(turns).end().packets
     late = Late()
@@ -391,7 +391,7 @@ def test_rows_come_as_soon_as_the_secrets_are_there() -> None:
     assert any(name == "amqp091_frames" for name, _ in late.found)
 
 
-def test_what_is_inside_may_be_read_before_the_server_says_its_first_octets() -> None:
+def test_the_content_may_be_read_before_the_server_sends_its_first_bytes() -> None:
     """Packets of the server that come late: its hello is no beginning of what TLS holds, whatever the batches."""
     tape, options = in_tls(*KINDS[-1])
     client = [packet for packet in tape.packets[3:] if packet.octets[34:36] == (40000).to_bytes(2, "big")]
@@ -414,7 +414,7 @@ def pcapng(parts: Sequence[Packet | bytes]) -> bytes:
 def test_records_wait_from_the_first_key_log_on_in_any_batches(
     kind: tuple[str, str], overlapping: bool, tmp_path: Path
 ) -> None:
-    """Those in front of it are sealed for good. One capture may hold the secrets of what another saw."""
+    """Those before it are sealed for good. One capture may hold the secrets of what another saw."""
     opening, turns, keylog = sealed(*kind, SESSION)
     packets = Tape(server_port=5671).play(opening).play(turns).end().packets
     others = [Packet(packet.ts_ns + STEP // 2, packet.octets) for packet in Tape(port=40_001).play(SESSION).packets]

@@ -35,7 +35,7 @@ INTRUDERS = (
 
 @contextmanager
 def windows(reach: int | None) -> Iterator[None]:
-    """Runs of so many pieces at first, however few octets they are; None: no runs."""
+    """Runs of so many chunks at first, however few bytes they are; None: no runs."""
     with mock.patch.object(stage, "WORTH", 1 << 60 if reach is None else 0), mock.patch.object(
         stage, "REACH", reach or 1
     ):  # fmt: skip
@@ -103,7 +103,7 @@ def test_compiled_runs_change_nothing(made: tuple[list[Packet], Options], reach:
 
 
 @pytest.mark.parametrize("reach", [2, 64])
-def test_secrets_may_come_behind_runs_that_stayed_sealed(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_may_come_after_runs_that_stayed_sealed(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture may bring them at any place: what stays sealed before them has the lengths of its records."""
     turns, keylog = long(next(kind for kind in KINDS if kind[0] == "1.2" and "SHA384" in kind[1]))
     packets = Tape(server_port=5671).play(turns).packets
@@ -168,7 +168,7 @@ def test_a_cipher_opens_many_records_as_it_opens_one(kind: tuple[str, str], data
 
 
 def padded(secret: bytes, contents: list[tuple[bytes, int]]) -> Iterator[bytes]:
-    """Records of TLS 1.3 with AES-256-GCM and SHA-384: contents, and how many zeros stand behind them."""
+    """Records of TLS 1.3 with AES-256-GCM and SHA-384: contents, and how many zeros stand after them."""
     key, iv = (keys.expand("sha384", secret, label, count) for label, count in ((b"key", 32), (b"iv", 12)))
     for number, (content, zeros) in enumerate(contents):
         inner = content + b"\x17" + bytes(zeros)

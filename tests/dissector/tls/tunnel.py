@@ -97,7 +97,7 @@ class Tunnel:
         return said
 
     def say(self, side: int, octets: bytes) -> bytes:
-        """The records of these octets."""
+        """The records of these bytes."""
         self.ends[side].write(octets)
         return self._pass(side)
 

@@ -27,7 +27,7 @@ class Said:
 
 @dataclass
 class Conversation:
-    """What was said, and how many may be open at once."""
+    """What was sent, and how many requests may be open at once."""
 
     chance: random.Random
     at_once: int

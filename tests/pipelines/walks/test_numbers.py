@@ -107,7 +107,7 @@ class Begun(Connection):
         return self.publish(None, **({"publish_seq_unsure": True} | columns))
 
     def rest(self) -> None:
-        """Nothing is said for long."""
+        """Nothing is sent for long."""
         self.waited = getattr(self, "waited", 0) + LONG
 
     def frame(self, *args: Any, **columns: Any) -> int:
@@ -161,7 +161,7 @@ def pauses_at_the_end() -> tuple[Connection, Wanted]:
 
 
 def pauses_with_some_under_way() -> tuple[Connection, Wanted]:
-    """The pause is behind an answer that does not give the largest bound."""
+    """The pause is after an answer that does not give the largest bound."""
     c = Begun()
     c.send()
     c.send()
@@ -186,7 +186,7 @@ def stalls_while_one_is_under_way() -> tuple[Connection, Wanted]:
 
 
 def others_may_follow_the_last() -> tuple[Connection, Wanted]:
-    """The last answer may be for a publish that the capture missed, which no hole tells."""
+    """The last answer may be for a publish that the capture missed, which no gap tells."""
     c = Begun()
     c.send()
     c.send()
@@ -304,7 +304,7 @@ def counted_by_another() -> tuple[Connection, Wanted]:
 
 
 def read_behind_their_answers() -> tuple[Connection, Wanted]:
-    """What follows a hole waits for it; meanwhile its answers are read."""
+    """What follows a gap waits for it; meanwhile its answers are read."""
     c = Begun()
     c.publish(1)
     c.ack(1)
@@ -347,7 +347,7 @@ AFTER = range(BEFORE + 3, BEFORE + 4 + AGAIN)
 
 
 def _known(by: str) -> Wanted:
-    """What is told of the scenarios below, which wait for 5, 11 and 17 ticks in turn."""
+    """What is reported of the scenarios below, which wait for 5, 11 and 17 ticks in turn."""
     waits = [(number, 5 + number % 3 * 6) for number in [*range(1, BEFORE + 1), *AFTER]]
     return [(n, "counted" if n <= BEFORE else by, None if by == "inferred" and n > BEFORE else w) for n, w in waits]
 
@@ -453,7 +453,7 @@ class Part(NamedTuple):
 
 
 def rested(packets: list[Packet], whole: dict[str, pa.Table]) -> list[Packet]:
-    """The same, with a long pause in front of the publishes before which all was confirmed."""
+    """The same, with a long pause before the publishes that follow a complete confirm."""
     sent, confirmed = Counter[Any](), Counter[Any]()
     events = [(row["first_packet"], 1, row) for row in rows(whole["messages"]) if row["publish_seq"]]
     answers = [row for row in rows(whole["amqp091_frames"]) if row["method"] in ("basic.ack", "basic.nack")]

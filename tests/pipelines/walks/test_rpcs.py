@@ -104,7 +104,7 @@ def no_wait_is_no_request() -> tuple[Connection, list[dict[str, Any]]]:
 def channel_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("queue.declare", queue="gone", passive=True)
-    c.client("queue.bind")  # pipelined behind it: not what the close is about
+    c.client("queue.bind")  # pipelined after it: not what the close is about
     close = c.server("channel.close", reply_code=404, reply_text="NOT_FOUND - no queue", **QUEUE_DECLARE)
     c.client("queue.delete")
     c.client("channel.close-ok")
@@ -203,7 +203,7 @@ def no_answer() -> tuple[Connection, list[dict[str, Any]]]:
 
 def one_at_a_time_around_gaps() -> tuple[Connection, list[dict[str, Any]]]:
     c = one_at_a_time()
-    c.client("basic.get")  # its answer is lost, which shows behind the next request
+    c.client("basic.get")  # its answer is lost, which shows after the next request
     second = c.client("basic.get")
     gap = c.lose(from_client=False)
     answer = c.server("basic.get-empty")
@@ -369,7 +369,7 @@ def test_scenario(runs, name):
     check(*runs[name])
 
 
-def test_random_conversations_agree_with_a_queue(runs):
+def test_random_connections_agree_with_a_queue(runs):
     for name, (rows, expected) in runs.items():
         if name.startswith("random"):
             check(rows, expected)
@@ -485,7 +485,7 @@ def test_a_pipelined_burst_around_a_gap_in_which_nothing_of_it_was_lost():
     check(rows_alone(c), [{"response_frame_no": n} for n in (3, 4, 5)] + [{"ended_by": "capture-end"}])
 
 
-def test_what_answers_say_tells_whose_they_are():
+def test_the_content_of_answers_shows_whose_they_are():
     c = Connection()
     for name in ("a", "b", "c", "d"):
         c.client("queue.declare", queue=name)
