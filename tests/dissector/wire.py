@@ -1,4 +1,4 @@
-"""Conversations of AMQP 0-9-1 and the packets that could have carried them. pamqp writes the frames."""
+"""Connections of AMQP 0-9-1 and the packets that could have carried them. pamqp writes the frames."""
 
 import struct
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Writes small conversations as rows of the tables that `dissect` would write for them."""
+"""Writes small connections as rows of the tables that `dissect` would write for them."""
 
 from __future__ import annotations
 

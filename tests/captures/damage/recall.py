@@ -376,8 +376,8 @@ def publishes_by_tshark(packets: list[Packet], link: int, ports: Iterable[int]) 
         file.write(pcap(packets, link=link))
         file.flush()
         fields = ["-e", "amqp.method.class", "-e", "amqp.method.method"]
-        told = ["-o", "tcp.reassemble_out_of_order:TRUE", *(o for p in ports for o in ("-d", f"tcp.port=={p},amqp"))]
-        command = ["tshark", "-r", file.name, *told, "-Y", "amqp", "-T", "fields", *fields]
+        options = ["-o", "tcp.reassemble_out_of_order:TRUE", *(o for p in ports for o in ("-d", f"tcp.port=={p},amqp"))]
+        command = ["tshark", "-r", file.name, *options, "-Y", "amqp", "-T", "fields", *fields]
         out = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     pairs = [zip(*(part.split(",") for part in line.split("\t")), strict=False) for line in out.splitlines()]
     return sum(pair == ("60", "40") for line in pairs for pair in line)

@@ -1,4 +1,4 @@
-"""Conversations as packets, and what the dissector makes of them."""
+"""Connections as packets, and what the dissector makes of them."""
 
 import io
 import json
@@ -56,18 +56,18 @@ class Wire:
         self._packet(False, flags=17)
 
 
-def talk(conversation: list[tuple[bool, bytes]], most: int = 1400, together: bool = False) -> list[Packet]:
-    """Packets of a conversation; `together`: what a side sends in a row goes into segments without regard to frames."""
+def talk(made_connection: list[tuple[bool, bytes]], most: int = 1400, together: bool = False) -> list[Packet]:
+    """Packets of a connection; `together`: what a side sends in a row goes into segments without regard to frames."""
     wire = Wire()
     if together:
         joined: list[tuple[bool, bytes]] = []
-        for side, octets in conversation:
+        for side, octets in made_connection:
             if joined and joined[-1][0] == side:
                 joined[-1] = side, joined[-1][1] + octets
             else:
                 joined.append((side, octets))
-        conversation = joined
-    for side, octets in conversation:
+        made_connection = joined
+    for side, octets in made_connection:
         wire.send(side, octets, most)
     wire.close()
     return wire.packets

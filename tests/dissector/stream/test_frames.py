@@ -216,7 +216,7 @@ FRAMES = {
 }  # fmt: skip
 
 
-def conversation() -> list[tuple[bool, bytes]]:
+def made_connection() -> list[tuple[bool, bytes]]:
     return w.hello() + [(side, octets) for octets, side, _ in FRAMES.values()]
 
 
@@ -244,7 +244,7 @@ def test_a_frame(name: str) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_all_frames_however_they_are_cut(most: int, compiled: bool) -> None:
     for batch_bytes in (2_000, 1 << 20):
-        found = dissect(talk(conversation(), most, together=True), compiled, batch_bytes)
+        found = dissect(talk(made_connection(), most, together=True), compiled, batch_bytes)
         frames = sorted(found["stream_frames"], key=lambda row: row["frame_no"])
         assert [told(row) for row in frames[10:]] == expected()
         assert [row["frame_no"] for row in frames] == list(range(len(frames)))
@@ -253,7 +253,7 @@ def test_all_frames_however_they_are_cut(most: int, compiled: bool) -> None:
 
 
 def test_secrets_are_in_no_table() -> None:
-    assert not any(word in str(dissect(talk(conversation()))) for word in ("t0p-s3cret", "hush"))
+    assert not any(word in str(dissect(talk(made_connection()))) for word in ("t0p-s3cret", "hush"))
 
 
 def test_where_frames_are() -> None:

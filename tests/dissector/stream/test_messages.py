@@ -76,8 +76,8 @@ def hashed(body: bytes) -> int:
     return int.from_bytes(xxhash.xxh64_digest(body, 42), "big", signed=True)
 
 
-def read(*conversation: tuple[bool, bytes], most: int = 1400, **how: Any) -> dict[str, list[Row]]:
-    return dissect(talk([*w.hello(), *conversation], most), **how)
+def read(*made_connection: tuple[bool, bytes], most: int = 1400, **how: Any) -> dict[str, list[Row]]:
+    return dissect(talk([*w.hello(), *made_connection], most), **how)
 
 
 def bodies(rows: list[Row]) -> list[tuple[Any, ...]]:
@@ -360,10 +360,10 @@ def long_frames(seed: int = 1) -> tuple[list[tuple[bool, bytes]], list[bytes]]:
 @pytest.mark.parametrize("part", [64, 1_000, 10_000, 1 << 20])
 def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", part)
-    conversation, items = long_frames()
+    made_connection, items = long_frames()
     whole = None
     for most, batch_bytes in ((1400, 50_000), (60_000, 1 << 20)):
-        found = read(*conversation, most=most, batch_bytes=batch_bytes)
+        found = read(*made_connection, most=most, batch_bytes=batch_bytes)
         assert not found["anomalies"]
         rows = found["messages"]
         assert [row["body_hash"] for row in rows] == [hashed(item) for item in items] * 2

@@ -1,4 +1,4 @@
-"""Recorded conversations with a broker: what it answered, and the same rows however the capture is read."""
+"""Recorded connections with a broker: what it answered, and the same rows however the capture is read."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conversations in TLS, as OpenSSL writes them: what two ends say goes through Python's `ssl`, in memory."""
+"""Connections in TLS, as OpenSSL writes them: what two ends say goes through Python's `ssl`, in memory."""
 
 import contextlib
 import ssl

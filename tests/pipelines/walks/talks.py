@@ -1,4 +1,4 @@
-"""Made-up and recorded conversations of the stream protocol as tables, and walks over them in every manner."""
+"""Made-up and recorded connections of the stream protocol as tables, and walks over them in every manner."""
 
 from __future__ import annotations
 

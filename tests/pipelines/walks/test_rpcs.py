@@ -15,7 +15,7 @@ from amqpscope.pipelines.walks.walk import schema
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
-from tests.pipelines.walks.conversations import ANSWERS, Conversation
+from tests.pipelines.walks.made_connections import ANSWERS, MadeConnection
 from tests.pipelines.walks.properties_of_rpcs import SIZES, rows_of, same_in_every_manner
 
 QUEUE_DECLARE, EXCHANGE_DECLARE, CONNECTION_OPEN, BASIC_PUBLISH, BASIC_GET = (
@@ -391,14 +391,14 @@ def test_connections_change_nothing_for_each_other(made, runs):
 
 @pytest.mark.compiled
 def test_compiled_rows_are_the_same(made):
-    lossy = [conversation(seed, 4).captured(0.1) for seed in range(20)]
+    lossy = [made_connection(seed, 4).captured(0.1) for seed in range(20)]
     tables = arrow([*(connection for connection, _ in made.values()), *lossy])
     assert rows_of(tables, 1000, compiled=True) == rows_of(tables, 1 << 20)
     assert rows_of(tables, 7, stop=True, compiled=True) == rows_of(tables, 1 << 20)
 
 
-def conversation(seed: int, at_once: int, kinds: tuple[str, ...] = tuple(ANSWERS)) -> Conversation:
-    return Conversation(random.Random(seed), at_once, list(kinds)).talk(60)
+def made_connection(seed: int, at_once: int, kinds: tuple[str, ...] = tuple(ANSWERS)) -> MadeConnection:
+    return MadeConnection(random.Random(seed), at_once, list(kinds)).talk(60)
 
 
 KINDS = (("basic.get",), ("queue.declare", "basic.consume"), tuple(ANSWERS))
@@ -411,7 +411,7 @@ AT_LEAST = {1: (1, 0.99, 0.9, 0.9, 0.45), 2: (1, 0.6, 0.3, 0.3, 0.05), 4: (1, 0.
 @pytest.mark.parametrize("kinds", KINDS, ids=len)
 def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
     for (losing, sides), share in zip(LOSSES, AT_LEAST[at_once], strict=True):
-        said = [conversation(seed, at_once, kinds) for seed in range(60)]
+        said = [made_connection(seed, at_once, kinds) for seed in range(60)]
         captured = [each.captured(losing, sides=sides) for each in said]
         rows = by_connection(walked(arrow(captured), [Rpcs()])["rpcs"], "request_frame_no")
         right, lacking, wrong = map(
@@ -422,7 +422,7 @@ def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
 
 
 def test_loss_in_any_batches():
-    captured = [conversation(seed, at_once).captured(0.05) for seed in range(2) for at_once in (1, 2, 4)]
+    captured = [made_connection(seed, at_once).captured(0.05) for seed in range(2) for at_once in (1, 2, 4)]
     same_in_every_manner(arrow(captured), (2, 7))
 
 

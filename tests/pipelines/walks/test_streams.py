@@ -497,7 +497,7 @@ def test_more_than_may_wait():
 
 
 def any_talk(chance: random.Random, number: int, *, gaps: bool = True) -> Talk:
-    """A conversation in which ids are sent again, refused, forgotten, and publishers declared anew."""
+    """A connection in which ids are sent again, refused, forgotten, and publishers declared anew."""
     talk = Talk(number, closed_by=chance.choice([None, "client"]))
     epochs: dict[int, Any] = {1: 1, 2: 1, 3: None}
     sent: list[tuple[int, int]] = []
