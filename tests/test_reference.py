@@ -75,15 +75,15 @@ class Tape:
     def save(self, path: Path) -> Path:
         with path.open("wb") as file:
             file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
-            for ts_ns, octets in self.packets:
-                file.write(struct.pack("<IIII", ts_ns // 10**9, ts_ns % 10**9, len(octets), len(octets)) + octets)
+            for ts_ns, raw in self.packets:
+                file.write(struct.pack("<IIII", ts_ns // 10**9, ts_ns % 10**9, len(raw), len(raw)) + raw)
         return path
 
 
 def content(body: bytes, channel: int = 1, **properties: Any) -> bytes:
     head = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(**properties))
-    octets = pamqp_frame.marshal(head, channel)
-    return octets + (struct.pack(">BHI", 3, channel, len(body)) + body + b"\xce" if body else b"")
+    raw = pamqp_frame.marshal(head, channel)
+    return raw + (struct.pack(">BHI", 3, channel, len(body)) + body + b"\xce" if body else b"")
 
 
 def publish(body: bytes = b"x", channel: int = 1, mandatory: bool = False, **properties: Any) -> bytes:
@@ -135,10 +135,10 @@ def read(tmp_path: Path) -> Callable[[Tape], list[dict[str, Any]]]:
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize(("magic", "fraction", "ns"), [(0xA1B2C3D4, 999_999, 999_999_000), (0xA1B23C4D, 7, 7)])
 def test_times_of_pcap_are_exact(tmp_path: Path, order: str, magic: int, fraction: int, ns: int) -> None:
-    octets = Tape(port=40000).packets[3][1]
+    raw = Tape(port=40000).packets[3][1]
     path = tmp_path / "one.pcap"
     head = struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 65535, 1)
-    path.write_bytes(head + struct.pack(order + "IIII", 1_700_000_000, fraction, len(octets), len(octets)) + octets)
+    path.write_bytes(head + struct.pack(order + "IIII", 1_700_000_000, fraction, len(raw), len(raw)) + raw)
     (row,) = reference.frames(path)
     assert (row["frame_type"], row["ts_ns"]) == ("protocol-header", 1_700_000_000 * 10**9 + ns)
 
@@ -149,17 +149,17 @@ def test_pcapng_interfaces_have_their_own_clocks(tmp_path: Path, order: str) -> 
         body += b"\0" * (-len(body) % 4)
         return struct.pack(order + "II", kind, len(body) + 12) + body + struct.pack(order + "I", len(body) + 12)
 
-    def packet(interface: int, units: int, octets: bytes) -> bytes:
-        sizes = (len(octets), len(octets))
-        return block(6, struct.pack(order + "IIIII", interface, units >> 32, units & 0xFFFFFFFF, *sizes) + octets)
+    def packet(interface: int, units: int, raw: bytes) -> bytes:
+        sizes = (len(raw), len(raw))
+        return block(6, struct.pack(order + "IIIII", interface, units >> 32, units & 0xFFFFFFFF, *sizes) + raw)
 
-    octets = Tape().packets[3][1]
+    raw = Tape().packets[3][1]
     fast = struct.pack(order + "HHI", 101, 0, 0) + struct.pack(order + "HHB3x", 9, 1, 9)
     binary = struct.pack(order + "HHI", 1, 0, 0) + struct.pack(order + "HHB3x", 9, 1, 0x80 | 10)
     binary += struct.pack(order + "HHq", 14, 8, 100)
     path = tmp_path / "two.pcapng"
     head = block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
-    first, second = octets, octets[:14] + octets[14:]
+    first, second = raw, raw[:14] + raw[14:]
     path.write_bytes(
         head + block(1, fast) + block(1, binary) + packet(1, 1536, first) + packet(0, 2_000_000_007, second[14:])
     )
@@ -175,8 +175,8 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_a_rotated_capture_are_one(tmp_path: Path) -> None:
     tape = Tape().opened()
-    octets = publish(b"first, " * 10) + publish(b"second")
-    tape.client(octets[:50]).client(octets[50:])
+    raw = publish(b"first, " * 10) + publish(b"second")
+    tape.client(raw[:50]).client(raw[50:])
     whole = reference.frames(tape.save(tmp_path / "whole.pcap"))
     folder = tmp_path / "parts"
     folder.mkdir()
@@ -228,7 +228,7 @@ def test_sequence_numbers_wrap(read: Any) -> None:
 
 def test_a_port_used_again_is_another_connection(read: Any) -> None:
     tape, again = Tape().opened(), Tape(isn=(777, 888)).opened()
-    tape.packets += [(ts_ns + 100 * MS, octets) for ts_ns, octets in again.packets]
+    tape.packets += [(ts_ns + 100 * MS, raw) for ts_ns, raw in again.packets]
     rows = read(tape)
     assert pick(rows, "client", "nth", "frame_no", "packet") == [
         ("10.0.0.1:40000", 0, 0, 4), ("10.0.0.1:40000", 0, 1, 5), ("10.0.0.1:40000", 0, 2, 6),
@@ -338,7 +338,7 @@ def test_what_a_proxy_put_before_is_skipped(tmp_path: Path, proxy: bytes) -> Non
 
 def test_contents_of_channels_do_not_mix(read: Any) -> None:
     one, two = publish(b"a" * 10, channel=1), publish(b"b" * 20, channel=2)
-    pieces = [piece + b"\xce" for octets in (one, two) for piece in octets.split(b"\xce")[:-1]]
+    pieces = [piece + b"\xce" for raw in (one, two) for piece in raw.split(b"\xce")[:-1]]
     tape = Tape().client(*[pieces[i] for i in (0, 3, 1, 4, 5, 2)])
     assert pick(reference.messages(read(tape)), "channel", "first_frame_no", "frame_no", "body_size", "is_partial") == [
         (2, 2, 5, 20, False), (1, 1, 6, 10, False),
@@ -462,8 +462,8 @@ def test_single_and_multiple_settlements(read: Any) -> None:
 
 
 def test_latency_begins_with_the_last_frame_of_the_message(read: Any) -> None:
-    octets = deliver(1)
-    tape = consuming(Tape().opened()).server(octets[:10]).server(octets[10:]).client(ack(1))
+    raw = deliver(1)
+    tape = consuming(Tape().opened()).server(raw[:10]).server(raw[10:]).client(ack(1))
     rows = read(tape)
     (row,) = reference.settlements(rows)
     assert (row["deliver_packet"], row["settle_packet"], row["latency_ns"]) == (10, 11, MS)
@@ -532,8 +532,8 @@ def test_requests_pair_first_in_first_out(read: Any) -> None:
     tape.client(commands.Queue.Declare(queue="c", nowait=True), commands.Basic.Get(queue="a"))
     tape.server(commands.Queue.DeclareOk(queue="a", message_count=0, consumer_count=0))
     tape.server(commands.Queue.DeclareOk(queue="b", message_count=0, consumer_count=0), commands.Basic.GetEmpty())
-    octets = got(1)
-    tape.server(octets[:60]).server(octets[60:])  # the method is in the first part
+    raw = got(1)
+    tape.server(raw[:60]).server(raw[60:])  # the method is in the first part
     tape.server(commands.Basic.Cancel(consumer_tag="c", nowait=True), commands.Channel.Flow(active=True))
     tape.client(commands.Channel.FlowOk(active=True))
     rows = reference.rpcs(read(tape))

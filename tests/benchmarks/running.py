@@ -67,8 +67,8 @@ def middle(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _watch(pid: int, peaks: list[int]) -> None:
-    while (octets := sum(_pss(p) for p in _tree(pid))) > 0:
-        peaks[0] = max(peaks[0], octets)
+    while (taken := sum(_pss(p) for p in _tree(pid))) > 0:
+        peaks[0] = max(peaks[0], taken)
         time.sleep(SAMPLE_S)
 
 

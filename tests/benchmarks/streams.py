@@ -40,9 +40,9 @@ def block() -> Block:
             packets.append((at, instance, packet))
             at += rng.randrange(20, 400)
     packets.sort(key=lambda packet: packet[0])
-    records = [struct.pack("<IIII", 0, 0, len(octets), len(octets)) + octets for _, _, octets in packets]
+    records = [struct.pack("<IIII", 0, 0, len(raw), len(raw)) + raw for _, _, raw in packets]
     at = np.cumsum([0, *(len(record) for record in records)])
-    to_server = np.array([octets[36:38] == struct.pack(">H", PORT) for _, _, octets in packets])
+    to_server = np.array([raw[36:38] == struct.pack(">H", PORT) for _, _, raw in packets])
     source = at[:-1] + captures.RECORD + captures.IP_SOURCE
     client_at = np.where(to_server, source, source + captures.IP_TARGET - captures.IP_SOURCE)
     time_us = np.array([t for t, _, _ in packets], np.int64)
@@ -126,9 +126,9 @@ def _packets(talk: list[tuple[bool, bytes]]) -> list[bytes]:
 
     packet(True, b"", 2)
     packet(False, b"", 18)
-    for from_client, octets in talk:
-        for at in range(0, len(octets), SEGMENT):
-            packet(from_client, octets[at : at + SEGMENT], 0x18)
+    for from_client, raw in talk:
+        for at in range(0, len(raw), SEGMENT):
+            packet(from_client, raw[at : at + SEGMENT], 0x18)
     packet(True, b"", 17)
     packet(False, b"", 17)
     return found

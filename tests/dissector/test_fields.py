@@ -42,8 +42,8 @@ def program(name: str) -> int:
 
 def run(plan: Plan, records: list[Record], compiled: bool = False) -> Decoded:
     """Decode the records, which lie in the data after one another in reverse, with a byte between them."""
-    data = b"".join(b"\x05" + octets for _, octets, _ in reversed(records)) + b"\x05"
-    length = np.array([len(octets) for _, octets, _ in records], np.int64)
+    data = b"".join(b"\x05" + raw for _, raw, _ in reversed(records)) + b"\x05"
+    length = np.array([len(raw) for _, raw, _ in records], np.int64)
     offset = len(data) - 1 - np.cumsum(length + 1) + 1
     decoded = decode(
         plan,
@@ -81,8 +81,8 @@ def short(text: str | bytes) -> bytes:
     return bytes([len(text)]) + text
 
 
-def long(octets: bytes) -> bytes:
-    return struct.pack(">I", len(octets)) + octets
+def long(raw: bytes) -> bytes:
+    return struct.pack(">I", len(raw)) + raw
 
 
 def test_by_hand() -> None:
@@ -207,8 +207,8 @@ def a_field(name: str, type_: str, column_type: Any, column: str | None = None) 
 
 
 def test_continued_flags_and_bits() -> None:
-    octets = [a_field(f"p{k}", "octet", "int32") for k in range(16)]
-    content = Class("file", 70, (), (*octets, a_field("b0", "bit", "bool"), a_field("b1", "bit", "bool")))
+    small = [a_field(f"p{k}", "octet", "int32") for k in range(16)]
+    content = Class("file", 70, (), (*small, a_field("b0", "bit", "bool"), a_field("b1", "bit", "bool")))
     plan = Plan.of_properties(content)
     record = struct.pack(">HHH", 0x8003, 0x8000 | 0x2000 | 1, 0) + b"\x0a\x0b\x0c"
     decoded = run(plan, [(0, record, 0), (0, b"\0\1", 0), (0, b"\0", 0), (0, b"\0\0", 0)])
@@ -361,10 +361,10 @@ def same(one: Decoded, other: Decoded) -> None:
 
 @st.composite
 def any_record(draw: st.DrawFn, programs: int) -> Record:
-    octets = draw(st.one_of(st.binary(max_size=60), st.lists(st.sampled_from(
+    raw = draw(st.one_of(st.binary(max_size=60), st.lists(st.sampled_from(
         [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\0\0\0\4", b"\1aS", b"F\0\0\0\7", "é".encode(), b"\x20\0\0\0\0\x09"]
     ), max_size=20).map(b"".join)))  # fmt: skip
-    return draw(st.integers(-1, programs - 1)), octets, draw(st.integers(0, 1))
+    return draw(st.integers(-1, programs - 1)), raw, draw(st.integers(0, 1))
 
 
 @pytest.mark.compiled

@@ -87,9 +87,9 @@ def test_an_answer_with_the_tag_of_another_consume_is_not_its_own(syn: bool) -> 
 def test_a_delivery_without_its_tag_is_of_no_consumer() -> None:
     """Nor is the answer to a consume, where its tag was not captured, of a consumer without one."""
     tape = Tape().play([*BEGIN, consume(True)])
-    for side, octets in (consuming("amq.0"), delivered(1, "amq.0")):
-        tape.segment(side, octets, kept=14 + 20 + 20 + 12)
-        tape.next[side] += len(octets)
+    for side, data in (consuming("amq.0"), delivered(1, "amq.0")):
+        tape.segment(side, data, kept=14 + 20 + 20 + 12)
+        tape.next[side] += len(data)
     tape.play([delivered(2, "amq.0")])
     found = rows(dissect_packets(tape.packets)["messages"])
     assert {row["no_ack"] for row in found} == {None}

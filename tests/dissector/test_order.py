@@ -135,10 +135,10 @@ def test_sides_that_acknowledge_what_was_never_sent_lose_nothing() -> None:
 def test_bytes_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: int) -> None:
     """The capture missed them the first time; what they acknowledge when sent again was an answer to them."""
     tape = Tape().play(BEGIN)
-    octets = b"".join(publish(b"first"))
+    data = b"".join(publish(b"first"))
     before, first = len(tape.packets), tape.next[CLIENT]
-    tape.play([(CLIENT, octets), (SERVER, BEAT)])
-    tape.segment(CLIENT, octets, seq=first)
+    tape.play([(CLIENT, data), (SERVER, BEAT)])
+    tape.segment(CLIENT, data, seq=first)
     tape.play([(CLIENT, b"".join(publish(b"more"))), (SERVER, BEAT)] * 10)
     start = tape.packets[before].ts_ns
     packets = [Packet(start + n * each_ns, packet.octets) for n, packet in enumerate(tape.packets[before + 1 :])]

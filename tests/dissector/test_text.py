@@ -14,7 +14,7 @@ EDGES = [
     b"\xf5\x80\x80\x80", b"\xff", b"\x80", b"a\xc3", b"a\xe2\x82", b"a\xf0\x9f\x98", b"\xe2\x28\xa1", b"\xe2\x82\x28",
 ]  # fmt: skip
 
-octets = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.sampled_from(EDGES))
+raw = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.sampled_from(EDGES))
 
 
 def run(entries: list[bytes], compiled: bool) -> Texts:
@@ -34,7 +34,7 @@ def valid(entry: bytes) -> bool:
 
 
 @BOTH
-@given(entries=st.lists(octets, max_size=6))
+@given(entries=st.lists(raw, max_size=6))
 def test_as_python_decodes(entries: list[bytes], compiled: bool) -> None:
     texts = run(entries, compiled)
     expected = [e.decode(errors="backslashreplace").encode() for e in entries]

@@ -67,9 +67,9 @@ def replay(target: str, corpus: Path) -> int:
     kernel._proven.clear()
     different, paths = 0, sorted(corpus.iterdir())
     for path in paths:
-        octets = path.read_bytes()
+        raw = path.read_bytes()
         try:
-            same = FUNCTIONS[target](octets, False) == FUNCTIONS[target](octets, True)
+            same = FUNCTIONS[target](raw, False) == FUNCTIONS[target](raw, True)
         except Exception as error:
             print(f"{path}: {error!r}")
             same = False

@@ -195,15 +195,15 @@ def _search(data: bytes, arrived: list[int], at: int) -> int | None:
     return None
 
 
-def _decode(octets: bytes, missing: int) -> Row:
+def _decode(raw: bytes, missing: int) -> Row:
     """What a frame says, with what is missing of it as zeros."""
-    row: Row = {"channel": 0, "frame_type": "protocol-header", "method": None, "size": len(octets)}
+    row: Row = {"channel": 0, "frame_type": "protocol-header", "method": None, "size": len(raw)}
     row |= {"is_partial": missing > 0, "missing": missing, "args": {}}
-    if octets[:4] == b"AMQP":
+    if raw[:4] == b"AMQP":
         return row
-    kind, row["channel"] = struct.unpack_from(">BH", octets)
+    kind, row["channel"] = struct.unpack_from(">BH", raw)
     row["frame_type"] = FRAME_TYPES[kind]
-    payload = octets[HEAD:-1]
+    payload = raw[HEAD:-1]
     if kind == 1 and len(payload) >= 4:
         index = struct.unpack_from(">I", payload)[0]
         row["method"] = METHODS.get(index, f"{index >> 16}.{index & 0xFFFF}")
@@ -211,7 +211,7 @@ def _decode(octets: bytes, missing: int) -> Row:
         row["args"] = {"body": payload}
     elif kind != 8 and payload and not missing:
         try:
-            said: Any = pamqp_frame.unmarshal(octets)[2]
+            said: Any = pamqp_frame.unmarshal(raw)[2]
         except (exceptions.UnmarshalingException, ValueError, TypeError, struct.error, OverflowError):
             return row  # the row stays, without arguments
         if kind == 1:

@@ -122,8 +122,8 @@ def tables(path: Path | str) -> Iterator[tuple[str, Row]]:
 def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
     """All frames, in the order in which they became complete; connections go to `found`."""
     connections: dict[tuple[bytes, int, bytes, int], Connection] = {}
-    for number, ts_ns, octets in packets(path):
-        ip = dpkt.ethernet.Ethernet(octets).data
+    for number, ts_ns, data in packets(path):
+        ip = dpkt.ethernet.Ethernet(data).data
         if not isinstance(ip, dpkt.ip.IP) or not isinstance(ip.data, dpkt.tcp.TCP):
             continue
         tcp = ip.data
@@ -164,12 +164,12 @@ def _connection(number: int, ip: dpkt.ip.IP, tcp: dpkt.tcp.TCP, packet: int, ts_
     )  # fmt: skip
 
 
-def _frames(connection: Connection, from_client: bool, octets: bytes, packet: int, ts_ns: int) -> Iterator[Frame]:
+def _frames(connection: Connection, from_client: bool, data: bytes, packet: int, ts_ns: int) -> Iterator[Frame]:
     direction = connection.directions[from_client]
     pending = direction.pending
     if not pending:
         direction.first = packet, ts_ns
-    pending += octets
+    pending += data
     at = 0
     while len(pending) - at >= 8:
         size, key, version = struct.unpack_from(">IHH", pending, at)

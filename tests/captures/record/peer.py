@@ -85,15 +85,15 @@ class Peer:
             self.ledger.sent(channel, method_name(command), **_arguments(command))
         self._queued.append(wire.method(channel, command))
 
-    def queue_raw(self, octets: bytes) -> None:
+    def queue_raw(self, data: bytes) -> None:
         """Puts bytes after what the next `flush` sends."""
-        self._queued.append(octets)
+        self._queued.append(data)
 
     def flush(self) -> None:
         """Sends what is queued in one go."""
-        octets = b"".join(self._queued)
+        data = b"".join(self._queued)
         self._queued.clear()
-        self.socket.sendall(octets)
+        self.socket.sendall(data)
 
     def send(self, channel: int, *sent: Any) -> None:
         """Sends methods of a channel in one go."""
@@ -136,12 +136,12 @@ class Peer:
                 return None
             self.socket.settimeout(left)
             try:
-                octets = self.socket.recv(1 << 20)
+                data = self.socket.recv(1 << 20)
             except TimeoutError:
                 return None
-            if not octets:
+            if not data:
                 raise ConnectionError("the other end has closed the connection")
-            self._received += octets
+            self._received += data
         size, channel, frame = pamqp.frame.unmarshal(self._received)
         self._received = self._received[size:]
         self._note(channel, frame)
