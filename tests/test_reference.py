@@ -75,15 +75,15 @@ class Tape:
     def save(self, path: Path) -> Path:
         with path.open("wb") as file:
             file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
-            for ts_ns, octets in self.packets:
-                file.write(struct.pack("<IIII", ts_ns // 10**9, ts_ns % 10**9, len(octets), len(octets)) + octets)
+            for ts_ns, raw in self.packets:
+                file.write(struct.pack("<IIII", ts_ns // 10**9, ts_ns % 10**9, len(raw), len(raw)) + raw)
         return path
 
 
 def content(body: bytes, channel: int = 1, **properties: Any) -> bytes:
     head = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(**properties))
-    octets = pamqp_frame.marshal(head, channel)
-    return octets + (struct.pack(">BHI", 3, channel, len(body)) + body + b"\xce" if body else b"")
+    raw = pamqp_frame.marshal(head, channel)
+    return raw + (struct.pack(">BHI", 3, channel, len(body)) + body + b"\xce" if body else b"")
 
 
 def publish(body: bytes = b"x", channel: int = 1, mandatory: bool = False, **properties: Any) -> bytes:
@@ -135,10 +135,10 @@ def read(tmp_path: Path) -> Callable[[Tape], list[dict[str, Any]]]:
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize(("magic", "fraction", "ns"), [(0xA1B2C3D4, 999_999, 999_999_000), (0xA1B23C4D, 7, 7)])
 def test_times_of_pcap_are_exact(tmp_path: Path, order: str, magic: int, fraction: int, ns: int) -> None:
-    octets = Tape(port=40000).packets[3][1]
+    raw = Tape(port=40000).packets[3][1]
     path = tmp_path / "one.pcap"
     head = struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 65535, 1)
-    path.write_bytes(head + struct.pack(order + "IIII", 1_700_000_000, fraction, len(octets), len(octets)) + octets)
+    path.write_bytes(head + struct.pack(order + "IIII", 1_700_000_000, fraction, len(raw), len(raw)) + raw)
     (row,) = reference.frames(path)
     assert (row["frame_type"], row["ts_ns"]) == ("protocol-header", 1_700_000_000 * 10**9 + ns)
 
@@ -149,17 +149,17 @@ def test_pcapng_interfaces_have_their_own_clocks(tmp_path: Path, order: str) -> 
         body += b"\0" * (-len(body) % 4)
         return struct.pack(order + "II", kind, len(body) + 12) + body + struct.pack(order + "I", len(body) + 12)
 
-    def packet(interface: int, units: int, octets: bytes) -> bytes:
-        sizes = (len(octets), len(octets))
-        return block(6, struct.pack(order + "IIIII", interface, units >> 32, units & 0xFFFFFFFF, *sizes) + octets)
+    def packet(interface: int, units: int, raw: bytes) -> bytes:
+        sizes = (len(raw), len(raw))
+        return block(6, struct.pack(order + "IIIII", interface, units >> 32, units & 0xFFFFFFFF, *sizes) + raw)
 
-    octets = Tape().packets[3][1]
+    raw = Tape().packets[3][1]
     fast = struct.pack(order + "HHI", 101, 0, 0) + struct.pack(order + "HHB3x", 9, 1, 9)
     binary = struct.pack(order + "HHI", 1, 0, 0) + struct.pack(order + "HHB3x", 9, 1, 0x80 | 10)
     binary += struct.pack(order + "HHq", 14, 8, 100)
     path = tmp_path / "two.pcapng"
     head = block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
-    first, second = octets, octets[:14] + octets[14:]
+    first, second = raw, raw[:14] + raw[14:]
     path.write_bytes(
         head + block(1, fast) + block(1, binary) + packet(1, 1536, first) + packet(0, 2_000_000_007, second[14:])
     )
@@ -175,8 +175,8 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_a_rotated_capture_are_one(tmp_path: Path) -> None:
     tape = Tape().opened()
-    octets = publish(b"first, " * 10) + publish(b"second")
-    tape.client(octets[:50]).client(octets[50:])
+    raw = publish(b"first, " * 10) + publish(b"second")
+    tape.client(raw[:50]).client(raw[50:])
     whole = reference.frames(tape.save(tmp_path / "whole.pcap"))
     folder = tmp_path / "parts"
     folder.mkdir()
@@ -204,7 +204,7 @@ def test_out_of_order_repeated_and_overlapping_segments(read: Any) -> None:
     base, data = tape.next[0], one + two + HEARTBEAT
     cut = len(one) + 5
     tape.tcp(0, data[cut:], seq=base + cut)  # packet 5: the end first
-    tape.tcp(0, b"\xff" * 4, seq=base + cut)  # 6: other octets for what is there already
+    tape.tcp(0, b"\xff" * 4, seq=base + cut)  # 6: other bytes for what is there already
     tape.tcp(0, data[:3], seq=base)  # 7
     tape.tcp(0, data[: cut + 2], seq=base)  # 8: overlaps both
     rows = read(tape)[1:]
@@ -228,7 +228,7 @@ def test_sequence_numbers_wrap(read: Any) -> None:
 
 def test_a_port_used_again_is_another_connection(read: Any) -> None:
     tape, again = Tape().opened(), Tape(isn=(777, 888)).opened()
-    tape.packets += [(ts_ns + 100 * MS, octets) for ts_ns, octets in again.packets]
+    tape.packets += [(ts_ns + 100 * MS, raw) for ts_ns, raw in again.packets]
     rows = read(tape)
     assert pick(rows, "client", "nth", "frame_no", "packet") == [
         ("10.0.0.1:40000", 0, 0, 4), ("10.0.0.1:40000", 0, 1, 5), ("10.0.0.1:40000", 0, 2, 6),
@@ -240,7 +240,7 @@ def test_a_repeated_syn_and_keep_alives_change_nothing(read: Any) -> None:
     tape = Tape()
     tape.tcp(0, b"", dpkt.tcp.TH_SYN, seq=1000)
     tape.tcp(0, b"\0", seq=tape.next[0] - 1)
-    tape.tcp(1, b"\0", seq=tape.next[1] - 1)  # before its first octet
+    tape.tcp(1, b"\0", seq=tape.next[1] - 1)  # before its first byte
     tape.opened()
     assert [row["method"] for row in read(tape)] == [None, "channel.open", "channel.open-ok"]
 
@@ -255,7 +255,7 @@ def test_a_connection_begun_before_the_capture(read: Any) -> None:
     assert {row["client"] for row in rows} == {"10.0.0.1:3"}
 
 
-def test_frames_around_a_hole(read: Any) -> None:
+def test_frames_around_a_gap(read: Any) -> None:
     tape = Tape().opened().client(commands.Confirm.Select()).client(publish(b"first"))
     big = publish(b"0123456789" * 10)
     tape.client(big[:60])
@@ -276,7 +276,7 @@ def test_frames_around_a_hole(read: Any) -> None:
 # frames
 
 
-def test_frames_of_octets_written_by_hand(read: Any) -> None:
+def test_frames_of_bytes_written_by_hand(read: Any) -> None:
     update_secret = bytes.fromhex("01 0000 0000000e 000a0046 00000002 7373 03 796573 ce".replace(" ", ""))
     update_secret = update_secret.replace(b"\x00\x00\x00\x0e", struct.pack(">I", 14))
     unknown = bytes.fromhex("01 0005 00000004 00630007 ce")
@@ -314,8 +314,8 @@ def test_what_is_not_amqp_has_no_rows(read: Any) -> None:
     assert pick(read(tape), "frame_type") == [("protocol-header",)]
 
 
-def test_frames_are_found_again_behind_something_else(read: Any) -> None:
-    tape = Tape().client(b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xcd")  # wrong end octet: frame 1, without a row
+def test_frames_are_found_again_after_something_else(read: Any) -> None:
+    tape = Tape().client(b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xcd")  # wrong end byte: frame 1, without a row
     tape.client(b"whatever \xce" + HEARTBEAT[:4] + publish())
     assert pick(read(tape), "frame_no", "frame_type", "packet") == [
         (0, "protocol-header", 4), (2, "method", 6), (3, "header", 6), (4, "body", 6),
@@ -323,7 +323,7 @@ def test_frames_are_found_again_behind_something_else(read: Any) -> None:
 
 
 @pytest.mark.parametrize("proxy", [b"PROXY TCP4 10.1.2.3 10.77.0.2 40000 5672\r\n", PROXY_2])
-def test_what_a_proxy_put_in_front_is_passed_over(tmp_path: Path, proxy: bytes) -> None:
+def test_what_a_proxy_put_before_is_skipped(tmp_path: Path, proxy: bytes) -> None:
     tape = Tape(syn=False).tcp(0, b"", dpkt.tcp.TH_SYN)
     tape.next[0] += 1
     tape.client(proxy).client(b"AMQP\0\0\x09\x01").opened()
@@ -338,7 +338,7 @@ def test_what_a_proxy_put_in_front_is_passed_over(tmp_path: Path, proxy: bytes) 
 
 def test_contents_of_channels_do_not_mix(read: Any) -> None:
     one, two = publish(b"a" * 10, channel=1), publish(b"b" * 20, channel=2)
-    pieces = [piece + b"\xce" for octets in (one, two) for piece in octets.split(b"\xce")[:-1]]
+    pieces = [piece + b"\xce" for raw in (one, two) for piece in raw.split(b"\xce")[:-1]]
     tape = Tape().client(*[pieces[i] for i in (0, 3, 1, 4, 5, 2)])
     assert pick(reference.messages(read(tape)), "channel", "first_frame_no", "frame_no", "body_size", "is_partial") == [
         (2, 2, 5, 20, False), (1, 1, 6, 10, False),
@@ -462,8 +462,8 @@ def test_single_and_multiple_settlements(read: Any) -> None:
 
 
 def test_latency_begins_with_the_last_frame_of_the_message(read: Any) -> None:
-    octets = deliver(1)
-    tape = consuming(Tape().opened()).server(octets[:10]).server(octets[10:]).client(ack(1))
+    raw = deliver(1)
+    tape = consuming(Tape().opened()).server(raw[:10]).server(raw[10:]).client(ack(1))
     rows = read(tape)
     (row,) = reference.settlements(rows)
     assert (row["deliver_packet"], row["settle_packet"], row["latency_ns"]) == (10, 11, MS)
@@ -514,7 +514,7 @@ def test_transactions(read: Any) -> None:
     ]  # fmt: skip
 
 
-def test_deliveries_and_settlements_behind_a_close(read: Any) -> None:
+def test_deliveries_and_settlements_after_a_close(read: Any) -> None:
     tape = consuming(Tape().opened()).server(deliver(1)).client(channel_close(200))
     tape.server(deliver(2)).server(commands.Channel.CloseOk())
     tape = consuming(tape.opened()).server(deliver(1), channel_close(406)).client(ack(1))
@@ -532,8 +532,8 @@ def test_requests_pair_first_in_first_out(read: Any) -> None:
     tape.client(commands.Queue.Declare(queue="c", nowait=True), commands.Basic.Get(queue="a"))
     tape.server(commands.Queue.DeclareOk(queue="a", message_count=0, consumer_count=0))
     tape.server(commands.Queue.DeclareOk(queue="b", message_count=0, consumer_count=0), commands.Basic.GetEmpty())
-    octets = got(1)
-    tape.server(octets[:60]).server(octets[60:])  # the method is in the first part
+    raw = got(1)
+    tape.server(raw[:60]).server(raw[60:])  # the method is in the first part
     tape.server(commands.Basic.Cancel(consumer_tag="c", nowait=True), commands.Channel.Flow(active=True))
     tape.client(commands.Channel.FlowOk(active=True))
     rows = reference.rpcs(read(tape))
@@ -632,7 +632,7 @@ NOT_COMPARED: dict[tuple[str, str], set[str] | None] = {
     ("odd_fields", "messages"): {"headers"},
     # a blocking client heard of it only when it looked again
     ("demo", "flow_control"): None,
-    # an answer in the same packet as a delivery is behind the snap length
+    # an answer in the same packet as a delivery is after the snap length
     ("snapped", "confirms"): None,
     # waits on TCP's window are not in the reference
     ("zero_window", "flow_control"): None,
@@ -644,7 +644,7 @@ TSHARK_GIVES_UP = {
     "tls_failures",  # plain AMQP towards TLS
     "amqp10_handshakes",  # its frames are not those that the decoder here knows
 }
-NOTED_WITHIN_NS = 250 * MS  # what a client may need to write down what it does or was told
+NOTED_WITHIN_NS = 250 * MS  # what a client may need to write down what it does or received
 
 
 def capture_of(golden: Path) -> Path:
@@ -687,7 +687,7 @@ def compared() -> list[Any]:
 
 
 @pytest.mark.parametrize(("path", "table", "not_compared"), compared())
-def test_the_clients_books_say_the_same(path: Path, table: str, not_compared: set[str]) -> None:
+def test_the_clients_logs_agree(path: Path, table: str, not_compared: set[str]) -> None:
     golden = json.loads(path.read_text(encoding="utf-8"))
     roles: dict[tuple[str, str, int], str] = {}
     for client in golden["clients"]:

@@ -1,7 +1,7 @@
 """`make bench`: how fast, with how much memory, and what the time goes into. No time is asserted.
 
 All runs are of one machine, one after the other and in turns, so that what else the machine does falls on both
-sides; ratios are of medians. Processor time is told beside time on the wall, for it is the steadier of the two.
+sides; ratios are of medians. Processor time is reported beside time on the wall, for it is the steadier of the two.
 """
 
 import argparse
@@ -157,7 +157,7 @@ def memory(sizes: tuple[int, ...], output: Path) -> dict[str, Any]:
 
 
 def on_spark(tables: Path, pairs: int, master: str = "local[2]") -> dict[str, Any]:
-    """Analyze on Spark against reading, shuffling and sorting the same columns; both behind the start of a session."""
+    """Analyze on Spark against reading, shuffling and sorting the same columns; both after the start of a session."""
     commands = spark.commands(tables, tables.with_name("statistics"), master)
     runs: dict[str, list[Run]] = {name: [] for name in commands}
     for _ in range(pairs):

@@ -3,8 +3,8 @@
 A block holds several repetitions that run at the same time, each of them a few of the recorded captures with a client
 address of their own. Blocks follow each other; every block has new addresses, so all its connections are new.
 
-What the frames hold is as recorded: 7.6 frames and 2.0 messages per 1000 octets of capture, most of the messages with
-a table of headers; 8 connections per million octets. What is repeated thousands of times is easy for a Parquet
+What the frames hold is as recorded: 7.6 frames and 2.0 messages per 1000 bytes of capture, most of the messages with
+a table of headers; 8 connections per million bytes. What is repeated thousands of times is easy for a Parquet
 writer's dictionaries, for ours and the floor's alike.
 """
 
@@ -25,7 +25,7 @@ PARTS = {
 }  # fmt: skip
 """How often each capture is in one repetition. All are Ethernet and IPv4, with a broker on port 5672."""
 SMALL = {"many_confirms": 24}
-"""The same for `small`: 33 frames and 11 messages per 1000 octets, of publishes of a few octets and their confirms."""
+"""The same for `small`: 33 frames and 11 messages per 1000 bytes, of publishes of a few bytes and their confirms."""
 LANES = 6
 """Repetitions at the same time."""
 SEED = 5672
@@ -39,10 +39,10 @@ SERVER = bytes([192, 168, 0, 1])
 
 @dataclass(slots=True)
 class Block:
-    """A block as octets, and where to patch it.
+    """A block as bytes, and where to patch it.
 
     Attributes:
-        octets: records of a pcap file (little-endian, microseconds), in the order of time.
+        bytes: records of a pcap file (little-endian, microseconds), in the order of time.
         at: where each record begins, and the end of the last.
         time_us: time of each, from the block's beginning.
         instance: each packet's copy of a recorded capture, from 0; gets a client address of its own.
@@ -65,7 +65,7 @@ def folder() -> Path:
 
 @contextmanager
 def made(size: int, name: str = "", repeated: Callable[[], Block] | None = None) -> Iterator[Path]:
-    """A capture of `size` octets; afterwards it is removed, unless the user named the folder."""
+    """A capture of `size` bytes; afterwards it is removed, unless the user named the folder."""
     path = make(size, name, repeated)
     try:
         yield path
@@ -75,7 +75,7 @@ def made(size: int, name: str = "", repeated: Callable[[], Block] | None = None)
 
 
 def make(size: int, name: str = "", repeated: Callable[[], Block] | None = None) -> Path:
-    """A capture of `size` octets (less than a packet fewer) of a block repeated, made unless it is there."""
+    """A capture of `size` bytes (less than a packet fewer) of a block repeated, made unless it is there."""
     path = folder() / f"{name}{size // 1_000_000}mb.pcap"
     if path.exists() and size - (1 << 16) < path.stat().st_size <= size:
         return path

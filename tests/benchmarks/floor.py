@@ -67,7 +67,7 @@ def measure(capture: Path, tables: Path) -> dict[str, Any]:
 
 
 def _turns(tables: Path) -> Iterator[list[tuple[str, pa.Table]]]:
-    """The tables in pieces that fit in memory, each about half of what a core has to write at a time."""
+    """The tables in chunks that fit in memory, each about half of what a core has to write at a time."""
     readers = {
         folder.name: _batches(sorted(folder.glob("*.parquet")))
         for folder in sorted(tables.iterdir())
@@ -83,7 +83,7 @@ def _turns(tables: Path) -> Iterator[list[tuple[str, pa.Table]]]:
                 half = -(-piece.num_rows // CORES)
                 turn += [(name, piece.slice(at, half)) for at in range(0, piece.num_rows, half)]
         if turn:
-            # Large pieces first, so that no core waits long for the other.
+            # Large chunks first, so that no core waits long for the other.
             yield sorted(turn, key=lambda item: -item[1].nbytes)
 
 

@@ -24,7 +24,7 @@ class Run:
     Attributes:
         wall: seconds on the wall.
         cpu: processor seconds, user and system, of all its processes.
-        peak: largest sum of octets (proportional set size) over its processes at one moment; 0 when not asked for.
+        peak: largest sum of bytes (proportional set size) over its processes at one moment; 0 when not asked for.
     """
 
     wall: float
@@ -67,8 +67,8 @@ def middle(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _watch(pid: int, peaks: list[int]) -> None:
-    while (octets := sum(_pss(p) for p in _tree(pid))) > 0:
-        peaks[0] = max(peaks[0], octets)
+    while (taken := sum(_pss(p) for p in _tree(pid))) > 0:
+        peaks[0] = max(peaks[0], taken)
         time.sleep(SAMPLE_S)
 
 

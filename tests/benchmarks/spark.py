@@ -1,7 +1,7 @@
 """What Spark takes for `analyze`, and its floor: to read the same columns, shuffle and sort them, and nothing else.
 
 As a program it does one of these, or starts a session and ends it: what is left of the other two without that is what
-they take behind it.
+they take after it.
 """
 
 import argparse

@@ -167,7 +167,7 @@ def profile(path: Path) -> dict[str, Any]:
     return {"stages": dict(timer.stages), "kernels": dict(timer.kernels), "wall_s": wall}
 
 
-def report(found: dict[str, Any], octets: int, frames: int) -> str:
+def report(found: dict[str, Any], captured: int, frames: int) -> str:
     """The profile as a table."""
     total = sum(found["stages"].values())
     lines = [f"{'stage':<28}{'cpu s':>8}{'share':>8}{'ns/frame':>10}{'MB/s':>9}"]
@@ -178,7 +178,7 @@ def report(found: dict[str, Any], octets: int, frames: int) -> str:
             if seconds > total / 500:
                 lines.append(
                     f"{name:<28}{seconds:>8.3f}{seconds / total:>8.1%}{seconds / frames * 1e9:>10.0f}"
-                    f"{octets / seconds / 1e6:>9.0f}"
+                    f"{captured / seconds / 1e6:>9.0f}"
                 )
     lines.append(f"{'all, both threads':<28}{total:>8.3f}{1:>8.0%}{total / frames * 1e9:>10.0f}")
     return "\n".join(lines)

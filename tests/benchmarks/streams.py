@@ -1,9 +1,9 @@
-"""Large captures of streams: publishers and consumers written octet by octet, repeated with other addresses and times.
+"""Large captures of streams: publishers and consumers written byte by byte, repeated with other addresses and times.
 
-A repetition is a few connections at the same time, half of them publishers, half consumers, in segments of 1448 octets.
+A repetition is a few connections at the same time, half of them publishers, half consumers, in segments of 1448 bytes.
 Of ten publishers (and of ten consumers alike) five send AMQP 1.0 messages of nothing but a data section, as the Java
-client does by default; two send properties and application properties too; two send plain octets; one sends sub-batches
-of ten messages, packed with gzip. Publishes hold 100 messages, chunks 500; a body has 60 to 140 octets, no two alike.
+client does by default; two send properties and application properties too; two send plain bytes; one sends sub-batches
+of ten messages, packed with gzip. Publishes hold 100 messages, chunks 500; a body has 60 to 140 bytes, no two alike.
 A connection lives for 10,000 messages.
 """
 
@@ -40,9 +40,9 @@ def block() -> Block:
             packets.append((at, instance, packet))
             at += rng.randrange(20, 400)
     packets.sort(key=lambda packet: packet[0])
-    records = [struct.pack("<IIII", 0, 0, len(octets), len(octets)) + octets for _, _, octets in packets]
+    records = [struct.pack("<IIII", 0, 0, len(raw), len(raw)) + raw for _, _, raw in packets]
     at = np.cumsum([0, *(len(record) for record in records)])
-    to_server = np.array([octets[36:38] == struct.pack(">H", PORT) for _, _, octets in packets])
+    to_server = np.array([raw[36:38] == struct.pack(">H", PORT) for _, _, raw in packets])
     source = at[:-1] + captures.RECORD + captures.IP_SOURCE
     client_at = np.where(to_server, source, source + captures.IP_TARGET - captures.IP_SOURCE)
     time_us = np.array([t for t, _, _ in packets], np.int64)
@@ -53,7 +53,7 @@ def block() -> Block:
 
 
 def made(size: int) -> AbstractContextManager[Path]:
-    """A capture of `size` octets; afterwards it is removed, unless the user named the folder."""
+    """A capture of `size` bytes; afterwards it is removed, unless the user named the folder."""
     return captures.made(size, "streams", block)
 
 
@@ -126,9 +126,9 @@ def _packets(talk: list[tuple[bool, bytes]]) -> list[bytes]:
 
     packet(True, b"", 2)
     packet(False, b"", 18)
-    for from_client, octets in talk:
-        for at in range(0, len(octets), SEGMENT):
-            packet(from_client, octets[at : at + SEGMENT], 0x18)
+    for from_client, raw in talk:
+        for at in range(0, len(raw), SEGMENT):
+            packet(from_client, raw[at : at + SEGMENT], 0x18)
     packet(True, b"", 17)
     packet(False, b"", 17)
     return found

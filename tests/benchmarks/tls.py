@@ -47,8 +47,8 @@ def make(folder: Path, version: str, suites: str, body: int, segment: int, size:
         files = sealed, plain
         for file in files:
             file.write(pcap([], ns=True))
-        for side, octets in turns:
-            for file, tape, spoken in zip(files, tapes, (tunnel.say(side, octets), octets), strict=True):
+        for side, data in turns:
+            for file, tape, spoken in zip(files, tapes, (tunnel.say(side, data), data), strict=True):
                 tape.say(side, spoken, range(segment, len(spoken), segment))
                 file.writelines(pcap_record(packet, ns=True) for packet in tape.packets)
                 tape.start_ns += len(tape.packets) * STEP

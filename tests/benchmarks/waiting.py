@@ -90,7 +90,7 @@ def _gets(number: Any) -> Columns:
 
 
 def _acks(number: Any) -> Columns:
-    """Behind qos and consume: of one delivery after the other, each of which fills the window."""
+    """After qos and consume: of one delivery after the other, each of which fills the window."""
     method = np.minimum(number // 2, 2)
     return {
         "method": pa.array(["basic.qos", "basic.consume", "basic.ack"]).take(pa.array(method)), "from_client": True,
@@ -145,7 +145,7 @@ def _either(number: Any, even: str, odd: str) -> pa.Array:
 
 
 def batches(kind: str, count: int, compiled: bool) -> Iterator[Events]:
-    """So many events of a kind, behind the row of their connection."""
+    """So many events of a kind, after the row of their connection."""
     kept = layouts(needs_of(chains()))
     whole = {"connection_id": 1, "protocol": "amqp-0-9-1", "first_ts_ns": 0, "last_ts_ns": count * STEP_NS}
     connection = _rows(ev.CONNECTIONS, whole | {"is_partial": False}, 1, kept, compiled)

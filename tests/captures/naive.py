@@ -1,4 +1,4 @@
-"""A slow look into captures without holes: just enough to check that a golden and its capture belong together.
+"""A slow look into captures without gaps: just enough to check that a golden and its capture belong together.
 
 It takes segments as dpkt gives them and puts each direction together in memory, so it is for small files only.
 """
@@ -16,7 +16,7 @@ import xxhash
 from pamqp import commands
 
 KINDS = {"basic.publish": "publish", "basic.deliver": "deliver", "basic.get-ok": "get", "basic.return": "return"}
-# octets before the IP header and where its protocol number stands: Ethernet, SLL, SLL2
+# bytes before the IP header and where its protocol number stands: Ethernet, SLL, SLL2
 _LAYERS = ((14, 12), (16, 14), (20, 0))
 _OTHERS = {0: "protocol headers", 2: "header frames", 3: "body frames", 8: "heartbeat frames"}
 _VERSIONS = {b"\x08\x00": 4, b"\x86\xdd": 6}

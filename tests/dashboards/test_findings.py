@@ -127,7 +127,7 @@ def test_what_may_have_been_answered_is_no_finding(tmp_path: Path, ended_by: str
     assert (finding.severity, finding.text) == ("warning", "1 publish never confirmed (ended by channel-close)")
 
 
-def test_requests_that_closed_nothing_are_told_apart(tmp_path: Path) -> None:
+def test_requests_that_closed_nothing_are_distinguished(tmp_path: Path) -> None:
     row = {"connection_id": 1, "outcome": "error", "response_ts_ns": START, "response_packet": 9}
     synthetic.write(
         tmp_path,
@@ -155,7 +155,7 @@ def test_negative_stops_are_no_finding(tmp_path: Path) -> None:
     assert listed(Tables(None, tmp_path)) == []
 
 
-def test_where_nothing_is_found_only_what_is_known_is_said(tmp_path: Path) -> None:
+def test_where_nothing_is_found_only_what_is_known_is_reported(tmp_path: Path) -> None:
     assert "do not show" in findings.section(Tables()).empty
     synthetic.write(tmp_path, "confirms")
     known = findings.section(Tables(None, tmp_path)).empty

@@ -157,7 +157,7 @@ def test_tables_without_rows_are_normal(tmp_path: Path) -> None:
     read(text)
 
 
-def test_missing_tables_are_said(tmp_path: Path) -> None:
+def test_missing_tables_are_reported(tmp_path: Path) -> None:
     synthetic.write(tmp_path, "rpcs")
     text = page.render(Tables(None, tmp_path))
     assert "There is no table <code>confirms</code>." in text
@@ -172,14 +172,14 @@ def test_without_statistics_the_page_says_what_brings_them(shop: Tables) -> None
     assert "Connections" in text
 
 
-def test_tables_that_are_not_complete_are_said(tmp_path: Path) -> None:
+def test_tables_that_are_not_complete_are_reported(tmp_path: Path) -> None:
     dissected, analyzed = synthetic.shop(tmp_path, 50)
     (dissected / NOTE).write_text('{"complete": false}')
     assert f"<code>{dissected}</code> is incomplete: dissect was interrupted." in page.render(Tables(dissected))
     assert Tables(None, analyzed).unfinished() == []
 
 
-def test_statistics_of_other_tables_are_said(tmp_path: Path) -> None:
+def test_statistics_of_other_tables_are_reported(tmp_path: Path) -> None:
     dissected, analyzed = synthetic.shop(tmp_path, 50)
     (dissected / NOTE).write_text('{"complete": true, "rows": {}}')
     digest = hashlib.sha256((dissected / NOTE).read_bytes()).hexdigest()[:16]

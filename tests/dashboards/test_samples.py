@@ -1,4 +1,4 @@
-"""Few samples make no chart, negative waits are left out and counted, and acks and nacks are told apart."""
+"""Few samples make no chart, negative waits are left out and counted, and acks and nacks are distinguished."""
 
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def test_negative_waits_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len(longest.rows) == 2
 
 
-def test_only_negative_waits_are_said_where_nothing_else_is(tmp_path: Path) -> None:
+def test_only_negative_waits_are_reported_where_nothing_else_is(tmp_path: Path) -> None:
     synthetic.write(tmp_path, "flow_control", [wait(START, -SECOND)])
     assert (
         waits.section(Tables(None, tmp_path)).empty == "No flow control seen. Left out: 1 interval of negative length."

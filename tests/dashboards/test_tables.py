@@ -86,7 +86,7 @@ def test_a_bad_note_is_no_note(tmp_path: Path, note: str) -> None:
     assert tables.locate([analyzed]).dissected is None
 
 
-def test_what_is_no_folder_of_tables_is_said(tmp_path: Path) -> None:
+def test_what_is_no_folder_of_tables_is_reported(tmp_path: Path) -> None:
     dissected, _ = synthetic.shop(tmp_path, 50)
     (tmp_path / "file.pcap").write_bytes(b"")
     (tmp_path / "empty").mkdir()

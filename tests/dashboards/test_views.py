@@ -1,4 +1,4 @@
-"""The numbers behind each picture, against slow counting over the same rows."""
+"""The numbers after each picture, against slow counting over the same rows."""
 
 from pathlib import Path
 

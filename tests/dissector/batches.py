@@ -18,7 +18,7 @@ def batches(
 
 
 def rows(found: list[PacketBatch]) -> list[tuple[int, int, bytes, int, int]]:
-    """Number, time, octets, original length and link type of every packet."""
+    """Number, time, bytes, original length and link type of every packet."""
     return [
         (number, time, bytes(batch.data[offset : offset + caplen]), length, link)
         for batch in found

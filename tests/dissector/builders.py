@@ -1,4 +1,4 @@
-"""Packets and capture files, octet by octet, as their specifications have them. Independent of the code under test."""
+"""Packets and capture files, byte by byte, as their specifications have them. Independent of the code under test."""
 
 import struct
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MAC = bytes.fromhex("020000000001020000000002")
 
 @dataclass(frozen=True)
 class Packet:
-    """A packet of a capture: time, captured octets, octets on the wire (as many if not given), interface."""
+    """A packet of a capture: time, captured bytes, bytes on the wire (as many if not given), interface."""
 
     ts_ns: int
     octets: bytes
@@ -27,7 +27,7 @@ class Packet:
 
 @lru_cache
 def address(text: str) -> bytes:
-    """The octets of an address."""
+    """The bytes of an address."""
     return ip_address(text).packed
 
 
@@ -61,7 +61,7 @@ def ipv6(
 
 
 def fragments(ip: bytes, places: list[int], ident: int = 1) -> list[bytes]:
-    """The fragments of an IPv4 packet without options, or of an IPv6 one, cut at these multiples of eight octets."""
+    """The fragments of an IPv4 packet without options, or of an IPv6 one, cut at these multiples of eight bytes."""
     four = ip[0] >> 4 == 4
     head, payload, protocol = (ip[:20], ip[20:], ip[9]) if four else (ip[:40], ip[40:], ip[6])
     ends = [8 * place for place in sorted(set(places)) if 0 < 8 * place < len(payload)] + [len(payload)]

@@ -9,8 +9,8 @@ def key(name: bytes | str) -> bytes:
     return bytes([len(name)]) + name
 
 
-def long(octets: bytes) -> bytes:
-    return struct.pack(">I", len(octets)) + octets
+def long(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
 
 
 LETTERS = [

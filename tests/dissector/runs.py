@@ -61,10 +61,10 @@ def dissect_packets(
     """The tables of packets (without that of captures), or what there is of them before the capture `ends`."""
     dissector = Dissector(options, compiled)
     dissector.captures.append("memory.pcap")
-    octets = io.BytesIO(pcap(packets, ns=True, link=link))
+    data = io.BytesIO(pcap(packets, ns=True, link=link))
 
     def batches() -> Batches:
-        for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
+        for batch in CaptureFile(data, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
             yield from dissector.feed(batch)
         if ends:
             yield from dissector.finish()

@@ -33,7 +33,7 @@ PROTOCOLS_LEFT_OUT = {"failed_handshakes", "wrong_ports", "amqp10_handshakes"}
 
 
 MISPLACED_END = "frame-end-wrong"
-"""A frame with a wrong end octet has a row here, for its head was seen, and none in the reference."""
+"""A frame with a wrong end byte has a row here, for its head was seen, and none in the reference."""
 
 
 def pick(row: Row, names: tuple[str, ...]) -> Row:

@@ -1,7 +1,7 @@
 """Frames of the recordings against tshark, where that is installed and right.
 
 tshark 4.0 does not show the standard protocol header of 0-9-1, does not know connection.update-secret, gives up on
-truncated packets, and goes its own way behind broken frames: these are left out.
+truncated packets, and goes its own way after broken frames: these are left out.
 """
 
 import json
@@ -28,7 +28,7 @@ def usable(capture: Path) -> bool:
 
 
 def merged(folder: Path) -> Path:
-    """All recordings one behind the other: starting tshark takes longer than what it is to do."""
+    """All recordings one after the other: starting tshark takes longer than what it is to do."""
     parts = [part for c in CAPTURES if usable(c) for part in (sorted(c.glob("*.pcap")) if c in SETS else [c])]
     whole = folder / "all.pcapng"
     subprocess.run(["mergecap", "-a", "-w", str(whole), *map(str, parts)], check=True, capture_output=True)

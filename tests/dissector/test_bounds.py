@@ -24,7 +24,7 @@ from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, meth
 
 
 def open_contents(count: int, size: int) -> list[bytes]:
-    """Publishes on so many channels, with a header of so many octets each, and bodies that come when all are there."""
+    """Publishes on so many channels, with a header of so many bytes each, and bodies that come when all are there."""
     table = b"\1xS" + struct.pack(">I", size) + b"y" * size
     head = struct.pack(">HHQH", 60, 0, 1, 0x2000) + struct.pack(">I", len(table)) + table
     begun = [
@@ -117,7 +117,7 @@ REMEMBERED = {
 def many(folder: Path, port: int, turns: list[Turn], wait: bool = False, syn: bool = True) -> Reading:
     """Forty connections that say this, after the beginning and before the rest of another one.
 
-    With `wait` the last that is said comes before something that is missing; without `syn` all but that other one were
+    With `wait` the last that is sent comes before something that is missing; without `syn` all but that other one were
     under way.
     """
     other = Tape(port=30_000).play([*handshake(), *opening(1)])
@@ -166,7 +166,7 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
         }
 
 
-def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bytes_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where most wait, what is missing counts as lost."""
     monkeypatch.setattr(limits, "WAITING_BYTES", 50_000)
     turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
@@ -185,7 +185,7 @@ def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert sum(row["code"] == "limit-reached" for row in found["anomalies"]) == 35
 
 
-def test_octets_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bytes_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(limits, "REMEMBERED", 100_000)
     turns = [(CLIENT, b"\1" * 9_000)]
     found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.accounting.total)

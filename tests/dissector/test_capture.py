@@ -1,4 +1,4 @@
-"""Capture files: what they hold comes out, in any batch size, interpreted and compiled; whatever else is told."""
+"""Capture files: what they hold comes out, in any batch size, interpreted and compiled; whatever else is reported."""
 
 import bz2
 import gzip
@@ -104,7 +104,7 @@ def test_cut_anywhere_everything_before_is_there(make, order, compiled):
     whole = make(given, order)
     head = len(make([], order))
     first = len(make(given[:1], order))
-    start = first + (16 if make is pcap else 28)  # of the second packet's octets
+    start = first + (16 if make is pcap else 28)  # of the second packet's bytes
     for end in range(head, len(whole)):
         found, file = batches(whole[:end], compiled, 100)
         cut = expected(given[:1]) if end >= first else []
@@ -180,7 +180,7 @@ def test_files_that_cannot_be_opened(tmp_path):
             list(CaptureFile(str(secret), "x", 0))
 
 
-def test_a_read_error_is_told():
+def test_a_read_error_is_reported():
     class Broken(io.BytesIO):
         def readinto(self, buffer):
             if self.tell() > 50:
@@ -261,8 +261,8 @@ def test_streams_of_xz_may_be_padded_with_zeros():
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("compression", COMPRESSORS)
-def test_a_bomb_is_read_in_bounded_pieces(compression):
-    """64 MB of zeros are 4 million packets of no octets; as records of pcap they are right."""
+def test_a_bomb_is_read_in_bounded_chunks(compression):
+    """64 MB of zeros are 4 million packets of no bytes; as records of pcap they are right."""
     packed = COMPRESSORS[compression](pcap([]) + bytes(64 << 20))
     count = 0
     for batch in CaptureFile(io.BytesIO(packed), "bomb", 0, batch_bytes=1 << 20, compiled=True):
@@ -341,7 +341,7 @@ valid = st.sampled_from([
 
 @st.composite
 def damaged(draw) -> bytes:
-    """Captures with some octets, or 32-bit fields, changed; cut; or put together from pieces."""
+    """Captures with some bytes, or 32-bit fields, changed; cut; or put together from chunks."""
     content = bytearray(draw(valid))
     for _ in range(draw(st.integers(0, 5))):
         at = draw(st.integers(0, len(content) - 4))
@@ -355,7 +355,7 @@ def damaged(draw) -> bytes:
 
 @pytest.mark.compiled
 @given(content=damaged() | st.binary(max_size=200), batch_bytes=batch_sizes)
-def test_hostile_octets_never_crash_and_mean_the_same_in_both_modes(content, batch_bytes):
+def test_hostile_bytes_never_crash_and_mean_the_same_in_both_modes(content, batch_bytes):
     outcomes = []
     for compiled, size in ((False, batch_bytes), (True, batch_bytes), (False, 1 << 16)):
         try:

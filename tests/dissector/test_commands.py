@@ -98,7 +98,7 @@ def test_a_file_named_among_others_that_cannot_be_read_is_an_error(
 
 
 @pytest.mark.parametrize("given", ["", "*.pcap"])
-def test_a_file_of_a_folder_that_cannot_be_read_is_told_and_the_others_are_read(
+def test_a_file_of_a_folder_that_cannot_be_read_is_reported_and_the_others_are_read(
     given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(SESSION, tmp_path / "a.pcap")
@@ -121,24 +121,24 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_told_and_the_others_are_read(
     assert "b.pcap" in fails(capsys, "frames", tmp_path)
 
 
-def test_a_capture_without_packets_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_capture_without_packets_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.pcap"
     path.write_bytes(pcap([]))
     assert main(["handshakes", str(path)]) == 0
     assert capsys.readouterr().err == "amqpscope: no packets in this capture\n"
 
 
-def test_one_thing_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_thing_is_reported_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "one.pcap"
     path.write_bytes(pcap([Packet(0, ethernet(ipv4(tcp(flags=2))))]))
     assert main(["dissect", str(path), "-o", str(tmp_path / "out")]) == 0
     assert "out: 1 connection, 0 frames, 0 messages, 0 anomalies\n" in capsys.readouterr().err
 
 
-def test_an_empty_file_beside_others_is_told_and_the_others_are_read(
+def test_an_empty_file_beside_others_is_reported_and_the_others_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newest file of a rotating capture has no octets yet."""
+    """The newest file of a rotating capture has no bytes yet."""
     (tmp_path / "a.pcap").write_bytes(SESSION.read_bytes())
     (tmp_path / "b.pcap").write_bytes(b"")
     assert main(["frames", str(tmp_path)]) == 0
@@ -170,7 +170,7 @@ def test_an_option_that_is_none_shows_the_usage_of_its_command(capsys: pytest.Ca
     assert err.startswith("usage: amqpscope frames ") and "--nonsense" in err
 
 
-def test_help_tells_of_bodies_only_where_these_go_to_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_bodies_only_where_these_go_to_tables(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("dissect", "frames", "handshakes"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
@@ -228,7 +228,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0
     return capsys.readouterr().err.splitlines()
 
 
-def test_what_was_cut_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_cut_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(SESSION.read_bytes()[:-3])
     for words in (["frames"], ["handshakes"], ["dissect", "-o", tmp_path / "out"]):
@@ -237,7 +237,7 @@ def test_what_was_cut_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert line.endswith("; everything before it was read")
 
 
-def test_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of connections that are decoded, also to those who see no anomalies."""
     octets = b"".join(publish(b"x" * 30))
     tapes = [Tape(port=port).play([*handshake(), *opening(1), *[(CLIENT, octets)] * 4]).end() for port in (1000, 2000)]
@@ -253,7 +253,7 @@ def test_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert told(capsys, command, path) == [f"amqpscope: {missing}"]
 
 
-def test_why_there_are_no_frames_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_there_are_no_frames_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.pcap"
     first = 1_700_000_000_000_000_000
     for packets, link, words, expected in (
@@ -269,7 +269,7 @@ def test_why_there_are_no_frames_is_told(tmp_path: Path, capsys: pytest.CaptureF
         assert any(expected in line for line in lines), lines
 
 
-def test_no_more_than_some_lines_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_more_than_some_lines_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(MOST + 5):
         (tmp_path / f"{number:02}.pcap").write_bytes(SESSION.read_bytes()[: -3 - number])
     lines = told(capsys, "frames", tmp_path)

@@ -75,7 +75,7 @@ def test_what_is_still_whole_is_found(name: str, way: str) -> None:
     total = Score()
     for seed in range(2):
         total.add(score(capture, whole, HARMFUL[way](capture, random.Random(f"{seed} {name}"))))
-    # what little a segment shows behind the end of a frame is not believed
+    # what little a segment shows after the end of a frame is not believed
     least = 0.9 if way.startswith("snapped") else 0.99
     assert total.reached + total.found >= least * (total.reachable + total.behind) > 0
 
@@ -103,8 +103,8 @@ def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None
     assert total.reached + total.found >= 0.99 * (total.reachable + total.behind) > 0
 
 
-def test_frames_in_a_body_that_began_behind_the_hole_are_none() -> None:
-    """It had not ended when they reached farther than any body that began in the hole."""
+def test_frames_in_a_body_that_began_after_the_gap_are_none() -> None:
+    """It had not ended when they reached farther than any body that began in the gap."""
     inner = b"".join(publish(b"inner"))
     tape = Tape().play(session())
     begin = len(tape.packets)
@@ -209,7 +209,7 @@ def test_a_capture_begun_in_a_body_of_many_long_frames(segment: int, shift: int)
 
 @pytest.mark.parametrize("lost", [2, 3])
 def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
-    """Nothing but its length tells: behind it there is no more than one frame."""
+    """Nothing but its length tells: after it there is no more than one frame."""
     body = b"".join(publish(b"inner")) * 300
     head, header, *bodies = publish(body, largest=4088)
     tape = Tape().play(BEGIN)
@@ -225,7 +225,7 @@ def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
     assert [row["code"] for row in anomalies] == ["tcp-gap", "bytes-skipped"]
 
 
-def test_contents_are_not_joined_over_a_hole() -> None:
+def test_contents_are_not_joined_over_a_gap() -> None:
     """The second body would fit the first header."""
     one, two = publish(b"first", key="one"), publish(b"other", key="two")
     tape = Tape().play(BEGIN)
@@ -287,12 +287,12 @@ def unsure(packets: list[Packet]) -> set[str]:
 
 
 def without(tape: Tape, *places: int) -> list[Packet]:
-    """What a tape recorded behind the beginning, but for these packets of it."""
+    """What a tape recorded after the beginning, but for these packets of it."""
     lost = {3 + len(BEGIN) + place for place in places}
     return [p for i, p in enumerate(tape.packets) if i not in lost]
 
 
-def test_publishes_behind_a_hole_that_may_hold_others_have_no_number() -> None:
+def test_publishes_after_a_gap_that_may_hold_others_have_no_number() -> None:
     """Until the channel is opened again: a confirm.select alone may be the second, which does not begin again."""
     tape = Tape().play([*BEGIN, *opening(2)])
     tape.play([(CLIENT, SELECT + sent("one") + method(commands.Confirm.Select(), 2)), (CLIENT, sent("other", 2))])
@@ -308,7 +308,7 @@ def test_publishes_behind_a_hole_that_may_hold_others_have_no_number() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_holes_that_can_hold_no_publish_leave_numbers_known(lost: int) -> None:
+def test_gaps_that_can_hold_no_publish_leave_numbers_known(lost: int) -> None:
     """One in a body whose head is visible, and one that takes a body's frame whole, which its header foretells."""
     octets = sent("two", body=b"y" * 3000)
     tape = Tape().play([*BEGIN, (CLIENT, SELECT + sent("one"))])
@@ -320,7 +320,7 @@ def test_holes_that_can_hold_no_publish_leave_numbers_known(lost: int) -> None:
     assert publish_numbers(without(tape, lost + (lost == 1)))["three"] == 42
 
 
-def test_holes_in_what_the_broker_says_leave_numbers_known() -> None:
+def test_gaps_in_what_the_broker_sends_leave_numbers_known() -> None:
     tape = Tape().play([*BEGIN, (CLIENT, SELECT + sent("one")), (SERVER, method(commands.Confirm.SelectOk()))])
     tape.play([(SERVER, method(commands.Basic.Ack(delivery_tag=1))), (CLIENT, sent("two"))])
     assert publish_numbers(without(tape, 1)) == {"one": 1, "two": 2}
@@ -345,8 +345,8 @@ def test_a_channel_that_was_opened_before_the_capture_counts_from_its_first_sele
 
 
 @pytest.mark.parametrize("lost", ["nothing", "a get", "an answer", "the end of a get"])
-def test_gets_behind_a_hole_pair_with_no_answer(lost: str) -> None:
-    """Which get an answer belongs to is told by their order alone."""
+def test_gets_after_a_gap_pair_with_no_answer(lost: str) -> None:
+    """Which get an answer belongs to is shown by their order alone."""
     tape = Tape().play(BEGIN)
     for flag in (True, False, True):
         tape.play([(CLIENT, method(commands.Basic.Get(queue="q", no_ack=flag)))])
@@ -380,5 +380,5 @@ def test_a_message_is_unfinished_when_its_last_frames_were_not_seen() -> None:
     told = [(row["is_partial"], row["unfinished"]) for row in rows(whole["messages"])]
     assert all(partial == unfinished for partial, unfinished in told)
     assert {partial for partial, _ in told} == {True, False}
-    _, cut = capture_of("snapped.pcap")  # octets of bodies are missing, their frames are not
+    _, cut = capture_of("snapped.pcap")  # bytes of bodies are missing, their frames are not
     assert (True, False) in [(row["is_partial"], row["unfinished"]) for row in rows(cut["messages"])]

@@ -47,8 +47,8 @@ def test_content_tells_the_protocol_on_any_port(port: int) -> None:
         (b"", "unknown"),
     ],
 )
-def test_first_octets_tell_the_protocol(first: bytes, protocol: str) -> None:
-    """In one piece or octet by octet."""
+def test_first_bytes_tell_the_protocol(first: bytes, protocol: str) -> None:
+    """In one chunk or byte by byte."""
     assert connection(play((CLIENT, first)))["protocol"] == protocol
     tape = Tape()
     tape.say(CLIENT, first, range(len(first)))
@@ -72,8 +72,8 @@ PROXIES = {
 
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("ports", [{}, {5672: "amqp-0-9-1"}])
-def test_a_proxys_header_is_passed_over_exactly(proxy: str, ports: dict[int, str]) -> None:
-    """In one segment with what is behind it, in one of its own, octet by octet."""
+def test_a_proxys_header_is_skipped_exactly(proxy: str, ports: dict[int, str]) -> None:
+    """In one segment with what is after it, in one of its own, byte by byte."""
     first = PROXIES[proxy] + HEADER
     rest = [*BEGIN[1:], (CLIENT, b"".join(publish()))]
     expected = connection(play(*BEGIN, rest[-1]), ports)
@@ -98,14 +98,14 @@ def test_a_port_that_was_named_is_believed() -> None:
     assert connection(play(*BEGIN, port=5672, server_port=40000), {40000: "amqp-0-9-1"})["server_port"] == 40000
 
 
-def test_who_is_the_client_is_told_by_methods_rather_than_ports() -> None:
+def test_methods_rather_than_ports_show_who_is_the_client() -> None:
     packets = play(*BEGIN, (CLIENT, b"".join(publish())), port=5672, server_port=40000)
     assert connection(packets)["client_port"] == 5672
     assert connection(packets[3:])["client_port"] == 5672  # its header
     assert connection(packets[4:])["client_port"] == 5672  # connection.start
 
 
-# what is not read is told
+# what is not read is reported
 
 
 def whole_connections(tables: dict[str, pa.Table]) -> dict[str, list[int]]:
@@ -122,7 +122,7 @@ def whole_connections(tables: dict[str, pa.Table]) -> dict[str, list[int]]:
 @pytest.mark.parametrize(
     ("name", "mismatches", "unrecognised"),
     [
-        ("wrong_ports.pcap", [17, 25], [33, 41]),  # headers of 0-10 and of no version; MQTT and random octets
+        ("wrong_ports.pcap", [17, 25], [33, 41]),  # headers of 0-10 and of no version; MQTT and random bytes
         ("failed_handshakes.pcap", [38, 47, 55], [63]),  # two of 1.0 and one of 0-10; HTTP
         ("orders_pika.pcap", [], []),
         ("amqp10_handshakes.pcap", [], []),
@@ -154,7 +154,7 @@ def test_anomalies_of_connections_say_what_was_there() -> None:
 
 
 def amqplain(*entries: tuple[str, bytes]) -> str:
-    """A login table as the plan hands it over: octets that are no UTF-8 replaced."""
+    """A login table as the plan hands it over: bytes that are no UTF-8 replaced."""
     octets = b"".join(
         bytes([len(name)]) + name.encode() + b"S" + len(value).to_bytes(4, "big") + value for name, value in entries
     )

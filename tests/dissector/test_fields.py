@@ -21,7 +21,7 @@ from amqpscope.spec.model import Class, Field
 from tests.dissector.runs import BOTH
 
 Record = tuple[int, bytes, int]
-"""Program, octets, and whether it is cut."""
+"""Program, bytes, and whether it is cut."""
 
 
 @cache
@@ -41,9 +41,9 @@ def program(name: str) -> int:
 
 
 def run(plan: Plan, records: list[Record], compiled: bool = False) -> Decoded:
-    """Decode the records, which lie in the data behind one another in reverse, with an octet between them."""
-    data = b"".join(b"\x05" + octets for _, octets, _ in reversed(records)) + b"\x05"
-    length = np.array([len(octets) for _, octets, _ in records], np.int64)
+    """Decode the records, which lie in the data after one another in reverse, with a byte between them."""
+    data = b"".join(b"\x05" + raw for _, raw, _ in reversed(records)) + b"\x05"
+    length = np.array([len(raw) for _, raw, _ in records], np.int64)
     offset = len(data) - 1 - np.cumsum(length + 1) + 1
     decoded = decode(
         plan,
@@ -81,8 +81,8 @@ def short(text: str | bytes) -> bytes:
     return bytes([len(text)]) + text
 
 
-def long(octets: bytes) -> bytes:
-    return struct.pack(">I", len(octets)) + octets
+def long(raw: bytes) -> bytes:
+    return struct.pack(">I", len(raw)) + raw
 
 
 def test_by_hand() -> None:
@@ -128,7 +128,7 @@ def test_secrets_leave_nothing_behind() -> None:
     first, second = rows(decoded)
     assert first["response"] == second["new_secret"] == REDACTED
     assert first["locale"] == "en_US"
-    assert problems(decoded) == []  # one about the octets of a secret would tell of them
+    assert problems(decoded) == []  # one about the bytes of a secret would tell of them
     for column in decoded.columns.values():
         assert not any(b"hunter2" in (buffer or b"") for buffer in map(bytes, filter(None, column.buffers())))
 
@@ -160,13 +160,13 @@ def test_hostile_length(size: int, compiled: bool) -> None:
     assert problems(decoded) == [(0, "field-overrun"), (1, "field-overrun")]
 
 
-def test_octets_left_over() -> None:
+def test_bytes_left_over() -> None:
     decoded = run(methods(), [(program("basic.recover"), b"\1\0", 0), (program("tx.select"), b"\0", 0)])
     assert rows(decoded) == [{"requeue": True}, {}]
     assert problems(decoded) == [(0, "bytes-left-over"), (1, "bytes-left-over")]
 
 
-def test_cut_table_keeps_the_entries_in_front_of_the_hole() -> None:
+def test_cut_table_keeps_the_entries_before_the_gap() -> None:
     declare = b"\0\0" + short("q") + b"\1" + struct.pack(">I", 99) + short("a") + b"B\1" + short("b") + b"S\0"
     decoded = run(methods(), [(program("queue.declare"), declare, 1)])
     assert rows(decoded)[0]["arguments"] == '{"a":1}'
@@ -207,8 +207,8 @@ def a_field(name: str, type_: str, column_type: Any, column: str | None = None) 
 
 
 def test_continued_flags_and_bits() -> None:
-    octets = [a_field(f"p{k}", "octet", "int32") for k in range(16)]
-    content = Class("file", 70, (), (*octets, a_field("b0", "bit", "bool"), a_field("b1", "bit", "bool")))
+    small = [a_field(f"p{k}", "octet", "int32") for k in range(16)]
+    content = Class("file", 70, (), (*small, a_field("b0", "bit", "bool"), a_field("b1", "bit", "bool")))
     plan = Plan.of_properties(content)
     record = struct.pack(">HHH", 0x8003, 0x8000 | 0x2000 | 1, 0) + b"\x0a\x0b\x0c"
     decoded = run(plan, [(0, record, 0), (0, b"\0\1", 0), (0, b"\0", 0), (0, b"\0\0", 0)])
@@ -350,7 +350,7 @@ def test_properties_of_pamqp(data: st.DataObject) -> None:
     assert problems(decoded) == []
 
 
-# Any octets.
+# Any bytes.
 
 
 def same(one: Decoded, other: Decoded) -> None:
@@ -361,16 +361,16 @@ def same(one: Decoded, other: Decoded) -> None:
 
 @st.composite
 def any_record(draw: st.DrawFn, programs: int) -> Record:
-    octets = draw(st.one_of(st.binary(max_size=60), st.lists(st.sampled_from(
+    raw = draw(st.one_of(st.binary(max_size=60), st.lists(st.sampled_from(
         [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\0\0\0\4", b"\1aS", b"F\0\0\0\7", "é".encode(), b"\x20\0\0\0\0\x09"]
     ), max_size=20).map(b"".join)))  # fmt: skip
-    return draw(st.integers(-1, programs - 1)), octets, draw(st.integers(0, 1))
+    return draw(st.integers(-1, programs - 1)), raw, draw(st.integers(0, 1))
 
 
 @pytest.mark.compiled
 @settings(max_examples=200)
 @given(data=st.data())
-def test_any_octets_in_both_modes(data: st.DataObject) -> None:
+def test_any_bytes_in_both_modes(data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from([methods(), properties()]))
     batch = data.draw(st.lists(any_record(len(plan.starts) - 1), max_size=6))
     interpreted = run(plan, batch)

@@ -1,4 +1,4 @@
-"""Field tables to JSON, against hand-written octets, a plain reference and pamqp."""
+"""Field tables to JSON, against hand-written bytes, a plain reference and pamqp."""
 
 import decimal
 import json
@@ -57,7 +57,7 @@ def test_keys(name: bytes, text: str) -> None:
     assert one(key(name) + b"V") == ("{" + text + ":null}", [])
 
 
-def test_key_that_is_no_text_is_told_once() -> None:
+def test_key_that_is_no_text_is_reported_once() -> None:
     table = key("a") + b"V" + key(b"\xff\xc3") + b"B\x01" + key(b"\xfe") + b"V"
     assert one(table) == ('{"a":null,"\\\\xff\\\\xc3":1,"\\\\xfe":null}', [("text-not-utf8", 4)])
 
@@ -208,7 +208,7 @@ tables = tables_of(values)
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A table with some octets changed, dropped or put in."""
+    """A table with some bytes changed, dropped or put in."""
     table = bytearray(draw(tables))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(table)))
@@ -222,7 +222,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @settings(max_examples=150)
 @given(batch=st.lists(st.one_of(tables, damaged(), st.binary(max_size=40)), max_size=4))
 @example(batch=[b"", b"\0", b"\0V", b"\1$D\xff\xff\xff\xff\xff"])
-def test_any_octets_as_the_reference_has_them(batch: list[bytes], compiled: bool) -> None:
+def test_any_bytes_as_the_reference_has_them(batch: list[bytes], compiled: bool) -> None:
     texts, problems = run(batch, compiled)
     for i, table in enumerate(batch):
         text, whole = reference(table)

@@ -62,13 +62,13 @@ def test_fragments_cut_by_the_snap_length(compiled, cuts, snap):
     parts = fragments(FOUR, cuts)
     packets = [Packet(i, part[: 20 + keep], len(part)) for i, (part, keep) in enumerate(zip(parts, snap, strict=False))]
     found, report = decode(pcap(packets, link=101), compiled)
-    there = bytearray()  # 1 for each octet of the IP payload that was captured
+    there = bytearray()  # 1 for each byte of the IP payload that was captured
     for part, keep in zip(parts, snap, strict=False):
         size = len(part) - 20
         there += b"\1" * min(keep, size) + b"\0" * (size - min(keep, size))
     headed = 0 not in there[:20]
     assert (report.tcp, len(found) > 0) == (headed, headed)
-    # Segments lie side by side, cover all, and have exactly the octets that were captured.
+    # Segments lie side by side, cover all, and have exactly the bytes that were captured.
     at = 0
     for row in found:
         assert row[8] == 77 + at
@@ -80,7 +80,7 @@ def test_fragments_cut_by_the_snap_length(compiled, cuts, snap):
     assert report.counts == ({"packet-truncated": 1} if 0 in there else {})
 
 
-def test_only_the_first_piece_begins_a_connection_and_only_the_last_ends_it():
+def test_only_the_first_fragment_begins_a_connection_and_only_the_last_ends_it():
     parts = fragments(ipv4(tcp(PAYLOAD, seq=2**32 - 10, flags=0x1B)), [20, 40])
     packets = [Packet(i, part[:100], len(part)) for i, part in enumerate(parts)]
     found, _ = decode(pcap(packets, link=101))
@@ -169,7 +169,7 @@ def lone(ident: int, begin: int = 0, size: int = 1000, protocol: int = 6, octets
     return Fragment(4, bytes(8), protocol, ident, begin, begin + size, True, kept)
 
 
-def test_what_is_never_complete_is_told_after_a_while():
+def test_what_is_never_complete_is_reported_after_a_while():
     known = Fragments()
     known.add(lone(1), 0, 11)
     known.add(lone(2, protocol=17), 1000, 12)  # of no interest
@@ -182,7 +182,7 @@ def test_what_is_never_complete_is_told_after_a_while():
     assert decoder.finish() == []
 
 
-def test_what_is_missing_at_the_end_is_told(tmp_path: Path):
+def test_what_is_missing_at_the_end_is_reported(tmp_path: Path):
     for number, parts in enumerate((fragments(FOUR, [9])[:1], fragments(SIX, [9], ident=5)[1:])):
         (tmp_path / f"{number}.pcap").write_bytes(pcap(frames(parts)))
     (anomaly,) = dissect(tmp_path)["anomalies"].to_pylist()
@@ -237,8 +237,8 @@ def test_memory_is_bounded_over_all_capture_points(monkeypatch):
     assert told.detail == "IP packets still incomplete at the end of the capture: 600"
 
 
-def test_fragments_of_few_octets_that_claim_many_take_little():
-    """Two fragments of a hundred octets that claim to be 64 KB are no reason to hold 64 KB."""
+def test_fragments_of_few_bytes_that_claim_many_take_little():
+    """Two fragments of a hundred bytes that claim to be 64 KB are no reason to hold 64 KB."""
     whole = ipv4(tcp(bytes(65_000)))
     packets = []
     for ident in range(200):

@@ -328,7 +328,7 @@ SERVER_HELLO_13 = bytes.fromhex("16030300320200002e0303") + b"\x07" * 32 + bytes
 
 
 def sealed(length: int) -> bytes:
-    """A record of TLS 1.3 of which only the length shows (RFC 8446 section 5.2): 19 octets are an alert."""
+    """A record of TLS 1.3 of which only the length shows (RFC 8446 section 5.2): 19 bytes are an alert."""
     return b"\x17\x03\x03" + length.to_bytes(2, "big") + b"\x07" * length
 
 
@@ -435,14 +435,14 @@ def test_a_built_connection(code: str, tmp_path: Path) -> None:
 
 
 def talking(built: Wire, keep: bool = True) -> Wire:
-    """TLS whose handshake is done, and what is said in it long after, once with a record that was not captured."""
+    """TLS whose handshake is done, and what is sent in it long after, once with a record that was not captured."""
     built.send(SERVER, 13, FINISHED).send(CLIENT, 500, sealed(40)).send(SERVER, 600, sealed(300))
     return built.send(CLIENT, 700, sealed(80), keep=keep).send(CLIENT, 800, sealed(80)).send(SERVER, 900, sealed(70))
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_tls_took_as_long_as_its_handshake_whatever_is_said_in_it(keep: bool, tmp_path: Path) -> None:
-    """What is missing behind it changes nothing."""
+def test_tls_took_as_long_as_its_handshake_whatever_is_sent_in_it(keep: bool, tmp_path: Path) -> None:
+    """What is missing after it changes nothing."""
     built = Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO).send(CLIENT, 12, FINISHED)
     built = talking(built, keep).send(CLIENT, 1000, flags=FIN_ACK).send(SERVER, 1001, flags=FIN_ACK)
     row = built.verdict(tmp_path)
@@ -455,7 +455,7 @@ def test_tls_took_as_long_as_its_handshake_whatever_is_said_in_it(keep: bool, tm
     assert (row["lost_bytes"] > 0) != keep
 
 
-def test_a_hole_in_the_handshake_of_tls_leaves_it_unjudged(tmp_path: Path) -> None:
+def test_a_gap_in_the_handshake_of_tls_leaves_it_unjudged(tmp_path: Path) -> None:
     built = Wire(5671).shaken().send(CLIENT, 10, HELLO).send(SERVER, 11, SERVER_HELLO, keep=False)
     assert talking(built).verdict(tmp_path)["handshake_outcome"] == "gap"
 
@@ -534,7 +534,7 @@ def test_what_is_sent_again_later_is_no_part_of_the_handshake(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [9, 18, 200])
-def test_a_malformed_login_is_told_without_its_texts(size: int, tmp_path: Path) -> None:
+def test_a_malformed_login_is_reported_without_its_texts(size: int, tmp_path: Path) -> None:
     broken = bytearray(START_OK)
     broken[broken.index(b"PLAIN") - 1] = size  # the mechanism's length; the password comes to lie in it
     built = Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, bytes(broken))
@@ -550,7 +550,7 @@ def test_a_malformed_login_is_told_without_its_texts(size: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("size", [9, 18, 23, 200])
 @pytest.mark.parametrize("handshakes_only", [False, True])
-def test_a_malformed_login_of_streams_is_told_without_its_texts(
+def test_a_malformed_login_of_streams_is_reported_without_its_texts(
     size: int, handshakes_only: bool, tmp_path: Path
 ) -> None:
     login = sw.request(19, 3, struct.pack(">H", size) + b"PLAIN" + sw.octets(b"\0me\0secret") + b"\0" * 9)
@@ -564,7 +564,7 @@ def test_a_malformed_login_of_streams_is_told_without_its_texts(
     assert not any("secre" in text for text in found)
 
 
-def test_what_methods_say_is_remembered_by_their_octets_but_no_login(tmp_path: Path) -> None:
+def test_methods_are_remembered_by_their_bytes_but_no_login(tmp_path: Path) -> None:
     built = up(Wire().shaken()).send(CLIENT, 30, method(commands.Connection.Close(200, "bye", 0, 0)))
     built.verdict(tmp_path)
     reading = Reading(find([str(tmp_path / "built.pcap")]), compiled=False)
@@ -731,7 +731,7 @@ def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
 
 @settings(max_examples=100)
 @given(st.binary(max_size=40))
-def test_all_first_octets_are_something(octets: bytes) -> None:
+def test_all_first_bytes_are_something(octets: bytes) -> None:
     first = record.FirstBytes()
     for n in range(0, len(octets), 7):
         first.add(octets[n : n + 7], record.PacketRef(n, 1, 0))

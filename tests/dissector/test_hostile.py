@@ -53,12 +53,12 @@ def codes(tables: dict[str, pa.Table]) -> set[str]:
     return {row["code"] for row in rows(tables["anomalies"])}
 
 
-# octets that are no frames
+# bytes that are no frames
 
 
 @settings(max_examples=20)
 @given(octets=st.lists(st.binary(max_size=300), max_size=8), syn=st.booleans(), forced=st.booleans())
-def test_random_octets_on_the_port_of_amqp(octets: list[bytes], syn: bool, forced: bool) -> None:
+def test_random_bytes_on_the_port_of_amqp(octets: list[bytes], syn: bool, forced: bool) -> None:
     tape = Tape(syn=syn).play([(i % 2, piece) for i, piece in enumerate(octets)])
     ports = {5672: "amqp-0-9-1"} if forced else {}
     dissect_packets(tape.packets, options=Options(ports), check=True)
@@ -66,7 +66,7 @@ def test_random_octets_on_the_port_of_amqp(octets: list[bytes], syn: bool, force
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("seed", range(6))
-def test_random_octets_behind_a_handshake(seed: int) -> None:
+def test_random_bytes_after_a_handshake(seed: int) -> None:
     rnd = random.Random(seed)
     same(said(*(rnd.randbytes(rnd.randint(1, 2000)) for _ in range(30))))
 
@@ -137,7 +137,7 @@ def test_contents_of_thousands_of_channels_in_turn() -> None:
 
 
 @pytest.mark.compiled
-def test_nothing_but_segments_of_one_octet() -> None:
+def test_nothing_but_segments_of_one_byte() -> None:
     tape = Tape().play([*handshake(), *opening(1)])
     octets = b"".join(publish(bytes(200), largest=50)) * 40
     tape.say(CLIENT, octets, range(len(octets)))

@@ -97,7 +97,7 @@ def test_messages_longer_than_a_segment_show_with_the_next_after_a_second(segmen
 @pytest.mark.parametrize("segment", [536, 1448, 65_000])
 @pytest.mark.parametrize("count", [3, 40, 110])
 def test_a_body_that_was_written_by_itself_shows_nothing(size: int, segment: int, count: int) -> None:
-    """The capture begins behind the head of its frame; the end of the frame is a segment of its own."""
+    """The capture begins after the head of its frame; the end of the frame is a segment of its own."""
     tape = begun()
     large = publish(b"".join(publish(b"x" * size)) * count, largest=1 << 20)
     tape.say(CLIENT, b"".join(large[:-1]) + large[-1][:7])
@@ -144,7 +144,7 @@ TAPE = begun().play([(CLIENT, b"".join(publish())), (SERVER, ACK)] * 2)
 
 
 class Program:
-    """`amqpscope`, whose standard input is written piece by piece."""
+    """`amqpscope`, whose standard input is written chunk by chunk."""
 
     def __init__(self, *words: str) -> None:
         command = [sys.executable, "-m", "amqpscope.dissector.cli.program", *words]
@@ -221,7 +221,7 @@ def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
     assert (status, out.count(b"heartbeat"), errors) == (0, 3, b"")
 
 
-def test_what_waits_for_a_missing_packet_is_told_and_printed_at_the_end() -> None:
+def test_what_waits_for_a_missing_packet_is_reported_and_printed_at_the_end() -> None:
     tape = Tape().play([*handshake(), *opening(1), *[(CLIENT, b"".join(publish()))] * 3])
     tape.packets.pop(-2)
     with program("frames", "-") as running:
@@ -282,7 +282,7 @@ def test_the_end_before_anything_came_is_no_error() -> None:
 
 @pytest.mark.parametrize("name", ["begun_before.pcap", "stream_rstream.pcap", "lossy_link.pcap", "prefetch.pcap"])
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_rows_do_not_depend_on_how_the_octets_come_in(name: str, share: float) -> None:
+def test_rows_do_not_depend_on_the_sizes_of_reads(name: str, share: float) -> None:
     packets, link = recorded(name)
     packets = packets[round(share * len(packets)) :]
     whole = dissect_packets(packets, link)

@@ -94,7 +94,7 @@ def test_two_capture_points_give_one_connection(
 
 
 def test_rows_may_be_made_late_where_a_capture_begins_amid_a_batch_of_another(tmp_path: Path) -> None:
-    """Both parts of that batch lie in the same octets, and unfinished contents are carried from one to the other."""
+    """Both parts of that batch lie in the same bytes, and unfinished contents are carried from one to the other."""
     tape = Tape().play([*handshake(), *opening(1)])
     for number in range(40):
         tape.say(CLIENT, b"".join(publish(bytes(300), message_id=f"m{number}")), [100])
@@ -188,7 +188,7 @@ def test_which_captures_are_open_rests_on_times_alone(tmp_path: Path, monkeypatc
 
 
 def in_fragments(packets: list[Packet]) -> list[Packet]:
-    """Each IP packet in two fragments, the second half a step behind the first."""
+    """Each IP packet in two fragments, the second half a step after the first."""
     parts = []
     for number, packet in enumerate(packets):
         ip = packet.octets[14 : 14 + int.from_bytes(packet.octets[16:18])]

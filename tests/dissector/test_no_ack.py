@@ -36,7 +36,7 @@ def no_acks(tape: Tape) -> dict[int, bool | None]:
     return {row["delivery_tag"]: row["no_ack"] for row in rows(dissect_packets(tape.packets)["messages"])}
 
 
-def test_requests_without_room_leave_those_behind_unpaired(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_room_leave_those_after_unpaired(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the channel is opened again. On other channels nothing changes."""
     monkeypatch.setattr(limits, "PENDING", 3)
     close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
@@ -47,7 +47,7 @@ def test_requests_without_room_leave_those_behind_unpaired(monkeypatch: pytest.M
     assert no_acks(tape) == {1: True, 2: None, 3: None, 4: None, 5: True, 6: None, 7: True, 8: True}
 
 
-def test_consumes_without_room_leave_those_behind_unpaired(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumes_without_room_leave_those_after_unpaired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PENDING", 2)
     tape = Tape().play([*BEGIN, consume(True), consume(True), consume(False)])
     tape.play([consuming(f"amq.{n}") for n in (1, 2, 3)])
@@ -77,7 +77,7 @@ def test_a_consume_without_an_answer_leaves_the_order_known() -> None:
 
 @pytest.mark.parametrize("syn", [True, False])
 def test_an_answer_with_the_tag_of_another_consume_is_not_its_own(syn: bool) -> None:
-    """One without a tag of its own is behind it in order, and must not be taken for this answer's."""
+    """One without a tag of its own is after it in order, and must not be taken for this answer's."""
     tape = Tape(syn=syn).play([*(BEGIN if syn else []), consume(False, "c"), consume(True), consuming("amq.0")])
     tape.play([consuming("c"), consuming("amq.1")])
     tape.play([delivered(n, name) for n, name in enumerate(("amq.0", "c", "amq.1"))])
@@ -87,9 +87,9 @@ def test_an_answer_with_the_tag_of_another_consume_is_not_its_own(syn: bool) -> 
 def test_a_delivery_without_its_tag_is_of_no_consumer() -> None:
     """Nor is the answer to a consume, where its tag was not captured, of a consumer without one."""
     tape = Tape().play([*BEGIN, consume(True)])
-    for side, octets in (consuming("amq.0"), delivered(1, "amq.0")):
-        tape.segment(side, octets, kept=14 + 20 + 20 + 12)
-        tape.next[side] += len(octets)
+    for side, data in (consuming("amq.0"), delivered(1, "amq.0")):
+        tape.segment(side, data, kept=14 + 20 + 20 + 12)
+        tape.next[side] += len(data)
     tape.play([delivered(2, "amq.0")])
     found = rows(dissect_packets(tape.packets)["messages"])
     assert {row["no_ack"] for row in found} == {None}

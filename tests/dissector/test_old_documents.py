@@ -46,20 +46,20 @@ VALUES: dict[str, tuple[bytes, Any]] = {
 
 def encoded(method: Method) -> tuple[bytes, dict[str, Any]]:
     """The payload of a method's frame, with every second bit true, and the columns that its row must have."""
-    octets, shown, bits = struct.pack(">HH", method.class_id, method.id), {}, 0
+    data, shown, bits = struct.pack(">HH", method.class_id, method.id), {}, 0
     for place, item in enumerate(method.fields):
         if item.type == "bit":
             value: Any = bits % 2 == 0
-            octets = octets[:-1] + bytes([octets[-1] | value << bits % 8]) if bits % 8 else octets + bytes([value])
+            data = data[:-1] + bytes([data[-1] | value << bits % 8]) if bits % 8 else data + bytes([value])
             bits += 1
             follows = place + 1 < len(method.fields) and method.fields[place + 1].type == "bit"
             bits = bits if follows else 0
         else:
             coded, value = VALUES[item.type]
-            octets += coded
+            data += coded
         if item.column is not None:
             shown[item.column] = "<redacted>" if item.secret else value
-    return octets, shown
+    return data, shown
 
 
 def check(path: Path) -> None:

@@ -48,7 +48,7 @@ def test_frames_around_missing_packets_keep_their_order(each_ns: int, seed: int)
 
 
 @pytest.mark.parametrize("late", range(1, 4))
-def test_an_answer_that_was_captured_before_what_it_answers_comes_behind_it(late: int) -> None:
+def test_an_answer_that_was_captured_before_what_it_answers_comes_after_it(late: int) -> None:
     packets, before = exchange()
     whole = order(frames(packets))
     at = before + 8
@@ -59,7 +59,7 @@ def test_an_answer_that_was_captured_before_what_it_answers_comes_behind_it(late
     assert [row["routing_key"] for row in found if row["method"]]
 
 
-def test_octets_that_were_not_acknowledged_hold_nothing_up() -> None:
+def test_bytes_that_were_not_acknowledged_hold_nothing_up() -> None:
     """What is missing on the way has no answer yet."""
     tape = Tape().play(BEGIN)
     before = len(tape.packets)
@@ -106,7 +106,7 @@ def test_more_than_may_wait_is_handed_on() -> None:
     assert sum(row["frame_type"] == "heartbeat" for row in found) == 9000
 
 
-def test_what_is_said_behind_a_fin_waits_for_nothing() -> None:
+def test_what_is_sent_after_a_fin_waits_for_nothing() -> None:
     tape = Tape().play(BEGIN)
     tape.segment(CLIENT, flags=FIN | ACK)
     tape.next[CLIENT] += 1
@@ -115,7 +115,7 @@ def test_what_is_said_behind_a_fin_waits_for_nothing() -> None:
 
 
 def test_sides_that_acknowledge_what_was_never_sent_lose_nothing() -> None:
-    """Each says that it has seen octets of the other's future: one of them cannot be right."""
+    """Each says that it has seen bytes of the other's future: one of them cannot be right."""
     tape = Tape().play(BEGIN)
     count = len(frames(tape.packets))
     for n in range(40):
@@ -132,13 +132,13 @@ def test_sides_that_acknowledge_what_was_never_sent_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("each_ns", [STEP, SECOND // 2, 3 * SECOND])
-def test_octets_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: int) -> None:
+def test_bytes_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: int) -> None:
     """The capture missed them the first time; what they acknowledge when sent again was an answer to them."""
     tape = Tape().play(BEGIN)
-    octets = b"".join(publish(b"first"))
+    data = b"".join(publish(b"first"))
     before, first = len(tape.packets), tape.next[CLIENT]
-    tape.play([(CLIENT, octets), (SERVER, BEAT)])
-    tape.segment(CLIENT, octets, seq=first)
+    tape.play([(CLIENT, data), (SERVER, BEAT)])
+    tape.segment(CLIENT, data, seq=first)
     tape.play([(CLIENT, b"".join(publish(b"more"))), (SERVER, BEAT)] * 10)
     start = tape.packets[before].ts_ns
     packets = [Packet(start + n * each_ns, packet.octets) for n, packet in enumerate(tape.packets[before + 1 :])]

@@ -96,18 +96,18 @@ def test_links_of_one_version(compiled):
 
 def extensions(kinds: list[int], segment: bytes) -> bytes:
     """IPv6 with hop-by-hop (0), routing (43), destination (60), authentication (51), atomic fragment (44) headers."""
-    octets, following = segment, 6
+    data, following = segment, 6
     for kind in reversed(kinds):
         if kind == 44:
-            octets = bytes([following, 0, 0, 0]) + bytes(4) + octets
+            data = bytes([following, 0, 0, 0]) + bytes(4) + data
         elif kind == 51:
-            octets = bytes([following, 4]) + bytes(22) + octets
+            data = bytes([following, 4]) + bytes(22) + data
         elif kind == 43:
-            octets = bytes([following, 2, 0, 0]) + bytes(20) + octets
+            data = bytes([following, 2, 0, 0]) + bytes(20) + data
         else:
-            octets = bytes([following, 1, 1, 12]) + bytes(12) + octets
+            data = bytes([following, 1, 1, 12]) + bytes(12) + data
         following = kind
-    return ipv6(octets, protocol=following)
+    return ipv6(data, protocol=following)
 
 
 @given(kinds=st.lists(st.sampled_from([0, 43, 60, 51, 44]), min_size=1, max_size=4), segment=segments)
@@ -121,7 +121,7 @@ def test_extension_headers(kinds, segment):
 
 def test_rare_packets_stand_in_their_place():
     common, rare = ethernet(ipv4(tcp(b"common"))), LINKS["pppoe"][1](ipv4(tcp(b"rare")), 0x0800)
-    found, _ = decode(pcap([Packet(0, octets) for octets in (common, rare, rare, common, b"", rare)]))
+    found, _ = decode(pcap([Packet(0, data) for data in (common, rare, rare, common, b"", rare)]))
     assert [(row[1], row[-1]) for row in found] == [
         (1, b"common"), (2, b"rare"), (3, b"rare"), (4, b"common"), (6, b"rare"),
     ]  # fmt: skip
@@ -222,13 +222,13 @@ def test_what_is_not_tcp_is_counted(compiled):
         ethernet(ipv4(ipv4(b"\x03\x03" + bytes(6) + ipv4(tcp()), protocol=1), protocol=4)),  # an error message quotes
         ethernet(ipv4(ipv4(bytes(20), protocol=1, fragment=0x0001), protocol=4)),
     ]
-    found, report = decode(pcap([Packet(0, octets) for octets in given]), compiled)
+    found, report = decode(pcap([Packet(0, data) for data in given]), compiled)
     assert (found, report.other, report.problems) == ([], len(given), [])
     found, report = decode(pcap([Packet(0, loopback(b"", 7))], link=0), compiled)
     assert (found, report.other) == ([], 1)
 
 
-def test_unknown_links_are_told_up_to_a_limit():
+def test_unknown_links_are_reported_up_to_a_limit():
     count = MAX_PROBLEMS + 500
     found, report = decode(pcap([Packet(0, b"abc")] * count, link=147), batch_bytes=1000)
     assert found == []
@@ -240,8 +240,8 @@ def test_unknown_links_are_told_up_to_a_limit():
 def test_interfaces_of_different_links():
     content = section() + interface(1) + interface(113) + interface(0)
     ip = ipv4(tcp(b"abc"))
-    for i, octets in enumerate((ethernet(ip), sll(ip), loopback(ip))):
-        content += enhanced(Packet(0, octets, interface=i), 0)
+    for i, data in enumerate((ethernet(ip), sll(ip), loopback(ip))):
+        content += enhanced(Packet(0, data, interface=i), 0)
     found, _ = decode(content)
     assert found == [by_dpkt(ip, i) for i in (1, 2, 3)]
 
@@ -265,8 +265,8 @@ hostile = st.binary(max_size=80) | st.builds(
 )
 
 
-def mutate(octets: bytes, changes: list[tuple[int, int]]) -> bytes:
-    changed = bytearray(octets)
+def mutate(data: bytes, changes: list[tuple[int, int]]) -> bytes:
+    changed = bytearray(data)
     for at, value in changes:
         if at < len(changed):
             changed[at] = value
@@ -282,7 +282,7 @@ def mutate(octets: bytes, changes: list[tuple[int, int]]) -> bytes:
     ),
 )
 def test_hostile_packets_never_crash_and_mean_the_same_in_both_modes(given, link):
-    packets = [Packet(0, octets, min(max(0, len(octets) + more), 2**32 - 1)) for octets, more in given]
+    packets = [Packet(0, data, min(max(0, len(data) + more), 2**32 - 1)) for data, more in given]
     content = pcap(packets, link=link)
     found, report = decode(content, False)
     assert (found, report) == decode(content, True)
@@ -300,8 +300,8 @@ def test_real_captures_against_dpkt(path):
     with path.open("rb") as file:
         reader = dpkt.pcap.Reader(file)
         header = {1: 14, 101: 0, 113: 16, 276: 20}[reader.datalink()]
-        for number, (_, octets) in enumerate(reader, 1):
-            wanted.append(by_dpkt(octets[header:], number))
+        for number, (_, data) in enumerate(reader, 1):
+            wanted.append(by_dpkt(data[header:], number))
     found, report = decode(path.read_bytes())
     cut = path.name == "snapped.pcap"
     assert set(report.counts) == ({"packet-truncated"} if cut else set())

@@ -115,7 +115,7 @@ def test_packets_of_unknown_interfaces_are_counted_and_numbered(compiled, batch_
         ]
     )
     found, file = batches(content, compiled, batch_bytes)
-    assert [(number, octets) for number, _, octets, _, _ in rows(found)] == [(2, b"a"), (5, b"d")]
+    assert [(number, data) for number, _, data, _, _ in rows(found)] == [(2, b"a"), (5, b"d")]
     assert file.info.counts == {"header-unknown": 3}
     assert len(file.info.problems) == 1
 
@@ -151,15 +151,15 @@ def test_secrets_are_kept_but_not_shown():
 
 @BOTH
 @given(batch_bytes=batch_sizes)
-def test_secrets_are_known_before_the_packets_behind_them_and_not_sooner(compiled, batch_bytes):
+def test_secrets_are_known_before_the_packets_after_them_and_not_sooner(compiled, batch_bytes):
     content = section() + interface() + enhanced(Packet(0, b"a"), 0) + secrets(b"one") + secrets(b"two")
     content += enhanced(Packet(0, b"b"), 0) + enhanced(Packet(0, b"c"), 0) + secrets(b"three") + secrets(b"last")
     found, file = batches(content + enhanced(Packet(0, b"d"), 0), compiled, batch_bytes)
     known, seen = [], {}
     for batch in found:
         known += batch.secrets
-        for _, _, octets, _, _ in rows([batch]):
-            seen[octets] = list(known)
+        for _, _, data, _, _ in rows([batch]):
+            seen[data] = list(known)
     assert seen == {
         b"a": [], b"b": [b"one", b"two"], b"c": [b"one", b"two"], b"d": [b"one", b"two", b"three", b"last"],
     }  # fmt: skip
@@ -187,7 +187,7 @@ def test_the_size_of_a_damaged_file_does_not_depend_on_batches(cut, tail, batch_
     "broken",
     [
         block(6, bytes(16)),  # shorter than its header
-        block(6, bytes(12) + b"\x05\0\0\0" + bytes(4) + b"1234"),  # more octets than the block holds
+        block(6, bytes(12) + b"\x05\0\0\0" + bytes(4) + b"1234"),  # more bytes than the block holds
         block(3, b""),
         block(99, bytes(8))[:-4] + b"\x18\0\0\0",  # lengths differ
         b"\x63\0\0\0\x0e\0\0\0" + bytes(6),  # not a multiple of four
@@ -201,7 +201,7 @@ def test_the_size_of_a_damaged_file_does_not_depend_on_batches(cut, tail, batch_
 def test_a_block_that_cannot_be_right_ends_the_reading(broken, compiled):
     good = section() + interface() + enhanced(Packet(0, b"a"), 0)
     found, file = batches(good + broken + enhanced(Packet(0, b"b"), 0), compiled)
-    assert [octets for _, _, octets, _, _ in rows(found)] == [b"a"]
+    assert [data for _, _, data, _, _ in rows(found)] == [b"a"]
     [problem] = file.info.problems
     assert (problem.code, problem.packet, problem.offset) == ("header-unknown", 2, len(good))
 

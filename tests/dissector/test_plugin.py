@@ -51,13 +51,13 @@ def test_frames_are_recognised_and_decoded(compiled: bool) -> None:
     assert "gizmo_part" in tables["messages"].column_names
 
 
-def test_what_broke_the_handshake_is_said_in_its_own_words() -> None:
+def test_what_broke_the_handshake_is_reported_in_its_own_words() -> None:
     (connection,) = rows(dissect_packets(session(0, welcomed=False).packets)["connections"])
     assert connection["handshake_outcome"] == "gizmo-unwelcome"
     assert connection["handshake_cause"] == "the gizmo broker did not welcome the client"
 
 
-def test_frames_behind_a_gap_are_found() -> None:
+def test_frames_after_a_gap_are_found() -> None:
     wire = Wire(port=PORT)
     wire.send(True, HELLO)
     wire.send(False, WELCOME)
@@ -89,7 +89,7 @@ def test_it_is_recognised_in_the_middle() -> None:
     assert rows(found["connections"])[0]["server_port"] == 6767
 
 
-def test_a_port_may_be_said_to_speak_it() -> None:
+def test_a_port_may_be_given_to_it() -> None:
     options = Options(ports={PORT: "gizmo"})
     assert rows(dissect_packets(session().packets, options=options)["connections"])[0]["protocol"] == "gizmo"
 

@@ -24,7 +24,7 @@ WHOLE = [
 
 
 def told(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
-    """All that does not depend on how the octets were cut into packets."""
+    """All that does not depend on how the bytes were cut into packets."""
     return {
         "frames": rows(tables["amqp091_frames"], *TIMED),
         "messages": rows(tables["messages"], *TIMED),
@@ -46,9 +46,9 @@ def undisturbed() -> dict[str, list[Row]]:
 def disturbed(draw: st.DrawFn, isn: tuple[int, int] = (1000, 2000)) -> list[Packet]:
     """The session in any segmentation, each turn's segments out of order, again, overlapping."""
     tape = Tape(isn=isn)
-    for side, octets in SESSION:
-        places = draw(st.lists(st.integers(1, max(len(octets) - 1, 1)), max_size=6))
-        pieces = cut(octets, places)
+    for side, raw in SESSION:
+        places = draw(st.lists(st.integers(1, max(len(raw) - 1, 1)), max_size=6))
+        pieces = cut(raw, places)
         base = tape.next[side]
         segments = []
         at = 0
@@ -56,15 +56,15 @@ def disturbed(draw: st.DrawFn, isn: tuple[int, int] = (1000, 2000)) -> list[Pack
             segments.append((at, piece))
             at += len(piece)
         for _ in range(draw(st.integers(0, 2))):  # sent again, and cut otherwise
-            begin = draw(st.integers(0, len(octets) - 1))
-            end = draw(st.integers(begin + 1, len(octets)))
-            segments.append((begin, octets[begin:end]))
+            begin = draw(st.integers(0, len(raw) - 1))
+            end = draw(st.integers(begin + 1, len(raw)))
+            segments.append((begin, raw[begin:end]))
         if draw(st.booleans()):
             segments = draw(st.permutations(segments))
         for begin, piece in segments:
             tape.segment(side, piece, seq=base + begin, flags=ACK | PSH)
-        tape.next[side] = (base + len(octets)) % 2**32
-        if draw(st.integers(0, 9)) == 0:  # a keep-alive: the octet before the next one, which may be anything
+        tape.next[side] = (base + len(raw)) % 2**32
+        if draw(st.integers(0, 9)) == 0:  # a keep-alive: the byte before the next one, which may be anything
             tape.segment(side, b"\0", seq=tape.next[side] - 1)
     return tape.end().packets
 
@@ -112,10 +112,10 @@ def test_a_late_syn_changes_nothing_before_it_whatever_the_batches() -> None:
         assert found["connections"].to_pylist() == expected
 
 
-def test_octets_one_by_one(undisturbed: dict[str, list[Row]]) -> None:
+def test_bytes_one_by_one(undisturbed: dict[str, list[Row]]) -> None:
     tape = Tape()
-    for side, octets in SESSION:
-        tape.say(side, octets, range(len(octets)))
+    for side, raw in SESSION:
+        tape.say(side, raw, range(len(raw)))
     assert told(dissect_packets(tape.end().packets)) == undisturbed
 
 
@@ -145,7 +145,7 @@ def assert_nothing_invented(damaged: dict[str, pa.Table], whole: dict[str, pa.Ta
         for row in rows(damaged[table]):
             key = tuple(row[name] for name in names)
             partial = row["is_partial"]
-            if table == "amqp091_frames" and partial and row["method"] is None:  # the method may be in the hole
+            if table == "amqp091_frames" and partial and row["method"] is None:  # the method may be in the gap
                 alike = [r for k, rs in there.items() for r in rs if k[:4] + k[5:] == key[:4] + key[5:]]
             else:
                 alike = there.get(key, [])
@@ -157,7 +157,7 @@ def assert_nothing_invented(damaged: dict[str, pa.Table], whole: dict[str, pa.Ta
 
 
 LONG = {"arguments", "headers", "client_properties", "server_properties"}
-"""A table that is cut shows the entries in front of the hole."""
+"""A table that is cut shows the entries before the gap."""
 DAMAGED = [
     "any_sll2.pcap", "body_sizes.pcap", "channel_reopened.pcap", "field_types.pcap", "gets.pcap", "ipv6.pcap",
     "many_confirms.pcap", "interleaved_channels.pcap", "topology.pcap", "orders_pika.pcap",
@@ -187,8 +187,8 @@ def test_a_snap_length_invents_nothing(name: str, snap: int) -> None:
 def test_a_lost_head_of_a_body_full_of_frames_invents_nothing() -> None:
     inner = b"".join(publish(b"inner"))
     tape = Tape().play(SESSION)
-    octets = b"".join(publish(inner * 40, largest=1 << 16))
-    tape.say(CLIENT, octets, range(octets.index(inner) - 3, len(octets), len(inner)))
+    raw = b"".join(publish(inner * 40, largest=1 << 16))
+    tape.say(CLIENT, raw, range(raw.index(inner) - 3, len(raw), len(inner)))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     begin = len(Tape().play(SESSION).packets)
     lost = [packet for i, packet in enumerate(tape.packets) if i != begin + 1]

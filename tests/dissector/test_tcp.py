@@ -1,4 +1,4 @@
-"""TCP as captures have it: connections begun and ended in all ways, holes, copies that differ."""
+"""TCP as captures have it: connections begun and ended in all ways, gaps, copies that differ."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ def test_the_round_trip_is_from_the_syn_to_the_clients_acknowledgement() -> None
     assert connections(Tape().play(BEGIN).packets)[0]["rtt_ns"] == 2 * STEP
 
 
-def test_octets_in_a_syn_are_the_first_ones() -> None:
+def test_bytes_in_a_syn_are_the_first_ones() -> None:
     tape = Tape(syn=False)
     tape.segment(CLIENT, HEADER, seq=1000, flags=SYN, ack=0)
     tape.segment(SERVER, seq=2000, flags=SYN | ACK)
@@ -167,7 +167,7 @@ ANY = st.tuples(
     st.integers(0, 3),  # client's port
     st.integers(0, 1),  # side
     st.sampled_from([SYN, SYN | ACK, ACK, ACK, ACK, ACK, FIN | ACK, RST]),
-    st.integers(0, 3),  # octets since the initial sequence number, in frames
+    st.integers(0, 3),  # bytes since the initial sequence number, in frames
     st.integers(0, 3),  # frames
     st.sampled_from([0, 0, 0, 0, 0, 5, 40]),  # of the initial sequence number
     st.sampled_from([0, 0, 1, 1, 1, 20, 31, 700, -1, -20, -40]),  # seconds since the segment before
@@ -214,10 +214,10 @@ def test_what_is_met_again_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found) == len({row["connection_id"] for row in found}) == 1800
 
 
-# octets
+# bytes
 
 
-def test_the_first_copy_of_an_octet_wins() -> None:
+def test_the_first_copy_of_an_byte_wins() -> None:
     tape = Tape().play(BEGIN)
     octets = published(b"right")
     at = tape.next[CLIENT]
@@ -229,7 +229,7 @@ def test_the_first_copy_of_an_octet_wins() -> None:
     assert message["body_hash"] == rows(whole["messages"])[0]["body_hash"]
 
 
-def test_a_frame_is_timed_by_its_last_missing_octet() -> None:
+def test_a_frame_is_timed_by_its_last_missing_byte() -> None:
     tape = Tape().play(BEGIN)
     octets = raw(8, 0, b"")
     at = tape.next[CLIENT]
@@ -248,7 +248,7 @@ def test_one_byte_is_singular() -> None:
     assert "1 byte not captured, among them the header of the next frame" in told
 
 
-def test_a_first_copy_that_differs_is_told() -> None:
+def test_a_first_copy_that_differs_is_reported() -> None:
     tape = Tape().play(BEGIN)
     octets = published(b"right")
     at = tape.next[CLIENT]
@@ -275,7 +275,7 @@ def test_a_packet_captured_twice_is_not_sent_twice(v6: bool) -> None:
     assert [two[name] for name in counts] == [octets, 15, 0, octets, 12, 2 * STEP]
 
 
-def test_octets_sent_again_are_not_captured_twice() -> None:
+def test_bytes_sent_again_are_not_captured_twice() -> None:
     tape = Tape().play(BEGIN)
     at, octets = tape.next[CLIENT], published()
     tape.play([(CLIENT, octets)])
@@ -343,7 +343,7 @@ def test_a_reset_ends_what_windows_do() -> None:
     assert (row["start_packet"], row["end_packet"]) == (12, 13)
 
 
-# holes
+# gaps
 
 
 def lossy(body: int = 3000, segment: int = 1000) -> Tape:
@@ -353,7 +353,7 @@ def lossy(body: int = 3000, segment: int = 1000) -> Tape:
     return tape.play([(CLIENT, published(b"after"))])
 
 
-def test_a_hole_in_a_body_costs_no_frame() -> None:
+def test_a_gap_in_a_body_costs_no_frame() -> None:
     tape = lossy()
     packets = tape.packets[:12] + tape.packets[13:]
     found = frames(packets)
@@ -379,8 +379,8 @@ def read_so_far(packets: list[Packet]) -> list[Row]:
     return rows(dissect_packets(packets, ends=False)["amqp091_frames"])
 
 
-def test_an_acknowledged_hole_is_given_up_after_a_second() -> None:
-    """What lies behind it has the packets that brought it, and comes before what acknowledges it."""
+def test_an_acknowledged_gap_is_skipped_after_a_second() -> None:
+    """What lies after it has the packets that brought it, and comes before what acknowledges it."""
     tape = lossy()
     whole = frames(tape.packets)
     said = [*tape.packets[:12], *tape.packets[13:]]
@@ -393,7 +393,7 @@ def test_an_acknowledged_hole_is_given_up_after_a_second() -> None:
 
 
 @pytest.mark.compiled
-def test_holes_are_given_up_one_by_one() -> None:
+def test_gaps_are_skipped_one_by_one() -> None:
     """One that is acknowledged later, while others wait, has its own second."""
     tape = Tape().play(BEGIN)
     for n in range(8):
@@ -427,7 +427,7 @@ def test_a_lost_head_is_searched_for_and_counted() -> None:
 
 
 @pytest.mark.parametrize("kept", [60, 80, 120, 200, 400, 900])
-def test_behind_the_snap_length_every_visible_head_has_its_row(kept: int) -> None:
+def test_after_the_snap_length_every_visible_head_has_its_row(kept: int) -> None:
     tape = lossy(2000, 500)
     whole = dissect_packets(tape.packets)
     cut = [Packet(p.ts_ns, p.octets[:kept], len(p.octets)) for p in tape.packets]
@@ -443,8 +443,8 @@ def test_behind_the_snap_length_every_visible_head_has_its_row(kept: int) -> Non
 
 
 @pytest.mark.compiled
-def test_without_acknowledgements_a_hole_costs_nothing_else() -> None:
-    """One direction only, and a hole: nobody says that it was received."""
+def test_without_acknowledgements_a_gap_costs_nothing_else() -> None:
+    """One direction only, and a gap: nobody says that it was received."""
     tape = Tape().play(BEGIN)
     beats = raw(8, 0, b"") * 4500
     tape.say(CLIENT, beats, range(8, len(beats), 8))
@@ -459,7 +459,7 @@ def test_without_acknowledgements_a_hole_costs_nothing_else() -> None:
 
 @pytest.mark.compiled
 def test_fragments_of_a_header_are_put_together_however_many() -> None:
-    """A header frame in more pieces than any table has room for at first, whichever way kernels run."""
+    """A header frame in more chunks than any table has room for at first, whichever way kernels run."""
     tape = Tape().play(BEGIN)
     octets = published(headers={"h": "z" * 3000})
     tape.say(CLIENT, octets, range(len(octets)))
@@ -471,7 +471,7 @@ def test_fragments_of_a_header_are_put_together_however_many() -> None:
 
 
 def test_a_clock_that_steps_back_ends_no_connection() -> None:
-    """Captures one behind the other, the later one first: what follows a close still belongs to it."""
+    """Captures one after the other, the later one first: what follows a close still belongs to it."""
     later_one = Tape(start_ns=T0 + 3600 * SECOND).play(BEGIN).end()
     earlier = Tape(port=40001).play(BEGIN).end()
     assert [row["packets"] for row in connections(later_one.packets + earlier.packets)] == [14, 14]

@@ -1,4 +1,4 @@
-"""Texts of records: gathered, with octets that are no UTF-8 escaped."""
+"""Texts of records: gathered, with bytes that are no UTF-8 escaped."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ EDGES = [
     b"\xf5\x80\x80\x80", b"\xff", b"\x80", b"a\xc3", b"a\xe2\x82", b"a\xf0\x9f\x98", b"\xe2\x28\xa1", b"\xe2\x82\x28",
 ]  # fmt: skip
 
-octets = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.sampled_from(EDGES))
+raw = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.sampled_from(EDGES))
 
 
 def run(entries: list[bytes], compiled: bool) -> Texts:
@@ -34,7 +34,7 @@ def valid(entry: bytes) -> bool:
 
 
 @BOTH
-@given(entries=st.lists(octets, max_size=6))
+@given(entries=st.lists(raw, max_size=6))
 def test_as_python_decodes(entries: list[bytes], compiled: bool) -> None:
     texts = run(entries, compiled)
     expected = [e.decode(errors="backslashreplace").encode() for e in entries]
@@ -49,7 +49,7 @@ def test_edges(entry: bytes, compiled: bool) -> None:
     assert run([b"", entry], compiled).octets.tobytes() == entry.decode(errors="backslashreplace").encode()
 
 
-def test_place_of_the_first_wrong_octet() -> None:
+def test_place_of_the_first_wrong_byte() -> None:
     texts = run([b"ok", "é".encode(), b"ab\xff\xfe"], False)
     assert texts.invalid.tolist() == [2]
     assert texts.invalid_at.tolist() == [3 + 3 + 2]

@@ -36,7 +36,7 @@ def of_typed(typed: dict[str, Any]) -> Json:
 
 
 def of_pamqp(value: Any) -> Json:
-    """A value of pamqp as parsed JSON of ours; octets may be a byte array or a string that is no text."""
+    """A value of pamqp as parsed JSON of ours; bytes may be a byte array or a string that is no text."""
     if isinstance(value, dict):
         return {_key(name): of_pamqp(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -51,7 +51,7 @@ def of_pamqp(value: Any) -> Json:
 
 
 def parsed(text: str | None) -> Json:
-    """Our JSON; what stands for octets and decimals in one spelling."""
+    """Our JSON; what stands for bytes and decimals in one spelling."""
 
     def plain(item: dict[str, Any]) -> dict[str, Any]:
         if item.keys() == {"$string"}:

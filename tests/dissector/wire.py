@@ -1,4 +1,4 @@
-"""Conversations of AMQP 0-9-1 and the packets that could have carried them. pamqp writes the frames."""
+"""Connections of AMQP 0-9-1 and the packets that could have carried them. pamqp writes the frames."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -132,7 +132,7 @@ class Tape:
         self, side: int, payload: bytes = b"", seq: int | None = None, flags: int = ACK, ack: int | None = None,
         kept: int | None = None, window: int = 65535, options: bytes = b"",
     ) -> None:  # fmt: skip
-        """Add a packet as it is, of which the capture kept so many octets."""
+        """Add a packet as it is, of which the capture kept so many bytes."""
         ports = (self.port, self.server_port) if side == CLIENT else (self.server_port, self.port)
         seq = self.next[side] if seq is None else seq
         ack = self.next[1 - side] if ack is None else ack
@@ -145,7 +145,7 @@ class Tape:
         self.packets.append(Packet(self.start_ns + len(self.packets) * STEP, octets[:kept], wire))
 
     def say(self, side: int, octets: bytes, cuts: Iterable[int] = ()) -> None:
-        """Send octets, in order, cut at these places."""
+        """Send bytes, in order, cut at these places."""
         for piece in cut(octets, cuts):
             self.segment(side, piece, flags=ACK | PSH)
             self.next[side] = (self.next[side] + len(piece)) % 2**32
@@ -166,7 +166,7 @@ class Tape:
 
 
 def cut(octets: bytes, places: Iterable[int]) -> list[bytes]:
-    """The pieces between these places."""
+    """The chunks between these places."""
     edges = [0, *sorted({place for place in places if 0 < place < len(octets)}), len(octets)]
     return [octets[a:b] for a, b in pairwise(edges) if b > a]
 

@@ -20,7 +20,7 @@ LONGEST = {
     "captures": 1000, "packets": 600, "fragments": 120, "segments": 600, "tables": 300, "maps": 300, "records": 300,
     "operations": 300, "handshakes": 600,
 }  # fmt: skip
-"""The targets, and octets of an input at most."""
+"""The targets, and bytes of an input at most."""
 TARGETS = tuple(LONGEST)
 LARGEST = 300
 """Bytes of an input that is kept at most."""
@@ -67,9 +67,9 @@ def replay(target: str, corpus: Path) -> int:
     kernel._proven.clear()
     different, paths = 0, sorted(corpus.iterdir())
     for path in paths:
-        octets = path.read_bytes()
+        raw = path.read_bytes()
         try:
-            same = FUNCTIONS[target](octets, False) == FUNCTIONS[target](octets, True)
+            same = FUNCTIONS[target](raw, False) == FUNCTIONS[target](raw, True)
         except Exception as error:
             print(f"{path}: {error!r}")
             same = False

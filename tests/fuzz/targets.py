@@ -1,6 +1,6 @@
-"""What is fuzzed: functions from octets to what came of them, which must be the same however the kernels run.
+"""What is fuzzed: functions from bytes to what came of them, which must be the same however the kernels run.
 
-Each target makes something of any octets, holds what comes out to its rules, and returns it for comparison.
+Each target makes something of any bytes, holds what comes out to its rules, and returns it for comparison.
 """
 
 import functools
@@ -64,7 +64,7 @@ def _packets(batch: PacketBatch) -> Iterator[Any]:
 
 
 def packets(data: bytes, compiled: bool) -> Any:
-    """Packets of one link type: the first octet names it; before each its length, and how many octets were cut off."""
+    """Packets of one link type: the first byte names it; before each its length, and how many bytes were cut off."""
     link, at, given = LINKS[data[0] % len(LINKS)] if data else 1, 1, []
     while at + 2 <= len(data) and len(given) < 16:
         size, cut = data[at], data[at + 1]
@@ -95,7 +95,7 @@ def packets(data: bytes, compiled: bool) -> Any:
 
 
 def fragments(data: bytes, compiled: bool) -> Any:
-    """Fragments, five octets each: identification, begin, size, flags, octets lost; held to a slow model of them."""
+    """Fragments, five bytes each: identification, begin, size, flags, bytes lost; held to a slow model of them."""
     known, model, made = Fragments(), _Model(), []
     for at in range(0, len(data) - 4, 5):
         ident, begin, size, flags, cut = data[at : at + 5]
@@ -113,7 +113,7 @@ def fragments(data: bytes, compiled: bool) -> Any:
 
 
 class _Model:
-    """Fragments octet by octet."""
+    """Fragments byte by byte."""
 
     def __init__(self) -> None:
         self.packets: dict[Any, list[Fragment]] = {}
@@ -207,7 +207,7 @@ MAKE_ROWS = 4
 
 
 def reuse() -> None:
-    """Be quick: one dissector, and the moving of octets compiled, which goes through all room there is."""
+    """Be quick: one dissector, and the moving of bytes compiled, which goes through all room there is."""
     retained.call = lambda function, compiled, *arguments: kernel.call(function, True, *arguments)
     REUSED.append(_dissector(False))
 
@@ -248,10 +248,10 @@ def _dissected(given: list[Packet], compiled: bool, rows_wanted: bool) -> Any:
 
 
 def _columns(data: bytes) -> tuple[Bytes, Ints, Ints]:
-    """Pieces of the octets, cut where the first octets say."""
+    """Chunks of the bytes, cut where the first bytes say."""
     cuts = [0, *sorted(octet % max(len(data), 1) for octet in data[:2]), len(data)]
     at = np.array(cuts[:-1], np.int64)
-    # Behind them lies other data, as in a capture.
+    # After them lies other data, as in a capture.
     return np.frombuffer(data + b"\xff" * 8, np.uint8).copy(), at, np.array(cuts[1:], np.int64) - at
 
 
@@ -279,7 +279,7 @@ def _json(octets: Bytes, sizes: Ints) -> list[str]:
 
 
 def records(data: bytes, compiled: bool) -> Any:
-    """Messages of AMQP 1.0 in columns; the last octets of one may be missing."""
+    """Messages of AMQP 1.0 in columns; the last bytes of one may be missing."""
     octets, at, size = _columns(data)
     missing = np.array([0, data[0] % 3 if data else 0, 0], np.int64)
     made = sections.read(octets, at, size, missing, compiled)
@@ -316,7 +316,7 @@ def operations(data: bytes, compiled: bool) -> Any:
 
 
 def handshakes(data: bytes, compiled: bool) -> Any:
-    """What TLS says in the clear, and key logs; the first octet says which."""
+    """What TLS says in the clear, and key logs; the first byte says which."""
     readers: tuple[Callable[[bytes], Any], ...] = (
         messages.client_hello,
         messages.server_hello,

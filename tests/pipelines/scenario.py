@@ -1,4 +1,4 @@
-"""Writes small conversations as rows of the tables that `dissect` would write for them."""
+"""Writes small connections as rows of the tables that `dissect` would write for them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Connection:
         return self.frame(client, method="basic.nack", delivery_tag=tag, multiple=multiple, **columns)
 
     def lose(self, from_client: bool) -> int:
-        """A hole in front of the next frame."""
+        """A gap before the next frame."""
         where = {"connection_id": self.id, "frame_no": len(self.frames), "ts_ns": len(self.frames) * TICK}
         self.anomalies.append(where | {"from_client": from_client, "code": "tcp-gap"})
         return len(self.frames)

@@ -17,9 +17,9 @@ from tests.dissector.recordings import WHOLE, theirs
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 
 OTHERWISE = {
-    # The end of a hole within a packet is that packet here, and the next frame in the reference.
+    # The end of a gap within a packet is that packet here, and the next frame in the reference.
     ("confirms", "snapped"): ("end_ts_ns",),
-    # A frame with a wrong end octet has a row here, and none in the reference.
+    # A frame with a wrong end byte has a row here, and none in the reference.
     ("heartbeats", "wrong_end_octet"): ("longest_silence_ns",),
 }
 """Columns that differ for a reason."""

@@ -70,7 +70,7 @@ def ends(rows: list[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
     return {row["publish_seq"]: (row["ended_by"], row["end_ts_ns"]) for row in rows}
 
 
-def test_what_lies_behind_the_time_range_ends_nothing(tmp_path):
+def test_what_lies_after_the_time_range_ends_nothing(tmp_path):
     c = Connection(last_ts_ns=99 * TICK, closed_by="client-close")
     c.publish(1)
     reset = Connection(last_ts_ns=99 * TICK, closed_by="server-rst", closed_ts_ns=6 * TICK)
@@ -94,7 +94,7 @@ def test_tables_of_a_dissection_that_was_killed(tmp_path):
     assert ends(rows_of(folder, tmp_path, "confirms")) == expected
 
 
-def test_says_that_dissection_was_killed(tmp_path, capsys):
+def test_reports_that_dissection_was_killed(tmp_path, capsys):
     folder = written(tmp_path / "tables", [Connection()], complete=False)
     assert main(["analyze", str(folder), "-o", str(tmp_path / "statistics")]) == 0
     said = capsys.readouterr().err

@@ -21,7 +21,7 @@ ORDER = {
     "heartbeats": (),
 }
 LOSSY = {"lossy_link", "snapped"}
-"""Captures with holes: what they lack cannot be judged."""
+"""Captures with gaps: what they lack cannot be judged."""
 
 
 def goldens() -> dict[str, dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_agrees_with_the_clients_books(statistics, name, table):
         assert len(actual) == len(expected)
 
 
-def test_numbers_of_publishes_are_told_where_the_capture_begins_in_the_middle(statistics):
+def test_numbers_of_publishes_are_derived_where_the_capture_begins_in_the_middle(statistics):
     """The scenario sent three before it."""
     clients, found = statistics
     rows = found["confirms"][clients["begun_before"]["producer"]]

@@ -9,23 +9,23 @@ connection, `packet` from 1 in its file, `nth` (the nth connection of the same a
 Where the tables' definitions leave a choice, this is what was chosen:
 
 - `channel_epoch` changes with the channel.open itself; what follows a close belongs to the epoch before.
-- `frame_no` orders both directions by packet. Behind a hole, frames count as readable when their own last octet came.
-- A frame with a wrong end octet has a number in `frame_no`, and no row: nothing in it is believed. What follows is
-  searched for behind it.
-- A proxy's header (PROXY protocol) in front of a direction is passed over.
+- `frame_no` orders both directions by packet. After a gap, frames count as readable when their own last byte came.
+- A frame with a wrong end byte has a number in `frame_no`, and no row: nothing in it is believed. What follows is
+  searched for after it.
+- A proxy's header (PROXY protocol) before a direction is skipped.
 - A frame cut off by the end of the capture has no row; a message cut off has one, without `body_hash`.
-- A body's hash is of the octets; of an empty body it is that of no octets.
+- A body's hash is of the bytes; of an empty body it is that of no bytes.
 - In field tables decimals are unsigned and `L` is signed, as in the final draft. Times stay seconds.
 - What does not belong into a content (another method, a second header, a body without a header) ends it, unfinished.
-- Confirms: the earliest answer behind the publish counts; tag 0 has no special meaning. The oldest equal mandatory
+- Confirms: the earliest answer after the publish counts; tag 0 has no special meaning. The oldest equal mandatory
   publish was returned even if it was confirmed by then. `reply_code` is the return's.
 - Where nobody answered, `end_ts_ns` is the time of the frame that ended the wait: the close (`discarded` too: it is
-  before the publish), the first frame behind the hole, recover-ok, rollback-ok; without such a frame, the first FIN or
+  before the publish), the first frame after the gap, recover-ok, rollback-ok; without such a frame, the first FIN or
   RST (`connection-close`), or the connection's last packet (`capture-end`). Where somebody did, both are null.
 - A message is `discarded` when its last frame comes after the other side's channel.close or connection.close. A
-  client's settlement sent behind the server's close settles nothing.
-- In a transaction `settle_ts_ns` is that of tx.commit-ok. Settlements behind tx.select count as transactional (not
-  those behind its -ok only), and belong to the commit or rollback sent next. Deliveries whose settlement was rolled
+  client's settlement sent after the server's close settles nothing.
+- In a transaction `settle_ts_ns` is that of tx.commit-ok. Settlements after tx.select count as transactional (not
+  those after its -ok only), and belong to the commit or rollback sent next. Deliveries whose settlement was rolled
   back can be settled anew; if they are not, they were ended by `rollback`, whatever ends the channel later.
 - basic.recover voids all that was delivered up to recover-ok and not settled before recover. The asynchronous
   variant acts at once.
@@ -35,7 +35,7 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - Requests of the server (connection.start, tune, channel.close ...) are rows of `rpcs`, too. A peer's close with a
   reply code other than 200 is the error of the oldest open request of the other side that is of the method that it
   names by class and method; a close of the connection only where one channel alone has such. All other requests that
-  are open then, and what was sent behind, have the outcome `none`. Closes that are not answered wait until the
+  are open then, and what was sent after, have the outcome `none`. Closes that are not answered wait until the
   connection ends.
 - `flow_control.side` is the side that makes the other wait. An interval ends with its cause, the cancel, the close or
   the end of the connection; at the capture's end `end_ts_ns` stays null. Full windows begin with the last frame of
@@ -43,7 +43,7 @@ Where the tables' definitions leave a choice, this is what was chosen:
   limit is set; deliveries of consumers that were not seen to begin count for the channel when they were settled.
   `rtt_ns` is the time from the SYN to the client's ACK; without it nothing is `proven`.
 - Silence is counted from connection.tune-ok to the first connection.close, else from the first packet to the last. A
-  frame is a sign of life from its first octet to its last; a connection without frames has no row.
+  frame is a sign of life from its first byte to its last; a connection without frames has no row.
 - A delivery belongs to a publish of the hour before it, by the first that it has of message id (not empty), trace and
   span, and content; where several publishes share that, by the others in turn, among these publishes.
 - Percentiles are nearest rank: a value that was measured.

@@ -62,7 +62,7 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
         One dict per frame, connection by connection, by `frame_no` (from 0). Besides columns of the contract:
         `connection` (client, server, nth), `client`, `server`, `nth`; `args`, a dict of the method's arguments
         (secrets and reserved fields are not there), of `body_size`, `properties` and `headers` (header frames), or
-        of `body`; `hole_before` (octets missing just before it in its direction); and of its connection
+        of `body`; `hole_before` (bytes missing just before it in its direction); and of its connection
         `begun_ts_ns`, `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
     """
     exact = {"timestamp": _seconds}
@@ -85,7 +85,7 @@ def _frames_of(connection: Connection) -> list[Row]:
         connection.turn_round()
         for row in rows:
             row["from_client"] = not row["from_client"]
-    # the octets of one packet all go one way, so place and position put both directions in one order
+    # the bytes of one packet all go one way, so place and position put both directions in one order
     rows.sort(key=lambda row: (row["place"], row["position"]))
     epochs: dict[int, int] = {}
     finished = []
@@ -132,7 +132,7 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
     while at < len(data):
         if lost or 0 in arrived[at : at + HEAD]:
             if synced and at == start:
-                break  # nothing is known of what was said first
+                break  # nothing is known of what was sent first
             begin = _search(data, arrived, at)
             if begin is None:
                 break
@@ -195,15 +195,15 @@ def _search(data: bytes, arrived: list[int], at: int) -> int | None:
     return None
 
 
-def _decode(octets: bytes, missing: int) -> Row:
+def _decode(raw: bytes, missing: int) -> Row:
     """What a frame says, with what is missing of it as zeros."""
-    row: Row = {"channel": 0, "frame_type": "protocol-header", "method": None, "size": len(octets)}
+    row: Row = {"channel": 0, "frame_type": "protocol-header", "method": None, "size": len(raw)}
     row |= {"is_partial": missing > 0, "missing": missing, "args": {}}
-    if octets[:4] == b"AMQP":
+    if raw[:4] == b"AMQP":
         return row
-    kind, row["channel"] = struct.unpack_from(">BH", octets)
+    kind, row["channel"] = struct.unpack_from(">BH", raw)
     row["frame_type"] = FRAME_TYPES[kind]
-    payload = octets[HEAD:-1]
+    payload = raw[HEAD:-1]
     if kind == 1 and len(payload) >= 4:
         index = struct.unpack_from(">I", payload)[0]
         row["method"] = METHODS.get(index, f"{index >> 16}.{index & 0xFFFF}")
@@ -211,7 +211,7 @@ def _decode(octets: bytes, missing: int) -> Row:
         row["args"] = {"body": payload}
     elif kind != 8 and payload and not missing:
         try:
-            said: Any = pamqp_frame.unmarshal(octets)[2]
+            said: Any = pamqp_frame.unmarshal(raw)[2]
         except (exceptions.UnmarshalingException, ValueError, TypeError, struct.error, OverflowError):
             return row  # the row stays, without arguments
         if kind == 1:
@@ -255,7 +255,7 @@ def messages(rows: list[Row]) -> list[Row]:
     """The messages in `frames()` rows, by the `frame_no` of their last frames.
 
     A message that was not completed is `is_partial`; its `body_hash` is None and its `frame_no` that of the last
-    frame it had. The hash of an empty body is that of no octets. Besides columns of the contract: `method_ts_ns`
+    frame it had. The hash of an empty body is that of no bytes. Besides columns of the contract: `method_ts_ns`
     (when the method frame was complete), `reply_code` of a return, and of the consume or get a delivery answers the
     `queue`, as it was given there, and `order_frame_no`.
     """

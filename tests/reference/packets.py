@@ -1,7 +1,7 @@
 """From the bytes of a capture to two streams of bytes per TCP connection, in the plainest way.
 
 dpkt decodes the layers below TCP; the containers are read here, because dpkt's readers round times to floats.
-Everything is held in memory, one list entry per octet: this is for small captures only.
+Everything is held in memory, one list entry per byte: this is for small captures only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINK_LAYERS = {
     276: dpkt.sll2.SLL2,
 }  # fmt: skip
 RAW_IP = {12, 14, 101, 228, 229}
-LARGEST_STREAM = 1 << 27  # octets; a sequence number farther off than that is nonsense, or too much for us
+LARGEST_STREAM = 1 << 27  # bytes; a sequence number farther off than that is nonsense, or too much for us
 WELL_KNOWN_PORTS = (5672, 5671)
 
 
@@ -122,9 +122,9 @@ def _read_interface(block: bytes, order: str) -> tuple[int, int, int]:
 
 @dataclass
 class Stream:
-    """The octets one side sent.
+    """The bytes one side sent.
 
-    `arrived[i]` is the place (from 1, in the whole capture) of the packet that brought octet i first, 0 when none did.
+    `arrived[i]` is the place (from 1, in the whole capture) of the packet that brought byte i first, 0 when none did.
     """
 
     base: int | None = None  # sequence number of position 0
@@ -145,12 +145,12 @@ class Stream:
             self.base = sequence
         at = self.position(sequence)
         self.latest = max(self.latest, at)
-        if synced and at < 0:  # a keep-alive before the first octet
+        if synced and at < 0:  # a keep-alive before the first byte
             payload, at = payload[-at:], 0
         self.segments.append((at, payload, place))
 
     def join(self) -> None:
-        """Put the segments in their places; the first copy of an octet wins."""
+        """Put the segments in their places; the first copy of a byte wins."""
         lowest = min((at for at, _, _ in self.segments), default=0)
         length = max((at + len(payload) for at, payload, _ in self.segments), default=0) - lowest
         if length > LARGEST_STREAM:

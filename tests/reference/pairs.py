@@ -59,7 +59,7 @@ def _ending(group: list[Row], message: Row) -> Row:
 
 
 def _may_hide_an_answer(frame: Row, message: Row) -> bool:
-    """Whether the answer may have been in the hole before a frame, or be the frame, which is not all there."""
+    """Whether the answer may have been in the gap before a frame, or be the frame, which is not all there."""
     cut = frame["frame_type"] == "method" and frame["is_partial"] and epoch_of(frame) == epoch_of(message)
     unknown = frame["method"] is None or ("kind" in message and frame["method"] in NUMBERED and not frame["args"])
     return bool(frame["hole_before"] or (cut and unknown))
@@ -113,7 +113,7 @@ class _Answers:
             self._single.setdefault(frame["args"]["delivery_tag"], []).append(frame)
 
     def to(self, publish: Row) -> Row | None:
-        """The earliest behind the publish of a single answer for its number and a multiple answer for at least it."""
+        """The earliest after the publish of a single answer for its number and a multiple answer for at least it."""
         number, sent = publish["publish_seq"], publish["frame_no"]
         behind = self._multiple[bisect_right(self._multiple, sent, key=lambda frame: frame["frame_no"]) :]
         candidates = [frame for frame in self._single.get(number, []) if frame["frame_no"] > sent][:1]

@@ -1,8 +1,8 @@
-"""RabbitMQ streams decoded in the plainest way: one object a frame, one dict a row, loops over octets.
+"""RabbitMQ streams decoded in the plainest way: one object a frame, one dict a row, loops over bytes.
 
-Written from the description of the protocol. It reads whole captures of Ethernet, IPv4 and TCP without holes, in which
+Written from the description of the protocol. It reads whole captures of Ethernet, IPv4 and TCP without gaps, in which
 segments come in order; `tables` gives the rows of `stream_frames`, `messages` and `connections`, with all columns of
-these that the octets of streams tell; `write` puts them into Parquet. Connections are numbered from 0.
+these that the bytes of streams tell; `write` puts them into Parquet. Connections are numbered from 0.
 Independent of the code under test: it is what the dissector is compared with, in what it says and in how long it takes.
 """
 
@@ -65,7 +65,7 @@ Meaning = tuple[Any, ...]
 
 @dataclass
 class Direction:
-    """What waits until its frame is complete, and the packet and time of its first octet."""
+    """What waits until its frame is complete, and the packet and time of its first byte."""
 
     pending: bytearray = field(default_factory=bytearray)
     first: tuple[int, int] = 0, 0
@@ -122,8 +122,8 @@ def tables(path: Path | str) -> Iterator[tuple[str, Row]]:
 def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
     """All frames, in the order in which they became complete; connections go to `found`."""
     connections: dict[tuple[bytes, int, bytes, int], Connection] = {}
-    for number, ts_ns, octets in packets(path):
-        ip = dpkt.ethernet.Ethernet(octets).data
+    for number, ts_ns, data in packets(path):
+        ip = dpkt.ethernet.Ethernet(data).data
         if not isinstance(ip, dpkt.ip.IP) or not isinstance(ip.data, dpkt.tcp.TCP):
             continue
         tcp = ip.data
@@ -142,7 +142,7 @@ def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
 
 
 def packets(path: Path | str) -> Iterator[tuple[int, int, bytes]]:
-    """Number, time and octets of the packets of a little-endian pcap file."""
+    """Number, time and bytes of the packets of a little-endian pcap file."""
     with Path(path).open("rb") as file:
         magic = file.read(24)[:4]
         unit = {b"\xd4\xc3\xb2\xa1": 1000, b"\x4d\x3c\xb2\xa1": 1}[magic]
@@ -164,12 +164,12 @@ def _connection(number: int, ip: dpkt.ip.IP, tcp: dpkt.tcp.TCP, packet: int, ts_
     )  # fmt: skip
 
 
-def _frames(connection: Connection, from_client: bool, octets: bytes, packet: int, ts_ns: int) -> Iterator[Frame]:
+def _frames(connection: Connection, from_client: bool, data: bytes, packet: int, ts_ns: int) -> Iterator[Frame]:
     direction = connection.directions[from_client]
     pending = direction.pending
     if not pending:
         direction.first = packet, ts_ns
-    pending += octets
+    pending += data
     at = 0
     while len(pending) - at >= 8:
         size, key, version = struct.unpack_from(">IHH", pending, at)

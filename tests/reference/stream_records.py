@@ -90,13 +90,13 @@ def tracking(version: int, body: bytes, chunk: dict[str, Any]) -> list[Record]:
     return found
 
 
-def _entry(octets: bytes, at: int) -> tuple[list[bytes], int]:
+def _entry(content: bytes, at: int) -> tuple[list[bytes], int]:
     """The messages of an entry, and where it ends."""
-    if octets[at] < 0x80:
-        size = struct.unpack_from(">I", octets, at)[0]
-        return [octets[at + 4 : at + 4 + size]], at + 4 + size
-    coding, count, _, size = struct.unpack_from(">BHII", octets, at)
-    data = octets[at + 11 : at + 11 + size]
+    if content[at] < 0x80:
+        size = struct.unpack_from(">I", content, at)[0]
+        return [content[at + 4 : at + 4 + size]], at + 4 + size
+    coding, count, _, size = struct.unpack_from(">BHII", content, at)
+    data = content[at + 11 : at + 11 + size]
     data = gzip.decompress(data) if coding & 0x70 else data
     found, p = [], 0
     for _ in range(count):
@@ -107,7 +107,7 @@ def _entry(octets: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def _message(message: bytes) -> Record:
-    """What a record holds: plain octets, or the sections of an AMQP 1.0 message."""
+    """What a record holds: plain bytes, or the sections of an AMQP 1.0 message."""
     found: Record = {"record_size": len(message), "body_kind": "raw"}
     body = message
     if message[:2] == b"\x00\x53" and len(message) > 3 and message[2] in SECTIONS:
@@ -162,15 +162,15 @@ def _trace(headers: dict[Any, Any]) -> Record:
     return {"trace_id": match[1], "span_id": match[2], "trace_flags": int(match[3], 16)}
 
 
-def _value(octets: bytes, at: int) -> tuple[Any, int]:
+def _value(content: bytes, at: int) -> tuple[Any, int]:
     """A value of AMQP 1.0 and where it ends."""
-    code = octets[at]
+    code = content[at]
     at += 1
     if code in (0x40, 0x41, 0x42, 0x43, 0x44, 0x45):
         return {0x40: None, 0x41: True, 0x42: False, 0x45: []}.get(code, 0), at
     width = {5: 1, 6: 2, 7: 4, 8: 8, 9: 16}.get(code >> 4)
     if width is not None:
-        raw = octets[at : at + width]
+        raw = content[at : at + width]
         if code == 0x56:
             return raw != b"\0", at + 1
         if code == 0x82:
@@ -180,16 +180,16 @@ def _value(octets: bytes, at: int) -> tuple[Any, int]:
         signed = code in (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
         return int.from_bytes(raw, "big", signed=signed), at + width
     count = 1 if code >> 4 in (0xA, 0xC, 0xE) else 4
-    size = int.from_bytes(octets[at : at + count], "big")
+    size = int.from_bytes(content[at : at + count], "big")
     at += count
     end = at + size
     if code in (0xA0, 0xB0):
-        return octets[at:end], end
+        return content[at:end], end
     if code in (0xA1, 0xB1, 0xA3, 0xB3):
-        return octets[at:end].decode(), end
+        return content[at:end].decode(), end
     items = []
     at += count
     while at < end:
-        item, at = _value(octets, at)
+        item, at = _value(content, at)
         items.append(item)
     return (dict(zip(items[::2], items[1::2], strict=True)) if code in (0xC1, 0xD1) else items), end

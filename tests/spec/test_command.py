@@ -192,7 +192,7 @@ def test_reference_page_has_everything():
             assert line.replace("\\|", "").count("|") in (4, 5)
 
 
-def test_a_stale_page_is_told(tmp_path, monkeypatch, capsys):
+def test_a_stale_page_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reference, "PAGE", tmp_path / "docs" / "reference.md")
     assert reference.main(["--check"]) == 1
     assert reference.main([]) == 0

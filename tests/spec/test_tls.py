@@ -8,7 +8,7 @@ KNOWN = tls.load()
 
 
 @pytest.mark.parametrize("kind", ["records", "messages", "alerts", "extensions", "suites"])
-def test_names_are_told_once(kind):
+def test_names_occur_once(kind):
     entries = getattr(KNOWN, kind)
     assert len({entry.name for entry in entries.values()}) == len(entries)
     assert all(number == entry.number for number, entry in entries.items())

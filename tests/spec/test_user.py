@@ -101,9 +101,9 @@ def test_no_such_file(tmp_path):
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda b: HEAD.encode() + b + b"</amqp>"))
-def test_any_octets_load_or_are_refused(tmp_path_factory, octets):
+def test_any_bytes_load_or_are_refused(tmp_path_factory, data):
     path = Path(tmp_path_factory.getbasetemp()) / "any.xml"
-    path.write_bytes(octets)
+    path.write_bytes(data)
     try:
         spec.load_xml(path)
     except spec.SpecError as error:

@@ -33,15 +33,15 @@ def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, miss
                     print(f"{way}, {recording.name}, seed {seed}, {missed}")
             for what, found in (("invented", score.made_up), ("otherwise", score.wrong)):
                 for row in found:
-                    told = {name: value for name, value in row.items() if value is not None}
-                    print(f"{way}, {recording.name}, seed {seed}: {what} {told}")
+                    values = {name: value for name, value in row.items() if value is not None}
+                    print(f"{way}, {recording.name}, seed {seed}: {what} {values}")
             yield score
 
 
-def progress(told: str) -> None:
+def progress(message: str) -> None:
     """Say where it is; nothing where standard error is no terminal."""
     if sys.stderr.isatty():
-        print(f"\r{told}\x1b[K", end="", file=sys.stderr, flush=True)
+        print(f"\r{message}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def share(found: int, there: int) -> str:

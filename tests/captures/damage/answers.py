@@ -1,6 +1,6 @@
 """Statistics of damaged recordings, held against those of the undamaged ones.
 
-    python -m tests.captures.damage.answers [--seeds N] [--way WAY] [--told] [capture...]
+    python -m tests.captures.damage.answers [--seeds N] [--way WAY] [--examples] [capture...]
 
 says for each way of damage, and each table that `analyze` writes of pairs, what became of the rows:
 
@@ -126,7 +126,7 @@ class Run:
         return f"{self.recording.name}, {self.way}"
 
 
-class Told(NamedTuple):
+class Pair(NamedTuple):
     """A row of statistics, in terms of the undamaged recording."""
 
     row: Row
@@ -201,13 +201,13 @@ def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row
     return result
 
 
-def told(table: str, run: Run, row: Row) -> Told:
+def pair_of(table: str, run: Run, row: Row) -> Pair:
     """The row in terms of the undamaged recording; without a key where it is of nothing of that."""
     if table in VALUES:
         connection = run.connections.get(row["connection_id"])
         if table == "heartbeats":
-            return Told(row, None if connection is None else (connection, row["from_client"]), None, run)
-        return Told(row, run.frames.get((row["connection_id"], row["frame_no"])), None, run)
+            return Pair(row, None if connection is None else (connection, row["from_client"]), None, run)
+        return Pair(row, run.frames.get((row["connection_id"], row["frame_no"])), None, run)
     pairs = PAIRS[table]
     ask, answer = (row.get(f"{end}_connection_id", row.get("connection_id")) for end in (pairs.ask, pairs.answer))
     extra = [row[name] for name in pairs.key]
@@ -216,15 +216,15 @@ def told(table: str, run: Run, row: Row) -> Told:
     try:
         asked = run.end(row, pairs.ask, pairs.ask in pairs.messages, ask)
     except KeyError:
-        return Told(row, None, None, run)
+        return Pair(row, None, None, run)
     try:
         answered = run.end(row, pairs.answer, pairs.answer in pairs.messages, answer)
     except KeyError:
         answered = ("never sent",)
-    return Told(row, asked and (*asked, *extra), answered, run)
+    return Pair(row, asked and (*asked, *extra), answered, run)
 
 
-def judged(table: str, mine: Told, theirs: list[Told]) -> str:
+def judged(table: str, mine: Pair, theirs: list[Pair]) -> str:
     """What became of a row, one of KINDS, when these are the rows of the same in the undamaged recording."""
     if table in VALUES:
         return _valued(table, mine, theirs)
@@ -249,8 +249,8 @@ def judged(table: str, mine: Told, theirs: list[Told]) -> str:
     return "right" if agree or (retimed and table == "flow_control") else "otherwise"
 
 
-def _valued(table: str, mine: Told, theirs: list[Told]) -> str:
-    def fits(name: str, each: Told) -> bool:
+def _valued(table: str, mine: Pair, theirs: list[Pair]) -> str:
+    def fits(name: str, each: Pair) -> bool:
         value, true = mine.row[name], each.row[name]
         return value is None or value == true or (name in LESS and true is not None and value <= true)
 
@@ -265,17 +265,17 @@ class Judgement:
     """How many rows are what, by way and table; and the rows that are wrong in any manner, with those of the whole."""
 
     counts: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    examples: list[tuple[str, str, Told, list[Told]]] = field(default_factory=list)
+    examples: list[tuple[str, str, Pair, list[Pair]]] = field(default_factory=list)
 
 
 def judge(statistics: dict[str, list[tuple[Run, Row]]]) -> Judgement:
     """Hold the rows of damaged recordings against those of the whole ones."""
     result = Judgement()
     for table, found in statistics.items():
-        by_key: dict[Key, list[Told]] = defaultdict(list)
-        damaged: list[Told] = []
+        by_key: dict[Key, list[Pair]] = defaultdict(list)
+        damaged: list[Pair] = []
         for run, row in found:
-            each = told(table, run, row)
+            each = pair_of(table, run, row)
             if run.way != WHOLE:
                 damaged.append(each)
             elif each.key is not None:
@@ -305,14 +305,14 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=2, help="how often each recording is damaged (default 2)")
     parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL], help="default: all")
-    parser.add_argument("--told", action="store_true", help="print the rows that are wrong, blamed or otherwise")
+    parser.add_argument("--examples", action="store_true", help="print the rows that are wrong, blamed or otherwise")
     parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
     given = parser.parse_args(arguments)
     ways = given.way or [*HARMLESS, *HARMFUL]
     found = (Recording.of(path, compiled=True) for path in given.captures or recordings())
     with tempfile.TemporaryDirectory() as folder:
         result = judge(analyzed(runs_of(found, ways, given.seeds), Path(folder)))
-    if given.told:
+    if given.examples:
         for kind, table, mine, theirs in result.examples:
             print(f"{kind}: {table}, {mine.run.name}: {_short(mine)}; whole: {'; '.join(map(_short, theirs))}")
     print(f"| damage | table | {' | '.join(KINDS)} |")
@@ -324,7 +324,7 @@ def main(arguments: list[str]) -> int:
     return int(any(count["wrong"] for count in result.counts.values()))
 
 
-def _short(each: Told) -> str:
+def _short(each: Pair) -> str:
     said = {name: value for name, value in each.row.items() if value is not None and not name.endswith("capture")}
     return f"{each.key} -> {each.answer} {said}"
 

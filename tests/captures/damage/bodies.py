@@ -21,19 +21,19 @@ def full_of_frames(rnd: random.Random, largest: int, segment: int, count: int = 
     """AMQP: messages of all sizes, published and delivered; many of their bodies are frames, streams or captures."""
     inside = [
         b"".join(publish(b"inner" * 3)) * 30 + b"".join(deliver(7, b"x" * 200)) * 20,
-        b"".join(octets for _, octets in session()),
+        b"".join(data for _, data in session()),
         *((FOLDER / name).read_bytes() for name in ("orders_pika.pcap", "many_confirms.pcap")),
     ]
     tape = Tape().play(handshake() + opening(1))
     for n in range(1, count + 1):
         body = rnd.choice([b"x" * rnd.randint(0, 3000), rnd.choice(inside) * rnd.randint(1, 5)])
-        for side, octets in (
+        for side, data in (
             (CLIENT, b"".join(publish(body, largest=largest, message_id=str(n)))),
             (SERVER, method(commands.Basic.Ack(delivery_tag=n))),
             (SERVER, b"".join(deliver(n, body, largest=largest))),
             (CLIENT, method(commands.Basic.Ack(delivery_tag=n))),
         ):
-            tape.say(side, octets, range(segment, len(octets), segment))
+            tape.say(side, data, range(segment, len(data), segment))
     return numbered(tape.end().packets)
 
 
@@ -45,21 +45,21 @@ def full_of_chunks(rnd: random.Random, segment: int, count: int = 60) -> list[Pa
         *((FOLDER / name).read_bytes() for name in ("stream_chunks.pcap", "stream_super.pcap")),
     ]  # fmt: skip
     wire = Wire()
-    for side, octets in stream.hello():
-        wire.send(side, octets)
+    for side, data in stream.hello():
+        wire.send(side, data)
     for n in range(1, count + 1):
         records = [
             stream.simple(rnd.choice([b"x" * rnd.randint(0, 3000), rnd.choice(inside)]))
             for _ in range(rnd.randint(1, 5))
         ]
         published = stream.publish(3, [(10 * n + k, record) for k, record in enumerate(records)])
-        for side, octets in (
+        for side, data in (
             (True, published),
             (False, stream.confirm(3, [10 * n + k for k in range(len(records))])),
             (False, stream.deliver(5, stream.chunk(records, chunk_id=10 * n))),
             (True, stream.frame(9, struct.pack(">BH", 5, 1))),
         ):
-            wire.send(side, octets, segment)
+            wire.send(side, data, segment)
     wire.close()
     return numbered(wire.packets)
 

@@ -1,8 +1,8 @@
 """What is found in a damaged capture, held against the undamaged one.
 
 Where the frames are is known from the undamaged capture: rows tell their order and sizes, TCP's sequence numbers where
-each octet was. A frame whose octets are all there in the damaged capture is *whole*. It is *reachable* when the walk
-can come to it from the beginning of its stream, over frames whose heads are there; else it is *behind* a lost boundary.
+each byte was. A frame whose bytes are all there in the damaged capture is *whole*. It is *reachable* when the walk
+can come to it from the beginning of its stream, over frames whose heads are there; else it is *after* a lost boundary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import Row, rows
 
 FRAMES = {"amqp091_frames": 7, "stream_frames": 8, "amqp010_frames": 12}
-"""Tables of frames, and the octets of a head there: what tells where the next frame is, and what kind this is."""
+"""Tables of frames, and the bytes of a head there: what tells where the next frame is, and what kind this is."""
 LEFT_OUT = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
     "channel_epoch", "is_partial", "missing", "first_frame_no", "publish_seq_unsure", "unfinished",
@@ -32,13 +32,13 @@ LONG = {
     "arguments", "headers", "client_properties", "server_properties", "peer_properties", "connection_properties",
     "properties", "mechanisms", "publishing_ids", "streams", "brokers", "reply_to", "value", "commands", "transfers",
 }  # fmt: skip
-"""Tables, lists and structs: of one that is cut there are the entries in front of the hole."""
+"""Tables, lists and structs: of one that is cut there are the entries before the gap."""
 Direction = tuple[int, tuple[bytes, int, int]]
 """Which connection of its addresses and ports, and these, the sender's first."""
 
 
 class Extent(NamedTuple):
-    """Where a packet's octets are in their stream."""
+    """Where a packet's bytes are in their stream."""
 
     direction: Direction
     begin: int
@@ -55,12 +55,12 @@ class Frame:
     begin: int
     end: int
     follows: Frame | None = field(repr=False)
-    """The frame in front of it, when it begins where that ends."""
+    """The frame before it, when it begins where that ends."""
 
 
 @dataclass
 class Sent:
-    """What was sent: frames in the order of their streams, where the octets of packets are, messages."""
+    """What was sent: frames in the order of their streams, where the bytes of packets are, messages."""
 
     capture: Capture
     extents: list[Extent | None]
@@ -94,7 +94,7 @@ class Sent:
 
 
 def extents_of(capture: Capture) -> list[Extent | None]:
-    """Where the octets of each packet are; position 0 is behind the SYN, or where the capture first sees the stream."""
+    """Where the bytes of each packet are; position 0 is after the SYN, or where the capture first sees the stream."""
     first: dict[Direction, int] = {}
     current: dict[tuple[bytes, int, int], int] = {}
     found: list[Extent | None] = []
@@ -120,7 +120,7 @@ def extents_of(capture: Capture) -> list[Extent | None]:
 
 
 def streams_of(capture: Capture, extents: list[Extent | None]) -> dict[Direction, bytearray]:
-    """The octets of each direction, the first copies."""
+    """The bytes of each direction, the first copies."""
     found: dict[Direction, bytearray] = defaultdict(bytearray)
     for i, extent in reversed(list(enumerate(extents))):
         if extent is None or extent.begin < 0:
@@ -142,7 +142,7 @@ def place(octets: dict[Direction, bytearray], extent: Extent, row: Row, table: s
 
 
 def is_head(stream: bytearray, begin: int, row: Row, table: str) -> bool:
-    """Whether octets say what a row says of its frame's size."""
+    """Whether bytes say what a row says of its frame's size."""
     size: int = row["size"]
     if table == "stream_frames":
         return int.from_bytes(stream[begin : begin + 4], "big") + 4 == size
@@ -162,7 +162,7 @@ def is_protocol_header(row: Row) -> bool:
 
 
 class Visible:
-    """Which octets of the undamaged capture are still there in a damaged one."""
+    """Which bytes of the undamaged capture are still there in a damaged one."""
 
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
         self._octets: dict[Direction, bytearray] = defaultdict(bytearray)
@@ -184,7 +184,7 @@ class Visible:
                 octets[begin:end] = b"\1" * (end - begin)
 
     def there(self, direction: Direction, begin: int, end: int) -> bool:
-        """Whether all of these octets are there."""
+        """Whether all of these bytes are there."""
         octets = self._octets[direction]
         return len(octets) >= end and octets.find(0, begin, end) < 0
 
@@ -192,7 +192,7 @@ class Visible:
         return self.there(frame.direction, frame.begin, frame.end)
 
     def headed(self, frame: Frame) -> bool:
-        """Whether the octets that tell where the frame ends are there."""
+        """Whether the bytes that tell where the frame ends are there."""
         return self.there(frame.direction, frame.begin, min(frame.begin + FRAMES[frame.table], frame.end))
 
     def opened(self, frame: Frame) -> bool:
@@ -225,8 +225,8 @@ class Score:
     Attributes:
         sent: frames of the undamaged one.
         reachable: whole frames that can be reached from the beginning of their stream; reached: rows for these.
-        behind: whole frames behind a lost boundary; found: rows for these.
-        cut: rows of frames with a hole.
+        after: whole frames after a lost boundary; found: rows for these.
+        cut: rows of frames with a gap.
         invented: rows of frames and messages that were never sent.
         otherwise: rows of messages that were sent, but say something wrong of what they have of other frames.
         publishes: rows of publishes; by_tshark: those that tshark sees.
@@ -253,7 +253,7 @@ class Score:
 
 
 class Beginnings:
-    """Which frames may be those of a row, by the packet that holds their first octet."""
+    """Which frames may be those of a row, by the packet that holds their first byte."""
 
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
         self._sent, self._damaged = sent, damaged
@@ -350,12 +350,12 @@ def runs(sent: Sent, visible: Visible) -> Iterator[tuple[list[Frame], bool]]:
 
 
 def agrees(row: Row, sent: Row) -> bool:
-    """Whether a row says what was sent; one with a hole may say less."""
+    """Whether a row says what was sent; one with a gap may say less."""
     return not differences(row, sent)
 
 
 def differences(row: Row, sent: Row) -> set[str]:
-    """The columns in which a row says something else than what was sent; one with a hole may say less."""
+    """The columns in which a row says something else than what was sent; one with a gap may say less."""
     # what an operation of AMQP 0-10 says is in frames before that of its header or body
     partial = row["is_partial"] or row.get("segment_type") in ("header", "body")
     others = OF_OTHERS | ({"delivery_tag"} if row.get("protocol") == "amqp-0-10" else set())
@@ -371,13 +371,13 @@ def kind(row: Row) -> str:
 
 
 def publishes_by_tshark(packets: list[Packet], link: int, ports: Iterable[int]) -> int:
-    """How many publishes tshark sees, that is told the ports of AMQP."""
+    """How many publishes tshark sees, that gets the ports of AMQP."""
     with tempfile.NamedTemporaryFile(suffix=".pcap") as file:
         file.write(pcap(packets, link=link))
         file.flush()
         fields = ["-e", "amqp.method.class", "-e", "amqp.method.method"]
-        told = ["-o", "tcp.reassemble_out_of_order:TRUE", *(o for p in ports for o in ("-d", f"tcp.port=={p},amqp"))]
-        command = ["tshark", "-r", file.name, *told, "-Y", "amqp", "-T", "fields", *fields]
+        options = ["-o", "tcp.reassemble_out_of_order:TRUE", *(o for p in ports for o in ("-d", f"tcp.port=={p},amqp"))]
+        command = ["tshark", "-r", file.name, *options, "-Y", "amqp", "-T", "fields", *fields]
         out = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     pairs = [zip(*(part.split(",") for part in line.split("\t")), strict=False) for line in out.splitlines()]
     return sum(pair == ("60", "40") for line in pairs for pair in line)

@@ -15,9 +15,9 @@ from tests.dissector.runs import dissect_packets, recorded, rows
 
 FOLDER = Path(__file__).parents[1]
 OTHER_WAYS = {"snapped", "lossy_link"}
-"""Recordings that have holes, or disorder of their own: which packet brought an octet first changes there."""
+"""Recordings that have gaps, or disorder of their own: which packet brought a byte first changes there."""
 COMPILED = 1 << 20
-"""Recordings of more octets are dissected with compiled kernels."""
+"""Recordings of more bytes are dissected with compiled kernels."""
 
 
 def recordings() -> list[Path]:

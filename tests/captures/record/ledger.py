@@ -1,4 +1,4 @@
-"""The book a client keeps of what it sent and was told, and the golden tables that follow from it.
+"""The book a client keeps of what it sent and received, and the golden tables that follow from it.
 
 It knows no frames: a client reports methods by name and in order. What became of a publish or a delivery is worked
 out one message at a time, as an application would do it.

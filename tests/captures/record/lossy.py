@@ -93,8 +93,8 @@ class Link:
                     elif number % 7 == 0:
                         held[device].append(packet)
                         continue
-                for octets in out + held[device]:
-                    os.write(others[device], octets)
+                for data in out + held[device]:
+                    os.write(others[device], data)
                 held[device].clear()
 
     def close(self) -> None:

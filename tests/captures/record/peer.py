@@ -1,4 +1,4 @@
-"""One end of an AMQP 0-9-1 connection on a plain socket: it sends exactly what it is told to, when it is told to.
+"""One end of an AMQP 0-9-1 connection on a plain socket: it sends exactly what a script says, when it says so.
 
 What arrives is decoded by pamqp, which shares nothing with the code under test.
 """
@@ -80,20 +80,20 @@ class Peer:
     # sending
 
     def queue(self, channel: int, command: Any) -> None:
-        """Puts a method behind what the next `flush` sends."""
+        """Puts a method after what the next `flush` sends."""
         if self.ledger:
             self.ledger.sent(channel, method_name(command), **_arguments(command))
         self._queued.append(wire.method(channel, command))
 
-    def queue_raw(self, octets: bytes) -> None:
-        """Puts octets behind what the next `flush` sends."""
-        self._queued.append(octets)
+    def queue_raw(self, data: bytes) -> None:
+        """Puts bytes after what the next `flush` sends."""
+        self._queued.append(data)
 
     def flush(self) -> None:
         """Sends what is queued in one go."""
-        octets = b"".join(self._queued)
+        data = b"".join(self._queued)
         self._queued.clear()
-        self.socket.sendall(octets)
+        self.socket.sendall(data)
 
     def send(self, channel: int, *sent: Any) -> None:
         """Sends methods of a channel in one go."""
@@ -136,12 +136,12 @@ class Peer:
                 return None
             self.socket.settimeout(left)
             try:
-                octets = self.socket.recv(1 << 20)
+                data = self.socket.recv(1 << 20)
             except TimeoutError:
                 return None
-            if not octets:
+            if not data:
                 raise ConnectionError("the other end has closed the connection")
-            self._received += octets
+            self._received += data
         size, channel, frame = pamqp.frame.unmarshal(self._received)
         self._received = self._received[size:]
         self._note(channel, frame)

@@ -175,10 +175,10 @@ class Stage:
         _write(FOLDER / f"{self._scenario.name}.log.json", log)
 
 
-def must_hold(stage: Stage, *octets: bytes) -> None:
-    """The capture really holds what the golden states, as octets."""
+def must_hold(stage: Stage, *data: bytes) -> None:
+    """The capture really holds what the golden states, as bytes."""
     recorded = stage.path.read_bytes()
-    for part in octets:
+    for part in data:
         assert part in recorded, part
 
 

@@ -1,4 +1,4 @@
-"""A scripted client of the stream protocol: it sends octets that the script writes and waits for whole frames."""
+"""A scripted client of the stream protocol: it sends bytes that the script writes and waits for whole frames."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StreamPeer:
         return Told(key & 0x7FFF, version, frame[8:])
 
     def wait(self, key: int) -> Told:
-        """The next frame of this command, others passed over.
+        """The next frame of this command, others skipped.
 
         Raises:
             ConnectionError: the other side closed before.

@@ -1,4 +1,4 @@
-"""AMQP 1.0: handshakes that succeed and that fail, by a scripted client whose octets are written out here."""
+"""AMQP 1.0: handshakes that succeed and that fail, by a scripted client whose bytes are written out here."""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ def equal_returns(stage: Stage) -> None:
 
         def give_back(body: bytes, properties: dict[str, Any]) -> None:
             back = commands.Basic.Return(312, "NO_ROUTE", "amq.topic", "orders.none")
-            for octets in far.frames(1, back, body, properties):
-                far.queue_raw(octets)
+            for data in far.frames(1, back, body, properties):
+                far.queue_raw(data)
             far.flush()
 
         far.send(1, commands.Basic.Ack(7, False))

@@ -247,7 +247,7 @@ def _from_json(item: dict[str, Any]) -> wire.Typed:
 
 
 def megabyte() -> bytes:
-    """1,000,000 octets of numbered lines."""
+    """1,000,000 bytes of numbered lines."""
     return b"".join(b"line %010d\n" % number for number in range(62500))
 
 
@@ -319,13 +319,13 @@ def interleaved_channels(stage: Stage) -> None:
             )
             for number in channels
         }  # fmt: skip
-        octets = b""
+        data = b""
         while any(frames.values()):
             for number in channels:
                 if frames[number]:
-                    octets += frames[number].pop(0)
-        for at in range(0, len(octets), 1013):
-            peer.socket.sendall(octets[at : at + 1013])
+                    data += frames[number].pop(0)
+        for at in range(0, len(data), 1013):
+            peer.socket.sendall(data[at : at + 1013])
         peer.until(lambda: all(row["outcome"] == "ack" for row in peer.book.confirms))
         peer.logout()
     stage.keep("confirms", "messages")

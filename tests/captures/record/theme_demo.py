@@ -200,7 +200,7 @@ async def _consume(shop: Shop, name: str, binding: str, prefetch: int, work: flo
 
 
 def _till(shop: Shop) -> None:
-    """An old program that waits for every confirm; it is told when it is blocked."""
+    """An old program that waits for every confirm; it is notified when it is blocked."""
     connection, book = pika_connection(shop.stage, "till")
     connection.add_on_connection_blocked_callback(lambda *_: book.told(0, "connection.blocked"))
     connection.add_on_connection_unblocked_callback(lambda *_: book.told(0, "connection.unblocked"))

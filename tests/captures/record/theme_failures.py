@@ -51,18 +51,18 @@ def failed_handshakes(stage: Stage) -> None:
         code = _refused(stage.connect("unknown vhost"), vhost="nowhere")
         assert code == 530
         verdict("unknown vhost", "open", "vhost not found", code)
-        for client, octets in (
+        for client, data in (
             ("AMQP 1.0", b"AMQP\x00\x01\x00\x00"), ("AMQP 1.0 with SASL", b"AMQP\x03\x01\x00\x00"),
             ("AMQP 0-10", b"AMQP\x01\x01\x00\x0a"), ("HTTP", b"GET /api/overview HTTP/1.1\r\nHost: broker\r\n\r\n"),
             ("TLS", bytes.fromhex("16030100310100002d0303") + b"\x07" * 32 + bytes.fromhex("000002002f0100")),
         ):  # fmt: skip
             peer = stage.connect(client)
-            peer.socket.sendall(octets)
+            peer.socket.sendall(data)
             answer = b""
             with contextlib.suppress(OSError):
                 peer.socket.settimeout(15)
-                while octets := peer.socket.recv(100):
-                    answer += octets
+                while data := peer.socket.recv(100):
+                    answer += data
             assert answer == PROTOCOL_HEADER, (client, answer)
             peer.socket.close()
             verdict(client, "protocol header", "the broker answered with its own protocol header and closed")
@@ -88,11 +88,11 @@ def failed_handshakes(stage: Stage) -> None:
 def old_headers(stage: Stage) -> None:
     verdicts = []
     with stage.sniff():
-        for client, octets in (
+        for client, data in (
             ("0-8", b"AMQP\x01\x01\x08\x00"), ("0-9", b"AMQP\x01\x01\x00\x09"), ("0-9-1", PROTOCOL_HEADER),
         ):  # fmt: skip
             peer = stage.connect(client)
-            peer.socket.sendall(octets)
+            peer.socket.sendall(data)
             start = peer.wait(0, "connection.start")
             verdicts.append({"client": client, "stage": "start", "cause": "the client closed without answering"})
             verdicts[-1] |= {"version": f"{start.version_major}-{start.version_minor}"}
@@ -116,10 +116,10 @@ def violations(stage: Stage) -> None:
     found = []
     silent = []  # RabbitMQ 3.10 waits for more of the one, and fails without a word on the other
     with stage.sniff():
-        for client, octets in faults.items():
+        for client, data in faults.items():
             peer = stage.login(client)
             peer.publish(1, "", "nowhere", b"all is well")
-            peer.queue_raw(octets)
+            peer.queue_raw(data)
             peer.flush()
             code = None
             try:

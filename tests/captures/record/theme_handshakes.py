@@ -27,7 +27,7 @@ RAW_STREAM_HELLO = struct.pack(">IHHII", 12, 17, 1, 1, 0)  # peer-properties wit
 
 
 class Verdicts:
-    """What each client did and what must be said of it, written down as it is done."""
+    """What each client did and what must be reported of it, written down as it is done."""
 
     def __init__(self, stage: Stage) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -62,8 +62,8 @@ def _read_to_end(peer: Peer, seconds: float = 15) -> bytes:
     answer = b""
     peer.socket.settimeout(seconds)
     with contextlib.suppress(ConnectionError):
-        while octets := peer.socket.recv(1000):
-            answer += octets
+        while data := peer.socket.recv(1000):
+            answer += data
     return answer
 
 
@@ -188,7 +188,7 @@ def wrong_ports(stage: Stage) -> None:
     stage.broker.control("add_user", "proxied", "proxied")  # guest may not come in by that address
     stage.broker.control("set_permissions", "proxied", ".*", ".*", ".*")
     with stage.sniff(ports=(PORT, TLS_PORT)):
-        for client, octets, cause, reached in (
+        for client, data, cause, reached in (
             ("PROXY header", b"PROXY TCP4 10.1.2.3 10.4.5.6 40000 5672\r\n" + PROTOCOL_HEADER,
              "proxy-header-unexpected", "tcp"),
             ("stream protocol", RAW_STREAM_HELLO, "stream-on-amqp-port", "header"),
@@ -198,7 +198,7 @@ def wrong_ports(stage: Stage) -> None:
             ("garbage", b"hello, is there anybody?", "wrong-protocol", "tcp"),
         ):  # fmt: skip
             peer = stage.connect(client)
-            peer.socket.sendall(octets)
+            peer.socket.sendall(data)
             answer = _read_to_end(peer)
             assert answer == PROTOCOL_HEADER, (client, answer)
             peer.socket.close()
@@ -290,8 +290,8 @@ def cut_handshakes(stage: Stage) -> None:
             client, far = scripted.pair(stage, server, "everything in one go")
             login = commands.Connection.StartOk({"product": "scripted peer"}, "PLAIN", "\0guest\0guest", "en_US")
             rest = [commands.Connection.TuneOk(2047, 131072, 60), commands.Connection.Open("/")]
-            octets = b"".join(wire.method(0, command) for command in (login, *rest))
-            client.socket.sendall(PROTOCOL_HEADER + octets + wire.method(1, commands.Channel.Open()))
+            data = b"".join(wire.method(0, command) for command in (login, *rest))
+            client.socket.sendall(PROTOCOL_HEADER + data + wire.method(1, commands.Channel.Open()))
             far.socket.recv(1000)
             far.send(0, commands.Connection.Start(0, 9, {"product": "scripted server"}, "PLAIN", "en_US"))
             far.send(0, commands.Connection.Tune(2047, 131072, 60), commands.Connection.OpenOk())

@@ -117,7 +117,7 @@ def port_reused(stage: Stage) -> None:
             peer.flush()
             peer.until(lambda book=peer.book: all(row["outcome"] == "ack" for row in book.confirms))  # type: ignore[misc]
             if client == "second":
-                peer.socket.sendall(b"\x01\x00\x01\x00\x00")  # five octets of a frame's head
+                peer.socket.sendall(b"\x01\x00\x01\x00\x00")  # five bytes of a frame's head
             if client == "third":
                 peer.logout()
             else:
@@ -140,8 +140,8 @@ def lossy_link(stage: Stage) -> None:
                 client.flush()
                 if number % 3 == 0:
                     deliver = commands.Basic.Deliver("c", number // 3, False, "x", "back")
-                    for octets in far.frames(1, deliver, f"delivery {number} ".encode() * (number % 50)):
-                        far.queue_raw(octets)
+                    for data in far.frames(1, deliver, f"delivery {number} ".encode() * (number % 50)):
+                        far.queue_raw(data)
                     far.queue(1, commands.Basic.Ack(number, True))
                     far.flush()
             far.drain(0.5)
@@ -166,10 +166,10 @@ def rotated(stage: Stage) -> None:
         producer.call(1, commands.Confirm.Select())
         for number in range(1, 16):
             # cut into segments by hand, so that some message lies across each border
-            for octets in producer.frames(
+            for data in producer.frames(
                 1, commands.Basic.Publish(routing_key="rotated"), f"rotated {number} ".encode() * 40, {}
             ):
-                producer.socket.sendall(octets)
+                producer.socket.sendall(data)
                 time.sleep(0.002)
             producer.until(lambda: producer.book.confirms[-1]["outcome"] == "ack")
             delivered(consumer, number)

@@ -65,9 +65,9 @@ def watched(stage: Stage) -> Iterator[list[str]]:
 
     decode = connection.decode_frame
 
-    def marked(octets: bytes, *rest: Any) -> Any:
+    def marked(data: bytes, *rest: Any) -> Any:
         """The client waits for a response bit that brokers before 3.11.1 do not set for route and partitions."""
-        return decode((b"\x80" if octets[:2] in (b"\0\x18", b"\0\x19") else octets[:1]) + octets[1:], *rest)
+        return decode((b"\x80" if data[:2] in (b"\0\x18", b"\0\x19") else data[:1]) + data[1:], *rest)
 
     connection.Connection.open = opening  # type: ignore[method-assign,unused-ignore]
     connection.decode_frame = marked
@@ -233,10 +233,10 @@ def stream_js(stage: Stage) -> None:
     stage.golden["records"] = rows
 
 
-def attempt(stage: Stage, client: str, *octets: bytes, login: bool = True) -> None:
+def attempt(stage: Stage, client: str, *data: bytes, login: bool = True) -> None:
     """A connection that says something and waits for what comes of it."""
     made = peer(stage, client, login)
-    made.send(*octets)
+    made.send(*data)
     while made.next() is not None:
         if made.events[-1]["key"] == 22:
             made.send(wire.response(22, 1, 1))
@@ -308,9 +308,9 @@ def stream_calls(stage: Stage) -> None:
 def stream_errors(stage: Stage) -> None:
     ready(stage)
     with stage.sniff(ports=(STREAM_PORT,)):
-        for client, octets in (("wrong-password", b"\0guest\0wr0ng-pw"), ("malformed", b"guest")):
+        for client, data in (("wrong-password", b"\0guest\0wr0ng-pw"), ("malformed", b"guest")):
             made = peer(stage, client, login=False)
-            made.login(octets)
+            made.login(data)
             while made.next() is not None:
                 pass
         made = peer(stage, "no-vhost", login=False)

@@ -1,4 +1,4 @@
-"""TLS in front of the broker: versions, suites, resumption, key updates; and handshakes of TLS that fail."""
+"""TLS before the broker: versions, suites, resumption, key updates; and handshakes of TLS that fail."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def tls_failures(stage: Stage) -> None:
 
 
 def _hello(made: ssl.SSLContext) -> bytes:
-    """The first octets that a client says."""
+    """The first bytes that a client says."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         made.wrap_bio(incoming, outgoing, server_hostname=NAME).do_handshake()

@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 frames as octets, written from the protocol's grammar (specification 4.2) for what libraries do not send.
+"""AMQP 0-9-1 frames as bytes, written from the protocol's grammar (specification 4.2) for what libraries do not send.
 
 Field values are pairs of type letter and value, so that a golden says exactly what was put on the wire. Letters are
 those RabbitMQ understands, see https://www.rabbitmq.com/amqp-0-9-1-errata (section 3).
@@ -29,7 +29,7 @@ PROPERTIES = {
 
 
 def value(typed: Typed) -> bytes:
-    """One field value: its letter and its octets."""
+    """One field value: its letter and its bytes."""
     letter, content = typed
     head = letter.encode()
     if letter in _FIXED:
@@ -44,22 +44,22 @@ def value(typed: Typed) -> bytes:
     if letter == "F":
         return head + table(content)
     if letter == "A":
-        octets = b"".join(value(item) for item in content)
+        data = b"".join(value(item) for item in content)
     else:  # S and x
-        octets = content.encode() if isinstance(content, str) else content
-    return head + struct.pack(">I", len(octets)) + octets
+        data = content.encode() if isinstance(content, str) else content
+    return head + struct.pack(">I", len(data)) + data
 
 
 def short(text: str) -> bytes:
     """A short string."""
-    octets = text.encode()
-    return struct.pack(">B", len(octets)) + octets
+    data = text.encode()
+    return struct.pack(">B", len(data)) + data
 
 
 def table(fields: Table) -> bytes:
     """A field table with its length."""
-    octets = b"".join(short(name) + value(typed) for name, typed in fields.items())
-    return struct.pack(">I", len(octets)) + octets
+    data = b"".join(short(name) + value(typed) for name, typed in fields.items())
+    return struct.pack(">I", len(data)) + data
 
 
 def as_json(typed: Typed) -> dict[str, Any]:
@@ -93,21 +93,21 @@ def method(channel: int, command: Any) -> bytes:
 
 def header(channel: int, size: int, properties: Mapping[str, Any]) -> bytes:
     """A content header frame of class basic."""
-    flags, octets = 0, b""
+    flags, data = 0, b""
     for bit, (name, kind) in enumerate(PROPERTIES.items()):
         if name not in properties:
             continue
         flags |= 1 << (15 - bit)
         content = properties[name]
         if kind == "short":
-            octets += short(content)
+            data += short(content)
         elif kind == "octet":
-            octets += struct.pack(">B", content)
+            data += struct.pack(">B", content)
         elif kind == "time":
-            octets += struct.pack(">Q", content)
+            data += struct.pack(">Q", content)
         else:
-            octets += table(content)
-    return frame(HEADER, channel, struct.pack(">HHQH", 60, 0, size, flags) + octets)
+            data += table(content)
+    return frame(HEADER, channel, struct.pack(">HHQH", 60, 0, size, flags) + data)
 
 
 def bodies(channel: int, body: bytes, frame_max: int) -> list[bytes]:

@@ -54,7 +54,7 @@ def told(decoded: Decoded) -> tuple[list[Row], list[tuple[int, str]]]:
 def run(
     *records: tuple[str, bytes], cut: bool = False, compiled: bool = False
 ) -> tuple[list[Row], list[tuple[int, str]]]:
-    """Decode operations, by name and what stands behind class and code."""
+    """Decode operations, by name and what stands after class and code."""
     data, offset, length = placed([octets for _, octets in records])
     programs = np.array([INDEX[name] for name, _ in records], np.int64)
     return told(decode(plan(), data, offset, length, programs, np.full(len(records), cut, np.uint8), compiled))
@@ -283,7 +283,7 @@ def test_headers_round_trip(segments: list[Any]) -> None:
 @settings(max_examples=300)
 @given(OPERATIONS, st.data())
 def test_a_cut_keeps_what_is_in_front_of_it(operation: Any, data: st.DataObject) -> None:
-    """And what is behind it is no problem; without a gap it is one."""
+    """And what is after it is no problem; without a gap it is one."""
     method, values, sync = operation
     octets = arguments(method, values, sync)
     at = data.draw(st.integers(0, len(octets)))

@@ -22,7 +22,7 @@ ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
 def run(kind: str, octets: bytes, compiled: bool = False) -> tuple[str, list[tuple[str, int]]]:
-    """JSON of the value whose bytes behind its length these are, and the problems with their places in it."""
+    """JSON of the value whose bytes after its length these are, and the problems with their places in it."""
     data = np.frombuffer(b"?" + octets + b"?", np.uint8).copy()
     at, size = np.array([1], np.int64), np.array([len(octets)], np.int64)
     made = render(data, at, size, compiled, DIALECT, np.array([DIALECT.forms[kind]], np.int64))
@@ -106,7 +106,7 @@ def test_structs_that_nobody_knows() -> None:
 
 MALFORMED = [
     ("map", b"\0\0\0", "{}", "table-malformed"),  # no room for a count
-    ("map", b"\xff\xff\xff\xff", "{}", "table-malformed"),  # more entries than bytes
+    ("map", b"\xff\xff\xff\xff", "{}", "table-malformed"),  # more entries tha bytes
     ("list", b"\0\0\0\2\x02\5", "[5]", "table-malformed"),
     ("array", b"\x02\0\0\0\3\1\2", "[1,2]", "table-malformed"),
     ("array", b"\xb0\0\0\0\1a", "[]", "table-type-unknown"),

@@ -116,13 +116,13 @@ def _struct(known: Struct, given: dict[str, Any]) -> bytes:
 
 
 def arguments(method: Method, given: dict[str, Any], sync: bool = False) -> bytes:
-    """What stands behind class and code of a control or command."""
+    """What stands after class and code of a control or command."""
     head = bytes([1, sync]) if method.kind == "command" else b""
     return head + packed(method.fields, given)
 
 
 def header(*structs: tuple[str, dict[str, Any]]) -> bytes:
-    """A header segment: structs one behind the other."""
+    """A header segment: structs one after the other."""
     return b"".join(value("struct32", each) for each in structs)
 
 

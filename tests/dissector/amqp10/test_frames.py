@@ -54,14 +54,14 @@ def test_what_is_no_performative() -> None:
     assert counts(wire) == {"unknown": 2, "open": 1}
 
 
-def test_behind_nonsense_nothing_is_counted() -> None:
+def test_after_nonsense_nothing_is_counted() -> None:
     wire = Wire(port=5672)
     wire.send(True, header(0) + frame(CODES["open"]) + b"\xff" * 20 + frame(CODES["close"]))
     wire.send(False, header(0) + frame(CODES["open"]))
     assert counts(wire) == {"open": 2}
 
 
-def test_holes_in_payloads_are_crossed() -> None:
+def test_gaps_in_payloads_are_crossed() -> None:
     wire = Wire(port=5672)
     wire.send(True, header(0) + frame(CODES["transfer"], bytes(500))[:100])
     wire.lose(True, 100)

@@ -1,4 +1,4 @@
-"""AMQP 1.0 as far as its handshake goes: values, and what is told of connections in pieces of any size."""
+"""AMQP 1.0 as far as its handshake goes: values, and what is known of connections, in chunks of any size."""
 
 import contextlib
 import struct
@@ -40,7 +40,7 @@ def test_values(octets: bytes, wanted: object) -> None:
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
-def test_octets_are_a_value_or_none(octets: bytes) -> None:
+def test_bytes_are_a_value_or_none(octets: bytes) -> None:
     with contextlib.suppress(MalformedError):
         _, end = value(octets, 0)
         assert 0 < end <= len(octets)
@@ -66,7 +66,7 @@ CLIENT = (
 
 
 def told(cuts: list[int], octets: bytes = CLIENT) -> ConnectionRecord:
-    """The record of a client that says this in pieces."""
+    """The record of a client that says this in chunks."""
     record = ConnectionRecord()
     layers = Amqp10Handshakes(
         Context(False, "hash", False, MemoryAccounting(), lambda slot: record, FirstUses(False), {})
@@ -82,7 +82,7 @@ def told(cuts: list[int], octets: bytes = CLIENT) -> ConnectionRecord:
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, len(CLIENT)), max_size=20))
-def test_pieces_may_end_anywhere(cuts: list[int]) -> None:
+def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     record = told(cuts)
     assert [step.event for step in record.steps] == ["sasl-init", "header", "open", "first use", "close"]
     assert record.user == "guest"

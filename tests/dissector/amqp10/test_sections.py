@@ -139,12 +139,12 @@ def test_sections_that_do_not_end_where_the_record_does(cut: int) -> None:
     assert read.kinds == [DATA, BROKEN, DATA]
     assert read.rows[1] == {"body_kind": "raw"}
     assert read.hashes[1] == hashed(record)
-    # what is there of a record with a hole is read
+    # what is there of a record with a gap is read
     holed = Read(record, missing=[len(PROPERTIES + BODY) - cut])
     assert holed.rows[0].get("message_id") == ("m-1" if cut >= len(PROPERTIES) else None)
 
 
-def test_a_body_with_a_hole_has_its_size() -> None:
+def test_a_body_with_a_gap_has_its_size() -> None:
     read = Read((PROPERTIES + BODY)[:-3], missing=[3])
     assert (read.kinds, read.sizes) == ([DATA], [5])
     assert Read(PROPERTIES, missing=[9]).sizes == [-1]
@@ -158,7 +158,7 @@ def test_of_two_sections_of_a_kind_the_first_counts() -> None:
     assert read.rows[0]["message_id"] == "m-1"
 
 
-def test_problems_are_told_with_their_record() -> None:
+def test_problems_are_reported_with_their_record() -> None:
     broken = w.section(w.ANNOTATIONS, w.mapped(w.symbol("a"), b"\x57"))
     trace = w.section(w.APPLICATION, w.mapped(w.string("traceparent"), w.string("00-nonsense")))
     read = Read(BODY, broken + BODY, trace + BODY)

@@ -151,7 +151,7 @@ def test_where_the_trace_is(case: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 255))
-def test_no_octets_do_harm(octets: bytes, count: int) -> None:
+def test_no_bytes_do_harm(octets: bytes, count: int) -> None:
     text, problems, _ = render(bytes([0xC1, len(octets) + 1, count]) + octets)
     json.loads(text)
     assert len(problems) <= values.PROBLEMS

@@ -1,4 +1,4 @@
-"""Values and messages of AMQP 1.0, written octet by octet from the standard. Independent of the code under test."""
+"""Values and messages of AMQP 1.0, written byte by byte from the standard. Independent of the code under test."""
 
 import struct
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, SEQUEN
 SYMBOLS = {0x73: "amqp:properties:list", 0x75: "amqp:data:binary", 0x77: "amqp:amqp-value:*"}
 
 
-def sized(short: int, long: int, octets: bytes, wide: bool = False) -> bytes:
-    if len(octets) < 256 and not wide:
-        return bytes([short, len(octets)]) + octets
-    return bytes([long]) + struct.pack(">I", len(octets)) + octets
+def sized(short: int, long: int, data: bytes, wide: bool = False) -> bytes:
+    if len(data) < 256 and not wide:
+        return bytes([short, len(data)]) + data
+    return bytes([long]) + struct.pack(">I", len(data)) + data
 
 
 def string(text: str | bytes, wide: bool = False) -> bytes:
@@ -23,8 +23,8 @@ def symbol(text: str, wide: bool = False) -> bytes:
     return sized(0xA3, 0xB3, text.encode(), wide)
 
 
-def binary(octets: bytes, wide: bool = False) -> bytes:
-    return sized(0xA0, 0xB0, octets, wide)
+def binary(data: bytes, wide: bool = False) -> bytes:
+    return sized(0xA0, 0xB0, data, wide)
 
 
 def ulong(value: int) -> bytes:
@@ -41,10 +41,10 @@ def timestamp(ms: int) -> bytes:
 
 def compound(short: int, long: int, items: Iterable[bytes], wide: bool = False, head: bytes = b"") -> bytes:
     parts = list(items)
-    octets = head + b"".join(parts)
-    if len(octets) < 255 and len(parts) < 256 and not wide:
-        return bytes([short, len(octets) + 1, len(parts)]) + octets
-    return bytes([long]) + struct.pack(">II", len(octets) + 4, len(parts)) + octets
+    data = head + b"".join(parts)
+    if len(data) < 255 and len(parts) < 256 and not wide:
+        return bytes([short, len(data) + 1, len(parts)]) + data
+    return bytes([long]) + struct.pack(">II", len(data) + 4, len(parts)) + data
 
 
 def listed(*items: bytes, wide: bool = False) -> bytes:

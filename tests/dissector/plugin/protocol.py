@@ -1,4 +1,4 @@
-"""The gizmo protocol as a plug-in: what dissects it, and what the registry is told of it."""
+"""The gizmo protocol as a plug-in: what dissects it, and what the registry learns of it."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""Conversations as packets, and what the dissector makes of them."""
+"""Connections as packets, and what the dissector makes of them."""
 
 import io
 import json
@@ -39,16 +39,16 @@ class Wire:
         segment = tcp(payload, *ports, seq=self.next[from_client], ack=ack, flags=flags)
         self.packets.append(Packet(START + STEP * len(self.packets), ethernet(ipv4(segment, *hosts))))
 
-    def send(self, from_client: bool, octets: bytes, most: int = 1400) -> None:
+    def send(self, from_client: bool, data: bytes, most: int = 1400) -> None:
         """Bytes in segments of at most so many."""
-        for at in range(0, len(octets), most):
-            part = octets[at : at + most]
+        for at in range(0, len(data), most):
+            part = data[at : at + most]
             self._packet(from_client, part)
             self.next[from_client] += len(part)
 
-    def lose(self, from_client: bool, octets: int) -> None:
+    def lose(self, from_client: bool, size: int) -> None:
         """Bytes that were sent and not captured."""
-        self.next[from_client] += octets
+        self.next[from_client] += size
 
     def close(self) -> None:
         """Both sides end."""
@@ -56,19 +56,19 @@ class Wire:
         self._packet(False, flags=17)
 
 
-def talk(conversation: list[tuple[bool, bytes]], most: int = 1400, together: bool = False) -> list[Packet]:
-    """Packets of a conversation; `together`: what a side sends in a row goes into segments without regard to frames."""
+def talk(made_connection: list[tuple[bool, bytes]], most: int = 1400, together: bool = False) -> list[Packet]:
+    """Packets of a connection; `together`: what a side sends in a row goes into segments without regard to frames."""
     wire = Wire()
     if together:
         joined: list[tuple[bool, bytes]] = []
-        for side, octets in conversation:
+        for side, data in made_connection:
             if joined and joined[-1][0] == side:
-                joined[-1] = side, joined[-1][1] + octets
+                joined[-1] = side, joined[-1][1] + data
             else:
-                joined.append((side, octets))
-        conversation = joined
-    for side, octets in conversation:
-        wire.send(side, octets, most)
+                joined.append((side, data))
+        made_connection = joined
+    for side, data in made_connection:
+        wire.send(side, data, most)
     wire.close()
     return wire.packets
 
@@ -80,8 +80,8 @@ def dissect(
     dissector = Dissector(Options(**how), compiled)
     dissector.captures.append("memory.pcap")
     found: dict[str, list[pa.RecordBatch]] = {name: [] for name in schemas()}
-    octets = io.BytesIO(pcap(packets, ns=True))
-    for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
+    data = io.BytesIO(pcap(packets, ns=True))
+    for batch in CaptureFile(data, "memory.pcap", 0, batch_bytes=batch_bytes, compiled=compiled):
         for name, rows in dissector.feed(batch):
             found[name].append(rows)
     for name, rows in dissector.finish():

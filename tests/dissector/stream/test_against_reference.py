@@ -62,10 +62,10 @@ def test_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ]
     # every instance has an address of its own in a large capture; here a port is enough
     for k, (packet, instance) in enumerate(zip(packets, block.instance.tolist(), strict=True)):
-        octets = bytearray(packet.octets)
-        at = 34 if octets[34:36] != b"\x15\xb0" else 36
-        octets[at : at + 2] = (30_000 + instance).to_bytes(2, "big")
-        packets[k] = Packet(packet.ts_ns, bytes(octets))
+        data = bytearray(packet.octets)
+        at = 34 if data[34:36] != b"\x15\xb0" else 36
+        data[at : at + 2] = (30_000 + instance).to_bytes(2, "big")
+        packets[k] = Packet(packet.ts_ns, bytes(data))
     capture = tmp_path / "streams.pcap"
     capture.write_bytes(pcap(packets))
     assert compare(capture)["messages"] == 500 * len(streams.KINDS) * 2

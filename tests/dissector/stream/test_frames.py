@@ -216,7 +216,7 @@ FRAMES = {
 }  # fmt: skip
 
 
-def conversation() -> list[tuple[bool, bytes]]:
+def made_connection() -> list[tuple[bool, bytes]]:
     return w.hello() + [(side, octets) for octets, side, _ in FRAMES.values()]
 
 
@@ -244,7 +244,7 @@ def test_a_frame(name: str) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_all_frames_however_they_are_cut(most: int, compiled: bool) -> None:
     for batch_bytes in (2_000, 1 << 20):
-        found = dissect(talk(conversation(), most, together=True), compiled, batch_bytes)
+        found = dissect(talk(made_connection(), most, together=True), compiled, batch_bytes)
         frames = sorted(found["stream_frames"], key=lambda row: row["frame_no"])
         assert [told(row) for row in frames[10:]] == expected()
         assert [row["frame_no"] for row in frames] == list(range(len(frames)))
@@ -253,7 +253,7 @@ def test_all_frames_however_they_are_cut(most: int, compiled: bool) -> None:
 
 
 def test_secrets_are_in_no_table() -> None:
-    assert not any(word in str(dissect(talk(conversation()))) for word in ("t0p-s3cret", "hush"))
+    assert not any(word in str(dissect(talk(made_connection()))) for word in ("t0p-s3cret", "hush"))
 
 
 def test_where_frames_are() -> None:
@@ -268,7 +268,7 @@ def test_where_frames_are() -> None:
     assert [row["ts_ns"] - START for row in rows[11:]] == [16 * STEP, 16 * STEP]
 
 
-def test_octets_behind_the_fields() -> None:
+def test_bytes_after_the_fields() -> None:
     found = dissect(talk([*w.hello(), (True, w.request(6, 1, b"\x01\x02")), (True, w.HEARTBEAT)]))
     assert [(row["code"], row["detail"]) for row in found["anomalies"]] == [("bytes-left-over", "in delete-publisher")]
     assert len(found["stream_frames"]) == 12
@@ -297,8 +297,8 @@ def test_numbers_beyond_63_bits() -> None:
     assert [row["code"] for row in found["anomalies"]] == ["integer-too-large"]
 
 
-def test_a_hole_in_a_body() -> None:
-    """What lies before the hole is decoded, and the walk goes on behind the frame."""
+def test_a_gap_in_a_body() -> None:
+    """What lies before the gap is decoded, and the walk goes on after the frame."""
     frame = w.request(1, 7, b"\x09" + w.string("reference") + w.string("stream"))
     wire = Wire()
     for side, octets in w.hello():
@@ -318,7 +318,7 @@ def test_a_hole_in_a_body() -> None:
     assert not [row for row in found["anomalies"] if row["code"] != "tcp-gap"]
 
 
-def test_a_hole_over_a_head_is_searched_across() -> None:
+def test_a_gap_over_a_head_is_searched_across() -> None:
     wire = Wire()
     for side, octets in w.hello():
         wire.send(side, octets)

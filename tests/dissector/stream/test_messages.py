@@ -76,8 +76,8 @@ def hashed(body: bytes) -> int:
     return int.from_bytes(xxhash.xxh64_digest(body, 42), "big", signed=True)
 
 
-def read(*conversation: tuple[bool, bytes], most: int = 1400, **how: Any) -> dict[str, list[Row]]:
-    return dissect(talk([*w.hello(), *conversation], most), **how)
+def read(*made_connection: tuple[bool, bytes], most: int = 1400, **how: Any) -> dict[str, list[Row]]:
+    return dissect(talk([*w.hello(), *made_connection], most), **how)
 
 
 def bodies(rows: list[Row]) -> list[tuple[Any, ...]]:
@@ -312,7 +312,7 @@ def test_a_subscription_keeps_its_stream_until_the_next_is_granted() -> None:
     assert [row["stream"] for row in found["messages"]] == ["s1", "s1", "s1", "s2", "s2"]
 
 
-def test_a_hole_in_a_message() -> None:
+def test_a_gap_in_a_message() -> None:
     frame = w.publish(3, [(1, w.simple(b"one")), (2, w.simple(bytes(100))), (3, w.simple(b"three"))])
     wire = Wire()
     for side, octets in w.hello():
@@ -360,10 +360,10 @@ def long_frames(seed: int = 1) -> tuple[list[tuple[bool, bytes]], list[bytes]]:
 @pytest.mark.parametrize("part", [64, 1_000, 10_000, 1 << 20])
 def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqpscope.dissector.protocols.stream.frames.PART", part)
-    conversation, items = long_frames()
+    made_connection, items = long_frames()
     whole = None
     for most, batch_bytes in ((1400, 50_000), (60_000, 1 << 20)):
-        found = read(*conversation, most=most, batch_bytes=batch_bytes)
+        found = read(*made_connection, most=most, batch_bytes=batch_bytes)
         assert not found["anomalies"]
         rows = found["messages"]
         assert [row["body_hash"] for row in rows] == [hashed(item) for item in items] * 2
@@ -467,7 +467,7 @@ def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, pa
 )
 @settings(max_examples=60, deadline=None)
 def test_damage_does_no_harm(places: list[tuple[int, int]], compiled: bool) -> None:
-    """Any octets changed: no crash, and both ways to run kernels see the same."""
+    """Any bytes changed: no crash, and both ways to run kernels see the same."""
     octets = [(side, bytearray(octets)) for side, octets in CONVERSATION]
     for place, value in places:
         at = place
@@ -485,14 +485,14 @@ WHOLE = told(dissect(talk(CONVERSATION)))
 
 
 def test_many_members_are_not_opened() -> None:
-    """Each member of a gzip file costs a copy of what is behind it."""
+    """Each member of a gzip file costs a copy of what is after it."""
     entry = w.sub_batch(gzip.compress(b"", mtime=0) * 1000 + gzip.compress(PLAIN, mtime=0), len(INNER), 1, len(PLAIN))
     found = read((True, w.publish(3, [(1, entry)])))
     assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
 
 
 def test_records_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few octets may unpack to 65,535 records each."""
+    """A few bytes may unpack to 65,535 records each."""
     monkeypatch.setattr(limits, "RECORDS", 10)
     plain = w.messages([b""] * 8)
     entry = w.sub_batch(gzip.compress(plain, mtime=0), 8, 1, len(plain))

@@ -1,4 +1,4 @@
-"""Recorded conversations with a broker: what it answered, and the same rows however the capture is read."""
+"""Recorded connections with a broker: what it answered, and the same rows however the capture is read."""
 
 import json
 from pathlib import Path
@@ -29,12 +29,12 @@ def read(name: str, **how: Any) -> dict[str, list[Row]]:
     return dissect(packets, **how)
 
 
-def test_response_codes_are_those_the_client_was_told() -> None:
+def test_response_codes_are_those_the_client_received() -> None:
     rows = read("stream_calls")["stream_frames"]
     answers = [row for row in rows if row["is_response"] and row["correlation_id"] is not None]
     coded = [row["response_code"] for row in answers if row["response_code"] is not None]
     told = list(golden("stream_calls")["codes"].values())
-    assert coded == [1, 1, 1, 1, *told, 1]  # the handshake in front, the close behind
+    assert coded == [1, 1, 1, 1, *told, 1]  # the handshake before, the close after
 
 
 def test_errors_without_a_request_of_their_own() -> None:
@@ -60,7 +60,7 @@ def test_what_the_broker_does_not_know_it_closes_upon() -> None:
     assert [row["closing_code"] for row in closes] == [13] * 5
     assert sorted(row["code"] for row in found["anomalies"]) == [
         "command-unknown", "field-overrun", "frame-cut", "records-malformed",
-        "stream-unrecognised",  # the connection whose first octets are no command of streams
+        "stream-unrecognised",  # the connection whose first bytes are no command of streams
     ]  # fmt: skip
 
 

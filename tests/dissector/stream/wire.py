@@ -1,4 +1,4 @@
-"""The stream protocol, written octet by octet from its description. Independent of the code under test."""
+"""The stream protocol, written byte by byte from its description. Independent of the code under test."""
 
 import struct
 import zlib
@@ -47,7 +47,7 @@ def simple(message: bytes) -> bytes:
 def sub_batch(
     data: bytes, records: int, compression: int = 0, uncompressed: int | None = None, old: bool = False
 ) -> bytes:
-    """What stands behind the publishing id; `data` as stored. `old`: without the uncompressed size."""
+    """What stands after the publishing id; `data` as stored. `old`: without the uncompressed size."""
     head = struct.pack(">BH", 0x80 | compression << 4, records)
     head += b"" if old else struct.pack(">I", len(data) if uncompressed is None else uncompressed)
     return head + struct.pack(">I", len(data)) + data
@@ -65,7 +65,7 @@ def publish(publisher: int, entries: list[tuple[int, bytes]], count: int | None 
 
 
 def publish_2(publisher: int, entries: list[tuple[int, str | None, bytes]], left_out: bool = False) -> bytes:
-    """Publishing ids, filter values, messages. `left_out`: null filter values have no octets at all."""
+    """Publishing ids, filter values, messages. `left_out`: null filter values have no bytes at all."""
     body = struct.pack(">BI", publisher, len(entries))
     for number, value, message in entries:
         null = b"" if left_out else struct.pack(">H", 0xFFFF)

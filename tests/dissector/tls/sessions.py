@@ -32,11 +32,11 @@ def in_clear() -> dict[str, list[Row]]:
     return inside(dissect_packets(Tape().play(SESSION).end().packets))
 
 
-def records(octets: bytes) -> list[bytes]:
+def records(data: bytes) -> list[bytes]:
     """The records of TLS, one by one."""
     found = []
-    while octets:
-        length = 5 + int.from_bytes(octets[3:5], "big")
-        found.append(octets[:length])
-        octets = octets[length:]
+    while data:
+        length = 5 + int.from_bytes(data[3:5], "big")
+        found.append(data[:length])
+        data = data[length:]
     return found

@@ -1,4 +1,4 @@
-"""What TLS holds has the rows that it has in plain text: every cipher, any segmentation, holes, late secrets."""
+"""What TLS holds has the rows that it has in plain text: every cipher, any segmentation, gaps, late secrets."""
 
 import io
 from collections.abc import Sequence
@@ -60,13 +60,13 @@ def test_on_any_port_by_content(port: int) -> None:
 def test_the_server_may_want_another_hello() -> None:
     tunnel = Tunnel("1.3", "", curve="secp521r1")  # of which clients send no key of their own accord
     tape = Tape(server_port=5671).play(list(tunnel.opening))
-    tape.play([(side, tunnel.say(side, octets)) for side, octets in SESSION])
+    tape.play([(side, tunnel.say(side, raw)) for side, raw in SESSION])
     found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)))
     assert inside(found) == in_clear()
     assert "tls.retry" in rows(found["connections"])[0]["handshake_steps"]
 
 
-def test_behind_the_line_of_a_proxy() -> None:
+def test_after_the_line_of_a_proxy() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
     line = (CLIENT, b"PROXY TCP4 10.1.2.3 10.4.5.6 40000 5671\r\n")
     for begin in ([line, *opening], [(CLIENT, line[1] + opening[0][1]), *opening[1:]]):
@@ -78,7 +78,7 @@ def test_behind_the_line_of_a_proxy() -> None:
 def test_streams_in_tls() -> None:
     talk = [*wire.hello(), (True, wire.publish(1, [(n, wire.simple(b"%d" % n * 50)) for n in range(20)]))]
     talk += [(False, wire.confirm(1, list(range(20)))), (True, wire.HEARTBEAT)]
-    turns = tuple((CLIENT if from_client else SERVER, octets) for from_client, octets in talk)
+    turns = tuple((CLIENT if from_client else SERVER, raw) for from_client, raw in talk)
     opening, sealed_turns, keylog = sealed("1.3", "", turns)
     options = Options(keylog=written(keylog))
     found = dissect_packets(Tape(server_port=5551).play(opening).play(sealed_turns).end().packets, options=options)
@@ -154,12 +154,12 @@ def test_a_resumed_session_is_opened_by_the_secret_of_an_earlier_one(kind: tuple
     opening = len(earlier.keylog)
     tunnel = Tunnel(*kind, earlier=earlier)
     tape = Tape(server_port=5671)
-    for side, octets in tunnel.opening[:]:
-        tape.say(side, octets, [len(octets) - 9] if side == SERVER else [])
+    for side, raw in tunnel.opening[:]:
+        tape.say(side, raw, [len(raw) - 9] if side == SERVER else [])
     if lost:
         del tape.packets[5]
-    for side, octets in SESSION:
-        tape.say(side, tunnel.say(side, octets))
+    for side, raw in SESSION:
+        tape.say(side, tunnel.say(side, raw))
     keylog = Tunnel(*kind).keylog + earlier.keylog[:opening] + Tunnel(*kind).keylog
     found = dissect_packets(tape.end().packets, options=Options(keylog=written(keylog)), check=True)
     assert rows(found["connections"])[0]["tls_resumed"]
@@ -177,25 +177,25 @@ def test_segmentation_and_batches_do_not_change_rows(
 ) -> None:
     opening, turns, keylog = sealed(*kind, SESSION)
     tape = Tape(server_port=5671)
-    for side, octets in opening + turns:
-        tape.say(side, octets, data.draw(st.lists(st.integers(1, len(octets)), max_size=4)))
+    for side, raw in opening + turns:
+        tape.say(side, raw, data.draw(st.lists(st.integers(1, len(raw)), max_size=4)))
     options = Options(keylog=written(keylog))
     assert inside(dissect_packets(tape.end().packets, batch_bytes=batch_bytes, options=options)) == in_clear()
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
-def test_octets_one_by_one(version: str) -> None:
+def test_bytes_one_by_one(version: str) -> None:
     opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION[:9])
     tape = Tape(server_port=5671)
-    for side, octets in opening + turns:
-        tape.say(side, octets, range(len(octets)))
+    for side, raw in opening + turns:
+        tape.say(side, raw, range(len(raw)))
     whole = Tape(server_port=5671).play(opening).play(turns)
     options = Options(keylog=written(keylog))
     found, expected = (inside(dissect_packets(t.packets, options=options)) for t in (tape, whole))
     assert found == expected and found["frames"]
 
 
-def test_packet_and_time_are_those_of_the_records_last_octet() -> None:
+def test_packet_and_time_are_those_of_the_records_last_byte() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
     tape = Tape(server_port=5671).play(opening)
     before = len(tape.packets)
@@ -205,7 +205,7 @@ def test_packet_and_time_are_those_of_the_records_last_octet() -> None:
     assert frames[0]["ts_ns"] == tape.packets[before + 2].ts_ns
 
 
-# ----------------------------------------------------------------------------------------------------------- holes
+# ----------------------------------------------------------------------------------------------------------- gaps
 
 
 def long_session() -> list[Turn]:
@@ -229,12 +229,12 @@ EXACT = [kind for kind in KINDS if not kind[1].endswith(("-SHA", "AES128-SHA256"
 
 @settings(max_examples=10)
 @given(kind=st.sampled_from(EXACT), data=st.data())
-def test_a_hole_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
+def test_a_gap_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
     """The same rows as of plain text in which the same records are missing."""
     opening, turns, keylog = sealed(*kind, LONG)
     tape, plain = Tape(server_port=5671).play(opening), Tape()
     lost, gone = set(), set()
-    for number, ((side, octets), (_, sealed_octets)) in enumerate(zip(LONG, turns, strict=True)):
+    for number, ((side, raw), (_, sealed_octets)) in enumerate(zip(LONG, turns, strict=True)):
         for at, record in enumerate(records(sealed_octets)):
             begin = len(tape.packets)
             tape.say(side, record, data.draw(st.lists(st.integers(1, len(record)), max_size=3)) if number > 20 else [])
@@ -242,7 +242,7 @@ def test_a_hole_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data:
             if 20 < number < len(LONG) - 2 and data.draw(st.integers(0, 2)) == 0:
                 lost.add(data.draw(st.integers(begin, len(tape.packets) - 1)))
                 gone.add(len(plain.packets))
-            plain.say(side, octets[at * RECORD : (at + 1) * RECORD])
+            plain.say(side, raw[at * RECORD : (at + 1) * RECORD])
     kept = [p for i, p in enumerate(tape.end().packets) if i not in lost]
     expected = [p for i, p in enumerate(plain.end().packets) if i not in gone]
     found = dissect_packets(kept, options=Options(keylog=written(keylog)), check=True), dissect_packets(expected)
@@ -270,16 +270,16 @@ def test_lost_packets_invent_nothing_in_any_batches(kind: tuple[str, str], data:
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ends_of_the_handshake_may_be_lost(kind: tuple[str, str], whole: bool) -> None:
-    """The packets with them, or no more than their last octets."""
+    """The packets with them, or no more than their last bytes."""
     for side in (CLIENT, SERVER):
         tunnel = Tunnel(*kind)
         tape, lost = Tape(server_port=5671), 0
         last = max(n for n, turn in enumerate(tunnel.opening) if turn[0] == side)
-        for number, (by, octets) in enumerate(tunnel.opening[:]):
-            tape.say(by, octets, [len(octets) - 9] if number == last and not whole else [])
+        for number, (by, raw) in enumerate(tunnel.opening[:]):
+            tape.say(by, raw, [len(raw) - 9] if number == last and not whole else [])
             lost = len(tape.packets) - 1 if number == last else lost
-        for by, octets in SESSION:
-            tape.say(by, tunnel.say(by, octets))
+        for by, raw in SESSION:
+            tape.say(by, tunnel.say(by, raw))
         del tape.packets[lost]
         found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)), check=True)
         methods = [sorted(row["method"] or "" for row in each["frames"]) for each in (inside(found), in_clear())]
@@ -287,7 +287,7 @@ def test_the_ends_of_the_handshake_may_be_lost(kind: tuple[str, str], whole: boo
 
 
 @pytest.mark.parametrize("count", [1, 7, 400])
-def test_record_numbers_are_found_again_behind_many_lost_records(count: int) -> None:
+def test_record_numbers_are_found_again_after_many_lost_records(count: int) -> None:
     for kind in (KINDS[0], KINDS[2], KINDS[5], KINDS[-1]):
         tunnel = Tunnel(*kind)
         tape = Tape(server_port=5671).play(tunnel.opening)
@@ -354,9 +354,9 @@ class Late:
         for batch in CaptureFile(io.BytesIO(pcap(packets, ns=True)), "memory.pcap", 0, compiled=False):
             self.found += self.dissector.feed(batch)
 
-    def add(self, octets: bytes) -> None:
+    def add(self, raw: bytes) -> None:
         with Path(self.path).open("ab") as file:
-            file.write(octets)
+            file.write(raw)
 
     def end(self) -> dict[str, pa.Table]:
         self.found += self.dissector.finish()
@@ -365,7 +365,7 @@ class Late:
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
-def test_a_key_log_may_be_written_late_and_in_pieces(version: str, place: float) -> None:
+def test_a_key_log_may_be_written_late_and_in_parts(version: str, place: float) -> None:
     opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION)
     packets = Tape(server_port=5671).play(opening).play(turns).end().packets
     late = Late()
@@ -391,7 +391,7 @@ def test_rows_come_as_soon_as_the_secrets_are_there() -> None:
     assert any(name == "amqp091_frames" for name, _ in late.found)
 
 
-def test_what_is_inside_may_be_read_before_the_server_says_its_first_octets() -> None:
+def test_the_content_may_be_read_before_the_server_sends_its_first_bytes() -> None:
     """Packets of the server that come late: its hello is no beginning of what TLS holds, whatever the batches."""
     tape, options = in_tls(*KINDS[-1])
     client = [packet for packet in tape.packets[3:] if packet.octets[34:36] == (40000).to_bytes(2, "big")]
@@ -414,7 +414,7 @@ def pcapng(parts: Sequence[Packet | bytes]) -> bytes:
 def test_records_wait_from_the_first_key_log_on_in_any_batches(
     kind: tuple[str, str], overlapping: bool, tmp_path: Path
 ) -> None:
-    """Those in front of it are sealed for good. One capture may hold the secrets of what another saw."""
+    """Those before it are sealed for good. One capture may hold the secrets of what another saw."""
     opening, turns, keylog = sealed(*kind, SESSION)
     packets = Tape(server_port=5671).play(opening).play(turns).end().packets
     others = [Packet(packet.ts_ns + STEP // 2, packet.octets) for packet in Tape(port=40_001).play(SESSION).packets]

@@ -1,4 +1,4 @@
-"""What hostile octets may do to TLS: nothing. No crash, bounded memory and time, and no row that was not there."""
+"""What hostile bytes may do to TLS: nothing. No crash, bounded memory and time, and no row that was not there."""
 
 import random
 import re
@@ -59,14 +59,14 @@ def walked(octets: bytes, places: list[int], holes: set[int] = frozenset()) -> l
     st.lists(st.tuples(st.sampled_from([20, 21, 22, 23]), st.binary(min_size=1, max_size=40))),
     st.lists(st.integers(0, 900), max_size=12),
 )
-def test_records_are_the_same_in_any_pieces(parts: list[tuple[int, bytes]], places: list[int]) -> None:
+def test_records_are_the_same_in_any_chunks(parts: list[tuple[int, bytes]], places: list[int]) -> None:
     octets = b"".join(record(kind, body) for kind, body in parts)
     found = walked(octets, places)
     assert [(r.kind, r.body) for r in found if isinstance(r, Record)] == parts and len(found) == len(parts)
 
 
 @given(st.binary(max_size=600), st.lists(st.integers(0, 600), max_size=8), st.sets(st.integers(0, 8)))
-def test_any_octets_can_be_walked(octets: bytes, places: list[int], holes: set[int]) -> None:
+def test_any_bytes_can_be_walked(octets: bytes, places: list[int], holes: set[int]) -> None:
     walked(octets, places, holes)
     walked(b"\x17\x03\x03" + octets, places, holes)
     assert boundary(octets, 1) <= len(octets) and boundary(octets * 3, 3) <= 3 * len(octets)
@@ -74,8 +74,8 @@ def test_any_octets_can_be_walked(octets: bytes, places: list[int], holes: set[i
 
 @settings(max_examples=10)
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=6, max_size=30), st.data())
-def test_behind_a_hole_the_walk_is_in_step_again(bodies: list[bytes], data: st.DataObject) -> None:
-    """All records behind the next one that is whole are found, whatever octets are in those that are hit."""
+def test_after_a_gap_the_walk_is_in_step_again(bodies: list[bytes], data: st.DataObject) -> None:
+    """All records after the next one that is whole are found, whatever bytes are in those that are hit."""
     parts = [record(23, body) for body in bodies]
     octets = b"".join(parts)
     begin = data.draw(st.integers(0, len(octets) - 1))
@@ -88,14 +88,14 @@ def test_behind_a_hole_the_walk_is_in_step_again(bodies: list[bytes], data: st.D
     starts = [sum(map(len, parts[:n])) for n in range(len(parts))]
     whole = [body for at, part, body in zip(starts, parts, bodies, strict=True) if at + len(part) <= begin or at >= end]
     ours = [r.body for r in found if isinstance(r, Record)]
-    assert ours == whole or len(ours) >= len(whole)  # octets in a hit record may be those of another one
+    assert ours == whole or len(ours) >= len(whole)  # bytes in a hit record may be those of another one
 
 
 # ----------------------------------------------------------------------------------------------------- the messages
 
 
 @given(st.binary(max_size=200))
-def test_any_octets_can_be_read_as_messages(octets: bytes) -> None:
+def test_any_bytes_can_be_read_as_messages(octets: bytes) -> None:
     for read in (
         messages.client_hello, messages.server_hello, messages.encrypted_extensions, certificates.read,
         lambda o: messages.certificates(o, 0x0303), lambda o: messages.certificates(o, 0x0304),
@@ -135,7 +135,7 @@ def test_hellos_say_what_was_agreed() -> None:
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
-def test_malformed_messages_are_told(batch_bytes: int) -> None:
+def test_malformed_messages_are_reported(batch_bytes: int) -> None:
     opening, _, _ = sealed("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", SESSION)
     der = certificate()[1]
     (side, hello), (other, answer), *rest = opening
@@ -259,7 +259,7 @@ def test_the_wrong_secrets_open_nothing() -> None:
     assert {(r["code"], r["connection_id"]) for r in told} == {("tls-undecrypted", row["connection_id"])}
 
 
-def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_the_library_it_is_reported_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     path = str(FOLDER / "tls_secrets.pcapng")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     assert main(["frames", path, "--keylog", str(FOLDER / "tls_sessions.keylog")]) == 2
@@ -278,7 +278,7 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
         ("tls_sessions_13.keylog", ""),
     ],
 )
-def test_a_key_log_that_opens_nothing_is_told(keylog: str, told: str, capsys: Any) -> None:
+def test_a_key_log_that_opens_nothing_is_reported(keylog: str, told: str, capsys: Any) -> None:
     assert main(["frames", str(FOLDER / "tls_sessions_13.pcap"), "--keylog", str(FOLDER / keylog)]) == 0
     error = capsys.readouterr().err
     assert told in error if told else not error
@@ -293,7 +293,7 @@ def test_a_key_log_that_is_not_there(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("length", [0xFFFFFF, limits.TLS_MESSAGE + 1])
-def test_a_long_message_is_passed_over(length: int) -> None:
+def test_a_long_message_is_skipped(length: int) -> None:
     found = Session(KeyLog(), True)
     head = bytes([11]) + length.to_bytes(3, "big")
     part = bytes(1 << 14)
@@ -317,7 +317,7 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
     assert [fault.code for fault in found.faults] == ["limit-reached"]
 
 
-def test_tries_behind_holes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tries_after_gaps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TLS_TRIES_ALL", 500)
     opening, turns, keylog = sealed("1.3", "", SESSION)
     found = Session(KeyLog(written(keylog)), True)
@@ -357,7 +357,7 @@ def test_secrets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keylog.full and keylog.secrets((3).to_bytes(32, "big")) and not keylog.secrets((15).to_bytes(32, "big"))
 
 
-def test_only_so_many_secrets_are_tried_for_resumed_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_secrets_is_tried_for_resumed_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture may bring as many secrets as it likes, and sessions that none of them opens."""
     monkeypatch.setattr(limits, "TLS_MASTERS", 5)
     keylog = KeyLog()

@@ -35,7 +35,7 @@ INTRUDERS = (
 
 @contextmanager
 def windows(reach: int | None) -> Iterator[None]:
-    """Runs of so many pieces at first, however few octets they are; None: no runs."""
+    """Runs of so many chunks at first, however few bytes they are; None: no runs."""
     with mock.patch.object(stage, "WORTH", 1 << 60 if reach is None else 0), mock.patch.object(
         stage, "REACH", reach or 1
     ):  # fmt: skip
@@ -50,7 +50,7 @@ def long(kind: tuple[str, str]) -> tuple[list[Turn], bytes]:
     for number in range(24):
         said.append((CLIENT, b"".join(publish(b"%d" % number * (10, 200, 4000)[number % 3], largest=300))))
         said += [(SERVER, said[9][1])] * (number % 4 == 0)
-    turns = opening + [(side, tunnel.say(side, octets)) for side, octets in said]
+    turns = opening + [(side, tunnel.say(side, raw)) for side, raw in said]
     return [*turns, (CLIENT, tunnel.close(CLIENT)), (SERVER, tunnel.close(SERVER))], tunnel.keylog
 
 
@@ -58,12 +58,12 @@ def long(kind: tuple[str, str]) -> tuple[list[Turn], bytes]:
 def damaged(draw: st.DrawFn) -> tuple[list[Packet], Options]:
     turns, keylog = long(draw(st.sampled_from(KINDS)))
     turns = list(turns)
-    for place, octets in draw(st.lists(st.tuples(st.integers(0, 60), st.sampled_from(INTRUDERS)), max_size=1)):
-        turns.insert(place, (draw(st.integers(0, 1)), octets))
+    for place, raw in draw(st.lists(st.tuples(st.integers(0, 60), st.sampled_from(INTRUDERS)), max_size=1)):
+        turns.insert(place, (draw(st.integers(0, 1)), raw))
     segment = draw(st.sampled_from([200, 1448, 60_000]))
     tape = Tape(server_port=5671)
-    for side, octets in turns:
-        tape.say(side, octets, range(draw(st.integers(1, segment)), len(octets), segment))
+    for side, raw in turns:
+        tape.say(side, raw, range(draw(st.integers(1, segment)), len(raw), segment))
     packets = tape.end().packets
     for at in draw(st.lists(st.integers(0, len(packets) - 1), max_size=4)):
         packet, other = packets[at], min(at + 3, len(packets) - 1)
@@ -103,7 +103,7 @@ def test_compiled_runs_change_nothing(made: tuple[list[Packet], Options], reach:
 
 
 @pytest.mark.parametrize("reach", [2, 64])
-def test_secrets_may_come_behind_runs_that_stayed_sealed(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_may_come_after_runs_that_stayed_sealed(reach: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture may bring them at any place: what stays sealed before them has the lengths of its records."""
     turns, keylog = long(next(kind for kind in KINDS if kind[0] == "1.2" and "SHA384" in kind[1]))
     packets = Tape(server_port=5671).play(turns).packets
@@ -147,11 +147,11 @@ def test_runs_are_what_sessions_mostly_are_read_by(monkeypatch: pytest.MonkeyPat
 def test_a_cipher_opens_many_records_as_it_opens_one(kind: tuple[str, str], data: st.DataObject) -> None:
     turns, keylog = long(kind)
     found = Session(KeyLog(written(keylog)), True)
-    for side, octets in turns[:14]:
-        found.feed(side, octets, len(octets), (1, 0, 0), (1, 0, 0))
+    for side, raw in turns[:14]:
+        found.feed(side, raw, len(raw), (1, 0, 0), (1, 0, 0))
     opener = found.halves[CLIENT].opener
     assert opener
-    parts = [part for side, octets in turns[14:-2] if side == CLIENT for part in records(octets)]
+    parts = [part for side, raw in turns[14:-2] if side == CLIENT for part in records(raw)]
     for _ in range(data.draw(st.integers(0, 2))):
         at, length = data.draw(st.integers(0, len(parts) - 1)), data.draw(st.integers(0, 60))
         parts[at] = data.draw(
@@ -168,7 +168,7 @@ def test_a_cipher_opens_many_records_as_it_opens_one(kind: tuple[str, str], data
 
 
 def padded(secret: bytes, contents: list[tuple[bytes, int]]) -> Iterator[bytes]:
-    """Records of TLS 1.3 with AES-256-GCM and SHA-384: contents, and how many zeros stand behind them."""
+    """Records of TLS 1.3 with AES-256-GCM and SHA-384: contents, and how many zeros stand after them."""
     key, iv = (keys.expand("sha384", secret, label, count) for label, count in ((b"key", 32), (b"iv", 12)))
     for number, (content, zeros) in enumerate(contents):
         inner = content + b"\x17" + bytes(zeros)
@@ -184,11 +184,11 @@ def test_records_may_be_padded_and_empty(reach: int | None) -> None:
     (secret,) = (bytes.fromhex(word[2].decode()) for word in words if word[0] == b"CLIENT_TRAFFIC_SECRET_0")
     assert len(secret) == 48
     said = session()
-    sealed = padded(secret, [(octets, 37 * n % 500) for n, (side, octets) in enumerate(said) if side == CLIENT])
+    sealed = padded(secret, [(raw, 37 * n % 500) for n, (side, raw) in enumerate(said) if side == CLIENT])
     nothing = next(padded(secret, [(b"", 99)]))  # numbered as the first: it does not open, and costs nothing
     tape = Tape(server_port=5671).play(tunnel.opening)
-    for side, octets in said:
-        tape.say(side, next(sealed) if side == CLIENT else tunnel.say(side, octets))
+    for side, raw in said:
+        tape.say(side, next(sealed) if side == CLIENT else tunnel.say(side, raw))
     tape.say(CLIENT, nothing)
     with windows(reach):
         found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)))

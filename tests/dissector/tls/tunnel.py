@@ -1,4 +1,4 @@
-"""Conversations in TLS, as OpenSSL writes them: what two ends say goes through Python's `ssl`, in memory."""
+"""Connections in TLS, as OpenSSL writes them: what two ends say goes through Python's `ssl`, in memory."""
 
 import contextlib
 import ssl
@@ -96,9 +96,9 @@ class Tunnel:
             self.opening.append((side, said))
         return said
 
-    def say(self, side: int, octets: bytes) -> bytes:
-        """The records of these octets."""
-        self.ends[side].write(octets)
+    def say(self, side: int, data: bytes) -> bytes:
+        """The records of these bytes."""
+        self.ends[side].write(data)
         return self._pass(side)
 
     def close(self, side: int) -> bytes:
@@ -113,7 +113,7 @@ def sealed(version: str, suites: str, turns: tuple[Turn, ...]) -> tuple[list[Tur
     """The handshake, then these turns as they are in TLS, each in as many records as OpenSSL likes; and the key log."""
     tunnel = Tunnel(version, suites)
     opening = list(tunnel.opening)
-    return opening, [(side, tunnel.say(side, octets)) for side, octets in turns], tunnel.keylog
+    return opening, [(side, tunnel.say(side, data)) for side, data in turns], tunnel.keylog
 
 
 def written(keylog: bytes) -> str:

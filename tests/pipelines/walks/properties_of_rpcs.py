@@ -17,7 +17,7 @@ SIZES = (1, 2, 3, 7, 1000)
 def rows_of(
     tables: Mapping[str, pa.Table], size: int, stop: bool = False, compiled: bool = False
 ) -> list[dict[str, Any]]:
-    """All rows, ordered by connection and request; with `stop` a fresh walk goes on behind every batch."""
+    """All rows, ordered by connection and request; with `stop` a fresh walk goes on after every batch."""
     walk, found = Rpcs(compiled), Collected()
     for events in batches(tables, [walk], size):
         found.add(walk.feed(events))

@@ -1,4 +1,4 @@
-"""Made-up and recorded conversations of the stream protocol as tables, and walks over them in every manner."""
+"""Made-up and recorded connections of the stream protocol as tables, and walks over them in every manner."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Talk:
         self.columns = columns
 
     def lose(self, **columns: Any) -> None:
-        """The last frame has a gap in front of it."""
+        """The last frame has a gap before it."""
         names = ("connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client")
         self.anomalies.append({k: self.frames[-1][k] for k in names} | {"code": "tcp-gap"} | columns)
 
@@ -108,7 +108,7 @@ def walk(
         tables: by name.
         make: the walk.
         size: events of a batch.
-        moved: whether its state goes on in a fresh walk behind every batch.
+        moved: whether its state goes on in a fresh walk after every batch.
     """
     found, one = Collected(), make()
     for events in batches(tables, [one], size):

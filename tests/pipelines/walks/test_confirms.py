@@ -71,7 +71,7 @@ def many_answered_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
 
 
 def answered_in_front_of_the_close() -> tuple[Connection, list[dict[str, Any]]]:
-    """That something was lost shows behind the close."""
+    """That something was lost shows after the close."""
     c = up(Connection())
     c.publish(1, mandatory=True)
     c.client("channel.close", reply_code=200)
@@ -139,7 +139,7 @@ def before_confirm_mode() -> tuple[Connection, list[dict[str, Any]]]:
 
 
 def publishes_without_a_number() -> tuple[Connection, list[dict[str, Any]]]:
-    """Behind a hole in what the client says; no answer there is for a publish before it but what covers all."""
+    """After a gap in what the client says; no answer there is for a publish before it but what covers all."""
     c = up(Connection())
     c.publish(1)
     c.publish(2)
@@ -324,7 +324,7 @@ def times_that_cannot_be() -> tuple[Connection, list[dict[str, Any]]]:
 def answers_before_their_publish() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.publish(1)
-    early = c.ack(4, multiple=True)  # says nothing of what is published behind it
+    early = c.ack(4, multiple=True)  # says nothing of what is published after it
     c.ack(2)
     c.publish(2)
     c.ack(3)

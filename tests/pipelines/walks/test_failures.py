@@ -1,4 +1,4 @@
-"""Failures: what is grouped, and what is said of the first of a group."""
+"""Failures: what is grouped, and what is reported of the first of a group."""
 
 from __future__ import annotations
 

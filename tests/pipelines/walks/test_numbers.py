@@ -1,4 +1,4 @@
-"""Numbers told from confirms: by hand, and for conversations and recordings of which a part was taken away."""
+"""Numbers derived from confirms: by hand, and for connections and recordings of which a part was taken away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet
 from tests.dissector.recordings import covered
 from tests.dissector.runs import dissect_packets, rows
-from tests.pipelines.conversations import CLIENTS, Conversation, Seen, conversation, damaged
+from tests.pipelines.made_connections import CLIENTS, MadeConnection, Seen, damaged, made_connection
 from tests.pipelines.scenario import TICK, Connection, arrow
 
 CASES = 140
@@ -107,7 +107,7 @@ class Begun(Connection):
         return self.publish(None, **({"publish_seq_unsure": True} | columns))
 
     def rest(self) -> None:
-        """Nothing is said for long."""
+        """Nothing is sent for long."""
         self.waited = getattr(self, "waited", 0) + LONG
 
     def frame(self, *args: Any, **columns: Any) -> int:
@@ -161,7 +161,7 @@ def pauses_at_the_end() -> tuple[Connection, Wanted]:
 
 
 def pauses_with_some_under_way() -> tuple[Connection, Wanted]:
-    """The pause is behind an answer that does not give the largest bound."""
+    """The pause is after an answer that does not give the largest bound."""
     c = Begun()
     c.send()
     c.send()
@@ -186,7 +186,7 @@ def stalls_while_one_is_under_way() -> tuple[Connection, Wanted]:
 
 
 def others_may_follow_the_last() -> tuple[Connection, Wanted]:
-    """The last answer may be for a publish that the capture missed, which no hole tells."""
+    """The last answer may be for a publish that the capture missed, which no gap tells."""
     c = Begun()
     c.send()
     c.send()
@@ -304,7 +304,7 @@ def counted_by_another() -> tuple[Connection, Wanted]:
 
 
 def read_behind_their_answers() -> tuple[Connection, Wanted]:
-    """What follows a hole waits for it; meanwhile its answers are read."""
+    """What follows a gap waits for it; meanwhile its answers are read."""
     c = Begun()
     c.publish(1)
     c.ack(1)
@@ -347,7 +347,7 @@ AFTER = range(BEFORE + 3, BEFORE + 4 + AGAIN)
 
 
 def _known(by: str) -> Wanted:
-    """What is told of the scenarios below, which wait for 5, 11 and 17 ticks in turn."""
+    """What is reported of the scenarios below, which wait for 5, 11 and 17 ticks in turn."""
     waits = [(number, 5 + number % 3 * 6) for number in [*range(1, BEFORE + 1), *AFTER]]
     return [(n, "counted" if n <= BEFORE else by, None if by == "inferred" and n > BEFORE else w) for n, w in waits]
 
@@ -423,9 +423,9 @@ def steady_window_after_a_gap() -> tuple[Connection, Wanted]:
     c.ack(BEFORE + 1)
     c.lose(from_client=True)
     c.rounds([n + 1 for n in AFTER], outstanding=1)
-    told = {row["publish_seq"]: row for row in confirms(numbered(arrow([c])))}
+    derived = {row["publish_seq"]: row for row in confirms(numbered(arrow([c])))}
     return c, [
-        *((n, "counted", told[n]["latency_ns"] // TICK) for n in range(1, BEFORE + 1)),
+        *((n, "counted", derived[n]["latency_ns"] // TICK) for n in range(1, BEFORE + 1)),
         *((n, "inferred", None) for n in AFTER),
     ]
 
@@ -453,7 +453,7 @@ class Part(NamedTuple):
 
 
 def rested(packets: list[Packet], whole: dict[str, pa.Table]) -> list[Packet]:
-    """The same, with a long pause in front of the publishes before which all was confirmed."""
+    """The same, with a long pause before the publishes that follow a complete confirm."""
     sent, confirmed = Counter[Any](), Counter[Any]()
     events = [(row["first_packet"], 1, row) for row in rows(whole["messages"]) if row["publish_seq"]]
     answers = [row for row in rows(whole["amqp091_frames"]) if row["method"] in ("basic.ack", "basic.nack")]
@@ -516,8 +516,8 @@ class Publishes:
 # All cases in one run
 
 
-class Told(NamedTuple):
-    """A publish with its number, and what that may be: numbers, and times of the answer (None: not told)."""
+class Numbered(NamedTuple):
+    """A publish with its number, and what that may be: numbers, and times of the answer (None: unknown)."""
 
     name: str
     row: Row
@@ -525,11 +525,13 @@ class Told(NamedTuple):
     answered_ns: set[int | None] | None
 
 
-def conversations(seeds: Iterable[int], begins_late: float = 0.6, **how: Any) -> dict[int, tuple[Conversation, Seen]]:
+def made_connections(
+    seeds: Iterable[int], begins_late: float = 0.6, **how: Any
+) -> dict[int, tuple[MadeConnection, Seen]]:
     made = {}
     for seed in seeds:
         rnd = random.Random(seed)
-        whole = conversation(rnd, list(CLIENTS)[seed % len(CLIENTS)], **how)
+        whole = made_connection(rnd, list(CLIENTS)[seed % len(CLIENTS)], **how)
         seen = damaged(rnd, whole, begins_late)
         made[seen.connection.id] = whole, seen
     return made
@@ -540,14 +542,14 @@ class Cases(NamedTuple):
 
     tables: dict[str, pa.Table]
     by_hand: dict[str, Connection]
-    made: dict[int, tuple[Conversation, Seen]]
+    made: dict[int, tuple[MadeConnection, Seen]]
     publishes: Publishes
 
 
 @pytest.fixture(scope="module")
 def cases() -> Cases:
     by_hand = {scenario.__name__: scenario()[0] for scenario in BY_HAND}
-    made = conversations(range(CASES))
+    made = made_connections(range(CASES))
     publishes = Publishes()
     stored = [publishes.add(number, part) for number, part in enumerate(parts())]
     synthetic = arrow([*by_hand.values(), *(seen.connection for _, seen in made.values())])
@@ -556,22 +558,22 @@ def cases() -> Cases:
 
 
 @pytest.fixture(scope="module")
-def told(cases) -> dict[int, list[Row]]:
+def derived(cases) -> dict[int, list[Row]]:
     found: dict[int, list[Row]] = {}
     for row in confirms(numbered(cases.tables)):
         found.setdefault(row["connection_id"], []).append(row)
     return found
 
 
-def _of_made(found: dict[int, list[Row]], made: dict[int, tuple[Conversation, Seen]]) -> Iterator[Told]:
+def _of_made(found: dict[int, list[Row]], made: dict[int, tuple[MadeConnection, Seen]]) -> Iterator[Numbered]:
     for identity, (whole, seen) in made.items():
         for row in found.get(identity, []):
             number = seen.publishes[row["frame_no"]].number
             answer = whole.answer(number)
-            yield Told(whole.client, row, {number}, {answer and answer.ts_ns} if seen.all_answers else None)
+            yield Numbered(whole.client, row, {number}, {answer and answer.ts_ns} if seen.all_answers else None)
 
 
-def _of_recorded(found: dict[int, list[Row]], publishes: Publishes) -> Iterator[Told]:
+def _of_recorded(found: dict[int, list[Row]], publishes: Publishes) -> Iterator[Numbered]:
     sent: dict[Any, list[Row]] = {}
     last = None
     for identity, part in publishes.part.items():
@@ -584,20 +586,20 @@ def _of_recorded(found: dict[int, list[Row]], publishes: Publishes) -> Iterator[
             elif key in sent:
                 times = {each["confirm_ts_ns"] for each in sent[key]}
                 numbers = {each["publish_seq"] for each in sent[key]}
-                yield Told(part.name, row, numbers, times if part.all_answers else None)
+                yield Numbered(part.name, row, numbers, times if part.all_answers else None)
 
 
 @pytest.mark.parametrize("scenario", BY_HAND)
-def test_scenario(cases, told, scenario) -> None:
-    mine = sorted(told.get(cases.by_hand[scenario.__name__].id, []), key=lambda row: row["publish_seq"])
+def test_scenario(cases, derived, scenario) -> None:
+    mine = sorted(derived.get(cases.by_hand[scenario.__name__].id, []), key=lambda row: row["publish_seq"])
     found = [(row["publish_seq"], row["numbered_by"], row["latency_ns"]) for row in mine]
     assert found == [(number, by, ticks and ticks * TICK) for number, by, ticks in scenario()[1]]
 
 
-def test_what_is_proven_is_right(cases, told) -> None:
+def test_what_is_proven_is_right(cases, derived) -> None:
     """And what is inferred mostly; it has no latency."""
     score: Counter[Any] = Counter()
-    for name, row, sent, answered_ns in [*_of_made(told, cases.made), *_of_recorded(told, cases.publishes)]:
+    for name, row, sent, answered_ns in [*_of_made(derived, cases.made), *_of_recorded(derived, cases.publishes)]:
         right = row["publish_seq"] in sent
         score[row["numbered_by"], right] += 1
         if row["numbered_by"] == "inferred":
@@ -611,8 +613,8 @@ def test_what_is_proven_is_right(cases, told) -> None:
 
 
 def test_what_is_proven_of_clients_that_wait_is_right() -> None:
-    """Long conversations, and brokers that become faster or slower: a steady window looks like one that waits."""
-    made = conversations(range(350), 0.1, publishes=(30, 200), changes=True)
+    """Long connections, and brokers that become faster or slower: a steady window looks like one that waits."""
+    made = made_connections(range(350), 0.1, publishes=(30, 200), changes=True)
     found: dict[int, list[Row]] = {}
     for row in confirms(numbered(arrow(seen.connection for _, seen in made.values()))):
         found.setdefault(row["connection_id"], []).append(row)
@@ -639,7 +641,7 @@ def some() -> dict[str, pa.Table]:
         for number in range(1, 4):
             c.publish(number)
             c.ack(number)
-    made = conversations(range(1000, 1021))
+    made = made_connections(range(1000, 1021))
     seen = [each.connection for _, each in made.values()]
     left_out = (across_buckets, confirms_of_lost_publishes_are_not_all_there, waits_for_each_no_longer)
     by_hand = [scenario()[0] for scenario in BY_HAND if scenario not in left_out]

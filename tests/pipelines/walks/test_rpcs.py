@@ -15,7 +15,7 @@ from amqpscope.pipelines.walks.walk import schema
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
-from tests.pipelines.walks.conversations import ANSWERS, Conversation
+from tests.pipelines.walks.made_connections import ANSWERS, MadeConnection
 from tests.pipelines.walks.properties_of_rpcs import SIZES, rows_of, same_in_every_manner
 
 QUEUE_DECLARE, EXCHANGE_DECLARE, CONNECTION_OPEN, BASIC_PUBLISH, BASIC_GET = (
@@ -104,7 +104,7 @@ def no_wait_is_no_request() -> tuple[Connection, list[dict[str, Any]]]:
 def channel_closed_as_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("queue.declare", queue="gone", passive=True)
-    c.client("queue.bind")  # pipelined behind it: not what the close is about
+    c.client("queue.bind")  # pipelined after it: not what the close is about
     close = c.server("channel.close", reply_code=404, reply_text="NOT_FOUND - no queue", **QUEUE_DECLARE)
     c.client("queue.delete")
     c.client("channel.close-ok")
@@ -203,7 +203,7 @@ def no_answer() -> tuple[Connection, list[dict[str, Any]]]:
 
 def one_at_a_time_around_gaps() -> tuple[Connection, list[dict[str, Any]]]:
     c = one_at_a_time()
-    c.client("basic.get")  # its answer is lost, which shows behind the next request
+    c.client("basic.get")  # its answer is lost, which shows after the next request
     second = c.client("basic.get")
     gap = c.lose(from_client=False)
     answer = c.server("basic.get-empty")
@@ -369,7 +369,7 @@ def test_scenario(runs, name):
     check(*runs[name])
 
 
-def test_random_conversations_agree_with_a_queue(runs):
+def test_random_connections_agree_with_a_queue(runs):
     for name, (rows, expected) in runs.items():
         if name.startswith("random"):
             check(rows, expected)
@@ -391,14 +391,14 @@ def test_connections_change_nothing_for_each_other(made, runs):
 
 @pytest.mark.compiled
 def test_compiled_rows_are_the_same(made):
-    lossy = [conversation(seed, 4).captured(0.1) for seed in range(20)]
+    lossy = [made_connection(seed, 4).captured(0.1) for seed in range(20)]
     tables = arrow([*(connection for connection, _ in made.values()), *lossy])
     assert rows_of(tables, 1000, compiled=True) == rows_of(tables, 1 << 20)
     assert rows_of(tables, 7, stop=True, compiled=True) == rows_of(tables, 1 << 20)
 
 
-def conversation(seed: int, at_once: int, kinds: tuple[str, ...] = tuple(ANSWERS)) -> Conversation:
-    return Conversation(random.Random(seed), at_once, list(kinds)).talk(60)
+def made_connection(seed: int, at_once: int, kinds: tuple[str, ...] = tuple(ANSWERS)) -> MadeConnection:
+    return MadeConnection(random.Random(seed), at_once, list(kinds)).talk(60)
 
 
 KINDS = (("basic.get",), ("queue.declare", "basic.consume"), tuple(ANSWERS))
@@ -411,7 +411,7 @@ AT_LEAST = {1: (1, 0.99, 0.9, 0.9, 0.45), 2: (1, 0.6, 0.3, 0.3, 0.05), 4: (1, 0.
 @pytest.mark.parametrize("kinds", KINDS, ids=len)
 def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
     for (losing, sides), share in zip(LOSSES, AT_LEAST[at_once], strict=True):
-        said = [conversation(seed, at_once, kinds) for seed in range(60)]
+        said = [made_connection(seed, at_once, kinds) for seed in range(60)]
         captured = [each.captured(losing, sides=sides) for each in said]
         rows = by_connection(walked(arrow(captured), [Rpcs()])["rpcs"], "request_frame_no")
         right, lacking, wrong = map(
@@ -422,7 +422,7 @@ def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
 
 
 def test_loss_in_any_batches():
-    captured = [conversation(seed, at_once).captured(0.05) for seed in range(2) for at_once in (1, 2, 4)]
+    captured = [made_connection(seed, at_once).captured(0.05) for seed in range(2) for at_once in (1, 2, 4)]
     same_in_every_manner(arrow(captured), (2, 7))
 
 
@@ -485,7 +485,7 @@ def test_a_pipelined_burst_around_a_gap_in_which_nothing_of_it_was_lost():
     check(rows_alone(c), [{"response_frame_no": n} for n in (3, 4, 5)] + [{"ended_by": "capture-end"}])
 
 
-def test_what_answers_say_tells_whose_they_are():
+def test_the_content_of_answers_shows_whose_they_are():
     c = Connection()
     for name in ("a", "b", "c", "d"):
         c.client("queue.declare", queue=name)

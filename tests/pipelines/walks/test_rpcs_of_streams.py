@@ -148,7 +148,7 @@ def test_closed_over_the_oldest_request():
     )
 
 
-def test_the_first_gap_behind_the_request_counts():
+def test_the_first_gap_after_the_request_counts():
     s = Streams()
     s.ask("create", 1)
     s.lose(True)

@@ -185,7 +185,7 @@ def transaction() -> tuple[Connection, list[dict[str, Any]]]:
     c.ack(2, client=True)
     c.nack(3, client=True, requeue=False)
     c.client("tx.commit")
-    c.ack(4, client=True)  # behind the commit: belongs to what follows
+    c.ack(4, client=True)  # after the commit: belongs to what follows
     committed = c.server("tx.commit-ok")
     c.ack(5, True, client=True)
     c.client("tx.rollback")
@@ -313,7 +313,7 @@ def acknowledged_before_its_delivery() -> tuple[Connection, list[dict[str, Any]]
 
 
 def many_acknowledged_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
-    """What acknowledges many does not tell whether one of them was acknowledged in the hole."""
+    """What acknowledges many does not tell whether one of them was acknowledged in the gap."""
     c = up(Connection())
     c.deliver(1)
     c.deliver(2)

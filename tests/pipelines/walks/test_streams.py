@@ -90,7 +90,7 @@ def confirmed(tables) -> dict[str, list[Row]]:
     return {name: confirms(found) for name, found in tables.items()}
 
 
-def test_ids_sent_again_are_told(confirmed):
+def test_ids_sent_again_are_reported(confirmed):
     rows = confirmed["stream_calls"]
     names = ("publisher_id", "publisher_reference", "publish_seq", "outcome", "reply_code", "deduplicated", "ended_by")
     assert [tuple(row[name] for name in names) for row in rows] == [
@@ -330,7 +330,7 @@ def test_answers_are_one_for_each_sending():
     ]  # fmt: skip
 
 
-def test_behind_a_gap_nobody_knows_which_sending_was_answered():
+def test_after_a_gap_it_is_unknown_which_sending_was_answered():
     talk = Talk(1)
     talk.publish(1, 2)
     talk.frame(False, "heartbeat")
@@ -356,7 +356,7 @@ def test_the_first_gap_counts():
     talk.frame(False, "close", correlation_id=1)
     talk.lose(from_client=True)  # of the other side
     talk.frame(False, "heartbeat")
-    talk.lose()  # behind the close nothing is answered
+    talk.lose()  # after the close nothing is answered
     rows = confirms(tables_of(talk))
     assert [(row["ended_by"], row["end_ts_ns"]) for row in rows] == [("gap", 1000), ("connection-close", 4000)]
 
@@ -497,7 +497,7 @@ def test_more_than_may_wait():
 
 
 def any_talk(chance: random.Random, number: int, *, gaps: bool = True) -> Talk:
-    """A conversation in which ids are sent again, refused, forgotten, and publishers declared anew."""
+    """A connection in which ids are sent again, refused, forgotten, and publishers declared anew."""
     talk = Talk(number, closed_by=chance.choice([None, "client"]))
     epochs: dict[int, Any] = {1: 1, 2: 1, 3: None}
     sent: list[tuple[int, int]] = []
@@ -686,7 +686,7 @@ def test_waits_end_with_the_connection_the_subscription_or_in_a_gap():
     same_in_every_manner(tables, StreamCredit)
 
 
-def test_behind_a_gap_there_is_no_balance():
+def test_after_a_gap_there_is_no_balance():
     talk, alone = Talk(1), Talk(2)
     talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=2)
     talk.frame(False, "deliver", subscription_id=3)

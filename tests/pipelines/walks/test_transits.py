@@ -38,7 +38,7 @@ def talk(publishes: list[Row], deliveries: list[Row]) -> tuple[Connection, Conne
     while len(consumer.frames) <= len(producer.frames):
         consumer.server("basic.qos-ok")
     late = len(producer.frames)
-    for message in consumer.messages:  # behind all publishes, in order
+    for message in consumer.messages:  # after all publishes, in order
         message["ts_ns"] += late * TICK
     return producer, consumer
 
@@ -186,7 +186,7 @@ def test_unfinished_messages_have_no_latency():
     assert matched(rows) == [("message-id", 0, None), ("message-id", 1, None), ("message-id", 2, 3)]
 
 
-def test_without_times_publishes_are_told_apart_by_what_they_have():
+def test_without_times_publishes_differ_by_what_they_have():
     rows = [message("publish", None, 0, message_id="a"), message("publish", 5, 1, message_id="b")]
     rows += [message("deliver", ts, 2 + n, message_id=name) for n, (ts, name) in enumerate([(None, "a"), (5, "a")])]
     rows += [message("deliver", None, 4, message_id="b")]

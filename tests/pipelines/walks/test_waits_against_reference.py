@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")
 
 Row = dict[str, Any]
 OTHERWISE = {("heartbeats", "wrong_end_octet"): ("longest_silence_ns",)}
-"""A frame with a wrong end octet has a row here, and none in the reference."""
+"""A frame with a wrong end byte has a row here, and none in the reference."""
 COLUMNS = {
     "heartbeats": ("from_client", "negotiated_s", "longest_silence_ns", "missed"),
     "flow_control": (
@@ -124,7 +124,7 @@ def test_a_flow_that_the_broker_refuses_is_no_wait():
     assert len(walked(ours(FOLDER / "channel_flow_by_client.pcap"), [FlowControl()])["flow_control"]) == 0
 
 
-def test_the_broker_says_why_it_blocks():
+def test_the_reason_why_the_broker_blocks():
     rows = walked(ours(FOLDER / "blocked.pcap"), [FlowControl()])["flow_control"].to_pylist()
     assert {row["reason"] for row in rows} == {"low on memory"}
 

@@ -1,4 +1,4 @@
-"""Conversations at random, with frames that are lost, of which it is known who answered whom."""
+"""Connections at random, with frames that are lost, of which it is known who answered whom."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Said:
 
 
 @dataclass
-class Conversation:
-    """What was said, and how many may be open at once."""
+class MadeConnection:
+    """What was sent, and how many requests may be open at once."""
 
     chance: random.Random
     at_once: int
@@ -35,7 +35,7 @@ class Conversation:
     channels: int = 3
     said: list[Said] = field(default_factory=list)
 
-    def talk(self, rounds: int) -> Conversation:
+    def talk(self, rounds: int) -> MadeConnection:
         open_: dict[int, list[Said]] = {channel: [] for channel in range(1, self.channels + 1)}
         if self.at_once == 1:
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""Conversations of publishers of all kinds with a broker, and what captures have of them that miss a part."""
+"""Connections of publishers of all kinds with a broker, and what captures have of them that miss a part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9
 HOLE_NS = S
-"""So long the dissector waits for octets that are missing (`amqpscope.dissector.tcp.order`)."""
+"""So long the dissector waits for bytes that are missing (`amqpscope.dissector.tcp.order`)."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Event:
 
 
 @dataclass
-class Conversation:
+class MadeConnection:
     """What was sent, in the order of time; the client is one of `CLIENTS`."""
 
     client: str
@@ -57,9 +57,9 @@ BROKERS = [(100_000, MS), (MS, 20 * MS), (50 * MS, 200 * MS), (1600 * MS, 10 * M
 """The least time to a confirm, and how much more it may be."""
 
 
-def conversation(
+def made_connection(
     rnd: random.Random, client: str, publishes: tuple[int, int] = (10, 60), changes: bool = False
-) -> Conversation:
+) -> MadeConnection:
     """Publishes as this client sends them, and the answers of a broker that takes less than `QUIET_NS` for each.
 
     `changes`: at one place the broker becomes slower or faster, and its answers may come in another order.
@@ -88,34 +88,34 @@ def conversation(
         at = max(at, answered[-1]) if in_order and answered else at
         answered.append(min(-(-at // tick) * tick, now + QUIET_NS - 1))
         sent.append(now)
-    told = Conversation(client)
+    made = MadeConnection(client)
     counter = rnd.random() < 0.1
-    told.events = [Event(ts, number, True, counter=counter) for number, ts in enumerate(sent, 1)]
+    made.events = [Event(ts, number, True, counter=counter) for number, ts in enumerate(sent, 1)]
     for at in sorted(set(answered)):
         # as RabbitMQ groups them: `multiple` up to what is still under way, the others alone
         group = [number for number, ts in enumerate(answered, 1) if ts == at]
         waiting = [n for n, (ts, begun) in enumerate(zip(answered, sent, strict=True), 1) if ts > at >= begun]
         below = [number for number in group if not waiting or number < waiting[0]] if len(group) > 1 else []
         if below:
-            told.events.append(Event(at, below[-1], False, multiple=True))
+            made.events.append(Event(at, below[-1], False, multiple=True))
         for number in group[len(below) :]:
-            told.events.append(Event(at, number, False, negative=rnd.random() < 0.1))
-    told.events.sort(key=lambda event: (event.ts_ns, not event.is_publish))
-    return told
+            made.events.append(Event(at, number, False, negative=rnd.random() < 0.1))
+    made.events.sort(key=lambda event: (event.ts_ns, not event.is_publish))
+    return made
 
 
 @dataclass
 class Seen:
-    """What a capture has of a conversation: its tables, the publishes by their frames, whether it has all answers."""
+    """What a capture has of a connection: its tables, the publishes by their frames, whether it has all answers."""
 
     connection: Connection
     publishes: dict[int, Event]
     all_answers: bool
 
 
-def damaged(rnd: random.Random, told: Conversation, begins_late: float = 0.6) -> Seen:
+def damaged(rnd: random.Random, made: MadeConnection, begins_late: float = 0.6) -> Seen:
     """A capture that begins in the middle (with this chance), or misses packets, or both; it may end early."""
-    events = told.events
+    events = made.events
     late = rnd.random() < begins_late
     begin = rnd.randrange(len(events) // 2) if late else 0
     stop = len(events) if rnd.random() < 0.5 else rnd.randrange(begin + 1, len(events) + 1)
@@ -161,9 +161,9 @@ def _lost(rnd: random.Random, events: list[Event], holes: int) -> set[int]:
 def _read(
     rnd: random.Random, events: list[Event], begin: int, stop: int, lost: set[int]
 ) -> list[tuple[int, Event | None, bool]]:
-    """Events and holes (None) in the order in which they are read, with the time, and whether of the client.
+    """Events and gaps (None) in the order in which they are read, with the time, and whether of the client.
 
-    Behind a hole octets of that direction may wait until it is certain that it will not be filled.
+    After a gap bytes of that direction may wait until it is certain that it will not be filled.
     """
     pieces: list[tuple[int, int, Event | None, bool]] = []
     until, hole = {True: -1, False: -1}, {True: False, False: False}
