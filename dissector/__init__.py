@@ -1,6 +1,6 @@
-"""Packet captures to typed tables: reassembly, framing and field decoding of broker protocols.
+"""From packet captures to typed tables: reassembly, framing and field decoding of broker protocols.
 
-`read(paths)` gives a `pyarrow.RecordBatchReader` per table; `Dissector` is the same without files.
+`read(paths)` returns a `pyarrow.RecordBatchReader` per table; `Dissector` does the same without files.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `amqpscope spec` needs no Arrow."""
+    """Import a name when it is first used: `amqpscope spec` needs no Arrow."""
     if name in _HOMES:
         import importlib  # noqa: PLC0415
 

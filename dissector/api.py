@@ -1,4 +1,4 @@
-"""Frames and verdicts in Python: what the commands `frames` and `handshakes` print, as plain dicts."""
+"""Frames and verdicts in Python: what the commands `frames` and `handshakes` print, as dicts."""
 
 import os
 from collections.abc import Iterator
@@ -24,23 +24,23 @@ def frames(
     to_ns: int | None = None,
     keylog: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the frames of captures as they are decoded, those of a connection in their order.
+    """Yield the frames of captures as they are decoded, in order within each connection.
 
-    Each is what `amqpscope frames --format json` prints: `ts` (ISO 8601, UTC), `sender` and `receiver` (address and
-    port), and the columns of `amqp091_frames`, `stream_frames` or `amqp010_frames` that are not null; use
-    `frame.get("method")` for those that some frames lack. For many frames take the tables of `read`.
+    Each is a dict, as `amqpscope frames --format json` prints it: `ts` (ISO 8601, UTC), `sender` and `receiver`
+    (address and port), and the columns of `amqp091_frames`, `stream_frames` or `amqp010_frames` that are not null; use
+    `frame.get("method")` for columns that some frames lack. For many frames, the tables of `read` are faster.
 
     Args:
         paths: a capture file, directory or glob, or several.
-        ports: protocol names by TCP port, where content is not to decide.
-        protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
+        ports: protocol names by TCP port, for ports where detection by content is not wanted.
+        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
         from_ns: leave out frames before this time (ns since the epoch, UTC).
         to_ns: leave out frames at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
 
     Raises:
-        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
-            cannot be decrypted; most of it when the first frame is asked for.
+        CaptureError: a path does not exist (then it is also a `FileNotFoundError`), a file is not a capture, or TLS
+            cannot be decrypted. Most errors come with the first frame.
     """
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)
     return _frames(Reading(find(_named(paths)), options))
@@ -55,24 +55,24 @@ def handshakes(
     to_ns: int | None = None,
     keylog: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a verdict on each connection as it ends: how far it came, why no further, which packets prove it.
+    """Yield a verdict on each connection when it ends: how far it came, why no further, which packets prove it.
 
-    Each is one of `connections` in what `amqpscope handshakes --format json` prints: columns of the table
+    Each is a dict, as in the list `connections` of `amqpscope handshakes --format json`: columns of the table
     `connections`, with `client` and `server` (address and port), `code`, `summary` (one sentence), `meaning`, `remedy`,
     and the steps of the handshake.
 
     Args:
         paths: a capture file, directory or glob, or several; or the folder that `amqpscope dissect` wrote.
-        ports: protocol names by TCP port, where content is not to decide.
-        protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
+        ports: protocol names by TCP port, for ports where detection by content is not wanted.
+        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
         from_ns: leave out connections that ended before this time (ns since the epoch, UTC).
         to_ns: leave out connections that began at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
 
     Raises:
-        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
-            cannot be decrypted; most of it when the first verdict is asked for.
-        VerdictError: the tables are of a release without verdicts.
+        CaptureError: a path does not exist (then it is also a `FileNotFoundError`), a file is not a capture, or TLS
+            cannot be decrypted. Most errors come with the first verdict.
+        VerdictError: an older release without verdicts wrote the tables.
     """
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog, handshakes=True)
     named = _named(paths)

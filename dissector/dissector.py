@@ -1,17 +1,20 @@
-"""The stages together: packets in, record batches of all tables out.
+"""The stages as one object: it takes packets and returns record batches of all tables.
 
-`feed` and `finish` are what everybody uses: the command line, the Spark source and the tests.
+The command line, Spark and the tests all use `feed` and `finish`.
 """
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector import moving
 from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
@@ -36,22 +39,22 @@ from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
 
 SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
-"""Where rows begin and end, in tables whose rows are not of one moment."""
+"""Columns with the first and last time of a row, for tables whose rows span an interval."""
 STEPS = 64
-"""How often it is seen that not too much is remembered, while as much may be."""
+"""Number of checks of the limit on retained bytes, per limit's worth of bytes read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose of dissection.
+    """The options of a dissection.
 
     Attributes:
-        ports: protocol names by port, stronger than content.
-        protocol: AMQP 0-9-1 with a user's document laid over it; our own data when None.
+        ports: protocol names by port, which override detection by content.
+        protocol: AMQP 0-9-1 extended by a user's document; None: our own data.
         bodies: `none`, `hash` or `full`.
-        from_ns: earlier rows are left out, though they count for state and identity.
-        to_ns: rows at this time or later are left out.
-        handshakes: nothing but rows of `connections` is wanted, so what tells nothing of these is not decoded.
+        from_ns: leave out rows before this time; their packets still count for state and identity.
+        to_ns: leave out rows at or after this time.
+        handshakes: make rows of `connections` only, and decode only what they need.
         keylog: path of a TLS key log (NSS format), which may still be growing.
     """
 
@@ -65,7 +68,7 @@ class Options:
 
 
 class Dissector:
-    """All connections of a sequence of captures. Rows depend on the packets alone, not on how they are batched."""
+    """All connections of a sequence of captures. Rows depend on the packets alone, not on their batches."""
 
     def __init__(self, options: Options | None = None, compiled: bool = True) -> None:
         self.options = options or Options()
@@ -73,10 +76,10 @@ class Dissector:
         self.captures: list[str] = []
         """Names of the captures; a batch's `capture` is an index into it."""
         self.points: list[int] = []
-        """For each capture the first of those from the same capture point; of those beyond it is the very first."""
+        """For each capture, the first one of the same capture point; for captures beyond the list, capture 0."""
         self.packets = PacketDecoder()
         self.reports: list[PacketReport] = []
-        """What became of the packets of each batch since the caller last emptied the list."""
+        """Reports on the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
         self.accounting = MemoryAccounting()
         own = self.options.protocol
@@ -89,35 +92,90 @@ class Dissector:
         self.stages: dict[int, Stage] = {
             number: plugin.stage(context) for number, plugin in registry.numbered() if plugin.stage
         }
-        """Of the protocols that are decoded, by their number in a connection's state."""
+        """Stages of the decoded protocols, by the protocol's number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.holes = Gaps()
         self.over = False
+        self.end_ns = 0
+        """The latest time seen, and in the end when the captures end."""
         self.read = 0
-        """Bytes that may have been remembered, of all that was read."""
+        """Most bytes that may have been retained of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
         self.carried = Retained.nothing(self._ranges)
+        self.parts = moving.Parts(
+            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.holes, self.accounting
+        )
 
     @property
     def _ranges(self) -> list[Ranges]:
         return sum((list(protocol.ranges) for protocol in self.stages.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
-        """Take a batch of packets of one capture; captures one after the other, each in its own order."""
+        """Take a batch of packets of one capture, and yield rows. Captures come one after the other, in file order."""
         for work in self.work(batch):
             yield from work()
 
-    def finish(self) -> Iterator[Row]:
-        """End all connections."""
-        for work in self.last_work():
+    def finish(self, end_ns: int | None = None) -> Iterator[Row]:
+        """End all connections.
+
+        Args:
+            end_ns: when the captures end, which tells how long somebody was waited for: of dissectors that share the
+                connections of the same captures, each is given the same. None: the latest time that was seen.
+        """
+        for work in self.last_work(end_ns):
             yield from work()
 
+    def take_out(self, connections: Iterable[int] | None = None) -> bytes:
+        """Take the state of open connections out, by their `connection_id`; None: all state there is.
+
+        To be called between batches; what is taken is not here any more. With None, what belongs to no open connection
+        goes too: IP fragments, identities given so far, secrets that came with captures. The bytes are of this release
+        and these options, and where TLS is decrypted secrets are in them.
+        """
+        facts = self.tcp.flows.facts
+        slots = np.flatnonzero(facts[:, Facts.USED])
+        if connections is not None:
+            slots = slots[np.isin(facts[slots, Facts.ID], np.fromiter(connections, np.int64))]
+        buffer = self.resume(Buffer(np.zeros(0, np.uint8), 0))
+        state = moving.take_connections(self.parts, slots, buffer.data)
+        state |= {"captures": self.captures, "points": self.points, "end_ns": self.end_ns, "rest": None}
+        if connections is None:
+            state["rest"], state["read"], self.read = moving.take_rest(self.parts), self.read, 0
+        self.retain(buffer)
+        return moving.sealed(self._head(), state)
+
+    def put_back(self, state: bytes) -> None:
+        """Take in what `take_out` took out of a dissector with the same options.
+
+        Captures are known by their names: those that are not in `captures` are appended.
+
+        Raises:
+            StateError: the bytes are of another release or other options, or damaged.
+        """
+        found = moving.opened(self._head(), state)
+        captures = moving.merge_captures(found["captures"], found["points"], self.captures, self.points)
+        self.tcp.place(self.points or [0] * len(self.captures))
+        buffer = self.resume(Buffer(np.zeros(0, np.uint8), 0))
+        moving.put_connections(self.parts, found, captures, buffer)
+        if found["rest"] is not None:
+            moving.put_rest(self.parts, found["rest"], captures)
+            self.read += found["read"]
+        self.end_ns = max(self.end_ns, found["end_ns"])
+        self.retain(buffer)
+
+    def _head(self) -> bytes:
+        """Whose state it is: the release, and what the numbers in it go by."""
+        own = self.options.protocol
+        methods = [method.full_name for method in own.methods] if own else []
+        what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
+        return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
+
     def work(self, batch: PacketBatch) -> Iterator[Work]:
-        """As `feed`, with the rows still to be made: each piece of work may be done later, by any thread."""
+        """Like `feed`, but yield functions that make the rows, later and in any thread."""
         yield from self.take(self.decode(batch))
 
     def decode(self, batch: PacketBatch) -> Decoded:
-        """The segments of a batch of packets; what became of the others goes to `reports`."""
+        """Return the segments of a batch of packets; add a report on the other packets to `reports`."""
         for secrets in batch.secrets:
             self.tls.add(secrets, batch.capture)
         point = self.points[batch.capture] if batch.capture < len(self.points) else 0
@@ -127,28 +185,30 @@ class Dissector:
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
         """As `work`, of segments, which may be of several captures."""
-        buffer = self._resume(Buffer(decoded.data, decoded.used))
+        buffer = self.resume(Buffer(decoded.data, decoded.used))
+        self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
             for out in self.tcp.feed(segments, buffer):
                 yield from self._take(out, buffer)
             yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
             if weigh and self.accounting.total > limits.REMEMBERED:
                 yield from self._lighten(segments, buffer)
-        self.carried = gather(self._ranges, buffer.data, self.compiled)
+        self.retain(buffer)
 
-    def last_work(self) -> Iterator[Work]:
+    def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
         """As `finish`, with the rows still to be made."""
-        buffer = self._resume(Buffer(np.empty(1 << 16, np.uint8), 0))
+        buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
+        self.end_ns = self.end_ns if end_ns is None else end_ns
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
         self.carried = Retained.nothing(self._ranges)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
-        """These segments, and whether it is to be seen behind them that not too much is remembered.
+        """Split segments at checks of the limit on retained bytes; yield each part and whether a check follows it.
 
-        That is after every so many bytes that may be remembered, however segments come in batches; where they cannot
-        be too many it need not be seen.
+        Checks follow fixed numbers of bytes that may be retained, independent of batches. There are none if the
+        limit cannot be reached.
         """
         step = limits.REMEMBERED // STEPS
         read = self.read + np.cumsum(most_retained(segments.caplen))
@@ -164,7 +224,7 @@ class Dissector:
         yield segments.cut(slice(begin, None)), False
 
     def held(self) -> Iterator[tuple[int, int, bool]]:
-        """Connections of which bytes wait for others: slot, side, and whether their beginning is what is missing."""
+        """Yield connections with bytes that wait for others: slot, side, and whether the beginning is missing."""
         facts = self.tcp.flows.facts
         for slot, side in self.detector.holding(facts):
             yield slot, side, bool(facts[slot, Facts.SYN] == 0)
@@ -176,18 +236,25 @@ class Dissector:
                 yield row // 2, row % 2, False
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
-        """End the connections of which most is remembered, and tell it at the last of these segments."""
+        """Evict the connections with the most retained bytes, and report it at the last of these segments."""
         slots = self.accounting.heaviest()
         for out in self.tcp.end(slots):
             yield from self._take(out, buffer)
-        told = f"more than {limits.REMEMBERED} octets of open connections were remembered: {len(slots)} ended here"
+        text = (
+            f"more than {limits.REMEMBERED} bytes of open connections were retained: {len(slots)} connections evicted"
+        )
         capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
-        self.tcp.evicted.append((capture, packet, ts, told))
+        self.tcp.evicted.append((capture, packet, ts, text))
 
-    def _resume(self, buffer: Buffer) -> Buffer:
-        buffer.reserve(len(self.carried.octets) + (1 << 16))
-        move(self._ranges, self.carried, buffer.append(self.carried.octets), self.compiled)
+    def resume(self, buffer: Buffer) -> Buffer:
+        """Append what was retained to a buffer."""
+        buffer.reserve(len(self.carried.data) + (1 << 16))
+        move(self._ranges, self.carried, buffer.append(self.carried.data), self.compiled)
         return buffer
+
+    def retain(self, buffer: Buffer) -> None:
+        """Keep what is still needed of a buffer."""
+        self.carried = gather(self._ranges, buffer.data, self.compiled)
 
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
         if out.chunks.shape[1]:
@@ -211,7 +278,7 @@ class Dissector:
         yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
 
     def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Pieces of connections whose protocol is known; of TLS ones what is in their records instead of these."""
+        """Return the chunks of connections with a known protocol; for TLS, chunks of the decrypted content."""
         facts = self.tcp.flows.facts
         sealed = self.tls.mine(pieces[Chunk.SLOT])
         rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, facts)
@@ -230,7 +297,7 @@ class Dissector:
         return np.ascontiguousarray(np.concatenate([rest, opened], axis=1))
 
     def _opened(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Sort what was in records; it has a protocol of its own."""
+        """Return the chunks of content of TLS, which has a protocol of its own."""
         if not pieces.shape[1]:
             return pieces
         for slot in np.flatnonzero(np.bincount(pieces[Chunk.SLOT])).tolist():
@@ -241,7 +308,7 @@ class Dissector:
         return self.detector.sort(pieces, buffer, self.tcp.flows.facts)
 
     def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
-        """Hand pieces to the protocols."""
+        """Pass chunks to the protocols."""
         facts = self.tcp.flows.facts
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
@@ -261,7 +328,7 @@ class Dissector:
             return
         slots, skipped = np.array(list(self.detector.decided.items()), np.int64).T
         self.detector.decided.clear()
-        # Where bytes were passed over, the first piece may begin anywhere, though the SYN was seen.
+        # After skipped bytes, the first chunk may begin anywhere, although the SYN was seen.
         states = np.where((facts[slots, Facts.SYN] != 0) & (skipped == 0), HEAD, SEARCH)
         spoken = facts[slots, Facts.PROTOCOL]
         for number, stage in self.stages.items():
@@ -281,19 +348,19 @@ class Dissector:
                 self._skip(slots, stage.skipped(slots))
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
-        clock = self.tcp.clock if self.over else None
-        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), clock)
+        end_ns = self.end_ns if self.over else None
+        yield partial(self._connections, self.connections.close(ended, self.tcp.flows), end_ns)
         self.tls.free(ended)
         self.accounting.forget(ended)
         self.tcp.free(ended)
 
     def _skip(self, slots: Ints, octets: Ints) -> None:
-        """Count bytes that were passed over."""
+        """Count skipped bytes."""
         for i in np.flatnonzero(octets).tolist():
             self.connections.record(int(slots[i])).skipped += int(octets[i])
 
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
-        """Note what state must know of these rows now; what is left is to make them."""
+        """Update the state for these rows now; only making them is left for later."""
         rows = made.rows
         ends = Ends.of(facts, rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
@@ -304,8 +371,8 @@ class Dissector:
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
 
-    def _connections(self, closed: Closed, clock: int | None) -> list[Row]:
-        rows = self.connections.rows(closed, self.captures, clock)
+    def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
+        rows = self.connections.rows(closed, self.captures, end_ns)
         return self.cut("connections", rows) + self.cut("anomalies", self.tables.connections(rows))
 
     def _rows(self, made: Made, ends: Ends) -> list[Row]:
@@ -324,12 +391,12 @@ class Dissector:
         return self.cut("anomalies", self.tables.faults(faults, ends))
 
     def cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
-        """Leave out what lies outside of the time range asked for."""
+        """Leave out rows outside of the chosen time range."""
         if rows is None or (self.options.handshakes and table != "connections"):
             return []
         start, end = self.options.from_ns, self.options.to_ns
         first, last = SPANS.get(table, ("ts_ns", "ts_ns"))
-        # What has no time, such as an anomaly of a whole file, is always in.
+        # Rows without a time, such as an anomaly of a whole file, always stay.
         if start is not None:
             rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(last), start), True))
         if end is not None:

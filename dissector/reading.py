@@ -1,4 +1,4 @@
-"""Captures to record batches: the driver of the `Dissector` over files, and the Python entry point `read`."""
+"""Read captures to record batches: run the `Dissector` over files. `read` is the entry point in Python."""
 
 import os
 from collections import Counter
@@ -14,7 +14,7 @@ from amqpscope import spec
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem
-from amqpscope.dissector.capture.sources import Source, find, octets
+from amqpscope.dissector.capture.sources import Source, find, total_size
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES
@@ -32,21 +32,21 @@ LINK_NAMES = {
 }  # fmt: skip
 """Link types by their number in capture files (https://www.tcpdump.org/linktypes.html)."""
 LEAST_BATCH = 1 << 18
-"""Bytes of a capture taken at a time at least, however many are read side by side."""
+"""Least size of a batch in bytes, however many captures are read side by side."""
 MAX_CLOCK_STEPS = 1000
-"""Anomalies `clock-step` listed per capture."""
+"""Most anomalies `clock-step` listed per capture."""
 
 
 @dataclass(slots=True)
 class CaptureSummary:
-    """What was seen of one capture.
+    """A summary of one capture.
 
     Attributes:
-        name: of the capture.
-        info: of its file; complete when it was read to its end.
-        segments: packets that are TCP.
-        others: packets that are not.
-        counts: packets with a problem, by its code.
+        name: name of the capture.
+        info: metadata of its file; complete at the end of the file.
+        segments: number of packets with TCP.
+        others: number of packets without.
+        counts: number of packets with a problem, by its code.
     """
 
     name: str
@@ -57,19 +57,19 @@ class CaptureSummary:
 
 
 class Reading:
-    """One pass over captures. Iterating gives (table, record batch) for all tables, as they come.
+    """One pass over captures. Iterating yields (table name, record batch) for all tables, in the order of reading.
 
     Args:
-        sources: the captures, in the order in which they are read.
-        options: what to dissect and how.
-        progress: called with the bytes of input taken since the last call.
-        compiled: run kernels compiled; None decides by the size of the input.
-        batch_bytes: bytes of capture taken at a time.
-        watch: waits for what is still being made, and may end it.
+        sources: the captures, in reading order.
+        options: options of the dissection.
+        progress: called with the number of bytes of input read since the last call.
+        compiled: whether kernels run compiled; None decides by the size of the input.
+        batch_bytes: size of a batch in bytes.
+        watch: waits for a capture that is still being written, and may end it.
 
     Attributes:
-        seen: what was seen of the captures so far.
-        pending: rows about captures, still to be made.
+        seen: summaries of the captures so far.
+        pending: rows about captures that are still to be made.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Reading:
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
         self.pending: list[Work] = []
-        self.progress = progress or (lambda octets: None)
+        self.progress = progress or (lambda size: None)
         self.batch_bytes = batch_bytes
         self.watch = watch
-        self.compiled = kernel.worthwhile(octets(sources)) if compiled is None else compiled
+        self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
         self.dissector = Dissector(self.options, self.compiled)
         self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
 
@@ -97,7 +97,7 @@ class Reading:
             yield from work()
 
     def work(self) -> Iterator[Work]:
-        """As iterating, with the rows still to be made: work may be done later, by any thread, in any order."""
+        """Like iterating, but yield functions that make the rows: later, in any thread, in any order."""
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
         points = self.dissector.points
         for decoded in merge(captures, points):
@@ -113,10 +113,10 @@ class Reading:
             kernel.note_run()
 
     def _pending(self) -> Iterator[Work]:
-        """Rows that are not of connections: what was told of captures, and of limits."""
+        """Yield rows that belong to no connection: problems of captures, and limits reached."""
         tcp = self.dissector.tcp
-        for capture, packet, ts_ns, told in tcp.evicted:
-            problem = Problem("limit-reached", packet, None, told)
+        for capture, packet, ts_ns, detail in tcp.evicted:
+            problem = Problem("limit-reached", packet, None, detail)
             yield partial(self._problems, self.dissector.captures[capture], [problem], [ts_ns])
         tcp.evicted.clear()
         secrets = self.dissector.tls.problems
@@ -127,7 +127,7 @@ class Reading:
         self.pending.clear()
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
-        """Open a capture beside `lanes` - 1 others. Rows about it come to `pending` as it is read."""
+        """Open a capture beside `lanes` - 1 others. Reading it adds rows about it to `pending`."""
         self.dissector.captures.append(source.name)
         size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
         alone = len(self.sources) == 1
@@ -177,7 +177,7 @@ class Reading:
         }
         target = schema("captures")
         self.pending.append(partial(list, [("captures", record_batch(target, of_rows([row], target)))]))
-        # There may be thousands of files: of each kind of problem the first is kept, for remarks.
+        # There may be thousands of files: the first problem of each kind is kept, for warnings.
         info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
         info.secrets, info.interfaces = [], []
 
@@ -215,7 +215,7 @@ class Reading:
 
 
 def _times(problems: list[Problem], batch: PacketBatch) -> list[int | None]:
-    """When the packets came that these problems are of."""
+    """Return the times of the packets that these problems belong to."""
     rows = np.searchsorted(batch.packet, [p.packet for p in problems]).tolist()
     there = [p.packet > 0 and row < len(batch.packet) for p, row in zip(problems, rows, strict=True)]
     return [int(batch.ts_ns[row]) if ok else None for row, ok in zip(rows, there, strict=True)]
@@ -235,19 +235,19 @@ def read(
 
     Args:
         paths: a capture file, directory or glob, or several.
-        ports: protocol names by TCP port, where content is not to decide.
-        protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
-        bodies: `none`, `hash`, or `full` to have bodies in `messages`.
+        ports: protocol names by TCP port, for ports where detection by content is not wanted.
+        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        bodies: `none`, `hash`, or `full` for bodies in `messages`.
         from_ns: leave out rows before this time (ns since the epoch, UTC).
         to_ns: leave out rows at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
 
     Returns:
-        A reader for each table by its name. Readers are lazy and independent: each makes its own pass over the
-        captures when its first batch is asked for, in bounded memory, and gives the rows of its table.
+        A reader for each table, by name. Readers are lazy and independent: each makes its own pass over the captures
+        when its first batch is read, in bounded memory.
 
     Raises:
-        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
+        CaptureError: a path does not exist (then it is also a `FileNotFoundError`), a file is not a capture, or TLS
             cannot be decrypted.
     """
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)

@@ -48,7 +48,7 @@ __all__ = [
 
 
 def read(spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str) -> DataFrame:
-    """A table as a DataFrame, with the declared columns, also when it is empty.
+    """Return a table as a DataFrame with the declared columns, even when it is empty.
 
     Args:
         spark: the session, best made by `amqpscope.pipelines.session.session`.
@@ -77,5 +77,5 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that is there
 
 
 def __dir__() -> list[str]:
-    """Names for completion: also those that were not used yet."""
+    """Return names for completion, including those that were not used yet."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -65,19 +65,19 @@ def analyze(
 
     Args:
         paths: a capture file, directory or glob, or several; or the folder that `amqpscope dissect` wrote.
-        output: folder to write them to; None to have them returned.
-        ports: protocol names by TCP port, where content is not to decide.
+        output: folder to write the tables to; None returns them.
+        ports: protocol names by TCP port; for other ports the content decides.
         protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
         from_ns: leave out rows before this time (ns since the epoch, UTC).
         to_ns: leave out rows at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
-        window_ns: how long before a delivery its publish may have been.
+        window_ns: how far before a delivery to look for its publish (ns).
 
     Returns:
-        Tables by their names (`confirms`, `settlements`, ...); or, where `output` is given, that folder.
+        Tables by name (`confirms`, `settlements`, ...); the folder, if `output` is given.
 
     Raises:
-        CaptureError: there is nothing of that name (it is a `FileNotFoundError` then), or a file is no capture, or TLS
+        CaptureError: nothing has that name (then it is also a `FileNotFoundError`), a file is not a capture, or TLS
             cannot be decrypted.
         ReadError: the folder of tables cannot be read.
         OutputError: the output cannot be written.

@@ -1,6 +1,6 @@
-"""Rows that are too many for memory: in files, in buckets by a key, so that one bucket after the other is worked on.
+"""Rows that exceed memory: in files, in buckets by a key, so that one bucket at a time is worked on.
 
-All rows with one key are in one bucket. A single key with more rows than there is memory for is not helped by that.
+All rows with one key are in one bucket. It does not help when a single key has more rows than fit into memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNT = 16
 
 
 class Buckets:
-    """Tables in files, which go with this."""
+    """Tables in temporary files, which are removed with this object."""
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="amqpscope-")
@@ -33,11 +33,11 @@ class Buckets:
 
         Args:
             name: of the table.
-            rows: to be added, in this order; texts may be dictionaries, and come back as they are.
+            rows: rows to add, in this order; columns with dictionaries come back decoded.
             key: int64, of each row.
 
         Raises:
-            Error: there is no room, or it cannot be written for another reason.
+            Error: the files cannot be written, for lack of room or for another reason.
         """
         bucket = key % COUNT
         order = np.argsort(bucket, kind="stable")
@@ -50,7 +50,7 @@ class Buckets:
                     self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
                 except OSError as error:
                     why = " ".join(str(error).split())
-                    raise Error(f"{self._folder.name}: cannot write: {why}; TMPDIR names another folder") from error
+                    raise Error(f"{self._folder.name}: cannot write: {why}; set TMPDIR for another folder") from error
 
     def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
         if (name, number) not in self._writers:
@@ -60,7 +60,7 @@ class Buckets:
         return self._writers[name, number]
 
     def look(self, name: str) -> Iterator[pa.Table]:
-        """Yield the rows of a table, in parts; they stay."""
+        """Yield the rows of a table, in parts, without removing them."""
         for key in [key for key in self._files if key[0] == name]:
             self._close(key)
             yield from map(_read, self._files[key])
@@ -70,7 +70,7 @@ class Buckets:
             self._writers.pop(key).close()
 
     def read(self, name: str, number: int) -> pa.Table | None:
-        """Return what a bucket has of a table, in the order in which it was added; None for nothing. It goes."""
+        """Return the rows of a table in a bucket, in the order they were added, and remove them; None for nothing."""
         self._close((name, number))
         files = self._files.pop((name, number), [])
         parts = [_read(file) for file in files]
@@ -85,11 +85,11 @@ def _read(file: Path) -> pa.Table:
 
 
 class Pile:
-    """Rows of one table in parts; when they are more than there is room for, all of them in buckets.
+    """Rows of one table in parts; all of them go to buckets when they exceed the room.
 
     Args:
-        key: column (int64) by which they belong together.
-        room: bytes of rows that are kept in memory.
+        key: column (int64) that groups rows.
+        room: bytes of rows in memory.
     """
 
     def __init__(self, key: str, room: int) -> None:
@@ -112,7 +112,7 @@ class Pile:
         self._parts, self._held = [], 0
 
     def groups(self) -> Iterator[list[pa.Table]]:
-        """Yield all rows, those of a key in the same list of parts; nothing is left here."""
+        """Yield all rows, those of one key in the same list of parts; the pile is then empty."""
         if self._buckets is None:
             parts, self._parts = self._parts, []
             yield parts

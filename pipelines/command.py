@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 SHARE = 4
-"""Tables are walked over in this process when they take less than one part in this many of the memory there is."""
+"""Tables that take more than one part in this many of the machine's memory go to Spark."""
 UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 
 
@@ -20,7 +20,7 @@ class Analyze:
     """`amqpscope analyze DIR|CAPTURE... -o STATS`."""
 
     name = "analyze"
-    help = "statistics from captures, or from the tables of dissect: confirms, settlements, requests, waits, latencies"
+    help = "statistics of captures or of dissected tables: confirms, settlements, requests, flow control, latencies"
     requires: tuple[str, ...] = ()
     extra: str | None = None
 
@@ -35,14 +35,14 @@ class Analyze:
         parser.add_argument(
             "--master",
             metavar="URL",
-            help="run on Spark, here: local[*] is this machine (default: this process, where the tables fit in memory)",
+            help="run on Spark with this master; local[*] is this machine (default: this process if the tables fit)",
         )
         parser.add_argument(
             "--transit-window",
             metavar="DURATION",
             type=duration,
             default=UNITS["h"],
-            help="how long before a delivery its publish may have been: 90s, 30m, 2h (default: 1h)",
+            help="how far before a delivery to look for its publish: 90s, 30m, 2h (default: 1h)",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -95,7 +95,7 @@ class Analyze:
         dissected(folder)
         complete = read_note(folder)["complete"]
         if not complete:
-            sys.stderr.write(f"amqpscope: {folder}: dissect did not finish; this is what it wrote until then\n")
+            sys.stderr.write(f"amqpscope: {folder}: incomplete: dissect was interrupted; this is what it wrote\n")
         note = {"tables": str(folder.absolute()), "tables_complete": complete, "made_of": digest(folder)}
         where, why = engine(folder, arguments.master)
         sys.stderr.write(f"amqpscope: {why}\n")
@@ -118,10 +118,10 @@ def engine(folder: Path, master: str | None) -> tuple[str | None, str]:
     from amqpscope.pipelines.here import weight  # noqa: PLC0415
 
     needed, room = weight(folder), memory() // SHARE
-    told = f"the tables take {_size(needed)} of memory, of {_size(room)} (a quarter of this machine's)"
+    sizes = f"the tables need {_size(needed)} of memory; {_size(room)} may be used (a quarter of this machine's)"
     if needed <= room:
-        return None, f"in this process: {told}"
-    return "local[*]", f"on Spark, local[*]: {told}"
+        return None, f"in this process: {sizes}"
+    return "local[*]", f"on Spark, local[*]: {sizes}"
 
 
 def spark_engine() -> ModuleType:
@@ -133,7 +133,7 @@ def spark_engine() -> ModuleType:
     from amqpscope.errors import Error  # noqa: PLC0415
 
     if find_spec("pyspark") is None:
-        raise Error("this needs Spark, which is not installed here; pip install 'amqpscope[spark]'")
+        raise Error("Spark is not installed; pip install 'amqpscope[spark]'")
     return import_module("amqpscope.pipelines.on_spark")
 
 
@@ -143,7 +143,7 @@ def memory() -> int:
 
 
 def is_tables(path: Path) -> bool:
-    """Return whether a path is a folder of tables, or of nothing that could be a capture."""
+    """Return whether a path is a folder of tables, or a folder without anything that could be a capture."""
     if not path.is_dir():
         return False
     from amqpscope.dissector.capture.sources import CAPTURE_NAME  # noqa: PLC0415
@@ -158,7 +158,7 @@ def duration(text: str) -> int:
     """Return a duration in ns.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a duration.
     """
     found = re.fullmatch(r"(\d{1,9})(ns|us|ms|s|m|h|d)", text)
     if not found:
@@ -167,9 +167,9 @@ def duration(text: str) -> int:
 
 
 def say(made: dict[str, int], output: Path) -> None:
-    """Say on standard error what was written."""
-    told = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
-    sys.stderr.write(f"{output}: {told or 'nothing to tell'}\n")
+    """Print on standard error what was written."""
+    counts = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
+    sys.stderr.write(f"{output}: {counts or 'no rows'}\n")
 
 
 def _size(count: int) -> str:
@@ -178,7 +178,7 @@ def _size(count: int) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Say on standard error how far it is; nothing where that is no terminal."""
+    """Show progress on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: None
         return

@@ -1,4 +1,4 @@
-"""The engine: all walks over rows in memory, and what is made of their rows. No Spark, no Java, no files."""
+"""The engine: runs all walks over rows in memory and merges their results. No Spark, no Java, no files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
@@ -38,24 +39,24 @@ Emit = Callable[[str, pa.Table], None]
 SPOKEN = {"amqp091_frames": "amqp-0-9-1", "stream_frames": "rabbitmq-stream"}
 """Tables of frames, and the protocol of each."""
 Advance = Callable[[str, int, int], None]
-"""Called with what is done, how much was, and how much there is."""
+"""Called with the step, how much of it is done, and how much there is."""
 NOTHING = pa.array([], pa.string())
 NOBODY = np.zeros(0, np.bool_)
 THREADS = 2
-"""Threads that prepare rows or walk, besides the one that reads, sorts and hands results on."""
+"""Threads that prepare rows or walk, besides the one that reads, sorts and emits results."""
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
-    """All rows of these tables as events in their order, with the columns that walks want.
+    """Yield the rows of these tables as events in order, with the columns that walks need.
 
     Args:
         tables: by name, those of `events.SOURCES` that there are, and `tcp_windows`.
-        walks: which.
-        size: events of a batch.
+        walks: the walks that read them.
+        size: events per batch.
     """
     gathered = Gathered([walk.needs for walk in walks])
     for source, name in enumerate(ev.SOURCES):
@@ -69,12 +70,12 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
 
 
 def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
-    """The tables that these walks write over these rows.
+    """Return the tables that these walks write for these rows.
 
     Args:
         tables: see `batches`.
-        walks: fresh ones.
-        size: events of a batch.
+        walks: new walks.
+        size: events per batch.
     """
     found = Collected()
     for events in batches(tables, walks, size):
@@ -86,12 +87,12 @@ def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BA
 
 
 class Engine:
-    """All statistics of rows of `dissect`, which are added in any order, in this process.
+    """All statistics in this process, of rows of `dissect` that are added in any order.
 
     Args:
         compiled: whether kernels run compiled.
-        window_ns: how long before a delivery its publish may have been.
-        tables: those that are wanted.
+        window_ns: how far before a delivery to look for its publish (ns).
+        tables: the tables of statistics to make.
     """
 
     def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
@@ -113,7 +114,7 @@ class Engine:
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """Return the columns of a table that are wanted; none for a table that is not."""
+        """Return the columns that are needed of a table; none for a table that is not needed."""
         if table in self._whole:
             return tuple(schema(table).names)
         if table not in ev.SOURCES:
@@ -125,7 +126,7 @@ class Engine:
         return found
 
     def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
-        """Make of rows what is kept of them. Any thread may do that.
+        """Return what the engine stores of rows. Any thread may call this.
 
         Args:
             table: its name.
@@ -149,7 +150,7 @@ class Engine:
         return Prepared(table, self.gathered.prepare(source, rows), messages)
 
     def add(self, prepared: Prepared | None) -> None:
-        """Keep what was prepared."""
+        """Store prepared rows."""
         if prepared is None:
             return
         if prepared.table in self._whole:
@@ -167,7 +168,7 @@ class Engine:
         Args:
             emit: called with each table's name and rows, in this thread.
             note: of the dissection: `complete`, `from_ns`, `to_ns`.
-            advance: called with what is done, and how many events of how many.
+            advance: called with the step, the events done and the events in all.
         """
         self._emit = emit
         self._connections(note)
@@ -176,7 +177,7 @@ class Engine:
         with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
             under_way: list[Future[list[Rows]]] = []
             for batch in itertools.chain.from_iterable(events.batches() for events in self.gathered.sorted()):
-                len(batch.matrix)  # made once, for all
+                len(batch.matrix)  # computed once for all walks
                 found = [future.result() for future in under_way]
                 under_way = [pool.submit(_fed, each, batch) for each in self.chains]
                 self._rows(itertools.chain.from_iterable(found))
@@ -193,7 +194,7 @@ class Engine:
             self._young = []
 
     def conclude(self, emit: Emit, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
-        """Walk over keys, decide what waits for that, and sum up; after walks over connections, wherever they were.
+        """Run the walks over keys, resolve undecided rows, and sum up; after all walks over connections.
 
         Args:
             emit: called with each table's name and rows, in this thread.
@@ -203,8 +204,11 @@ class Engine:
         for each in self.over_keys:
             walk = each.walk(self.compiled, self.window_ns)
             groups = itertools.chain([self.partial.pop(each.of)], self._keyed.groups() if each.of == KEYED else ())
-            for rows in itertools.chain.from_iterable(sorted_by(each.order, parts, self.compiled) for parts in groups):
-                self._rows(walk.feed(rows))
+            for parts in groups:
+                if each.of == KEYED and not any(pc.any(part["is_delivery"]).as_py() for part in parts):
+                    continue  # publishes alone have no transits
+                for rows in sorted_by(each.order, parts, self.compiled):
+                    self._rows(walk.feed(rows))
             self._rows(walk.finish())
         for name, resolved in self.resolved.items():
             told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
@@ -231,7 +235,7 @@ class Engine:
     def connections(
         self, connections: pa.Table, windows: pa.Table, seen: Iterable[pa.Table], note: Mapping[str, Any]
     ) -> pa.Table:
-        """Return connections with what walks are told of them besides, and count those that failed.
+        """Return connections with the further columns that walks need, and count those that failed.
 
         Args:
             connections: the table.
@@ -271,7 +275,7 @@ def _fed(chain: Chain, events: Events) -> list[Rows]:
 
 
 class Prepared(NamedTuple):
-    """What is kept of rows of a table; of messages also their keys."""
+    """What the engine stores of rows of a table; of messages also their keys."""
 
     table: str
     rows: tuple[pa.Table, pa.Table | None]

@@ -19,7 +19,7 @@ GROUPS = 2
 
 
 class ReadError(Error):
-    """There is nothing to read; the message is one line that says what and where."""
+    """A folder or file cannot be read; the message is one line that says what and where."""
 
 
 class MissingTablesError(ReadError, MissingError):
@@ -27,10 +27,10 @@ class MissingTablesError(ReadError, MissingError):
 
 
 def dissected(folder: Path) -> Path:
-    """Return the folder, when it holds tables of `dissect`.
+    """Return the folder if it holds tables of `dissect`.
 
     Raises:
-        ReadError: it does not.
+        ReadError: it does not hold them.
     """
     if not folder.is_dir():
         if not folder.exists():
@@ -39,14 +39,14 @@ def dissected(folder: Path) -> Path:
     wanted = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
     missing = [name for name in wanted if not (folder / name).is_dir()]
     if missing:
-        raise ReadError(f"{folder}: no table {missing[0]} here; name a folder that amqpscope dissect wrote")
+        raise ReadError(f"{folder}: no table {missing[0]} in it; give a folder that amqpscope dissect wrote")
     return folder
 
 
 def read_note(folder: Path) -> dict[str, Any]:
     """Return what `dissect` noted of its output: at least complete, from_ns and to_ns.
 
-    A folder without a note, which somebody else wrote, is complete.
+    A folder without a note was written by another program, and counts as complete.
     """
     default = {"complete": True, "from_ns": None, "to_ns": None}
     try:
@@ -62,7 +62,7 @@ def parts(folder: Path, table: str) -> list[Path]:
 
 
 def weight(folder: Path, table: str, columns: Sequence[str]) -> tuple[int, int]:
-    """Return the rows of a table, and the bytes that these columns take in memory, as far as is known before."""
+    """Return the number of rows of a table, and an estimate of the bytes of memory that these columns take."""
     fields = pa.schema([field for field in _declared(table) if field.name in columns])
     width = sum(4 if pa.types.is_string(f.type) else f.type.bit_width / 8 for f in fields if f.type != pa.binary())
     rows, texts = 0, 0
@@ -99,10 +99,10 @@ def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.
 
 
 def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
-    """The rows, with columns of the declared types where others can be cast to these.
+    """Return the rows with their columns cast to the declared types.
 
     Raises:
-        ReadError: one cannot.
+        ReadError: a column cannot be cast.
     """
     for at, field in enumerate(rows.schema):
         wanted = declared.field(field.name).type
@@ -112,7 +112,7 @@ def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
                 rows = rows.set_column(at, field.name, rows.column(at).cast(wanted))
             except pa.ArrowException as error:
                 given = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-                raise ReadError(f"{path}: column {field.name} is {given}, not {wanted}") from error
+                raise ReadError(f"{path}: column {field.name} has type {given}, not {wanted}") from error
     return rows
 
 
@@ -137,7 +137,7 @@ def _opened(path: Path) -> pa.NativeFile:
 
 
 def _batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """Batches of an Arrow file or stream."""
+    """Yield the batches of an Arrow file or stream."""
     magic = file.read(6)
     file.seek(0)
     if magic == b"ARROW1":

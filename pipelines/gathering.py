@@ -1,9 +1,9 @@
-"""Rows of tables as they come: what walks want of them is kept until all are there.
+"""Rows of tables as they come: what walks need of them is stored until all rows are there.
 
-Rows of a table come in parts, in any order, though mostly by time. What walks never look at is dropped at once. Of
-frames, what is not in `events.LEADING` is kept only of the methods for which a walk asks for it: most frames are bodies
-and headers, of which nothing but numbers matters, and of these many go (`merging`). Texts are encoded as dictionaries.
-What is too much for memory goes to files, in buckets of connections (`buckets`).
+Rows of a table come in parts, in any order, though mostly by time. Columns that no walk reads are dropped at once. Of
+frames, columns beyond `events.LEADING` are stored only for the methods that a walk needs: most frames are bodies and
+headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
+Rows that exceed memory go to files, in buckets of connections (`buckets`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from amqpscope.pipelines.walks.events import needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
 
 SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
-"""Tables of which many rows have nothing in the columns that walks ask for."""
+"""Tables of which many rows are null in the columns that walks need."""
 PART = 1 << 17
-"""Rows that are worth a part of their own."""
+"""Smaller parts are joined."""
 TRIM = 1 << 20
-"""After so many rows, memory that lies unused goes back: rows are made by one thread and let go by another."""
+"""After this many rows, unused memory goes back to the system: one thread allocates rows, and another frees them."""
 ROOM = 1 << 30
-"""Bytes of rows that are kept in memory."""
+"""Bytes of rows in memory beyond which they go to files."""
 
 
 class Layout(NamedTuple):
-    """What is kept of a table.
+    """The columns of a table that are stored.
 
     Attributes:
-        base: columns to be read.
-        leading: columns kept of all rows.
-        further: columns kept of the rows with one of `words` alone.
+        base: columns to read.
+        leading: columns stored of all rows.
+        further: columns stored only of the rows with one of `words`.
         words: EV.WHAT; None for all rows.
     """
 
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
 
 
 def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
-    """Return what is kept of each table for walks with these needs."""
+    """Return what to store of each table for walks with these needs."""
     made = {}
     for source in range(len(ev.SOURCES)):
         wanted = [each[source] for each in needs if source in each]
@@ -79,7 +79,7 @@ _SPENT: dict[int, tuple[str, ...]] = {
     ev.STREAM_FRAMES: (),
     ev.MESSAGES: (),
 }
-"""Leading columns that nothing but `prepared` looks at."""
+"""Leading columns that only `prepared` reads."""
 
 
 class Gathered:
@@ -88,7 +88,7 @@ class Gathered:
     Args:
         needs: of the walks (`walk.Walk.needs`).
         compiled: whether kernels run compiled.
-        room: bytes of rows that are kept in memory.
+        room: bytes of rows in memory.
 
     Attributes:
         rows: number of rows that were added.
@@ -103,7 +103,7 @@ class Gathered:
         self.layouts = layouts(needs)
         self._wanted = wanted(needs)
         self._lossy: pa.Array | None = None
-        """Connections where frames may be missing, once that is known."""
+        """Connections where frames may be missing, once all anomalies are there."""
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._added = 0
@@ -111,17 +111,18 @@ class Gathered:
         """The last parts with few rows."""
 
     def prepare(self, source: int, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-        """Return what is kept of rows, and what is kept of some of them. Any thread may do that.
+        """Return what to store of all rows, and what to store of some of them. Any thread may call this.
 
         Args:
             source: one of `events.SOURCES`.
-            rows: with the columns `layouts[source].base`, as far as they are there; texts may be dictionaries.
+            rows: with the columns `layouts[source].base`, as far as they exist; texts may be dictionaries.
         """
         layout = self.layouts[source]
         rows = completed(source, rows, layout.base)
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
+        rows = self._merged(source, rows)
         leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
         further = None
         if layout.words is not None:
@@ -130,10 +131,10 @@ class Gathered:
             number = np.cumsum(there.to_numpy()) - 1
             place = pa.array(number, pa.int32(), mask=~there.to_numpy())
             leading = leading.append_column(PLACE, place)
-        return self._merged(source, leading), further
+        return leading, further
 
     def know_gaps(self) -> None:
-        """All anomalies are here: from now on frames are merged as they come, not at the end."""
+        """Note that all anomalies are there: from now on frames are merged as they come, not at the end."""
         self._lossy = with_gaps(self.parts(ev.ANOMALIES))
 
     def _merged(self, source: int, rows: pa.Table) -> pa.Table:
@@ -142,7 +143,7 @@ class Gathered:
         return merged(rows, self._wanted, self._lossy, self.compiled)
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
-        """Keep what was prepared of rows."""
+        """Store prepared rows."""
         leading, further = prepared
         if not len(leading):
             return
@@ -160,7 +161,7 @@ class Gathered:
             pa.default_memory_pool().release_unused()
 
     def _join(self, source: int, rows: int) -> None:
-        """Make one part of the last small ones: columns of the dissector share memory with others that nobody wants."""
+        """Join the last small parts: their columns share memory with columns of the dissector that are not needed."""
         self._small[source] = 0 if rows >= PART else self._small[source] + 1
         small = self._small[source]
         parts, further = self._parts[source][-small:], self._further[source][-small:]
@@ -192,13 +193,13 @@ class Gathered:
         return taken
 
     def parts(self, source: int) -> Iterator[pa.Table]:
-        """Yield what was kept of the rows of a source, in parts."""
+        """Yield the stored rows of a source, in parts."""
         if self._buckets is not None:
             yield from self._buckets.look(ev.SOURCES[source])
         yield from self._parts[source]
 
     def sorted(self) -> Iterator[Sorted]:
-        """Yield all rows as sorted events, in groups of connections. Nothing is left here."""
+        """Yield all rows as sorted events, in groups of connections, and remove them."""
         is_merged = self._lossy is not None
         self.know_gaps()
         if self._buckets is None:
@@ -243,7 +244,7 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:
-    """Parts whose places count from the first row of all `further`."""
+    """Return parts whose places count from the first row of all `further`."""
     made, before = [], 0
     for part, more in zip(parts, further, strict=True):
         at = part.column_names.index(PLACE)

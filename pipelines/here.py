@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.capture.sources import octets
+from amqpscope.dissector.capture.sources import total_size
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
 from amqpscope.dissector.tables.rows import Row
@@ -27,7 +27,7 @@ from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
 FIRST, THEN = ("connections", "tcp_windows", "anomalies"), ("amqp091_frames", "stream_frames", "messages")
-"""Tables that statistics are made of: those to be read before frames, and the others."""
+"""Tables that statistics are made from: those to read before frames, and the others."""
 
 
 def tables() -> list[str]:
@@ -42,10 +42,10 @@ def analyze_folder(
 
     Args:
         folder: what `dissect` wrote.
-        output: the folder that they are written to.
-        note: what is noted there.
-        window_ns: how long before a delivery its publish may have been.
-        advance: called with what is done, and how much of how much.
+        output: folder for the statistics.
+        note: the note that is written there.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
 
     Raises:
         ReadError: a table cannot be read.
@@ -62,8 +62,8 @@ def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Adv
     Args:
         folder: what `dissect` wrote.
         emit: called with each table's name and rows, in this thread.
-        window_ns: how long before a delivery its publish may have been.
-        advance: called with what is done, and how much of how much.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
 
     Raises:
         ReadError: a table cannot be read.
@@ -99,7 +99,7 @@ def weight(folder: Path) -> int:
 
 @contextmanager
 def written(folder: Path, note: Mapping[str, object]) -> Iterator[Output]:
-    """An output for the statistics, which is complete at the end, or as it was left."""
+    """Yield an output for the statistics; it is marked complete unless an error ends this."""
     output = Output(str(folder), {name: schema(name) for name in tables()}, note=note)
     try:
         yield output
@@ -120,12 +120,12 @@ def analyze_captures(
     """Write the statistics of captures, which are dissected meanwhile.
 
     Args:
-        reading: of the captures.
-        output: the folder that the statistics are written to; touched when all is read.
-        note: what is noted there.
-        window_ns: how long before a delivery its publish may have been.
-        advance: called with what is done, and how much of how much.
-        dissected: where the tables of the dissection are written to as well, if anywhere.
+        reading: the pass over the captures.
+        output: folder for the statistics; nothing is written there before all captures are read.
+        note: the note that is written there.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
+        dissected: output for the tables of the dissection, or None.
 
     Raises:
         CaptureError: a capture cannot be read.
@@ -141,15 +141,15 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
     """Dissect captures, and return an engine that holds their rows, for `finish`.
 
     Args:
-        reading: of the captures.
-        window_ns: how long before a delivery its publish may have been.
-        dissected: where the tables of the dissection are written to as well, if anywhere; the caller completes it.
+        reading: the pass over the captures.
+        window_ns: how far before a delivery to look for its publish (ns).
+        dissected: output for the tables of the dissection, or None; the caller completes it.
 
     Raises:
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
-    engine = Engine(kernels.begin(octets(reading.sources)), window_ns)
+    engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
     crew = WorkerPool()
     try:
         under_way: deque[Future[list[Row]]] = deque()
@@ -182,9 +182,9 @@ def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = quie
 
     Args:
         engine: what `gather` returned.
-        reading: of the captures.
+        reading: the pass over the captures.
         emit: called with each table's name and rows, in this thread.
-        advance: called with what is done, and how much of how much.
+        advance: called with the step, the amount done and the total.
     """
     options = reading.options
     engine.finish(emit, {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}, advance)
@@ -192,5 +192,5 @@ def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = quie
 
 
 def emitted(output: Output, table: str, rows: pa.Table) -> None:
-    """Have rows written in the background."""
+    """Write rows in the background."""
     output.add(lambda: [(table, batch) for batch in rows.combine_chunks().to_batches()])

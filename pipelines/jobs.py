@@ -1,11 +1,11 @@
 """Statistics in a notebook: a function for each table of `analyze`, from tables of `dissect`.
 
 Given pyarrow Tables, they walk in this process and return a pyarrow Table; given DataFrames, on Spark, and return a
-DataFrame. Arguments are named after the tables that they are: `frames` is `amqp091_frames`; `captures`, where it is
-given, tells of which messages a snap length cut the end, so that their times count nevertheless. Columns that a table
-lacks are null; a table that is left out has no rows.
+DataFrame. Arguments are named after their tables: `frames` is `amqp091_frames`. `captures` says which captures have a
+snap length: messages whose end it cuts then keep their times. Columns that a table lacks are null; a table that is left
+out has no rows.
 
-Whether `dissect` was given a time range, or did not finish, only `analyze` knows; here tables are taken as they are.
+Only `analyze` knows whether `dissect` was given a time range, or was interrupted; here tables are taken as they are.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def confirms(
         frames: `amqp091_frames`.
         messages: `messages`.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
         stream_frames: `stream_frames`.
         captures: `captures`.
     """
@@ -76,7 +76,7 @@ def settlements(
         frames: `amqp091_frames`.
         messages: `messages`.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
         captures: `captures`.
     """
     return _job(
@@ -93,7 +93,7 @@ def rpcs(
     Args:
         frames: `amqp091_frames`.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
         stream_frames: `stream_frames`.
     """
     return _job(
@@ -116,7 +116,7 @@ def flow_control(
         frames: `amqp091_frames`.
         messages: `messages`, for full prefetch windows.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
         stream_frames: `stream_frames`, for credit that was used up.
         tcp_windows: `tcp_windows`, for receive windows that were closed.
         captures: `captures`.
@@ -133,7 +133,7 @@ def heartbeats(frames: Table, connections: Table, anomalies: Table | None = None
     Args:
         frames: `amqp091_frames`.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
     """
     return _job("heartbeats", amqp091_frames=frames, connections=connections, anomalies=anomalies)
 
@@ -143,7 +143,7 @@ def channel_errors(frames: Table, anomalies: Table | None = None) -> Table:
 
     Args:
         frames: `amqp091_frames`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
     """
     return _job("channel_errors", amqp091_frames=frames, anomalies=anomalies)
 
@@ -154,7 +154,7 @@ def stream_credit(stream_frames: Table, connections: Table, anomalies: Table | N
     Args:
         stream_frames: `stream_frames`.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
     """
     return _job("stream_credit", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
 
@@ -165,7 +165,7 @@ def stream_deliveries(stream_frames: Table, connections: Table, anomalies: Table
     Args:
         stream_frames: `stream_frames`.
         connections: `connections`.
-        anomalies: `anomalies`: without them, nothing was lost.
+        anomalies: `anomalies`; without it no gaps are known.
     """
     return _job("stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
 
@@ -175,7 +175,7 @@ def transits(messages: Table, window_ns: int = HOUR_NS, captures: Table | None =
 
     Args:
         messages: `messages`.
-        window_ns: how long before a delivery its publish may have been.
+        window_ns: how far before a delivery to look for its publish (ns).
         captures: `captures`.
     """
     return _job("transits", window_ns, messages=messages, captures=captures)
@@ -231,11 +231,11 @@ def latency_buckets(
 
 
 def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
-    """Return a table of statistics, made of these tables by whoever can.
+    """Return a table of statistics, made in this process or on Spark, as the tables require.
 
     Raises:
         TypeError: some are pyarrow Tables and some are not.
-        ValueError: there are none.
+        ValueError: no table is given.
     """
     given = {each: rows for each, rows in tables.items() if rows is not None}
     if not given:
@@ -257,9 +257,9 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
     """Return a table of statistics.
 
     Args:
-        name: of it.
+        name: its name.
         tables: rows of tables of `dissect`, by their names.
-        window_ns: how long before a delivery its publish may have been.
+        window_ns: how far before a delivery to look for its publish (ns).
     """
     from amqpscope.pipelines import kernels  # noqa: PLC0415 - nothing of it is needed for Spark
     from amqpscope.pipelines.engine import NOTHING, Engine  # noqa: PLC0415
@@ -277,7 +277,7 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
 
 
 def _summed(name: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return a table of latencies of tables with pairs."""
+    """Return a table of latencies, from tables of pairs."""
     from amqpscope.pipelines.statistics import METRICS  # noqa: PLC0415
     from amqpscope.pipelines.walks.latency import Latencies  # noqa: PLC0415
 

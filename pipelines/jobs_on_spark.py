@@ -1,7 +1,7 @@
-"""The functions of `jobs` for DataFrames: the same walks, lazily, on whatever Spark the DataFrames are of.
+"""The functions of `jobs` for DataFrames: the same walks, evaluated lazily, on the Spark of the DataFrames.
 
-Rows of all tables are one union, brought together by connection and sorted there; walks run in the Python workers, in
-bounded memory. What needs rows of several connections is brought together by its key in a second step.
+Rows of all tables are one union, grouped by connection and sorted; walks run in the Python workers, in bounded memory.
+What needs rows of several connections is grouped by its key in a second step.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Task(NamedTuple):
-    """What workers are told.
+    """What the Python workers get.
 
     Attributes:
-        table: the statistic that is made.
-        of: name of the rows that are wanted of walks over connections.
+        table: the statistic to make.
+        of: name of the rows that walks over connections yield for it.
         cut: names of captures with cut packets.
     """
 
@@ -58,9 +58,9 @@ def job(name: str, tables: Mapping[str, DataFrame], window_ns: int) -> DataFrame
     """Return a table of statistics.
 
     Args:
-        name: of it.
-        tables: those that it takes, by their names.
-        window_ns: how long before a delivery its publish may have been.
+        name: its name.
+        tables: the tables that it takes, by name.
+        window_ns: how far before a delivery to look for its publish (ns).
     """
     if name == "failures":
         return _merged(tables["connections"].mapInArrow(_failed, _spark(failures.PARTIAL)), _failures, name)
@@ -91,7 +91,7 @@ def _spark(fields: pa.Schema) -> StructType:
 
 
 def _walks(task: Task, compiled: bool = False) -> list[Chain]:
-    """The walks that yield what is wanted, fresh."""
+    """Return new walks that yield the rows of the task."""
     found = chains(compiled, (task.table,))
     return [each for each in found if task.of in (*each.walk.tables, *getattr(each.walk, "partial", ()))]
 
@@ -105,7 +105,7 @@ def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Sc
 
 
 def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Connections with the rows of `tcp_windows` as a list (`preparing.with_windows`)."""
+    """Return connections with the rows of `tcp_windows` as a list (`preparing.with_windows`)."""
     connections = tables["connections"]
     if "tcp_windows" not in tables:
         return connections
@@ -183,7 +183,7 @@ def walk_keys(of: str, name: str, window_ns: int, batches: Batches) -> Batches:
 
 
 def _resolved(name: str, rows: DataFrame, told: DataFrame) -> DataFrame:
-    """Rows of which a column is decided by what was told of all connections."""
+    """Return rows with the column filled in that facts of all connections decide."""
     resolved = RESOLVED[name]
     fields = resolved.facts(resolved.schema.empty_table(), False).schema
     facts = told.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
@@ -213,7 +213,7 @@ def _decided(name: str, batches: Batches) -> Batches:
 
 
 def _merged(parts: DataFrame, merge: Callable[[Batches], Batches], name: str) -> DataFrame:
-    """The table that is made of partial results, in one task."""
+    """Return the table that partial results make, in one task."""
     return parts.repartition(1).mapInArrow(merge, _spark(schema(name)))
 
 

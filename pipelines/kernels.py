@@ -1,4 +1,4 @@
-"""When the kernels of walks run compiled: of larger input, and of smaller where they were compiled before."""
+"""When the kernels of walks run compiled: for large input, and for small input once they are cached."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _WALKS = Path(__file__).parent / "walks"
 
 
 def begin(size: int | None) -> bool:
-    """Return whether kernels run compiled for captures of this many bytes (None: nobody knows).
+    """Return whether kernels run compiled for captures of this many bytes (None: unknown).
 
-    It is said on standard error where they are compiled for the first time, for that takes a while.
+    A message on standard error announces the first compilation, because it takes a while.
     """
     compiled = kernel.worthwhile(size, _WALKS)
     if compiled and not are_cached():
-        sys.stderr.write("amqpscope: compiling the statistics, once for this installation (most of a minute)\n")
+        sys.stderr.write("amqpscope: compiling the statistics, once per installation (takes up to a minute)\n")
     return compiled
 
 
 def are_cached() -> bool:
-    """Return whether a run compiled them here before, to its end."""
+    """Return whether a complete run compiled and cached them here before."""
     return kernel.is_cached(_WALKS)
 
 
 def end(compiled: bool) -> None:
-    """Note that a run came to its end: what it compiled is cached."""
+    """Note that a run is complete: what it compiled is cached."""
     if compiled:
         kernel.note_run(_WALKS)

@@ -1,12 +1,15 @@
-"""Frames that walks need not see one by one: those of one packet become its last one.
+"""Merge frames that walks need not see one by one: of several in one packet only the last one stays.
 
-Most frames are contents, of which walks want no more than that their side sent something, and when. A frame that no
-walk asks for goes where the next frame of its connection is another such frame of its side that begins in the same
-packet; the time at which that one begins is then the time at which the first of them did. No walk can tell:
+Most frames are contents, of which walks need only that their side sent something, and when. A frame that no walk needs
+is dropped if the next frame of its connection is another such frame of the same side that begins in the same packet;
+that frame then has the start time of the first. No walk sees a difference:
 
-- No silence lies between them, for the next one begins no later than this one ends.
+- There is no silence between them, for the next one begins no later than this one ends.
 - Both sides were seen before, so no direction is missing, and it does not matter which frame was seen last.
 - Connections where frames may be missing keep all of theirs, for there it does.
+
+Of frames that are wanted only as the last before a close (`walk.Needs.last`), such as basic.publish, those go as well
+behind which the next one is of the same method and channel, with no close between.
 """
 
 from __future__ import annotations
@@ -27,12 +30,15 @@ from amqpscope.pipelines.walks.walk import Needs
 
 _GAPS = pa.array([word for word in range(WORDS) if is_gap(word)], pa.int16())
 _BOTH = 3
+_LAST, _ALL = 1, 2
+"""How frames of a method are wanted: the last before a close, or all."""
+_CLOSE, _CONNECTION_CLOSE = what(FRAMES, "channel.close"), what(FRAMES, "connection.close")
 
 
 class Seen(NamedTuple):
     """Columns of what was seen of each connection."""
 
-    SIDES: int  # bits of those that were; _LOSSY where none of its frames may go
+    SIDES: int  # bits of the sides that were seen; _LOSSY where all frames stay
     BEFORE: int  # the same, before its last row
     LAST: int  # its last row, -1 for none
 
@@ -42,17 +48,18 @@ _LOSSY = -1
 
 
 def wanted(needs: Sequence[Mapping[int, Needs]]) -> Any:
-    """Return whether walks with these needs ask for the frames of a method (bool by EV.WHAT)."""
-    made = np.zeros(WORDS, np.bool_)
-    for each in needs:
-        if FRAMES in each:
-            names = each[FRAMES].names
-            made[slice(None) if names is None else [what(FRAMES, name) for name in names]] = True
+    """Return how walks with these needs ask for the frames of a method (uint8 by EV.WHAT; 0: not at all)."""
+    made = np.zeros(WORDS, np.uint8)
+    for names, last in ((each[FRAMES].names, each[FRAMES].last) for each in needs if FRAMES in each):
+        if names is None:
+            made[:] = _ALL
+        for name in names or ():
+            made[what(FRAMES, name)] = max(made[what(FRAMES, name)], _LAST if name in last else _ALL)
     return made
 
 
 def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
-    """Return the connections where frames may be missing, as far as anomalies tell.
+    """Return the connections where frames may be missing, according to their anomalies.
 
     Args:
         anomalies: rows of `events.prepared`, in parts.
@@ -62,22 +69,25 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
 
 
 def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
-    """Return frames without those that another stands for.
+    """Return frames without those that a later one stands for.
 
     Args:
         frames: rows of `events.prepared`, those of a connection mostly in their order.
-        wanted: bool by EV.WHAT, whether walks ask for such frames.
+        wanted: how walks ask for such frames (`wanted`).
         apart: connections that keep all of theirs.
         compiled: whether kernels run compiled.
     """
     identity = frames["connection_id"].combine_chunks().dictionary_encode()
     connection = identity.indices.fill_null(-1).to_numpy()
     lossy = pc.is_in(identity.dictionary, value_set=apart).to_numpy(zero_copy_only=False)
-    frame, side, ts, first_ts = (
+    frame, side, ts, first_ts, channel, epoch = (
         frames[name].cast(pa.int64()).fill_null(-1).to_numpy()
-        for name in ("frame_no", "from_client", "ts_ns", "first_ts_ns")
+        for name in ("frame_no", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch")
     )
-    bare = ~wanted[frames["what"].to_numpy()] & (frames["cut"].to_numpy() == 0)
+    word = frames["what"].to_numpy()
+    asked = wanted[word]
+    call(supersede, compiled, connection, frame, word, channel, epoch, np.full((len(lossy), 2), -1, np.int64), asked)
+    bare = (asked == 0) & (frames["cut"].to_numpy() == 0)
     begun = first_ts.copy()
     kept = np.ones(len(frames), np.uint8)
     seen = np.full((len(lossy), len(SEEN)), -1, np.int64)
@@ -88,6 +98,37 @@ def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa
     at = frames.column_names.index("first_ts_ns")
     frames = frames.set_column(at, "first_ts_ns", pa.array(begun, mask=first_ts < 0))
     return frames.filter(pa.array(kept.view(np.bool_)))
+
+
+@kernel
+def supersede(
+    connection: Array, frame: Array, word: Array, channel: Array, epoch: Array, following: Array, asked: Array
+) -> None:
+    """Find the frames that are not wanted because of the next of their method.
+
+    Args:
+        connection: number of each row's connection (int32), -1 for none.
+        frame: number of the frame; as with all that follows, -1 for null.
+        word: EV.WHAT.
+        channel: its channel.
+        epoch: channel_epoch.
+        following: for each connection, the row behind that may take the place of one, and the number of the frame
+            behind; -1 for none.
+        asked: how each is wanted; written: 0 for those whose place another takes.
+    """
+    for i in range(len(connection) - 1, -1, -1):
+        of = connection[i]
+        if of < 0:
+            continue
+        is_next = following[of, 1] == frame[i] + 1  # else a close may lie between that is in another part
+        following[of, 1] = frame[i]
+        if not is_next or word[i] == _CLOSE or word[i] == _CONNECTION_CLOSE:
+            following[of, 0] = -1
+        if asked[i] == _LAST:
+            other = following[of, 0]
+            if other >= 0 and word[i] == word[other] and channel[i] == channel[other] and epoch[i] == epoch[other]:
+                asked[i] = 0
+            following[of, 0] = i
 
 
 @kernel
@@ -102,9 +143,9 @@ def merge(
         side: 1 from the client, 0 from the server.
         ts: when its last byte came.
         begun: when its first byte came; written: of a frame that stands for others, when that of the first of them did.
-        bare: 1 for frames that may go.
+        bare: 1 for frames that may be dropped.
         seen: SEEN.
-        kept: written: 0 for frames that go.
+        kept: written: 0 for frames that are dropped.
     """
     for i in range(len(connection)):
         of = connection[i]

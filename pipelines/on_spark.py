@@ -1,9 +1,9 @@
 """The engine on Spark: one shuffle by connection for all statistics, and the same walks as in this process.
 
-Rows of all tables are one union, which is brought together by connection and sorted there: (connection_id, order, rank
-of the table). Tasks walk over it, and write the part files of all tables into a folder of their own attempt. They give
-back the names of these files only, so what a killed or repeated task wrote is never looked at. This process moves part
-files into place, and ends what needs rows of all connections; on Spark again where these are many.
+Rows of all tables are one union, grouped by connection and sorted: (connection_id, order, rank of the table). Tasks
+walk over it, and each attempt writes part files of all tables into a folder of its own. Tasks return only the names of
+these files, so files of a killed or repeated task are ignored. This process moves part files into place, and finishes
+what needs rows of all connections; on Spark again where these are many.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ from amqpscope.pipelines.walks.walk import Rows, schema
 T = TypeVar("T")
 
 WRITTEN = "name string, file string, rows long"
-"""What tasks give back: part files of tables and of partial results."""
+"""What tasks return: part files of tables and of partial results."""
 LATENCIES = "latencies"
 """Name of partial results of latencies."""
 UNDECIDED = "undecided "
-"""Before the name of a table: rows of it that wait for what other connections did."""
+"""Prefix of a table's name: rows of it that other connections decide."""
 SMALL = 32 << 20
 """Tables that take fewer bytes of memory are walked over in one task, with little planning."""
 TASK = 128 << 20
 """Bytes of memory that the rows of a task take, about."""
 FEW = 1 << 21
-"""So many rows of a walk over keys are walked over in this process."""
+"""Walks over keys with fewer rows run in this process."""
 TASK_ROWS = 1 << 22
 """Rows of a walk over keys that a task walks over, about."""
 LOOK_EVERY_S = 0.5
-"""Seconds from one look at how far tasks are to the next."""
+"""Seconds between two reports of progress."""
 READ_EVERY = 1 << 16
 """Rows of a batch that goes to Python."""
 _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -84,12 +84,12 @@ class SparkError(Error):
 
 
 class Job(NamedTuple):
-    """What tasks are told.
+    """What tasks get.
 
     Attributes:
-        folder: where each makes a folder of its own.
+        folder: where each attempt makes a folder of its own.
         compiled: whether kernels run compiled.
-        window_ns: how long before a delivery its publish may have been.
+        window_ns: how far before a delivery to look for its publish (ns).
         cut: names of captures with cut packets.
     """
 
@@ -118,19 +118,19 @@ def analyze_folder(
     """Write the statistics of a folder of tables, on Spark.
 
     Args:
-        folder: what `dissect` wrote; tasks see it under the same path, and `output`.
-        output: the folder that they are written to.
-        note: what is noted there.
-        master: Spark's.
-        window_ns: how long before a delivery its publish may have been.
-        advance: called with what is done, and how much of how much.
+        folder: what `dissect` wrote; tasks see it and `output` under the same paths.
+        output: folder for the statistics.
+        note: the note that is written there.
+        master: the URL of Spark's master.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
         settings: of the session (`session.session`).
 
     Raises:
         ReadError: a table cannot be read.
         OutputError: a table cannot be written.
         SessionError: Spark does not start.
-        SparkError: a task failed, again and again.
+        SparkError: a task failed repeatedly.
     """
     folder, output = folder.absolute(), output.absolute()
     weight = here.weight(folder)
@@ -160,7 +160,7 @@ def _interruptible(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _watched(spark: SparkSession, advance: Advance) -> Iterator[None]:
-    """Report how many tasks of the running jobs are done."""
+    """Report the number of finished tasks of the running jobs."""
     over = Event()
 
     def watch() -> None:
@@ -214,23 +214,23 @@ def _analyze(
 
 
 def _parquet(spark: SparkSession, files: Sequence[Path], declared: pa.Schema) -> DataFrame:
-    """Rows of files; with their schema told, no job of its own looks for it."""
+    """Return the rows of files; Spark gets their schema, and runs no job to find it."""
     return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
 
 
 def partitions(spark: SparkSession, weight: int) -> int:
-    """Return in how many tasks so many bytes of rows are walked over."""
+    """Return the number of tasks for rows of this many bytes."""
     return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
 
 
 def _whole(folder: Path, name: str) -> pa.Table:
-    """All rows of a small table."""
+    """Return all rows of a small table."""
     parts = map(decoded, read_parts(folder, name, schema(name).names))
     return pa.concat_tables([schema(name).empty_table(), *parts], promote_options="default")
 
 
 def _connections(engine: Engine, folder: Path) -> pa.Table:
-    """Connections, with what walks are told of them besides."""
+    """Return connections with the further columns that walks need."""
     note, seen = read_note(folder), []
     if not note["complete"]:
         for name, protocol in SPOKEN.items():
@@ -245,12 +245,12 @@ def _connections(engine: Engine, folder: Path) -> pa.Table:
 
 
 def ordered(tables: Mapping[int, DataFrame], partitions: int) -> DataFrame:
-    """Rows of these tables (`events.SOURCES`), each connection in one partition, in the order of its events."""
+    """Return rows of these tables (`events.SOURCES`), each connection in one partition, in the order of its events."""
     return union.ordered(tables, _kept(chains()), partitions)
 
 
 def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
-    """What is kept of each table; of messages also what engines want."""
+    """Return what to store of each table; of messages also what engines need."""
     found = layouts(needs_of(walks))
     messages = found[ev.MESSAGES]
     columns = dict.fromkeys((*messages.base, *keys.COLUMNS, "body_size"))
@@ -258,7 +258,7 @@ def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
 
 
 def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Walk over the connections of a task; what is yielded are the part files that it wrote (WRITTEN)."""
+    """Walk over the connections of a task; yield the part files that it wrote (WRITTEN)."""
     walks = chains(job.compiled)
     kept = _kept(walks)
     with _Task(job, _schemas()) as task:
@@ -341,7 +341,7 @@ class _Task:
 
 
 def _schemas() -> dict[str, pa.Schema]:
-    """Of all that tasks write."""
+    """Return the schemas of all that tasks write."""
     found = {name: schema(name) for name in here.tables()}
     found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
     found |= {UNDECIDED + name: schema(name) for name in RESOLVED}
@@ -349,10 +349,10 @@ def _schemas() -> dict[str, pa.Schema]:
 
 
 def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
-    """Run tasks; what the successful ones wrote, by name.
+    """Run tasks; return what the successful ones wrote, by name.
 
     Raises:
-        SparkError: one failed, again and again.
+        SparkError: a task failed repeatedly.
     """
     try:
         found = jobs.collect()
@@ -365,7 +365,7 @@ def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
 
 
 def _reason(error: Exception) -> str:
-    """The line that says most: what was raised in Python at last, or what the JVM threw first of all."""
+    """Return the most useful line: the last error raised in Python, or the first that the JVM threw."""
     found = _CAUSE.findall(str(error))
     ours = [told for name, told in found if name.startswith("amqpscope.")]
     python = [f"{name}: {told}" for name, told in found if "." not in name]
@@ -377,7 +377,7 @@ def _reason(error: Exception) -> str:
 
 
 def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Written]], job: Job) -> None:
-    """Move part files into place, and end what needs rows of all connections."""
+    """Move part files into place, and finish what needs rows of all connections."""
     for each in OVER_KEYS:
         files = found.get(each.of, [])
         if sum(file.rows for file in files) > FEW:
@@ -396,7 +396,7 @@ def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str
 
 
 def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Written], job: Job) -> DataFrame:
-    """Part files of a walk over keys (WRITTEN)."""
+    """Walk over keys on Spark; return the part files (WRITTEN)."""
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
     ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)
@@ -404,7 +404,7 @@ def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Written], 
 
 
 def walk_keys(of: str, job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Walk over the keys of a task; what is yielded are the part files that it wrote (WRITTEN)."""
+    """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
     over = next(each for each in OVER_KEYS if each.of == of)
     walk: KeyedWalk = over.walk(job.compiled, job.window_ns)
     with _Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:

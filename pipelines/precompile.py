@@ -1,7 +1,7 @@
-"""Compile the kernels of walks in a process of its own, before tasks do, each for itself.
+"""Compile the kernels of walks in another process before tasks start; otherwise each task would compile them.
 
-It walks over the first rows of the tables that are about to be read, so that just what they need is compiled, and takes
-the compiler's memory with it when it ends.
+It walks over the first rows of the tables, so that only the kernels that they need are compiled. The memory of the
+compiler is freed when the process ends.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from amqpscope.pipelines import kernels
 
 
 def compile_kernels(folder: Path) -> None:
-    """Fill an empty cache with what the tables in a folder need."""
+    """Fill an empty cache with the kernels that the tables in a folder need."""
     if not kernels.are_cached():
-        # Whatever goes wrong in there will go wrong in tasks again, and be told properly.
+        # Whatever fails here fails in tasks again, and is reported there.
         command = [sys.executable, "-m", __name__, str(folder)]
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)  # noqa: S603
 

@@ -1,4 +1,4 @@
-"""What is told to walks of connections besides their rows: what the note of a dissection says, and TCP windows."""
+"""What walks need of connections besides their rows: the time range of a dissection, and TCP windows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pyarrow.compute as pc
 from amqpscope.pipelines.walks.walk import schema
 
 PACKET = 1400
-"""Bytes of a body that one packet holds, nearly always."""
+"""Bytes of a body that nearly always fit into one packet."""
 
 
 def is_part(note: Mapping[str, Any]) -> bool:
-    """Whether only a part of a capture was to be dissected, or was: a side may just say nothing in it."""
+    """Return whether only a part of a capture was dissected: a side may then be silent without being missing."""
     return not note.get("complete", True) or note.get("from_ns") is not None or note.get("to_ns") is not None
 
 
 def in_range(connections: pa.Table, note: Mapping[str, Any]) -> pa.Table:
-    """Connections as far as the time range goes that was asked for, with `is_partial`.
+    """Return connections clipped to the requested time range, with `is_partial`.
 
-    What lies beyond it ends nothing that waits in it, and is no silence.
+    What lies outside of the range ends nothing that is outstanding in it, and is no silence.
 
     Args:
         connections: rows with `first_ts_ns`, `last_ts_ns`, `closed_ts_ns`, `closed_by`.
@@ -70,7 +70,7 @@ def spans(frames: Iterable[pa.Table], protocol: str) -> pa.Table:
 
 
 def with_missing(connections: pa.Table, seen: pa.Table) -> pa.Table:
-    """Add rows of connections that were open when dissection was killed, with protocol and times.
+    """Add rows for connections that were open when dissection was interrupted, with protocol and times.
 
     Args:
         connections: the table.
@@ -90,12 +90,12 @@ def with_missing(connections: pa.Table, seen: pa.Table) -> pa.Table:
 
 
 def snapped(captures: pa.Table) -> pa.Array:
-    """Return the names of captures whose packets are cut."""
+    """Return the names of captures whose packets are cut by a snap length."""
     return captures["capture"].filter(pc.fill_null(pc.less(captures["snap_length"], PACKET), False)).unique()
 
 
 def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:
-    """Return messages: one that lies in a single packet has its time though the snap length cut its end.
+    """Return messages; those that lie in one packet have a time even if the snap length cut their end.
 
     Args:
         messages: rows with `capture`, `body_size`, `unfinished`.

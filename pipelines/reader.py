@@ -20,7 +20,7 @@ __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_ta
 def read_table(
     spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str
 ) -> DataFrame:
-    """See `pipelines.read`."""
+    """Read a table; see `pipelines.read`."""
     if table not in spec.tables():
         raise ReadError(f"{table}: no such table; there are {', '.join(spec.tables())}")
     given = [fspath(paths)] if isinstance(paths, str | PathLike) else [fspath(path) for path in paths]
@@ -34,9 +34,9 @@ def read_table(
 
 
 def _captures(spark: SparkSession, paths: Sequence[str], table: str) -> DataFrame:
-    """Dissects inside Spark: one task for the set, for its files are one sequence."""
+    """Dissect captures inside Spark: in one task, because the files are one sequence."""
     if spec.tables()[table].written_by != "dissect":
-        raise ReadError(f"{paths[0]}: no table {table} here")
+        raise ReadError(f"{paths[0]}: no table {table} in it")
     missing = [path for path in paths if not Path(path).exists() and not glob.glob(path)]  # noqa: PTH207 - as the dissector
     if missing:
         raise MissingTablesError(f"{missing[0]}: no such file or folder")
@@ -53,7 +53,7 @@ def _captures(spark: SparkSession, paths: Sequence[str], table: str) -> DataFram
 
 
 def _arrow(spark: SparkSession, parts: Sequence[str], table: str) -> DataFrame:
-    """One task per part; the workers must see the same paths."""
+    """Read Arrow parts, one task per part; the workers must see the same paths."""
     names = schema(table).names
 
     def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,7 +68,7 @@ def _arrow(spark: SparkSession, parts: Sequence[str], table: str) -> DataFrame:
 
 
 def _reader(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """Batches of an Arrow file or stream."""
+    """Yield the batches of an Arrow file or stream."""
     magic = file.read(6)
     file.seek(0)
     if magic == b"ARROW1":

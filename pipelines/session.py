@@ -25,7 +25,7 @@ from amqpscope.errors import Error
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SMALL = {
     "spark.sql.shuffle.partitions": "1",
-    # Planning anew behind each stage, and compiling loops for a few rows, take longer than they save.
+    # Planning anew after each stage, and compiling loops for a few rows, take longer than they save.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -35,16 +35,16 @@ _SMALL = {
 """Settings for little data, on one machine."""
 
 THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
-"""What the JVM threw, by its class: behind it stands what was wrong."""
+"""What the JVM threw, by its class; the reason follows it."""
 
 
 REACH_S = 5
-"""Seconds in which something is to listen where a master should be."""
+"""Seconds in which something must listen where a master should be."""
 ANSWER_S = 8
-"""Seconds in which a master is to answer a JVM that has started. Spark itself asks for a minute."""
+"""Seconds in which a master must answer a JVM that has started. Spark itself asks for a minute."""
 JAVA = "Spark needs Java 17 or 21"
 END_S = 2
-"""Seconds that a JVM has to remove its files when it is to end."""
+"""Seconds that a JVM has to remove its files when it must end."""
 
 
 class SessionError(Error):
@@ -54,7 +54,7 @@ class SessionError(Error):
 def session(
     master: str | None = None, *, small: bool = False, folder: str | None = None, **settings: str
 ) -> SparkSession:
-    """A session with the settings that the tables need; the running one, if there is one.
+    """Return a session with the settings that the tables need; the running one, if there is one.
 
     Times are UTC, timestamps in Parquet are microseconds (Spark's own default is a deprecated type of 96 bits), errors
     in arithmetic are errors, and the workers run this Python.
@@ -113,7 +113,7 @@ _ended = False
 
 @contextlib.contextmanager
 def running(master: str, *, small: bool = False, **settings: str) -> Iterator[Callable[[], SparkSession]]:
-    """A session while this lasts: called, the result starts it, in any thread. One that runs already goes on after it.
+    """Yield a function that starts a session in any thread; the session ends with this, unless it ran before.
 
     Args:
         master: as for `session`.
@@ -136,7 +136,7 @@ def running(master: str, *, small: bool = False, **settings: str) -> Iterator[Ca
 
 
 def end() -> None:
-    """End what was started here, whatever it is doing: within seconds, and nothing of it goes on."""
+    """End the JVMs that were started here, whatever they are doing, within seconds."""
     global _ended  # noqa: PLW0603
     _ended = True
     context = SparkContext._active_spark_context
@@ -159,7 +159,7 @@ def end() -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """Processes of a session, where the system tells."""
+    """Return the processes of a session, where the system lists them."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -190,7 +190,7 @@ def _noted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
-    """End the JVM when a master does not answer it; called, the result says whether that was so."""
+    """End the JVM when a master does not answer it; yield a function that returns whether that happened."""
     over, late = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -209,10 +209,10 @@ def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
 
 
 def _check(master: str | None) -> None:
-    """See that there is what Spark needs; it takes minutes to find out itself.
+    """Check that Spark finds what it needs; Spark itself takes minutes to find out.
 
     Raises:
-        SessionError: there is not.
+        SessionError: something is missing.
     """
     home = os.environ.get("JAVA_HOME")
     if home and not os.access(Path(home, "bin", "java"), os.X_OK):
@@ -234,14 +234,14 @@ def _check(master: str | None) -> None:
 
 
 def _addresses(master: str | None) -> list[str]:
-    """Where a standalone master should be: HOST:PORT, or several; none for other kinds of masters."""
+    """Return where a standalone master should be: HOST:PORT, or several; none for other kinds of masters."""
     if master is None or not master.startswith("spark://"):
         return []
     return master.removeprefix("spark://").split(",")
 
 
 def _local(small: bool) -> dict[str, str]:
-    """One machine: nothing listens to the outside, and the memory is a part of what there is."""
+    """Return settings for one machine: nothing listens to the outside, and the memory is a part of what there is."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return {
@@ -254,7 +254,7 @@ def _local(small: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[Path]:
-    """Sends what the JVM says on standard error to a file: its start is a page of warnings that help nobody."""
+    """Send what the JVM prints on standard error to a file: it begins with a page of warnings that help nobody."""
     with tempfile.TemporaryDirectory(prefix="amqpscope-") as folder:
         path = Path(folder, "stderr")
         sys.stderr.flush()
@@ -278,7 +278,7 @@ def _reason(error: Exception, said: Path) -> str:
 
 
 def _java() -> str:
-    """What the Java here says that it is."""
+    """Return what the Java here reports of itself."""
     command = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if os.environ.get("JAVA_HOME") else "java"
     said = subprocess.run([command, "-version"], check=False, capture_output=True, text=True).stderr  # noqa: S603
-    return f"{command} ({said.splitlines()[0] if said else 'of no version'})"
+    return f"{command} ({said.splitlines()[0] if said else 'unknown version'})"

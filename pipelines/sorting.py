@@ -1,6 +1,6 @@
-"""Rows in memory to events in their order: sorted by connection, given in batches.
+"""Sort rows in memory into events: grouped by connection, in order, in batches.
 
-Rows of a connection mostly come in their order, so they are only brought together. Texts stay encoded as dictionaries.
+Rows of a connection mostly come in order, so it is enough to group them. Texts stay encoded as dictionaries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from amqpscope.pipelines.walks.events import Events, decoded
 BATCH = 1 << 17
 """Events of a batch."""
 CHUNK = 1 << 17
-"""Events that are sorted at a time, at least."""
+"""Least number of events that are sorted together."""
 PLACE = "__place"
 """Row of `further`, null for rows that are not in it."""
 
@@ -34,7 +34,7 @@ def encoded(rows: pa.Table) -> pa.Table:
 
 
 def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
-    """One table of all parts, its columns in one piece each, indices narrow; the parts are let go."""
+    """Return one table of all parts, with one chunk per column; `narrow` shrinks indices. Columns leave `parts`."""
     names, fields = parts[0].column_names, parts[0].schema
     columns = []
     for at, name in enumerate(names):
@@ -47,7 +47,7 @@ def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
 
 
 def _narrow(column: pa.Array) -> pa.Array:
-    """Return a column of which a dictionary's indices have no more bytes than they need."""
+    """Return a column whose dictionary has the narrowest possible indices."""
     if not pa.types.is_dictionary(column.type) or isinstance(column, pa.ChunkedArray):
         return column
     size = len(column.dictionary)
@@ -85,7 +85,7 @@ class Sorted:
     """Events of rows in memory, in their order.
 
     Args:
-        tables: by source, rows and what is kept of some of them; emptied.
+        tables: by source, all rows and the further columns of some of them; emptied.
         compiled: whether kernels run compiled.
     """
 
@@ -159,7 +159,7 @@ class Sorted:
         return Events(tables, kind[by], np.concatenate(row)[by])
 
     def _taken(self, number: int, source: _Source, first: int, last: int) -> pa.Table:
-        """Some rows in their order, with all their columns."""
+        """Return some rows in order, with all their columns."""
         rows = source.rows.take(pa.array(source.by[first:last]))
         if source.further is not None:
             more = source.further.take(rows[PLACE].combine_chunks())
@@ -182,7 +182,7 @@ _IN_KEYS = {
 
 
 def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = False) -> Iterator[pa.Table]:
-    """Yield rows sorted by these columns, in batches; the parts are let go.
+    """Yield rows sorted by these columns, in batches; `parts` is emptied.
 
     Args:
         order: numbers, booleans or texts; the first one tells nearly all rows apart or is a digest.
@@ -203,7 +203,7 @@ def _order_of(columns: Sequence[pa.ChunkedArray]) -> Any:
     ranks = [_ranks(column) for column in columns]
     by = np.arange(len(ranks[0]))
     if len(ranks) > 1:
-        # The second column, mostly a time, mostly grows already; ties behind it are rare, and sorted by themselves.
+        # The second column, mostly a time, mostly grows already; ties after it are rare, and sorted by themselves.
         by = np.argsort(ranks[1], kind="stable")
     by = by[np.argsort(ranks[0][by], kind="stable")]
     same = np.ones(max(len(by) - 1, 0), bool)

@@ -1,8 +1,8 @@
-"""Which statistics there are, and how their walks hang together. Engines know nothing else of them.
+"""Which statistics there are, and how their walks are connected. Engines know nothing else of them.
 
-- Walks over connections see all events of one connection after the other, perhaps behind a stage that changes them.
+- Walks over connections see all events of one connection after the other, possibly after a stage that changes them.
 - Walks over keys see rows that walks over connections yielded under a name of their own, or messages with their keys
-  (KEYED), brought together and sorted by columns.
+  (KEYED), grouped and sorted by columns.
 - Latencies and failures are added up from rows as they come, in partial results that merge.
 
 To add a walk, add a line to OVER_CONNECTIONS or OVER_KEYS.
@@ -38,30 +38,30 @@ KEYED = "keyed messages"
 
 
 class Stage(Protocol):
-    """What stands before a walk and changes its events."""
+    """A stage before a walk, which changes the events that the walk reads."""
 
     @property
     def needs(self) -> Mapping[int, Needs]:
-        """What it wants."""
+        """What it needs."""
 
     def feed(self, events: Events) -> Iterator[Events]:
-        """Take a batch; yield what is certain of this and of earlier ones."""
+        """Take a batch; yield events that are final, of this batch and of earlier ones."""
         ...
 
     def finish(self) -> Iterator[Events]:
-        """Yield what is held back; nothing follows."""
+        """Yield the events that are still held."""
         ...
 
 
 class KeyedWalk(Protocol):
-    """A pass over sorted rows that are no events."""
+    """A pass over sorted rows that are not events."""
 
     def feed(self, rows: pa.Table) -> Iterator[Rows]:
         """Walk over a batch."""
         ...
 
     def finish(self) -> Iterator[Rows]:
-        """Yield rows of all that still waits."""
+        """Yield the rows of everything that is still outstanding."""
         ...
 
 
@@ -69,8 +69,8 @@ class OverConnections(NamedTuple):
     """A walk over connections.
 
     Attributes:
-        walk: makes it; called with whether kernels run compiled.
-        before: makes the stage before it.
+        walk: makes the walk; called with whether kernels run compiled.
+        before: makes the stage before it; None for no stage.
     """
 
     walk: Callable[..., Walk]
@@ -84,7 +84,7 @@ class OverKeys(NamedTuple):
         of: name of the rows that it walks over.
         tables: tables that it writes.
         schema: of these rows.
-        key: columns by which rows are brought together.
+        key: columns that group rows.
         order: columns by which they are sorted, the key first.
         walk: makes it; called with whether kernels run compiled, and `--transit-window`.
     """
@@ -98,13 +98,13 @@ class OverKeys(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """Rows of which a column is decided by what other connections did.
+    """Rows of which other connections decide a column.
 
     Attributes:
-        of: name of the rows that walks over connections yield for that.
+        of: name of the rows that walks over connections yield for the decision.
         schema: of these rows.
-        undecided: which rows (bool) wait for that.
-        facts: makes what decides of all rows of that name; called with whether kernels run compiled.
+        undecided: returns which rows (bool) need the decision.
+        facts: makes the facts that decide, from all rows of that name; called with whether kernels run compiled.
         resolve: fills in the column.
     """
 
@@ -139,7 +139,7 @@ OVER_KEYS: tuple[OverKeys, ...] = (
 RESOLVED = {
     "confirms": Resolved(stored.PARTIAL, stored.SCHEMA, stored.undecided, stored.verdicts, stored.resolve),
 }
-"""Tables of which a column is decided at the end."""
+"""Tables with a column that is decided at the end."""
 METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
 """Tables with latencies, and the metric that each is."""
 TABLES = (
@@ -148,7 +148,7 @@ TABLES = (
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""
 READ_WITH: dict[int, Needs] = {MESSAGES: Needs(("body_size",))}
-"""What engines themselves want."""
+"""What engines themselves need."""
 
 
 class Chain:
@@ -160,7 +160,7 @@ class Chain:
 
     @property
     def needs(self) -> list[Mapping[int, Needs]]:
-        """What both want."""
+        """What both need."""
         return [self.walk.needs, *([self.stage.needs] if self.stage else ())]
 
     def feed(self, events: Events) -> Iterator[Rows]:
@@ -169,21 +169,21 @@ class Chain:
             yield from self.walk.feed(each)
 
     def finish(self) -> Iterator[Rows]:
-        """Yield rows of all that still waits."""
+        """Yield the rows of everything that is still outstanding."""
         for each in self.stage.finish() if self.stage else ():
             yield from self.walk.feed(each)
         yield from self.walk.finish()
 
 
 def chains(compiled: bool = False, tables: Sequence[str] = TABLES) -> list[Chain]:
-    """Return the walks over connections that these tables need, fresh."""
+    """Return the walks over connections that these tables need, new ones."""
     wanted = rows_for(tables)
     made = [Chain(member, compiled) for member in OVER_CONNECTIONS]
     return [chain for chain in made if wanted & {*chain.walk.tables, *getattr(chain.walk, "partial", ())}]
 
 
 def rows_for(tables: Sequence[str]) -> frozenset[str]:
-    """Return the names of all rows that walks yield and that these tables need, with their own."""
+    """Return the names of all rows that walks yield for these tables, the tables' own names included."""
     found = set(tables)
     if found & {"latency_buckets", "latency_summary"}:
         found |= set(METRICS)

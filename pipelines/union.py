@@ -1,7 +1,7 @@
 """Rows of all tables as one DataFrame in the order of events, and tables again where tasks walk over them.
 
-Tables share the columns of the union, by their types alone: what Spark shuffles, sorts and hands to Python costs by the
-column, whether there is anything in it or not.
+Tables share the columns of the union by type alone: the cost of shuffling, sorting and passing rows to Python grows
+with the number of columns, empty ones included.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.walk import schema
 
 ORDER = ("connection_id", "order", "source", "position")
-"""By what rows are sorted: the frame at which they stand, the rank of their table, their place in it."""
+"""Rows are sorted by these: the frame at which they stand, the rank of their table, their position in it."""
 WINDOWS = with_windows(*(schema(name).empty_table() for name in ("connections", "tcp_windows"))).field("windows").type
 """Type of the rows of `tcp_windows` as a list."""
 
 
 def ordered(tables: Mapping[int, DataFrame], kept: Mapping[int, Layout], partitions: int = 0) -> DataFrame:
-    """Return rows brought together by connection, and sorted there.
+    """Return rows grouped by connection, and sorted.
 
     Args:
         tables: by `events.SOURCES`; columns that they lack are null.
-        kept: what is kept of each.
-        partitions: how many; 0 leaves it to Spark.
+        kept: what is stored of each.
+        partitions: their number; 0 leaves it to Spark.
     """
     parts = [_part(source, rows, kept[source]) for source, rows in tables.items()]
     union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
@@ -41,7 +41,7 @@ def ordered(tables: Mapping[int, DataFrame], kept: Mapping[int, Layout], partiti
 
 
 def rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
-    """Return the rows of a table in a batch of `ordered`, in their order, with the columns that are kept of it."""
+    """Return the rows of a table in a batch of `ordered`, in order, with the columns that are stored of it."""
     slots = _slots(source, layout)
     mine = batch.select(list(slots.values())).take(pa.array(np.flatnonzero(batch["source"].to_numpy() == source)))
     rows = pa.table({name: mine[slot].cast(_type(source, name)) for name, slot in slots.items()})
@@ -52,7 +52,7 @@ def rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
 
 
 def _part(source: int, rows: DataFrame, layout: Layout) -> DataFrame:
-    """Rows of a table, their columns under the names of slots. In SQL, for each `Column` is a call of the JVM."""
+    """Return rows of a table, their columns named after slots. In SQL: each `Column` costs a call to the JVM."""
     order, there = _ORDER.get(source, "frame_no"), set(rows.columns)
     columns = [
         f"cast({f'`{name}`' if name in there else 'null'} as {_sql(_type(source, name))}) as `{slot}`"
@@ -71,7 +71,7 @@ _ORDER = {
 
 
 def _slots(source: int, layout: Layout) -> dict[str, str]:
-    """Columns that are kept of a table, and the column of the union for each: the first free one of its type."""
+    """Return the stored columns of a table, each with its column of the union: the first free one of its type."""
     names = dict.fromkeys((*layout.base, *(("is_partial", "windows") if source == ev.CONNECTIONS else ())))
     taken: Counter[str] = Counter()
     found = {}

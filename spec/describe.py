@@ -182,7 +182,7 @@ def of_protocol(protocol: Protocol) -> list[str]:
     lines += ["", "  Sources", *aligned((["-", source] for source in protocol.provenance), 4)]
     if protocol.headers:
         lines += ["", "  Protocol headers", ""]
-        lines += aligned(([spelling(h.octets), h.version, h.doc] for h in protocol.headers), 4)
+        lines += aligned(([spelling(h.data), h.version, h.doc] for h in protocol.headers), 4)
     lines += ["", *class_list(protocol), "", "Constants", ""]
     lines += aligned([str(c.value), c.name, closes(c), c.doc] for c in protocol.constants)
     if protocol.types:
@@ -226,9 +226,9 @@ def class_list(protocol: Protocol) -> list[str]:
     )
 
 
-def spelling(octets: bytes) -> str:
-    """A protocol header as text: letters as they are, other octets as numbers."""
-    return f"{octets[:4].decode('ascii')} {' '.join(str(o) for o in octets[4:])}"
+def spelling(header: bytes) -> str:
+    """Return a protocol header as text: its letters, then its other bytes as numbers."""
+    return f"{header[:4].decode('ascii')} {' '.join(str(byte) for byte in header[4:])}"
 
 
 def _ordered(cls: Class) -> list[Method]:

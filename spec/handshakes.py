@@ -1,4 +1,4 @@
-"""Handshakes as data: state machines, what first octets can be, and the rules that name a cause (handshakes.toml)."""
+"""Handshakes as data: state machines, what first bytes can be, and the rules that name a cause (handshakes.toml)."""
 
 import functools
 import re
@@ -57,7 +57,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """One of the things that the first octets of a side can be."""
+    """One of the things that the first bytes of a side can be."""
 
     kind: str
     pattern: re.Pattern[bytes]
@@ -143,9 +143,9 @@ def load() -> Handshakes:
     openings = tuple(
         Opening(
             entry["kind"],
-            re.compile(entry["octets"].encode("latin-1"), re.DOTALL),
+            re.compile(entry["bytes"].encode("latin-1"), re.DOTALL),
             entry["doc"],
-            entry.get("step", "octets"),
+            entry.get("step", "bytes"),
             entry.get("amqp", False),
         )
         for entry in document["opening"]
@@ -159,14 +159,14 @@ def load() -> Handshakes:
     return Handshakes(machines, openings, outcomes, endings, notes, document["words"], performatives, codes, causes)
 
 
-def opening(octets: bytes) -> Opening:
-    """What the first octets of a side are; there must be some."""
-    return _opening(octets, documents.generation())
+def opening(data: bytes) -> Opening:
+    """What the first bytes of a side are; there must be some."""
+    return _opening(data, documents.generation())
 
 
 @functools.lru_cache(256)
-def _opening(octets: bytes, _: object) -> Opening:
-    return next(opening for opening in load().openings if opening.pattern.match(octets))
+def _opening(data: bytes, _: object) -> Opening:
+    return next(opening for opening in load().openings if opening.pattern.match(data))
 
 
 def holds(when: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:

@@ -65,9 +65,9 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One spelling of the protocol header: the eight octets with which a connection begins."""
+    """One spelling of the protocol header: the eight bytes with which a connection begins."""
 
-    octets: bytes
+    data: bytes
     version: str
     """The protocol that this spelling asks for, such as `0-9-1`."""
     doc: str
@@ -187,7 +187,8 @@ class Shown:
     """How people see columns of frames in lines of text."""
 
     names: tuple[tuple[str, str], ...] = ()
-    """Columns of numbers that have names, and what constants these are: of this kind, or with names that begin so."""
+    """Columns of numbers that have names, and what constants these are: of this kind, or with names that begin so; or
+    the domain whose choices they are."""
     milliseconds: tuple[str, ...] = ()
     """Columns that are times, in milliseconds since 1970."""
     left_out: tuple[str, ...] = ()
@@ -269,7 +270,10 @@ class Protocol:
         what = dict(self.shown.names).get(column)
         if what is None:
             return {}
-        return {c.value: c.name.removeprefix(what) for c in self.constants if c.kind == what or c.name.startswith(what)}
+        named = {
+            c.value: c.name.removeprefix(what) for c in self.constants if c.kind == what or c.name.startswith(what)
+        }
+        return named | {c.value: c.name for domain in self.domains if domain.name == what for c in domain.choices}
 
     def struct(self, name: str) -> Struct:
         """The struct of this name, such as `message.reply-to`.
@@ -313,7 +317,7 @@ class Anomaly:
         """The detail of an anomaly of which this number was noted."""
         if not value and self.detail_none is not None:
             return self.detail_none
-        counted = {unit: f"{value} {unit[: len(unit) - (value == 1)]}" for unit in ("octets", "records", "packets")}
+        counted = {unit: f"{value} {unit[: len(unit) - (value == 1)]}" for unit in ("bytes", "records", "packets")}
         return self.detail.format(value=value, high=value >> 16, low=value & 0xFFFF, **counted)
 
 

@@ -80,8 +80,8 @@ def _protocol(protocol: Protocol) -> list[str]:
     if not protocol.headers:
         return lines
     lines += ["### Protocol headers", ""]
-    rows = [[f"`{describe.spelling(h.octets)}`", h.version, h.doc] for h in protocol.headers]
-    return lines + _grid(["octets", "version", ""], rows)
+    rows = [[f"`{describe.spelling(h.data)}`", h.version, h.doc] for h in protocol.headers]
+    return lines + _grid(["bytes", "version", ""], rows)
 
 
 def _structs(protocol: Protocol) -> list[str]:

@@ -1,1 +1,1 @@
-"""Capture files, pipes and their formats: input to batches of packets."""
+"""From capture files and pipes, of all formats, to batches of packets."""

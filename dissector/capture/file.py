@@ -1,7 +1,7 @@
-"""Capture files as batches of packets: bytes and, for every packet, where it lies in them and when it was seen.
+"""Read capture files as batches of packets: bytes and, for each packet, its position in them and its time.
 
-Memory is a few batches, whatever the size of the file. A file that ends in the middle, or is damaged there, is
-delivered up to that place and the place is noted; only what is no capture at all is an error.
+Reading takes the memory of a few batches, whatever the size of the file. A file that is truncated or damaged is read up
+to that place, and the place is noted; only a file that is not a capture at all is an error.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatc
 from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
 from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
 from amqpscope.dissector.capture.scanner import Packet, Scanner
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.kernel import COMPILE_ABOVE
 from amqpscope.dissector.kernels.reuse import Reuse
 
 __all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBatch", "Problem"]
 
 MAX_PACKETS = 1 << 17
-"""Packets of one batch at most: tiny ones would otherwise take more memory for their columns than for themselves."""
+"""Most packets in a batch: the columns of tiny packets would otherwise take more memory than the packets."""
 
 
-_HEAD = 64  # bytes that tell the format
+_HEAD = 64  # bytes that show the format
 _SHORTEST = 28  # bytes of the longest file header
 
 
@@ -32,23 +32,23 @@ class CaptureFile:
     """The packets of one capture file (pcap or pcapng, compressed or not), to be read once.
 
     Args:
-        path: of the file, `-` for standard input, or a binary file object.
-        name: what to call it in messages.
-        index: of the capture, handed on with every batch.
-        batch_bytes: bytes of a batch. A packet larger than that makes its batch larger.
-        spare: bytes of untouched room behind the packets of a batch; twice as many as a batch has, if not given, for
-            nearly all may be put together of segments, and then unpacked.
-        compiled: whether kernels run compiled; if not given, when there is more than a little to read.
-        alone: whether there are no other captures. Beside others, one without a byte is a problem of that file only:
-            the newest of a rotating capture is empty until the first packets are written.
-        watch: waits for what is still being made, and may end it.
+        path: path of the file, `-` for standard input, or a binary file object.
+        name: name of the file in messages.
+        index: index of the capture, which every batch carries.
+        batch_bytes: size of a batch in bytes. A larger packet makes its batch larger.
+        spare: bytes of unused room after the packets of a batch. The default is twice the size of a batch, because
+            nearly all its bytes may be reassembled from segments and then decompressed.
+        compiled: whether kernels run compiled; by default they do when there is more than a little to read.
+        alone: whether this is the only capture. Among others, an empty file is only a problem of that file: the newest
+            file of a rotating capture is empty until the first packets are written.
+        watch: waits for a capture that is still being written, and may end it.
 
     Attributes:
-        info: what is known of the capture; complete when the iteration has ended.
-        compiled: whether the kernels run compiled, as decided so far.
+        info: what is known of the capture; complete after the iteration.
+        compiled: whether kernels run compiled, as far as that is decided.
 
     Raises:
-        CaptureError: while iterating: there is no such file, or it is no capture.
+        CaptureError: while iterating: the file does not exist, or is not a capture.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CaptureFile:
         self._decide = compiled is None
         self._alone = alone
         self._watch = watch
-        self._told = 0  # secrets that were handed on
+        self._emitted = 0  # number of secrets in earlier batches
 
     def __iter__(self) -> Iterator[PacketBatch]:
         source = Input(self._path, self._name, self._watch)
@@ -126,7 +126,7 @@ class CaptureFile:
             self.info.problem("capture-truncated", 0, None, source.damage)
 
     def _scanner(self, head: bytes, source: Input) -> tuple[Scanner, int]:
-        """The scanner for a file that begins with `head`, and where it begins to scan."""
+        """Return the scanner for a file that begins with `head`, and the position where it begins to scan."""
         if source.damage and len(head) < _SHORTEST:
             raise CaptureError(f"{self._name}: {source.damage}")
         if is_pcap(head):
@@ -134,17 +134,17 @@ class CaptureFile:
         if head.startswith(SECTION_MAGIC):
             return PcapngScanner(head, self._name, self.info), 0
         if not head:
-            raise CaptureError(f"{self._name}: is empty")
-        raise CaptureError(f"{self._name}: is no capture (pcap or pcapng) but {describe(head)}")
+            raise CaptureError(f"{self._name}: the file is empty")
+        raise CaptureError(f"{self._name}: not a pcap or pcapng file ({describe(head)})")
 
-    def _batch(self, data: Octets, used: int, columns: Ints, consumed: int) -> PacketBatch:
+    def _batch(self, data: Bytes, used: int, columns: Ints, consumed: int) -> PacketBatch:
         info, ts_ns = self.info, columns[Packet.TS_NS]
         if info.first_ts_ns is None:
             info.first_ts_ns = int(ts_ns[0])
         info.last_ts_ns = int(ts_ns[-1])
         info.packets += len(ts_ns)
-        info.octets += int(columns[Packet.CAPLEN].sum())
-        secrets, self._told = info.secrets[self._told :], len(info.secrets)
+        info.captured_bytes += int(columns[Packet.CAPLEN].sum())
+        secrets, self._emitted = info.secrets[self._emitted :], len(info.secrets)
         return PacketBatch(
             data=data,
             used=used,

@@ -1,6 +1,6 @@
-"""The bytes of a capture, whatever they come from: a file, standard input, a pipe, compressed or not.
+"""Read the bytes of a capture from a file, standard input or a pipe, compressed or not.
 
-Nothing here knows the format of captures. What is compressed is recognised by its first bytes, never by its name.
+Nothing here knows the format of captures. Compression is recognised by the first bytes, never by the file name.
 """
 
 import gzip
@@ -23,10 +23,10 @@ Readable: TypeAlias = str | BinaryIO | io.RawIOBase
 """What can be read: a path, `-`, a binary file object."""
 
 LINGER_S = 0.05
-"""A pipe's bytes are handed on at the latest so long after the first of them: few large batches when much comes in,
-and a live capture is seen at once."""
+"""Longest time that bytes of a pipe are collected before they are delivered: few large batches when much comes in, and
+a live capture is seen at once."""
 
-_PIECE = 1 << 16  # bytes asked of a decompressor at a time: what precedes damage is lost to this extent at most
+_READ = 1 << 16  # bytes asked of a decompressor at a time: damage loses at most as many before it
 
 _COMPRESSIONS = (
     (b"\x1f\x8b", "gzip"),
@@ -38,25 +38,25 @@ _COMPRESSIONS = (
 
 
 class CaptureError(Error):
-    """A capture cannot be read at all, or no further. The message is one line: which file, what, where."""
+    """A capture cannot be read, or not to its end. The message is one line: which file, what, where."""
 
 
 class MissingCaptureError(CaptureError, MissingError):
-    """A capture, or a key log, is not there."""
+    """A capture or a key log does not exist."""
 
 
 class Input:
-    """A source of bytes that is read once, from the beginning to the end, or until `watch` ends it.
+    """A source of bytes that is read once, from its beginning to its end, or until `watch` ends it.
 
     Attributes:
-        name: what to call it in messages.
-        size: bytes of the file (compressed, where it is), or None where nobody knows.
-        taken: bytes of it read so far.
+        name: name of the source in messages.
+        size: size of the file in bytes, as it is stored, or None when it is unknown.
+        taken: number of its bytes read so far.
         compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
-        damage: what was wrong with the compressed data, when its end was not reached; else None.
+        damage: what is wrong with the compressed data when it cannot be read to its end; else None.
 
     Raises:
-        CaptureError: no such file, no permission, a directory, or the system cannot read it.
+        CaptureError: the file does not exist, is a directory, may not be read, or cannot be read.
     """
 
     def __init__(self, path: Readable, name: str, watch: Watch | None = None) -> None:
@@ -72,14 +72,14 @@ class Input:
 
     @property
     def taken(self) -> int:
-        """Bytes of the file read so far, before decompression."""
+        """Number of bytes of the file read so far, before decompression."""
         return self._file.taken
 
     def fill(self, buffer: memoryview, start: int, stop: int) -> tuple[int, bool]:
-        """Read into `buffer[start:stop]` until it is full, the input ends, or a pipe has no more for the moment.
+        """Read into `buffer[start:stop]` until it is full, the input ends, or a pipe has no more bytes for now.
 
         Returns:
-            Where the bytes in the buffer end now, and whether this was the end of the input.
+            The end of the bytes in the buffer, and whether the input has ended.
         """
         first, deadline = start, 0.0
         while start < stop:
@@ -95,31 +95,31 @@ class Input:
 
     def _inflate(self, view: memoryview) -> int:
         try:
-            octets = self._stream.read1(min(len(view), _PIECE))
+            data = self._stream.read1(min(len(view), _READ))
         except (OSError, EOFError, lzma.LZMAError) as error:
-            told = " ".join(str(error).split())
-            self.damage = f"{self.compression} data cut off or damaged ({told})"
-            if "emory" in told:  # liblzma and zstd both say so
+            reason = " ".join(str(error).split())
+            self.damage = f"{self.compression} data is truncated or damaged ({reason})"
+            if "emory" in reason:  # as both liblzma and zstd report it
                 most = limits.UNPACKING >> 20
-                self.damage = f"{self.compression} data need more than {most} MiB to unpack; unpack them first"
+                self.damage = f"{self.compression} data needs more than {most} MiB to decompress; decompress it first"
             return 0
-        view[: len(octets)] = octets
-        return len(octets)
+        view[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
-        """Close the file, unless it is the caller's."""
+        """Close the file, unless the caller opened it."""
         self._file.close()
 
 
 class Pipe(io.RawIOBase):
-    """A pipe that can be begun again once: what was read before is delivered again.
+    """A pipe that can be read again once: the bytes read before are delivered again.
 
     Args:
-        path: of a named pipe or device.
-        name: what to call it in messages.
+        path: path of a named pipe or device.
+        name: name of the pipe in messages.
 
     Raises:
-        CaptureError: it cannot be opened.
+        CaptureError: the pipe cannot be opened.
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -128,24 +128,24 @@ class Pipe(io.RawIOBase):
         self._again = False
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True, as for all pipes."""
         return True
 
     def fileno(self) -> int:
-        """What `select` waits for."""
+        """Return the descriptor that `select` waits for."""
         return int(self._file.fileno())
 
     def again(self) -> None:
-        """Begin again."""
+        """Read from the beginning again."""
         self._again = True
 
     @property
     def waits(self) -> bool:
-        """Whether reading may have to wait: all that was read before is delivered."""
+        """Whether reading may have to wait: all bytes read before are delivered."""
         return not (self._again and self._kept)
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is there, as raw files do."""
+        """Read the bytes that are there, as raw files do."""
         view = memoryview(buffer).cast("B")
         if self._again and self._kept:
             count = min(len(view), len(self._kept))
@@ -164,20 +164,20 @@ class Pipe(io.RawIOBase):
 
 
 class _Counted(io.RawIOBase):
-    """A raw file that counts what is taken, can be peeked at once, and tells read errors in our words."""
+    """A raw file that counts the bytes read, can be peeked into once, and raises `CaptureError`."""
 
     def __init__(self, file: Any, name: str, closes: bool, watch: Watch | None) -> None:
         self.file, self.taken, self._watch = file, 0, watch
         self._name, self._closes, self._head = name, closes, b""
 
     def peek(self) -> bytes:
-        """The first bytes (up to 6), which the next read delivers again."""
+        """Return the first bytes (up to 6), which the next read delivers again."""
         head = bytearray(6)
         count = 0
         while count < len(head) and (more := self._read(memoryview(head)[count:])):
             count += more
         if not count and self._watch and self._watch.over:
-            raise KeyboardInterrupt  # before there was anything
+            raise KeyboardInterrupt  # before the first byte
         self._head = bytes(head[:count])
         return self._head
 
@@ -201,7 +201,7 @@ class _Counted(io.RawIOBase):
                 return 0
             return self.file.readinto(view) or 0
         except OSError as error:
-            raise CaptureError(f"{self._name}: reading failed at octet {self.taken}: {error.strerror}") from error
+            raise CaptureError(f"{self._name}: reading failed at byte {self.taken}: {error.strerror}") from error
 
     def close(self) -> None:
         if self._closes:
@@ -216,17 +216,17 @@ def _open(path: Readable, name: str) -> Any:
     except FileNotFoundError as error:
         raise MissingCaptureError(f"{name}: no such file") from error
     except PermissionError as error:
-        raise CaptureError(f"{name}: no permission to read it") from error
+        raise CaptureError(f"{name}: permission denied") from error
     except IsADirectoryError as error:
         raise CaptureError(f"{name}: is a directory, not a capture") from error
     except (OSError, ValueError) as error:
-        raise CaptureError(f"{name}: cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    # A buffered reader would wait until its buffer is full; take the raw file below where there is one.
+        raise CaptureError(f"{name}: cannot open: {getattr(error, 'strerror', None) or error}") from error
+    # A buffered reader would wait until its buffer is full; take the raw file below it, if there is one.
     return getattr(path, "raw", path) if not getattr(path, "seekable", bool)() else path
 
 
 def _nature(file: Any) -> tuple[int | None, bool]:
-    """Size if known, and whether reading may have to wait for somebody who writes."""
+    """Return the size, if known, and whether reading may have to wait for a writer."""
     try:
         status = os.fstat(file.fileno())
     except (OSError, AttributeError, ValueError):
@@ -247,7 +247,7 @@ def _decompressor(file: _Counted, compression: str) -> Any:
 
 
 class _Xz:
-    """Decompression of xz in bounded memory, which `LZMAFile` does not offer; streams may follow each other."""
+    """Decompress xz, also several streams in a row, in bounded memory, which `LZMAFile` does not offer."""
 
     def __init__(self, file: _Counted) -> None:
         self._file, self._left = file, b""
@@ -263,36 +263,36 @@ class _Xz:
                 # Streams may be padded with zeros.
                 self._left = (self._decoder.unused_data or self._left).lstrip(b"\0")
                 while not self._left:
-                    more = self._file.read(_PIECE)
+                    more = self._file.read(_READ)
                     if not more:
                         return b""
                     self._left = more.lstrip(b"\0")
                 self._decoder = self._new()
             if self._decoder.needs_input and not self._left:
-                self._left = self._file.read(_PIECE) or b""
+                self._left = self._file.read(_READ) or b""
                 if not self._left:
                     raise EOFError("the end of the stream is missing")
-            octets = self._decoder.decompress(self._left, size)
+            data = self._decoder.decompress(self._left, size)
             self._left = b""
-            if octets:
-                return octets
+            if data:
+                return data
 
 
 class _Arrow:
-    """Decompression by Arrow, of what the standard library does not know."""
+    """Decompress with Arrow the formats that the standard library does not know."""
 
     def __init__(self, file: _Counted, compression: str) -> None:
-        import pyarrow as pa  # noqa: PLC0415 - not needed for what is not compressed
+        import pyarrow as pa  # noqa: PLC0415 - uncompressed captures do not need it
 
         self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
 
     def read1(self, size: int) -> bytes:
-        octets: bytes = self._stream.read(size)
-        return octets
+        data: bytes = self._stream.read(size)
+        return data
 
 
 def describe(head: bytes) -> str:
-    """What the first bytes of something that is not a capture look like, for an error message."""
+    """Return what the first bytes of a file that is not a capture look like, for an error message."""
     for magic, kind in (
         (b"PK\x03\x04", "a zip archive"),
         (b"PAR1", "a Parquet file"),
@@ -306,14 +306,14 @@ def describe(head: bytes) -> str:
         (b"SQLite", "a database"),
     ):
         if head.startswith(magic):
-            return kind
+            return f"looks like {kind}"
     text = head.lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
-        return "an HTML page"
+        return "looks like an HTML page"
     if text.startswith(b"<"):
-        return "XML or HTML"
+        return "looks like XML or HTML"
     if text.startswith((b"{", b"[")):
-        return "JSON"
-    if all(octet in b"\t\n\r\f" or (octet >= 0x20 and octet != 0x7F) for octet in head):
-        return "text"
-    return f"unknown data, beginning {head[:4].hex(' ')}"
+        return "looks like JSON"
+    if all(byte in b"\t\n\r\f" or (byte >= 0x20 and byte != 0x7F) for byte in head):
+        return "looks like text"
+    return f"begins with bytes {head[:4].hex(' ')}"

@@ -1,4 +1,4 @@
-"""Reading what is still being made: waiting for it, and ending when the user asks for that."""
+"""Read a capture that is still being written: wait for more, and end when the user asks for it."""
 
 import os
 import select
@@ -10,18 +10,18 @@ from types import FrameType, TracebackType
 from typing import Any
 
 LOOK_S = 1.0
-"""So often there is time for other things."""
+"""Longest wait before `look` is called again."""
 REST_S = 0.5
-"""When the end was asked for, what the writer still has is read for so long at most: it may have been asked as well."""
+"""After the user asked for the end, longest time to read what the writer still has: it may be ending as well."""
 
 
 class Watch:
-    """Between entry and exit the first SIGINT or SIGTERM ends what is read; a second does what it did before.
+    """A context in which the first SIGINT or SIGTERM ends the reading; a second one does what it did before.
 
-    One that was ignored stays so.
+    A signal that was ignored stays ignored.
 
     Attributes:
-        look: called about every second while there is something to wait for.
+        look: called about once a second while reading waits.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,10 @@ class Watch:
         self._bell, self._ring = os.pipe()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: somebody else's, of C
+                if signal.getsignal(number) not in (
+                    signal.SIG_IGN,
+                    None,
+                ):  # None: the handler of other code, written in C
                     self._before[number] = signal.signal(number, self._end)
         return self
 
@@ -45,16 +48,16 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether the user asked for the end."""
         return self._until is not None
 
     def wait(self, file: Any) -> bool:
-        """Wait until there is something to read, or the file's end; False when reading is to end before."""
+        """Wait for bytes or the end of the file; return False when reading is to end before."""
         while self._until is None:
             if (now := time.monotonic()) >= self._next:
                 self._next = now + LOOK_S
                 self.look()
-            # a signal that came just before is seen after this while, when there is nothing
+            # a signal that came just before is noticed after this time, if no bytes come
             ready = select.select([file, self._bell], [], [], max(0.0, self._next - time.monotonic()))[0]
             if file in ready and self._until is None:
                 return True

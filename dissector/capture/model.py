@@ -1,12 +1,12 @@
-"""What is known of captures: batches of packets, what a file says of itself, and what is wrong with it."""
+"""Data about captures: batches of packets, the metadata of a file, and its problems."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 
 MAX_PROBLEMS = 1000
-"""Problems of one kind that are listed; further ones are only counted."""
+"""Most problems of one kind that are listed; further ones are only counted."""
 
 
 class Problem(NamedTuple):
@@ -14,9 +14,9 @@ class Problem(NamedTuple):
 
     Attributes:
         code: from the closed list of anomalies.
-        packet: number of the packet in its file, 0 where there is none.
-        offset: byte of the (decompressed) file, or None where it belongs to the packet as such.
-        detail: for people.
+        packet: number of the packet in its file; 0 when it belongs to no packet.
+        offset: position in the (decompressed) file, or None when it belongs to the packet as a whole.
+        detail: a message for people.
     """
 
     code: str
@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """An interface that was captured on: its name (empty where not told), link type, snap length."""
+    """An interface of a capture: its name (empty if not recorded), link type and snap length."""
 
     name: str
     link: int
@@ -38,21 +38,20 @@ class PacketBatch:
     """Consecutive packets of a capture file, as columns over one block of bytes.
 
     Attributes:
-        data: uint8, writable, contiguous. Bytes of the packets up to `used`, and untouched room behind.
-        used: bytes of `data` that are taken.
+        data: uint8, writable, contiguous: bytes of the packets up to `used`, then unused room.
+        used: number of bytes of `data` in use.
         offset: int64, position of each packet in `data`.
-        caplen: int64, bytes captured.
-        length: int64, bytes that the packet had on the wire, as the file says.
+        caplen: int64, number of bytes captured.
+        length: int64, size of the packet on the wire, as the file records it.
         ts_ns: int64, nanoseconds since the epoch.
         packet: int64, number in the file, from 1.
         link: int64, link type (LINKTYPE of savefiles).
         capture: index of the capture, as the caller gave it.
-        consumed: bytes of the file consumed up to the end of this batch.
-        secrets: TLS key logs that the file holds before the first of these packets and behind the batch before.
-            Never to be shown.
+        consumed: number of bytes of the file read up to the end of this batch.
+        secrets: TLS key logs that the file holds between the batch before and this one. They are never shown.
     """
 
-    data: Octets
+    data: Bytes
     used: int
     offset: Ints
     caplen: Ints
@@ -67,24 +66,24 @@ class PacketBatch:
 
 @dataclass(slots=True)
 class CaptureInfo:
-    """What a capture file says of itself and what was found in it; filled while it is read.
+    """The metadata of a capture file and counts of its contents; filled while the file is read.
 
     Attributes:
         format: `pcap` or `pcapng`; empty before reading has begun.
         compression: `gzip`, `zstd`, `lz4`, `bz2`, `xz` or None.
         link_types: link types of the interfaces, each once.
-        snap_length: bytes kept of a packet, as announced (the largest of the interfaces; 0 is no limit).
-        interfaces: of pcapng, all sections (up to 1000).
-        packets: packets delivered.
-        octets: bytes captured, of these.
-        first_ts_ns: time of the first packet in the file, None while there is none.
+        snap_length: most bytes captured of a packet, as recorded (the largest of the interfaces; 0 is no limit).
+        interfaces: interfaces of all sections of a pcapng file (up to 1000).
+        packets: number of packets delivered.
+        captured_bytes: number of bytes captured of these packets.
+        first_ts_ns: time of the first packet in the file; None before the first packet.
         last_ts_ns: time of the last packet in the file.
-        dropped: packets dropped while capturing, as the capturing program counted; None where it did not tell.
+        dropped: packets dropped by the capturing program, as the file records it; None if not recorded.
         truncated: the file ends in the middle of a record.
-        problems: what was wrong, up to 1000 of a kind.
+        problems: problems of the file, up to 1000 of each kind.
         counts: how often each kind of problem occurred.
-        size: bytes of the file, unpacked, up to where reading ended.
-        secrets: TLS key logs that came in the file. Never to be shown.
+        size: number of bytes of the file, decompressed, up to where reading ended.
+        secrets: TLS key logs that the file holds. They are never shown.
     """
 
     format: str = ""
@@ -93,7 +92,7 @@ class CaptureInfo:
     snap_length: int = 0
     interfaces: list[Interface] = field(default_factory=list)
     packets: int = 0
-    octets: int = 0
+    captured_bytes: int = 0
     first_ts_ns: int | None = None
     last_ts_ns: int | None = None
     dropped: int | None = None
@@ -104,7 +103,7 @@ class CaptureInfo:
     secrets: list[bytes] = field(default_factory=list, repr=False)
 
     def problem(self, code: str, packet: int, offset: int | None, detail: str, count: int = 1) -> None:
-        """Note a problem (that stands for `count` of its kind)."""
+        """Note a problem, which stands for `count` problems of its kind."""
         known = self.counts.get(code, 0)
         self.counts[code] = known + count
         if known < MAX_PROBLEMS:

@@ -12,7 +12,7 @@ import numpy as np
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.state import column
@@ -97,12 +97,12 @@ class PcapScanner(Scanner):
         self.state[PcapScan.UNIT_NS], self.state[PcapScan.PREFIX] = self._unit_ns, self._prefix
         info.format, info.snap_length, info.link_types = "pcap", snap_length, [link & 0xFFFF]
 
-    def nonsense(self, data: Octets, position: int) -> str:
+    def nonsense(self, data: Bytes, position: int) -> str:
         """What is wrong with a record: only its length can be."""
         caplen = struct.unpack_from(self._order + "8xI", data.data, position)[0]
         return f"a record of {caplen} octets is not possible; nothing behind it was read"
 
-    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+    def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the record in which the file ends; whether its header is whole."""
         first = start + self._prefix
         if end < first:

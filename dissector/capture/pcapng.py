@@ -14,7 +14,7 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner
 from amqpscope.dissector.kernels import kernel as kernels
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.state import Matrix, column
@@ -192,7 +192,7 @@ class PcapngScanner(Scanner):
         self._secrets = self._pauses = 0
         info.format = "pcapng"
 
-    def rare(self, data: Octets, end: int, origin: int) -> int:
+    def rare(self, data: Bytes, end: int, origin: int) -> int:
         """Take in a block with state."""
         position = int(self.state[PcapngScan.POSITION])
         total = self._measure(bytes(data[position : position + 12]))
@@ -208,11 +208,11 @@ class PcapngScanner(Scanner):
         self.state[PcapngScan.POSITION] += total
         return RARE
 
-    def nonsense(self, data: Octets, position: int) -> str:
+    def nonsense(self, data: Bytes, position: int) -> str:
         """What is wrong with a block: only its lengths can be."""
         return "lengths of a block contradict each other; nothing behind it was read"
 
-    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+    def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the block in which the file ends; whether all before its bytes is there."""
         state = self.state
         if end - start < _PREFIX:
@@ -251,7 +251,7 @@ class PcapngScanner(Scanner):
         shortest = _SHORTEST_SECTION if section else 12
         return total if shortest <= total <= MAX_BLOCK and total % 4 == 0 else None
 
-    def _kind(self, data: Octets, position: int) -> int:
+    def _kind(self, data: Bytes, position: int) -> int:
         return int(struct.unpack_from(self._order + "I", data.data, position)[0])
 
     def _take(self, block: bytes, at: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector.capture.model import CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 MAX_RECORD = 16 << 20
@@ -72,7 +72,7 @@ class Scanner:
         self.state = state.make(1)[0]
         self._kernel = kernel
 
-    def scan(self, data: Octets, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
+    def scan(self, data: Bytes, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
         """List the packets of the whole records in `data[start:end]`; data[0] is byte `origin` of the file."""
         state = self.state
         state[Scan.POSITION], state[Scan.ROWS], status = start, 0, RARE
@@ -85,15 +85,15 @@ class Scanner:
             self.info.problem("header-unknown", number + 1, origin + position, self.nonsense(data, position))
         return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
 
-    def rare(self, data: Octets, end: int, origin: int) -> int:
+    def rare(self, data: Bytes, end: int, origin: int) -> int:
         """Take in the record at state[Scan.POSITION] that is not for the kernel; RARE means to go on behind it."""
         raise NotImplementedError
 
-    def nonsense(self, data: Octets, position: int) -> str:
+    def nonsense(self, data: Bytes, position: int) -> str:
         """What is wrong with the record at this position, where reading stops."""
         raise NotImplementedError
 
-    def remainder(self, data: Octets, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
+    def remainder(self, data: Bytes, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
         """List the packet in `data[start:end]`, in which the file ends, if all before its bytes is there.
 
         Returns:
@@ -104,7 +104,7 @@ class Scanner:
         self.info.problem("capture-truncated", number, origin + start, "the file ends inside this record")
         return int(self.torn(data, start, end, columns[:, row]))
 
-    def torn(self, data: Octets, start: int, end: int, packet: Ints) -> bool:
+    def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the record in which the file ends; whether there is one."""
         raise NotImplementedError
 

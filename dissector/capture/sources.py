@@ -1,4 +1,4 @@
-"""What the user named, as captures in the order in which they are read: files, globs, directories, standard input."""
+"""Find the captures that a user names, in reading order: files, globs, directories, standard input."""
 
 import glob
 import os
@@ -12,8 +12,8 @@ from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.input import STANDARD_INPUT, CaptureError, MissingCaptureError, Pipe
 
 CAPTURE_NAME = re.compile(r"\.(pcapng|ntar|pcap|cap|dmp)\d*(\.(gz|zst|lz4|bz2|xz))?$", re.IGNORECASE)
-"""Which files of a directory are captures; a rotating capture may number them behind the ending."""
-PEEK_OCTETS = 1 << 16
+"""Names of captures in a directory; a rotating capture may append numbers to the suffix."""
+PEEK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,29 +21,29 @@ class Source:
     """One capture file."""
 
     path: str | Pipe
-    """Of the file; or the pipe, where it had to be opened to know its place among others."""
+    """Path of the file; or the pipe, opened to find its place among other captures."""
     name: str
-    """Its path below the common root of the input; of a pipe as it was given."""
+    """Its path below the common root of the input; for a pipe, the path that the user gave."""
     size: int | None
-    """Bytes of the file; None where nobody knows."""
+    """Size of the file in bytes; None when unknown."""
     given: str
-    """Its path as it was given, for messages."""
+    """The path that the user gave, for messages."""
     begin: int = 0
-    """Time of the first packet, where there are others; 0 also where there is none."""
+    """Time of the first packet, if there are several captures; 0 also when it has no packet."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | None = None) -> list[Source]:
-    """The captures that these paths name, each once, in the order of their first packets.
+    """Return the captures that these paths name, each once, in the order of their first packets.
 
-    Where there are several, pipes among them are opened, and their first packets waited for.
+    If there are several, this opens the pipes among them and waits for their first packets.
 
     Args:
         paths: files, directories, globs, or `-`.
-        refused: gets what is wrong with files of directories and globs that cannot be read, which are left out; they
-            are errors where it is None, and so are files named themselves, and where none is left.
+        refused: receives the errors of unreadable files in directories and globs, which are skipped. If it is None,
+            they are raised. Errors of files that are named themselves, and of the last one, are always raised.
 
     Raises:
-        CaptureError: there is nothing of that name, or a file is no capture.
+        CaptureError: a path does not exist, or a file is not a capture.
     """
     known: dict[str, str] = {}
     named: set[str] = set()
@@ -69,7 +69,7 @@ def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | 
 def _in_order(
     sources: Iterable[tuple[str, Source]], named: Container[str], refused: list[CaptureError]
 ) -> list[Source]:
-    """Sources by the time of their first packet; `refused` gets errors of those that are not among `named`."""
+    """Sort sources by the time of their first packet; `refused` receives errors of those not in `named`."""
     found = []
     for path, source in sources:
         try:
@@ -83,8 +83,8 @@ def _in_order(
     return sorted(found, key=lambda source: (source.begin, source.name))
 
 
-def octets(sources: Iterable[Source]) -> int | None:
-    """Size of all these; None where nobody knows."""
+def total_size(sources: Iterable[Source]) -> int | None:
+    """Return the size in bytes of all these captures; None when unknown."""
     sizes = [source.size for source in sources]
     return None if None in sizes else sum(size or 0 for size in sizes)
 
@@ -95,7 +95,7 @@ def _expand(path: str) -> list[str]:
     if Path(path).is_dir():
         found = sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and CAPTURE_NAME.search(p.name))
         if not found:
-            raise CaptureError(f"{path}: no file in this directory is named as a capture (.pcap, .pcapng, .cap)")
+            raise CaptureError(f"{path}: no file in this directory has the name of a capture (.pcap, .pcapng, .cap)")
         return found
     if glob.has_magic(path) and not Path(path).exists():
         found = sorted(p for p in glob.glob(path, recursive=True) if not Path(p).is_dir())
@@ -106,7 +106,7 @@ def _expand(path: str) -> list[str]:
 
 
 def _names(paths: list[str]) -> list[str]:
-    """Names for tables: text, also where a file's name is none."""
+    """Return names for tables: text, even if a file's name is not."""
     return [_text(name) for name in _relative(paths)]
 
 
@@ -123,7 +123,7 @@ def _relative(paths: list[str]) -> list[str]:
 
 
 def _is_pipe(path: str) -> bool:
-    """Whether this can be read only once."""
+    """Return whether this can be read only once."""
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError):
@@ -139,9 +139,9 @@ def _size(path: str) -> int | None:
 
 
 def _first_time(source: Source) -> int:
-    """Time of the first packet; files without one come first."""
+    """Return the time of the first packet; files without one come first."""
     time = 0
-    for batch in CaptureFile(source.path, source.given, 0, batch_bytes=PEEK_OCTETS, compiled=False, alone=False):
+    for batch in CaptureFile(source.path, source.given, 0, batch_bytes=PEEK_BYTES, compiled=False, alone=False):
         time = int(batch.ts_ns[0])
         break
     if isinstance(source.path, Pipe):

@@ -7,7 +7,7 @@ read, so that just what they need is compiled.
 import subprocess
 import sys
 
-from amqpscope.dissector.capture.sources import Source, octets
+from amqpscope.dissector.capture.sources import Source, total_size
 from amqpscope.dissector.kernels import kernel
 
 ENOUGH_OCTETS = 4 << 20
@@ -18,7 +18,7 @@ CAPTURES = 8
 
 def compile_kernels(sources: list[Source]) -> None:
     """Fill an empty cache, and say so, for it takes a while; without a file to run over there is nothing to do."""
-    if kernel.is_cached() or not kernel.worthwhile(octets(sources)):
+    if kernel.is_cached() or not kernel.worthwhile(total_size(sources)):
         return
     paths = [source.path for source in sources[:CAPTURES] if source.size and isinstance(source.path, str)]
     if paths:

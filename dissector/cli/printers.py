@@ -58,7 +58,9 @@ class Json:
             self.out.write(json.dumps(told, ensure_ascii=False) + "\n")
 
 
-SIZED = ("header", "body", "method", "?")
+KINDS = ("method", "frame_type", "segment_type")
+"""Columns that say what a frame is, besides those of streams; the first that has something."""
+SIZED = ("control", "command", "header", "body", "method", "?")
 """Frames of which text lines tell the size: parts of contents, and what is not known."""
 
 
@@ -94,18 +96,20 @@ class Text:
     def _line(self, row: dict[str, Any], view: "_View") -> str:
         sender, receiver = self.peers.of(row)
         time = instant(row["ts_ns"])[11:26]
-        what = row.get("method") or row.get("frame_type") or self._command(row)
+        what = next((row[name] for name in KINDS if name in row), None) or self._command(row)
         told = " ".join(_told(k, v, view) for k, v in row.items() if k not in view.left_out)
         if row.get("is_partial"):
             told += f" [{counted(row['missing'], 'octet')} missing]"
-        channel = f"{row['channel']}.{row['channel_epoch']}" if "channel" in row else "-"
+        channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
         if not told and what in SIZED:
             told = counted(row["size"], "octet")
         return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {told}".rstrip()
 
     @staticmethod
     def _command(row: dict[str, Any]) -> str:
-        """Command of a stream frame; answers are marked as AMQP marks its own."""
+        """Command of a stream frame; answers are marked as AMQP marks its own. What is nothing else is a header."""
+        if "version" not in row:
+            return "protocol-header"
         version = f".v{row['version']}" if row.get("version", 1) > 1 else ""
         return f"{row.get('command', '?')}{'-response' if row.get('is_response') else ''}{version}"
 

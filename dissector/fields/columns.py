@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, i64, proven
-from amqpscope.dissector.kernels.words import WORD, copy_octets, put_word, word
+from amqpscope.dissector.kernels.words import WORD, copy_bytes, put_word, word
 
 TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(),
@@ -36,7 +36,7 @@ class Validity(NamedTuple):
 
     rows: int
     values: int
-    bits: Octets
+    bits: Bytes
     """One bit a row, lowest first."""
 
     def buffers(self, *others: npt.NDArray[np.generic]) -> list[pa.Buffer | None]:
@@ -118,7 +118,7 @@ def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.gen
     return pa.Array.from_buffers(TYPES[kind], valid.rows, valid.buffers(octets), valid.rows - valid.values)
 
 
-def texts(valid: Validity, row: Integers, size: Integers, octets: Octets, compiled: bool) -> pa.Array:
+def texts(valid: Validity, row: Integers, size: Integers, octets: Bytes, compiled: bool) -> pa.Array:
     """A column of text: entries of `size[e]` bytes of valid UTF-8, one behind the other, for `row[e]`.
 
     Raises:
@@ -214,7 +214,7 @@ class Names:
 
 @proven
 def write_names(
-    number: Integers, at: Integers, size: Integers, names: Octets, bits: Octets, offsets: Array, target: Octets
+    number: Integers, at: Integers, size: Integers, names: Bytes, bits: Bytes, offsets: Array, target: Bytes
 ) -> None:
     """Write the text of each number that is not below 0.
 
@@ -263,7 +263,7 @@ def spread_numbers(value: Array, counts: Integers, target: Array) -> None:
 
 
 @proven
-def spread_bits(bits: Octets, at: int, counts: Integers, target: Octets) -> None:
+def spread_bits(bits: Bytes, at: int, counts: Integers, target: Bytes) -> None:
     """Write each bit from bit `at` on so often; `target` is zero at first. Bounds: as `spread_numbers`."""
     j = 0
     for r in range(len(counts)):
@@ -274,7 +274,7 @@ def spread_bits(bits: Octets, at: int, counts: Integers, target: Octets) -> None
 
 
 @proven
-def spread_texts(offsets: Array, octets: Octets, counts: Integers, places: Array, target: Octets) -> None:
+def spread_texts(offsets: Array, octets: Bytes, counts: Integers, places: Array, target: Bytes) -> None:
     """Write each text so often. Bounds: as `spread_numbers`; texts lie in `octets`, and `target` has room for all."""
     j = 0
     n = 0
@@ -283,7 +283,7 @@ def spread_texts(offsets: Array, octets: Octets, counts: Integers, places: Array
         size = i64(offsets[r + 1]) - begin
         for k in range(n, n + counts[r]):
             places[k] = j
-            copy_octets(octets, begin, target, j, size)
+            copy_bytes(octets, begin, target, j, size)
             j += size
         n += counts[r]
     places[n] = j

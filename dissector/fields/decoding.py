@@ -22,7 +22,7 @@ from amqpscope.dissector.fields.ops import FIXED, LIST, NULLABLE, OCTETS, REST, 
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE, Plan, Slot
 from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.state import Decoding, Entry, Op, Record, Tally, Target
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.trace import _problems, trace_columns
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
@@ -47,7 +47,7 @@ class Decoded:
 
 
 def decode(
-    plan: Plan, data: Octets, offset: Integers, length: Integers, program: Integers, cut: Octets, compiled: bool
+    plan: Plan, data: Bytes, offset: Integers, length: Integers, program: Integers, cut: Bytes, compiled: bool
 ) -> Decoded:
     """Decode n records.
 
@@ -124,7 +124,7 @@ EMPTY = 2
 
 
 def _column(
-    plan: Plan, k: int, kind: int, valid: Validity, data: Octets, program: Integers, entries: Integers, compiled: bool
+    plan: Plan, k: int, kind: int, valid: Validity, data: Bytes, program: Integers, entries: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
     """The columns of slot k with text, tables, values or lists, and the problems in them."""
     slot = plan.slots[k]
@@ -155,7 +155,7 @@ def _column(
 
 
 def _lists(
-    plan: Plan, slot: Slot, valid: Validity, data: Octets, row: Integers, value: Integers, size: Integers,
+    plan: Plan, slot: Slot, valid: Validity, data: Bytes, row: Integers, value: Integers, size: Integers,
     shapes: Integers, compiled: bool,
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
     """The column of a slot with lists, and the problems in them."""
@@ -178,7 +178,7 @@ def _without(column: pa.Array, rows: Integers) -> pa.Array:
 
 @kernel
 def fits(
-    data: Octets, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
+    data: Bytes, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
 ) -> bool:  # fmt: skip
     """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
     flags = 0

@@ -14,7 +14,7 @@ from amqpscope.dissector.fields import columns
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.problems import BYTES_LEFT_OVER, FIELD_OVERRUN, TABLE_TYPE_UNKNOWN
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.spec.model import Protocol
@@ -38,7 +38,7 @@ class Headers:
         self.codes = np.array([s.class_id << 8 | (s.code or 0) for s in structs], np.int64)
         self.columns = {name: kind for plan in self.plans for name, kind in plan.columns.items()}
 
-    def decode(self, data: Octets, offset: Ints, length: Ints, cut: Octets, compiled: bool) -> Decoded:
+    def decode(self, data: Bytes, offset: Ints, length: Ints, cut: Bytes, compiled: bool) -> Decoded:
         """Decode n header segments, each a record; arguments and result are as of `decoding.decode`."""
         n = len(offset)
         places = np.full((len(self.codes), n), -1, np.int64)

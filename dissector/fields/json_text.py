@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from amqpscope.dissector.fields.text import BACKSLASH, Octets, copy, utf8_length, write_hex, write_hex_escape
+from amqpscope.dissector.fields.text import BACKSLASH, Bytes, copy, utf8_length, write_hex, write_hex_escape
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel, proven, u64
@@ -18,7 +18,7 @@ ONES = 0x0101010101010101
 SPACES, QUOTES, BACKSLASHES = (ord(c) * ONES for c in ' "\\')
 
 
-def _escapes() -> Octets:
+def _escapes() -> Bytes:
     escapes = np.zeros(256, np.uint8)
     escapes[:0x20] = ESCAPE_U
     escapes[0x80:] = NOT_ASCII
@@ -34,7 +34,7 @@ ESCAPES = _escapes()
 
 
 @kernel
-def write_literal(literals: Octets, which: int, out: Octets, j: int) -> int:
+def write_literal(literals: Bytes, which: int, out: Bytes, j: int) -> int:
     """Write one of the fixed texts; returns where it ends."""
     begin = which * LITERAL + 1
     return copy(literals, begin, begin + literals[begin - 1], out, j)
@@ -50,7 +50,7 @@ def is_plain(octets: int) -> bool:
 
 
 @kernel
-def write_string(data: Octets, at: int, end: int, escapes: Octets, out: Octets, j: int) -> int:
+def write_string(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j: int) -> int:
     """Write text as the inside of a JSON string; returns where it ends, -1 when it is no UTF-8."""
     i = at
     while i + WORD <= end:
@@ -93,7 +93,7 @@ def write_string(data: Octets, at: int, end: int, escapes: Octets, out: Octets, 
 
 
 @kernel
-def write_escaped(data: Octets, at: int, end: int, escapes: Octets, out: Octets, j: int) -> int:
+def write_escaped(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j: int) -> int:
     r"""Write bytes of which some are no UTF-8 as the inside of a JSON string, with `\\xNN` for each wrong one."""
     i = at
     while i < end:
@@ -110,7 +110,7 @@ def write_escaped(data: Octets, at: int, end: int, escapes: Octets, out: Octets,
 
 
 @kernel
-def write_digits(value: int, least: int, out: Octets, j: int) -> int:
+def write_digits(value: int, least: int, out: Bytes, j: int) -> int:
     """Write an integer from 0 to 10**12 with at least so many digits; returns where it ends."""
     digits = 1
     bound = 10
@@ -127,7 +127,7 @@ def write_digits(value: int, least: int, out: Octets, j: int) -> int:
 
 
 @kernel
-def write_integer(data: Octets, at: int, width: int, signed: bool, out: Octets, j: int) -> int:
+def write_integer(data: Bytes, at: int, width: int, signed: bool, out: Bytes, j: int) -> int:
     """Write an integer of 1, 2, 4 or 8 bytes; returns where it ends."""
     # 64 bits do not fit int64 when they are unsigned, or the magnitude of the least: two words.
     high = 0
@@ -155,7 +155,7 @@ def write_integer(data: Octets, at: int, width: int, signed: bool, out: Octets, 
 
 
 @called
-def write_decimal(data: Octets, at: int, width: int, out: Octets, j: int) -> int:
+def write_decimal(data: Bytes, at: int, width: int, out: Bytes, j: int) -> int:
     """Write scale and number, of 4 or 8 bytes, as Python's `Decimal` does.
 
     That is the General Decimal Arithmetic's to-scientific-string.
@@ -190,7 +190,7 @@ def write_decimal(data: Octets, at: int, width: int, out: Octets, j: int) -> int
 
 
 @kernel
-def shift(out: Octets, at: int, end: int, by: int) -> int:
+def shift(out: Bytes, at: int, end: int, by: int) -> int:
     """Move what is written from `at` on to the right; returns where it ends."""
     i = end
     while i > at:
@@ -200,7 +200,7 @@ def shift(out: Octets, at: int, end: int, by: int) -> int:
 
 
 @kernel
-def write_octets(data: Octets, at: int, end: int, out: Octets, j: int) -> int:
+def write_octets(data: Bytes, at: int, end: int, out: Bytes, j: int) -> int:
     """Write bytes as hexadecimal digits; returns where that ends."""
     for k in range(at, end):
         j = write_hex(data[k], out, j)
@@ -208,7 +208,7 @@ def write_octets(data: Octets, at: int, end: int, out: Octets, j: int) -> int:
 
 
 @kernel
-def write_uuid(data: Octets, at: int, out: Octets, j: int) -> int:
+def write_uuid(data: Bytes, at: int, out: Bytes, j: int) -> int:
     """Write a UUID of 16 bytes (RFC 9562, section 4); returns where it ends."""
     for k in range(16):
         if k in (4, 6, 8, 10):
@@ -220,7 +220,7 @@ def write_uuid(data: Octets, at: int, out: Octets, j: int) -> int:
 
 @called
 def write_characters(
-    data: Octets, at: int, end: int, width: int, escapes: Octets, latin: Ints, out: Octets, j: int
+    data: Bytes, at: int, end: int, width: int, escapes: Bytes, latin: Ints, out: Bytes, j: int
 ) -> int:
     """Write text in ISO 8859-15 (width 1) or UTF-16 (2, big-endian) as the inside of a JSON string.
 
@@ -243,7 +243,7 @@ def write_characters(
 
 
 @kernel
-def write_character(character: int, escapes: Octets, out: Octets, j: int) -> int:
+def write_character(character: int, escapes: Bytes, out: Bytes, j: int) -> int:
     """Write one code point inside of a JSON string, in UTF-8 or escaped."""
     if character < 0x80:
         if escapes[character]:

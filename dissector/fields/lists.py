@@ -16,7 +16,7 @@ from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.rendering import Rendered, begin_text, end_text, finished, room, tell_once
 from amqpscope.dissector.fields.state import ListForms, Part, Shape, Text
 from amqpscope.dissector.fields.text import copy
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.spec.model import Struct
@@ -92,7 +92,7 @@ class Shapes:
         )
 
 
-def render(data: Octets, at: Ints, size: Ints, shape: Ints, growth: Ints, forms: ListForms, compiled: bool) -> Rendered:
+def render(data: Bytes, at: Ints, size: Ints, shape: Ints, growth: Ints, forms: ListForms, compiled: bool) -> Rendered:
     """Render the lists of `size[e]` bytes (with the count, as far as it is there) from `data[at[e]]` on.
 
     Args:
@@ -110,7 +110,7 @@ def render(data: Octets, at: Ints, size: Ints, shape: Ints, growth: Ints, forms:
 
 
 @kernel
-def member_end(data: Octets, at: int, end: int, kind: int, width: int) -> int:
+def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
     """Where a member ends; -1 when that is beyond `end`."""
     if kind == NUMBERS:
         if at + COUNT > end:
@@ -128,7 +128,7 @@ def member_end(data: Octets, at: int, end: int, kind: int, width: int) -> int:
 
 
 @kernel
-def item_end(data: Octets, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
+def item_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
     """Where an item ends; -1 when that is beyond `end`."""
     for m in range(shapes[shape, Shape.FIRST], shapes[shape, Shape.END]):
         at = member_end(data, at, end, parts[m, Part.KIND], parts[m, Part.BYTES])
@@ -138,7 +138,7 @@ def item_end(data: Octets, at: int, end: int, shape: int, parts: Ints, shapes: I
 
 
 @kernel
-def list_end(data: Octets, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
+def list_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
     """Where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
     if at + COUNT > end:
         return -1
@@ -151,7 +151,7 @@ def list_end(data: Octets, at: int, end: int, shape: int, parts: Ints, shapes: I
 
 
 @kernel
-def render_lists(data: Octets, at: Ints, size: Ints, shape: Ints, forms: ListForms, text: Text) -> None:
+def render_lists(data: Bytes, at: Ints, size: Ints, shape: Ints, forms: ListForms, text: Text) -> None:
     """Render all lists."""
     parts, shapes, out = forms.parts, forms.shapes, text.out
     j = 0
@@ -188,7 +188,7 @@ def render_lists(data: Octets, at: Ints, size: Ints, shape: Ints, forms: ListFor
 
 
 @kernel
-def write_member(data: Octets, at: int, end: int, kind: int, width: int, text: Text, e: int, j: int) -> int:
+def write_member(data: Bytes, at: int, end: int, kind: int, width: int, text: Text, e: int, j: int) -> int:
     """Write a member of list e; returns where it ends."""
     out = text.out
     if kind == STRING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from amqpscope.dissector.fields.json_text import ESCAPES, LATIN
 from amqpscope.dissector.fields.state import Float, Level, Problem, Text, Trace, Written
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.value_text import LITERALS
 from amqpscope.dissector.kernels.kernel import kernel
 
@@ -17,7 +17,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 class Rendered(NamedTuple):
     """Values as text."""
 
-    octets: Octets
+    octets: Bytes
     """JSON, valid UTF-8, of all values."""
     sizes: Integers
     """Bytes of each in `octets`."""
@@ -44,10 +44,10 @@ def room(values: int, octets: int, problems: int, floats: int = 0, levels: int =
     )
 
 
-def finished(text: Text, data: Octets) -> Rendered:
+def finished(text: Text, data: Bytes) -> Rendered:
     """What was written there of values in `data`."""
     length, n_floats, n_problems, _ = text.written.tolist()
-    octets: Octets = text.out[:length]
+    octets: Bytes = text.out[:length]
     octets = _with_floats(octets, text.sizes, data, text.floats[:n_floats]) if n_floats else octets.copy()
     return Rendered(octets, text.sizes, text.trace, text.problems[:n_problems])
 
@@ -127,7 +127,7 @@ def level_at(levels: Integers, depth: int) -> tuple[int, int, int, int, int, int
     )
 
 
-def _with_floats(octets: Octets, sizes: Integers, data: Octets, floats: Integers) -> Octets:
+def _with_floats(octets: Bytes, sizes: Integers, data: Bytes, floats: Integers) -> Bytes:
     """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
     pieces: list[memoryview | bytes] = []
     done, source = 0, octets.data

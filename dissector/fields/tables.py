@@ -44,7 +44,7 @@ import numpy as np
 
 from amqpscope.dissector.fields.dialect import Dialect, of_letters
 from amqpscope.dissector.fields.rendering import Rendered, finished, room
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.value_walk import DEPTH, PROBLEMS, render_values
 from amqpscope.dissector.kernels.kernel import call
 
@@ -53,7 +53,7 @@ FIELD_TABLES = of_letters()
 
 
 def render(
-    data: Octets, at: Integers, size: Integers, compiled: bool, dialect: Dialect = FIELD_TABLES,
+    data: Bytes, at: Integers, size: Integers, compiled: bool, dialect: Dialect = FIELD_TABLES,
     form: Integers | None = None,
 ) -> Rendered:  # fmt: skip
     """Render values of which `size[e]` bytes (at least 0) lie from `data[at[e]]` on, all within `data`.

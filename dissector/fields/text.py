@@ -13,7 +13,7 @@ import numpy.typing as npt
 from amqpscope.dissector.kernels.kernel import call, kernel, proven, u64
 from amqpscope.dissector.kernels.words import HIGH_BITS, WORD, part, put_word, word
 
-Octets = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 BACKSLASH, LETTER_X = ord("\\"), ord("x")
@@ -25,7 +25,7 @@ GROWTH = 4
 class Texts:
     """Entries of text, one behind the other."""
 
-    octets: Octets
+    octets: Bytes
     """Valid UTF-8."""
     sizes: Integers
     """Bytes of each entry in `octets`."""
@@ -35,7 +35,7 @@ class Texts:
     """Where in the data the first wrong byte of each of these is."""
 
 
-def gather(data: Octets, at: Integers, size: Integers, compiled: bool) -> Texts:
+def gather(data: Bytes, at: Integers, size: Integers, compiled: bool) -> Texts:
     """Copy `size[e]` bytes from `data[at[e]]` on for every entry e, all of them within `data`."""
     total = int(size.sum())
     octets = np.empty(total + WORD, np.uint8)
@@ -53,7 +53,7 @@ def gather(data: Octets, at: Integers, size: Integers, compiled: bool) -> Texts:
 
 
 @kernel
-def copy(source: Octets, at: int, end: int, target: Octets, j: int) -> int:
+def copy(source: Bytes, at: int, end: int, target: Bytes, j: int) -> int:
     """Copy `source[at:end]` to `target` from j on; returns where it ends there."""
     for i in range(at, end):
         target[j] = source[i]
@@ -62,7 +62,7 @@ def copy(source: Octets, at: int, end: int, target: Octets, j: int) -> int:
 
 
 @proven
-def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> bool:
+def copy_entries(data: Bytes, at: Integers, size: Integers, target: Bytes) -> bool:
     """Copy all entries, which lie within `data`, as they are; returns whether all bytes are ASCII.
 
     Bounds: `target` has the sum of their sizes and a word more, so that whole words may be written, of which the next
@@ -95,7 +95,7 @@ def copy_entries(data: Octets, at: Integers, size: Integers, target: Octets) -> 
 
 
 @kernel
-def copy_escaped(data: Octets, at: Integers, size: Integers, target: Octets, sizes: Integers, wrong: Integers) -> int:
+def copy_escaped(data: Bytes, at: Integers, size: Integers, target: Bytes, sizes: Integers, wrong: Integers) -> int:
     """Copy all entries with wrong bytes escaped; `wrong[e]` is where the first of them is, or -1."""
     j = 0
     for e in range(len(at)):
@@ -119,7 +119,7 @@ def copy_escaped(data: Octets, at: Integers, size: Integers, target: Octets, siz
 
 
 @kernel
-def utf8_length(data: Octets, at: int, end: int) -> int:
+def utf8_length(data: Bytes, at: int, end: int) -> int:
     """Bytes of the UTF-8 sequence at `at`, which lies before `end`; 0 where there is none (RFC 3629, section 4)."""
     first = data[at]
     if first < 0x80:
@@ -161,7 +161,7 @@ def hex_digit(value: int) -> int:
 
 
 @kernel
-def write_hex(octet: int, target: Octets, j: int) -> int:
+def write_hex(octet: int, target: Bytes, j: int) -> int:
     """Write a byte as two hexadecimal digits; returns where it ends."""
     target[j] = hex_digit(octet // 16)
     target[j + 1] = hex_digit(octet % 16)
@@ -169,7 +169,7 @@ def write_hex(octet: int, target: Octets, j: int) -> int:
 
 
 @kernel
-def write_hex_escape(octet: int, target: Octets, j: int) -> int:
+def write_hex_escape(octet: int, target: Bytes, j: int) -> int:
     """Write a byte as `xNN`; returns where it ends."""
     target[j] = LETTER_X
     return write_hex(octet, target, j + 1)

@@ -5,12 +5,12 @@ import pyarrow as pa
 
 from amqpscope.dissector.fields import columns, text
 from amqpscope.dissector.fields.problems import TRACEPARENT_MALFORMED
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.kernels.kernel import call, i64, proven
 
 
 def trace_columns(
-    n: int, data: Octets, row: Integers, trace: Integers, compiled: bool
+    n: int, data: Bytes, row: Integers, trace: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Integers]:
     """The columns of the trace context from the places of `traceparent`, and where it is malformed."""
     has = trace[:, 0] >= 0
@@ -35,7 +35,7 @@ def _problems(row: Integers, code: int, at: Integers) -> Integers:
 
 
 @proven
-def trace_flags(data: Octets, at: Integers, size: Integers, flags: Integers) -> None:
+def trace_flags(data: Bytes, at: Integers, size: Integers, flags: Integers) -> None:
     """Flags of each `traceparent`, -1 where it is not of the form of version 00 (W3C Trace Context, section 3.2.2).
 
     That is `00-<trace id>-<span id>-<flags>` in 2, 32, 16 and 2 lower-case hexadecimal digits, neither id all zeros.

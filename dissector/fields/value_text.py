@@ -15,7 +15,7 @@ from amqpscope.dissector.fields.json_text import (
     write_octets,
     write_uuid,
 )
-from amqpscope.dissector.fields.text import Integers, Octets
+from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import called, i64, kernel
 
@@ -31,7 +31,7 @@ _TEXTS = (
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = (ord(c) for c in "[]{}")
 
 
-def _literals() -> Octets:
+def _literals() -> Bytes:
     literals = np.zeros(LITERAL * len(_TEXTS), np.uint8)
     for k, text in enumerate(_TEXTS):
         literals[LITERAL * k] = len(text)
@@ -44,8 +44,8 @@ LITERALS = _literals()
 
 @called
 def write_rare(
-    data: Octets, at: int, end: int, kind: int, width: int, literals: Octets, latin: Integers, escapes: Octets,
-    out: Octets, j: int,
+    data: Bytes, at: int, end: int, kind: int, width: int, literals: Bytes, latin: Integers, escapes: Bytes,
+    out: Bytes, j: int,
 ) -> int:  # fmt: skip
     """Write a value of one of the rarer kinds; returns where it ends."""
     if kind == VOID:
@@ -77,7 +77,7 @@ def write_rare(
 
 
 @called
-def write_count(data: Octets, at: int, literals: Octets, out: Octets, j: int) -> int:
+def write_count(data: Bytes, at: int, literals: Bytes, out: Bytes, j: int) -> int:
     """Write of an array whose items have no bytes how many there are; returns where it ends."""
     j = write_integer(data, at + 1, 4, False, out, write_literal(literals, COUNT_OPEN, out, j))
     out[j] = CLOSE_OBJECT
@@ -85,7 +85,7 @@ def write_count(data: Octets, at: int, literals: Octets, out: Octets, j: int) ->
 
 
 @called
-def write_hexadecimal(data: Octets, at: int, end: int, literals: Octets, opening: int, out: Octets, j: int) -> int:
+def write_hexadecimal(data: Bytes, at: int, end: int, literals: Bytes, opening: int, out: Bytes, j: int) -> int:
     """Write bytes as an object with a text of hexadecimal digits; returns where it ends."""
     j = write_octets(data, at, end, out, write_literal(literals, opening, out, j))
     out[j] = QUOTE
@@ -94,7 +94,7 @@ def write_hexadecimal(data: Octets, at: int, end: int, literals: Octets, opening
 
 
 @called
-def write_ranges(data: Octets, at: int, end: int, width: int, out: Octets, j: int) -> int:
+def write_ranges(data: Bytes, at: int, end: int, width: int, out: Bytes, j: int) -> int:
     """Write pairs of numbers as lists of two in a list; returns where it ends."""
     out[j] = OPEN_ARRAY
     j += 1
@@ -116,7 +116,7 @@ def write_ranges(data: Octets, at: int, end: int, width: int, out: Octets, j: in
 
 
 @kernel
-def is_traceparent(data: Octets, at: int, literals: Octets) -> bool:
+def is_traceparent(data: Bytes, at: int, literals: Bytes) -> bool:
     """Whether the 11 bytes at `at` are `traceparent`, in any case."""
     same = True
     for k in range(11):

@@ -48,7 +48,7 @@ from amqpscope.dissector.fields.rendering import (
     tell_once,
 )
 from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace
-from amqpscope.dissector.fields.text import Integers, Octets, copy
+from amqpscope.dissector.fields.text import Bytes, Integers, copy
 from amqpscope.dissector.fields.value_text import (
     CLOSE_ARRAY,
     CLOSE_OBJECT,
@@ -77,7 +77,7 @@ CLOSE_NAMED = 0
 
 
 @kernel
-def render_values(data: Octets, at: Integers, size: Integers, form: Integers, forms: Forms, text: Text) -> None:
+def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, forms: Forms, text: Text) -> None:
     """Render all values, whose bytes behind their length these are."""
     j = 0
     for e in range(len(at)):
@@ -101,7 +101,7 @@ def render_values(data: Octets, at: Integers, size: Integers, form: Integers, fo
 
 @kernel
 def render_value(
-    data: Octets, e: int, value: int, after: int, code: int, forms: Forms, text: Text, j: int
+    data: Bytes, e: int, value: int, after: int, code: int, forms: Forms, text: Text, j: int
 ) -> int:  # fmt: skip
     """Render value e, of form `code`, and all that is in it; returns where the text ends."""
     levels, out, types, members = text.levels, text.out, forms.types, forms.members
@@ -179,14 +179,14 @@ def render_value(
 
 
 @kernel
-def find_trace(data: Octets, e: int, key: int, value: int, after: int, kind: int, text: Text) -> None:
+def find_trace(data: Bytes, e: int, key: int, value: int, after: int, kind: int, text: Text) -> None:
     """Note where the value is if its key of 11 bytes is `traceparent`."""
     if is_traceparent(data, key, text.literals):
         put_trace(text, e, value, after - value if kind in (STRING, BYTES) else 0)
 
 
 @kernel
-def measure(data: Octets, at: int, end: int, code: int, forms: Forms) -> tuple[int, int, int, int, int]:
+def measure(data: Bytes, at: int, end: int, code: int, forms: Forms) -> tuple[int, int, int, int, int]:
     """Measure a value of form `code`, or whose type code (-1) comes first.
 
     Returns its kind, where its bytes begin behind its length and where they end, its form, and what is wrong with it,
@@ -220,7 +220,7 @@ def is_counted(kind: int, code: int, types: Integers) -> bool:
 
 
 @kernel
-def write_name(data: Octets, e: int, at: int, end: int, text: Text, j: int) -> int:
+def write_name(data: Bytes, e: int, at: int, end: int, text: Text, j: int) -> int:
     """Write the name of an entry; returns where that ends."""
     out = text.out
     out[j] = QUOTE
@@ -239,7 +239,7 @@ def write_name(data: Octets, e: int, at: int, end: int, text: Text, j: int) -> i
 
 @kernel
 def write_scalar(
-    data: Octets, e: int, at: int, end: int, kind: int, width: int, here: int, text: Text, j: int
+    data: Bytes, e: int, at: int, end: int, kind: int, width: int, here: int, text: Text, j: int
 ) -> int:  # fmt: skip
     """Write a value without items, whose type code is at `here`; returns where it ends. A float is left out."""
     out = text.out
@@ -264,7 +264,7 @@ def write_scalar(
 
 @kernel
 def open_value(
-    data: Octets, e: int, at: int, end: int, code: int, here: int, depth: int, forms: Forms, text: Text, j: int
+    data: Bytes, e: int, at: int, end: int, code: int, here: int, depth: int, forms: Forms, text: Text, j: int
 ) -> tuple[int, int]:  # fmt: skip
     """Open a value with items, as level `depth`, or write it where its items are not to be read.
 
@@ -293,7 +293,7 @@ def open_value(
 
 @called
 def open_counted(
-    data: Octets, at: int, code: int, forms: Forms, levels: Integers, depth: int, out: Octets, j: int
+    data: Bytes, at: int, code: int, forms: Forms, levels: Integers, depth: int, out: Bytes, j: int
 ) -> tuple[int, int]:  # fmt: skip
     """Fill in a level that has a head: a counted map, list or array, or a struct, whose name may be written in front.
 
@@ -325,7 +325,7 @@ def open_counted(
 
 
 @called
-def head_problem(data: Octets, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
+def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
     """What is wrong with what stands in front of the items of a table, list, array or struct; -1 when nothing is."""
     kind = types[code, Form.KIND]
     need = types[code, Form.ITEM]
@@ -350,14 +350,14 @@ def head_problem(data: Octets, at: int, end: int, code: int, types: Integers, st
 
 
 @called
-def is_hollow(data: Octets, at: int, types: Integers) -> bool:
+def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
     """Whether an array has items that have no bytes, which could be as many as they like."""
     hollow: bool = types[i64(data[at]), Form.BYTES] == 0
     return hollow and unsigned(data, at + 1, 4) > 0
 
 
 @called
-def struct_at(data: Octets, at: int, structs: Integers) -> int:
+def struct_at(data: Bytes, at: int, structs: Integers) -> int:
     """Number of the struct whose class and code are at `at`; -1 when nobody knows it."""
     code = unsigned(data, at, 2)
     for s in range(len(structs)):
@@ -367,7 +367,7 @@ def struct_at(data: Octets, at: int, structs: Integers) -> int:
 
 
 @called
-def packing_flags(data: Octets, at: int, width: int) -> int:
+def packing_flags(data: Bytes, at: int, width: int) -> int:
     """Packing flags as one number, that of the first member lowest; all are set where there are none."""
     if width == 0:
         return -1

@@ -14,6 +14,13 @@ class PeerArguments(dict[str, Any]):
     """What to say of it in a few words."""
     __hash__ = object.__hash__  # type: ignore[assignment]
 
+    @classmethod
+    def of(cls, values: dict[str, Any], detail: str) -> "PeerArguments":
+        """These values, of which that is to be said."""
+        made = cls(values)
+        made.detail = detail
+        return made
+
     def __eq__(self, other: object) -> bool:
         return self is other
 

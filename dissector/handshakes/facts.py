@@ -20,6 +20,7 @@ Facts that rules ask for (None where it is not known):
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
     unread             bool: parts of the handshake were not understood
+    redirected_to      address to which the broker sent the client
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -134,7 +135,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
-        "holes": inputs.lost,
+        "gaps": inputs.lost,
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
@@ -154,7 +155,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     known |= {f"{role}_first_doc": found.doc if found else None for role, found in openings}
     known |= _ends(inputs.closer, steps) | _agreement(inputs, told, machine) | _closing(told, protocol) | _refusal(told)
     known |= {f"{role}_again": sum(step.event == AGAIN and role == step.role for step in steps) for role in ROLES}
-    known |= {"unread": None} | dict(inputs.facts) | tls
+    known |= {"unread": None, "redirected_to": None} | dict(inputs.facts) | tls
     return Case(known, _times(told, steps, ran, handshakes.words), steps, ran)
 
 
@@ -181,7 +182,7 @@ def _ends(close: str, steps: list[SidedStep]) -> dict[str, Any]:
 
 def _times(told: Told, steps: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
     over = next((n for n, step in enumerate(steps) if step.event in ("tcp.fin", "tcp.rst")), None)
-    done = ran.taken + [n for n, step in enumerate(steps) if step.event == "octets"]
+    done = ran.taken + [n for n, step in enumerate(steps) if step.event == "bytes"]
     return Times(over, done, told.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
@@ -215,7 +216,7 @@ def _agreement(inputs: Inputs, told: Told, machine: Machine) -> dict[str, Any]:
         "capable_auth": None if capable is None else "authentication_failure_close" in capable,
         "capabilities": capable,
         "user": inputs.user,
-        "who": f"user {inputs.user}" if inputs.user else "the client",
+        "who": f'user "{inputs.user}"' if inputs.user else "the client",
         "vhost": told.get("open", NOTHING).get("virtual_host"),
     }
 

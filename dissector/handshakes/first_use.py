@@ -16,16 +16,25 @@ class FirstUses:
 
     def telling(self, slot: Ints, kind: Ints, is_telling: NDArray[np.bool_], is_use: NDArray[np.bool_]) -> Ints:
         """Indexes of frames of these slots and kinds that tell of their connection, or are its first use."""
-        most = int(slot.max(initial=-1)) + 1
-        if most > len(self.slots):
-            self.slots = np.concatenate([self.slots, np.zeros(2 * most - len(self.slots), np.bool_)])
+        self._reach(int(slot.max(initial=-1)))
         found = np.empty(len(slot), np.int64)
         count = call(find, self.compiled, slot, kind, is_telling, is_use, self.slots, found)
         return found[:count]
 
     def note(self, slots: Ints) -> None:
         """The first use of these was seen."""
+        self._reach(int(slots.max(initial=-1)))
         self.slots[slots] = True
+
+    def seen(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which of these it was seen."""
+        self._reach(int(slots.max(initial=-1)))
+        found: NDArray[np.bool_] = self.slots[slots]
+        return found
+
+    def _reach(self, most: int) -> None:
+        if most >= len(self.slots):
+            self.slots = np.concatenate([self.slots, np.zeros(2 * most + 2 - len(self.slots), np.bool_)])
 
     def forget(self, slots: Ints) -> None:
         """Connections that are over."""

@@ -9,7 +9,7 @@ from amqpscope.dissector.fields.arrow import picked
 from amqpscope.dissector.fields.decoding import decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.spec.model import Protocol
 
 
@@ -22,7 +22,7 @@ class Logins:
         self.column = column
         self.compiled = compiled
 
-    def users(self, mechanisms: list[str | None], offset: Ints, length: Ints, data: Octets) -> list[str | None]:
+    def users(self, mechanisms: list[str | None], offset: Ints, length: Ints, data: Bytes) -> list[str | None]:
         """The names in logins by these mechanisms, whose arguments lie at these places; None where there is none."""
         count = len(mechanisms)
         methods, cut = np.full(count, self.method), np.ones(count, np.uint8)

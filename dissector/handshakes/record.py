@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.tls.shown import CLASSES as SHOWN
 from amqpscope.dissector.tls.shown import Shown
 from amqpscope.spec.handshakes import Opening, opening
 
@@ -139,6 +140,10 @@ class ConnectionRecord:
         if not self.used:
             self.used = True
             self.steps.append(Step("first use", side, at))
+
+
+CLASSES = (ConnectionRecord, PacketRef, Step, FirstBytes, *SHOWN)
+"""What a record consists of, when it is written."""
 
 
 def product(properties: str | None) -> str:

@@ -31,7 +31,7 @@ UP = ("ok", "begun-before")
 UP_STAGES = ("open-ok", "ready")
 ENCRYPTED = "encrypted"
 """The state in which nobody can tell whose turn it is."""
-FIRSTS = ("octets", "proxy", "header", "tls.hello", "tls.alert")
+FIRSTS = ("bytes", "proxy", "header", "tls.hello", "tls.alert")
 """What sides say first; where it went no further, that is what it is about."""
 TIMED_NAMES = frozenset(TIMED)
 AGREED = ("channel_max", "frame_max", "heartbeat")

@@ -1,1 +1,1 @@
-"""What all stages share: kernels run interpreted or compiled, their machine code in files, pools of rows, limits."""
+"""What all stages share: kernels, interpreted or compiled; their machine code in files; pools of rows; limits."""

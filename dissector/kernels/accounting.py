@@ -1,50 +1,60 @@
-"""How much is remembered of each open connection besides rows of fixed width: bytes that were read of it."""
+"""Memory accounting: how many bytes are retained of each open connection, besides state rows of fixed width."""
 
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Ints
 
 PIECE_COST = 256
-"""Bytes that a piece takes that is held back, besides its own."""
+"""Bytes of memory that a retained chunk takes besides its data."""
 
 
-def most_retained(octets: Ints) -> Ints:
-    """What may be remembered of pieces with so many octets: twice these where a record and a message in it are kept."""
-    return 2 * octets + PIECE_COST
+def most_retained(sizes: Ints) -> Ints:
+    """Return the most bytes that may be retained of chunks of these sizes.
+
+    That is twice the size when both a record and a message in it are kept.
+    """
+    return 2 * sizes + PIECE_COST
 
 
 class MemoryAccounting:
-    """Bytes by slot; `total` is their sum."""
+    """Retained bytes by slot; `total` is their sum."""
 
     def __init__(self) -> None:
-        self.octets = np.zeros(64, np.int64)
+        self.sizes = np.zeros(64, np.int64)
         self.total = 0
 
-    def add(self, slots: Ints, octets: Ints) -> None:
-        """So many more are remembered of these slots, which may come several times."""
+    def add(self, slots: Ints, sizes: Ints) -> None:
+        """Add sizes to the accounts of these slots, which may occur several times."""
         if len(slots):
             self._reach(int(slots.max()))
-            np.add.at(self.octets, slots, octets)
-            self.total += int(octets.sum())
+            np.add.at(self.sizes, slots, sizes)
+            self.total += int(sizes.sum())
 
-    def change(self, slot: int, octets: int) -> None:
-        """So many more, or with a negative number fewer, are remembered of one."""
+    def change(self, slot: int, size: int) -> None:
+        """Change the account of one slot by a positive or negative size."""
         self._reach(slot)
-        self.octets[slot] += octets
-        self.total += octets
+        self.sizes[slot] += size
+        self.total += size
+
+    def take_out(self, slots: Ints) -> Ints:
+        """Count nothing more of connections; returns what it was."""
+        self._reach(int(slots.max(initial=-1)))
+        taken: Ints = self.sizes[slots]
+        self.forget(slots)
+        return taken
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
-        slots = slots[slots < len(self.octets)]
-        self.total -= int(self.octets[slots].sum())
-        self.octets[slots] = 0
+        """Clear the accounts of ended connections."""
+        slots = slots[slots < len(self.sizes)]
+        self.total -= int(self.sizes[slots].sum())
+        self.sizes[slots] = 0
 
     def heaviest(self) -> Ints:
-        """Slots with half of the mean or more: together they have more than half of all."""
-        has = self.octets > 0
-        found: Ints = np.flatnonzero(has & (2 * self.octets * np.count_nonzero(has) >= self.total))
+        """Return the slots with half of the mean or more: together they hold more than half of all."""
+        has = self.sizes > 0
+        found: Ints = np.flatnonzero(has & (2 * self.sizes * np.count_nonzero(has) >= self.total))
         return found
 
     def _reach(self, slot: int) -> None:
-        if slot >= len(self.octets):
-            self.octets = np.concatenate([self.octets, np.zeros(2 * slot + 2 - len(self.octets), np.int64)])
+        if slot >= len(self.sizes):
+            self.sizes = np.concatenate([self.sizes, np.zeros(2 * slot + 2 - len(self.sizes), np.int64)])

@@ -1,4 +1,4 @@
-"""Types that annotate kernels and the columns they work on."""
+"""Types that annotate kernels and their columns."""
 
 from typing import Any, TypeAlias
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = Any
-"""A numpy array, or within an interpreted kernel the memoryview of one."""
+"""A numpy array, or the memoryview of one in an interpreted kernel."""
 
 Ints: TypeAlias = NDArray[np.int64]
-Octets: TypeAlias = NDArray[np.uint8]
+Bytes: TypeAlias = NDArray[np.uint8]

@@ -1,8 +1,8 @@
-"""XXH64 as a kernel, fed piece by piece: the hash of bodies, with seed 42 as Spark's `xxhash64(body)` has it.
+"""XXH64 as a kernel, fed chunk by chunk: the hash of bodies, with seed 42 like Spark's `xxhash64(body)`.
 
-State of one hash: a row of eight uint64 (four lanes, bytes so far, three unused) and a row of 32 bytes that
-wait for a full stripe. Every uint64 operation is masked, so that Python's integers and numba's agree.
-Source: the XXH64 description in the xxHash specification, release 0.8. And `mix`, for identities and hash tables.
+The state of one hash is a row of eight uint64 (four lanes, number of bytes so far, three unused) and a row of 32 bytes
+that wait for a full stripe. Every uint64 operation is masked, so that Python's integers and numba's agree.
+Source: the XXH64 description in the xxHash specification, release 0.8. `mix` is for identities and hash tables.
 """
 
 from amqpscope.dissector.kernels.arrays import Array
@@ -26,7 +26,7 @@ TOTAL, LANES = 4, 8
 
 @proven
 def turn(lane: int, value: int) -> int:
-    """One round of a lane."""
+    """Run one round of a lane."""
     lane = (lane + ((value * P2) & MASK)) & MASK
     lane = ((lane << 31) | (lane >> 33)) & MASK
     return (lane * P1) & MASK
@@ -44,7 +44,7 @@ def hash_begin(lanes: Array, row: int) -> None:
 
 @proven
 def stripes(data: Array, p: int, end: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int, int]:
-    """Take whole stripes of 32 bytes from p on: the four lanes, and the place behind.
+    """Hash whole stripes of 32 bytes from p on; return the four lanes and the position after them.
 
     Bounds: the caller has shown that [p, end) lies in data.
     """
@@ -59,7 +59,7 @@ def stripes(data: Array, p: int, end: int, a: int, b: int, c: int, d: int) -> tu
 
 @kernel
 def absorb(lanes: Array, row: int, data: Array, p: int, end: int) -> int:
-    """Take whole stripes into one hash, as `stripes`; returns the place behind."""
+    """Hash whole stripes, as `stripes` does, into one state; return the position after them."""
     a, b, c, d, p = stripes(data, p, end, lanes[row, 0], lanes[row, 1], lanes[row, 2], lanes[row, 3])
     lanes[row, 0] = a
     lanes[row, 1] = b
@@ -70,7 +70,7 @@ def absorb(lanes: Array, row: int, data: Array, p: int, end: int) -> int:
 
 @kernel
 def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, length: int) -> None:
-    """Add bytes. `waiting` is uint8 of 32 a row, in one dimension."""
+    """Add bytes to one hash. `waiting` is uint8 with 32 bytes a row, in one dimension."""
     if offset < 0 or length <= 0 or offset + length > len(data):
         return
     have = i64(lanes[row, TOTAL]) & 31
@@ -96,7 +96,7 @@ def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, 
 
 @kernel
 def hash_end(lanes: Array, waiting: Array, row: int) -> int:
-    """The hash so far, as uint64."""
+    """Return the hash so far, as uint64."""
     total = lanes[row, TOTAL]
     p = 32 * row
     end = p + (i64(total) & 31)
@@ -107,19 +107,19 @@ def hash_end(lanes: Array, waiting: Array, row: int) -> int:
 
 
 @proven
-def hash_octets(data: Array, p: int, octets: int) -> int:
-    """The hash of bytes that lie together, as uint64; the caller has shown that they are in data."""
-    end = p + octets
+def hash_bytes(data: Array, p: int, length: int) -> int:
+    """Return the hash of contiguous bytes, as uint64; the caller has shown that they lie in data."""
+    end = p + length
     h = u64(LANE_3 + P5)
-    if octets >= 32:
+    if length >= 32:
         a, b, c, d, p = stripes(data, p, end, u64(LANE_1), u64(LANE_2), u64(LANE_3), u64(LANE_4))
         h = converge(a, b, c, d)
-    return finish((h + u64(octets)) & MASK, data, p, end)
+    return finish((h + u64(length)) & MASK, data, p, end)
 
 
 @proven
 def converge(a: int, b: int, c: int, d: int) -> int:
-    """The four lanes as one."""
+    """Merge the four lanes."""
     h = ((a << 1 | a >> 63) & MASK) + ((b << 7 | b >> 57) & MASK)
     h = (h + ((c << 12 | c >> 52) & MASK) + ((d << 18 | d >> 46) & MASK)) & MASK
     h = ((((h ^ turn(u64(0), a)) * P1) & MASK) + P4) & MASK
@@ -130,7 +130,7 @@ def converge(a: int, b: int, c: int, d: int) -> int:
 
 @proven
 def finish(h: int, data: Array, p: int, end: int) -> int:
-    """Take the last bytes, fewer than 32, which the caller has shown to be in data."""
+    """Hash the last bytes, fewer than 32; the caller has shown that they lie in data."""
     while p + 8 <= end:
         h ^= turn(u64(0), word(data, p))
         h = (((((h << 27) | (h >> 37)) & MASK) * P1) + P4) & MASK
@@ -151,6 +151,6 @@ def finish(h: int, data: Array, p: int, end: int) -> int:
 
 @kernel
 def mix(h: int, value: int) -> int:
-    """One step of a 63-bit multiplicative hash. Products wrap, which only unsigned integers may."""
+    """Run one step of a 63-bit multiplicative hash. Products wrap, which only unsigned integers may."""
     product = ((u64(h) ^ u64(value)) * u64(0x1D8E4E27C47D124F)) & u64(0x7FFFFFFFFFFFFFFF)
     return i64(product ^ (product >> u64(31)))

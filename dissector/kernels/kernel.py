@@ -1,16 +1,16 @@
 """Kernels: plain functions over arrays that run interpreted or compiled.
 
 A kernel is an ordinary function over numpy arrays and integers. Decorating it with `kernel` only
-registers it. `call` runs it, compiled by numba or as it stands: interpreted, every array is handed in as a
+registers it. `call` runs it, compiled by numba or interpreted: an interpreted kernel gets every array as a
 `memoryview`, so that items are Python integers and small inputs need neither numba nor compilation.
 
-What a kernel may do is the common part of both worlds: index arrays with one integer, or with a tuple of
+A kernel may do what works both ways: index arrays with one integer, or with a tuple of
 two integers, columns by the names that `state` gives them; integer arithmetic that stays within int64 (or, for hashes,
 uint64 masked to 64 bits); calls of other kernels by their global name, or as `module.kernel`; no slices, no numpy
-functions, no exceptions, no floats. Arrays that belong together come as one argument, a NamedTuple.
+functions, no exceptions, no floats. Arrays that belong together are one argument, a NamedTuple.
 
-No index is negative. Compiled, all of them are unsigned: numba asks of a signed one at every access whether it counts
-from the end, which also keeps the compiler from joining accesses.
+No index is negative. In a compiled kernel, all indexes are unsigned: numba checks for each signed one whether it counts
+from the end, which also keeps the compiler from combining accesses.
 """
 
 import ast
@@ -40,29 +40,29 @@ _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
 _outlined: set[Callable[..., Any]] = set()
 _dispatchers: dict[Callable[..., Any], Any] = {}
-"""Numba's, of those that were compiled in this process."""
+"""Numba's dispatchers of the kernels that were compiled in this process."""
 _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
-"""Compiled kernels as `native.ENTRY`, by function and what tells the types of its arguments."""
+"""Compiled kernels as `machine_code.ENTRY`, by function and the types of its arguments."""
 _not_kept: set[tuple[Any, ...]] = set()
-"""Those of them whose machine code could not be had: they are numba's, in this process alone."""
+"""Keys of compiled kernels whose machine code could not be taken: numba runs them, in this process alone."""
 _compiling = RLock()
 
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
-"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call hands
-every array on as seven words of the stack, and every matrix as nine: most of that is gone where it is inlined."""
+"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call
+passes every array as seven words on the stack, and every matrix as nine; inlining avoids most of that."""
 FORMAT = 2
-"""Counted up when kernels are compiled, called or kept in another way than before: what is cached is then made anew."""
+"""Raised by one when kernels are compiled, called or cached in another way: this invalidates the cache."""
 INDEX = "__unsigned"
-"""Name of what a compiled kernel makes of its indexes."""
+"""Name of the function that makes an index of a compiled kernel unsigned."""
 
 C_ORDER, F_ORDER = 0x1, 0x2
 OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
-"""Flags of arrays by which types differ: their order, aligned, writeable (numpy's `NPY_ARRAY_*`)."""
+"""Flags by which the types of arrays differ: order, aligned, writeable (numpy's `NPY_ARRAY_*`)."""
 
 COMPILE_ABOVE = 1 << 18
-"""Input of this many bytes is worth loading compiled kernels, where they are cached (0.1 s)."""
+"""Bytes of input above which loading cached compiled kernels (0.1 s) pays."""
 COMPILE_COLD_ABOVE = 8 << 20
-"""Input of this many bytes is worth compiling kernels for the first time (most of a minute)."""
+"""Bytes of input above which compiling kernels for the first time (most of a minute) pays."""
 
 
 def kernel(function: F) -> F:
@@ -72,24 +72,24 @@ def kernel(function: F) -> F:
 
 
 def proven(function: F) -> F:
-    """Register a kernel that is compiled without bounds checks: its caller has shown that all reads are in bounds."""
+    """Register a kernel that is compiled without bounds checks: its caller has shown that accesses are in bounds."""
     _proven.add(function)
     return kernel(function)
 
 
 def called(function: F) -> F:
-    """Register a kernel that is called, not inlined: what is long, and not run for most rows, compiles once only."""
+    """Register a kernel that is not inlined: a long one that few rows need is compiled only once."""
     _outlined.add(function)
     return kernel(function)
 
 
 def u64(value: int) -> int:
-    """An integer as uint64; compiled it is numpy's type, for numba takes int64 with uint64 to float64."""
+    """Return an integer as uint64: compiled, as numpy's type, because numba converts int64 with uint64 to float64."""
     return value & 0xFFFFFFFFFFFFFFFF
 
 
 def i64(value: int) -> int:
-    """An integer as int64; compiled, a byte out of an array is uint8, and its sums uint64."""
+    """Return an integer as int64: compiled, a byte from an array is uint8, and its sums are uint64."""
     return value
 
 
@@ -113,7 +113,7 @@ def _view(argument: Any) -> Any:
 
 
 def _kind(argument: Any) -> Hashable:
-    """What numba tells types by, as far as arguments of kernels differ."""
+    """Return what distinguishes the types of kernel arguments for numba."""
     if isinstance(argument, np.ndarray):
         flags = argument.flags.num & OF_TYPES
         return argument.dtype, argument.ndim, flags & ~F_ORDER if flags & C_ORDER else flags
@@ -123,36 +123,36 @@ def _kind(argument: Any) -> Hashable:
 
 
 def specialize(template: F, **parts: Any) -> F:
-    """A kernel with other kernels, or constants, behind some of the global names that it uses."""
+    """Return a kernel in which some global names stand for other kernels or constants."""
     scope = template.__globals__ | parts
     return kernel(cast(F, types.FunctionType(template.__code__, scope, template.__name__, template.__defaults__)))
 
 
-def worthwhile(octets: int | None, folder: Path | None = None) -> bool:
-    """Whether input of this size (None: nobody knows) is to be read with compiled kernels, also those of a folder."""
-    if octets is None:
+def worthwhile(size: int | None, folder: Path | None = None) -> bool:
+    """Return whether compiled kernels, also those of a folder, pay for input of this size (None: unknown)."""
+    if size is None:
         return is_cached(folder)  # a pipe may bring a few packets only: nothing is compiled for it
-    return octets >= COMPILE_COLD_ABOVE or (octets >= COMPILE_ABOVE and is_cached(folder))
+    return size >= COMPILE_COLD_ABOVE or (size >= COMPILE_ABOVE and is_cached(folder))
 
 
 def is_cached(folder: Path | None = None) -> bool:
-    """Whether a run compiled kernels here before, to its end; also those of the modules in a folder."""
+    """Return whether an earlier, complete run cached its compiled kernels, also those of the modules in a folder."""
     return _exists(_marker(folder))
 
 
 def note_run(folder: Path | None = None) -> None:
-    """Note that a run with compiled kernels came to its end: what such runs need is cached."""
+    """Note that a run with compiled kernels is complete: all that such runs need is cached."""
     if _ready and not _not_kept and not is_cached(folder):
         _note(_marker(folder), b"")
 
 
 def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """The kernel compiled by numba, with the kernels that it calls; loaded from the cache where it can be."""
+    """Return the kernel, compiled with the kernels that it calls; load it from the cache if possible."""
     with _compiling:
         if key not in _ready:
             ready = None
             for made in (_from_cache, _to_cache):
-                # It takes more of numba and LLVM than they promise. Whatever fails, numba itself calls the kernel.
+                # This uses more of numba and LLVM than they document. If anything fails, numba itself calls the kernel.
                 with contextlib.suppress(Exception):
                     ready = ready or made(key[0], arguments)
             if ready is None:
@@ -162,7 +162,7 @@ def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..
 
 
 def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415 - what is interpreted goes without
+    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415 - interpreted kernels do not need it
 
     code = Code.read(_noted(_file(function, arguments)))
     return code and code.load()
@@ -182,13 +182,13 @@ def _to_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Calla
 
 def _called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
     dispatcher = _dispatcher(function)
-    if isinstance(dispatcher, types.FunctionType):  # NUMBA_DISABLE_JIT: it compiles nothing
+    if isinstance(dispatcher, types.FunctionType):  # NUMBA_DISABLE_JIT: numba compiles nothing
         return lambda _, arguments, __: call(function, False, *arguments)
     return lambda _, arguments, __: dispatcher(*arguments)
 
 
 def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
-    """Where the machine code for arguments of these types is kept."""
+    """Return the file of the machine code for arguments of these types."""
     from amqpscope.dissector.kernels.machine_code import host  # noqa: PLC0415
 
     name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
@@ -196,12 +196,12 @@ def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
 
 
 def _dispatcher(function: Callable[..., Any]) -> Any:
-    """What numba makes of a kernel: compiled for types of arguments that it is asked for.
+    """Return numba's dispatcher of a kernel, which compiles it for the types of its arguments.
 
-    Bounds checks are on, for bytes from the wire choose many of the indexes; `proven` kernels do without.
+    Bounds checks are on, because bytes from the wire determine many indexes; they are off for `proven` kernels.
     """
     if function not in _dispatchers:
-        import numba  # noqa: PLC0415 - a quarter of a second that cached kernels do not pay
+        import numba  # noqa: PLC0415 - takes a quarter of a second, which cached kernels save
 
         namespace = _Namespace(function.__globals__)
         namespace[INDEX] = np.uint64
@@ -216,7 +216,7 @@ def _dispatcher(function: Callable[..., Any]) -> Any:
 
 
 class _Namespace(dict[str, Any]):
-    """The global names of a kernel, as its compiled form sees them.
+    """Return the global names of a kernel, as its compiled form sees them.
 
     Kernels among them are made when numba asks for them.
     """
@@ -243,7 +243,7 @@ def _is_kernel(value: Any) -> bool:
 
 
 def _exists(file: Path) -> bool:
-    """Whether a file is there; one in somebody else's folder is not."""
+    """Return whether a file exists; files in a folder of another user do not count."""
     try:
         return file.exists()
     except OSError:
@@ -251,24 +251,24 @@ def _exists(file: Path) -> bool:
 
 
 def _noted(file: Path) -> bytes:
-    """What was noted in a file; nothing where that cannot be read."""
+    """Return the content of a file; nothing when it cannot be read."""
     with contextlib.suppress(OSError):
         return file.read_bytes()
     return b""
 
 
-def _note(file: Path, octets: bytes) -> None:
-    """Write a file; where nothing can be written, nothing is cached."""
+def _note(file: Path, data: bytes) -> None:
+    """Write a file; when that fails, nothing is cached."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         own = file.with_suffix(f".{os.getpid()}")
-        own.write_bytes(octets)
+        own.write_bytes(data)
         own.replace(file)
 
 
 @functools.cache
 def _digest(function: Callable[..., Any]) -> str:
-    """Of all that a kernel is compiled from: its code, the constants it names, the kernels it calls."""
+    """Return a digest of all that a kernel is compiled from: its code, its constants, the kernels it calls."""
     code = function.__code__
     digest = hashlib.sha256(
         repr(
@@ -309,12 +309,12 @@ def _is_constant(value: Any) -> bool:
 
 
 def _joined(module: str, name: str) -> str:
-    """Under which name a compiled kernel finds another one that its source calls as `module.name`."""
+    """Return the name by which a compiled kernel finds another one that its source calls as `module.name`."""
     return f"{module}__{name}"
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Makes all indexes unsigned, names of columns numbers, and names of kernels in modules plain names."""
+    """Make all indexes unsigned; turn names of columns into numbers, and `module.kernel` into plain names."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
@@ -342,7 +342,7 @@ def _called(name: str, argument: ast.expr) -> ast.expr:
 
 
 def _rewritten(function: Callable[..., Any]) -> types.CodeType:
-    """The code of a kernel as numba is to see it, made from its source."""
+    """Return the code of a kernel for numba, made from its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     (definition,) = tree.body
     assert isinstance(definition, ast.FunctionDef)
@@ -358,7 +358,7 @@ def _rewritten(function: Callable[..., Any]) -> types.CodeType:
 
 @functools.cache
 def cache_folder() -> Path:
-    """Where compiled kernels are kept, for this numba and this Python; a place where nothing can be, without a home."""
+    """Return the cache folder for this numba and Python; without a home, a path that cannot exist."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -369,7 +369,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _marker(folder: Path | None = None) -> Path:
-    """A file that is there when a run compiled kernels of this release to its end, also those of a folder."""
+    """Return the file that marks a complete run with kernels of this release, also those of a folder."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")) + (sorted(folder.glob("*.py")) if folder else []):
         digest.update(file.read_bytes())

@@ -1,139 +1,140 @@
-"""Named limits: what a hostile or endless capture may cost. All have defaults; none is unlimited.
+"""Named limits of what a hostile or endless capture may cost. All have defaults; none is unlimited.
 
 What is given up at limits of one connection, and at those on how many are open and what is remembered of them, depends
 on the packets alone, not on how many are read at a time. So it does at limits over all connections while these take
 turns as their packets come; but the first bytes of a connection, until its protocol is known, and what is in TLS come
 to their turn by batch. Where it says `by batch`, the limit is on what one batch brings, or on just those.
+
+Limits over all connections of a process protect it: where one bites, rows depend on which connections it has.
+`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_BYTES` of segments and `REMEMBERED` then say so in a row of
+`anomalies` (`limit-reached`) without a connection; `FRAGMENTS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
+connection that they bite.
 """
 
 CONNECTIONS = 131_072
-"""Connections held open at a time; beyond, those idle longest are given up (and have their row)."""
+"""Open connections; above that, those idle longest are evicted and get their rows."""
 
 IDENTITIES = 1 << 21
-"""Connections that are remembered so that none has the identity of another; then half of them are forgotten."""
+"""Identities remembered, so that no two connections have the same; above that, the older half is forgotten."""
 
 CAPTURES = 64
-"""Captures that are read side by side; where the times of more overlap, the others are read behind them."""
+"""Captures that are read side by side; if the times of more overlap, the others are read after them."""
 
 WAITING_PARTS = 65_536
-"""Segments that wait for an earlier one, over all connections; beyond, where most wait the gap before them counts as
-lost."""
+"""Buffered segments of all connections; above that, those of the connections with the most are emitted over their
+gaps."""
 
 WAITING_PARTS_PER_STREAM = 8_192
-"""Segments that wait in one direction of one connection; each that comes out of order is sorted in among them."""
+"""Buffered segments of one direction of a connection; each out-of-order segment is inserted among them."""
 
-WAITING_OCTETS = 64 << 20
-"""Bytes in these."""
+WAITING_BYTES = 64 << 20
+"""Bytes in the buffered segments of all connections."""
 
-WAITING_OCTETS_PER_STREAM = 4 << 20
-"""Bytes that wait in one direction of one connection."""
+WAITING_BYTES_PER_STREAM = 4 << 20
+"""Bytes in the buffered segments of one direction of a connection."""
 
 PAYLOAD = 16 << 20
-"""Bytes of a method or header frame that are put together; a longer one keeps its row, without fields."""
+"""Bytes of a method or header frame that are reassembled; a longer frame has its row, but no fields."""
 
 FRAGMENTS = 1 << 20
-"""Pieces of unfinished method and header frames, over all connections; beyond, as for a payload that is too long."""
+"""Chunks of unfinished method and header frames of all connections; above that, frames have rows without fields."""
 
 FRAME = 1 << 30
-"""A longer frame is taken for a lost boundary."""
+"""Bytes of a frame; a longer one counts as a lost frame boundary."""
 
 STREAM_FRAME = 256 << 20
-"""A longer frame of the stream protocol is taken for a lost boundary; deliveries do not keep to the agreed size."""
+"""Bytes of a stream-protocol frame; a longer one counts as a lost boundary. Deliveries exceed the negotiated size."""
 
 SUB_BATCH = 64 << 20
-"""Bytes of one sub-batch of a stream, unpacked; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
+"""Bytes of a sub-batch of a stream, decompressed; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
 
 UNPACKED = 256 << 20
-"""Bytes of all sub-batches unpacked at a time; beyond, they are not opened. By batch."""
+"""Bytes of all sub-batches decompressed at a time; above that, they are not opened. By batch."""
 
 RECORDS = 1 << 21
-"""Records of all packed sub-batches at a time; beyond, they are not opened. Each may say that it has 65,535. By
-batch."""
+"""Records of all compressed sub-batches at a time; above that, they are not opened. Each may claim 65,535. By batch."""
 
 CHANNELS = 262_144
-"""Channels with state at a time, over all connections."""
+"""Channels with state, of all connections."""
 
 CONTENTS = 64 << 20
-"""Bytes of methods and headers whose body goes on, over all channels; beyond, the largest of them are given up."""
+"""Bytes of methods and headers with unfinished bodies, of all channels; above that, the largest are dropped."""
 
 PENDING = 1 << 20
-"""Consumers, and gets and consumes that wait for their answer, over all channels; beyond, it is not known of
-what is delivered whether it is acknowledged."""
+"""Consumers, and gets and consumes without an answer yet, of all channels; above that, `no_ack` of their deliveries is
+unknown."""
 
 CONSUMERS = 4_096
-"""Consumers of a channel that are looked through for one; what an older one acknowledges is not known."""
+"""Consumers of a channel that are searched for one; `no_ack` of deliveries to older ones is unknown."""
 
 RESYNC = 2 << 20
-"""Bytes of one direction that are held back and searched for the next frame, where the way to it was lost."""
+"""Bytes of one direction that are buffered and searched for the next frame, after its boundary was lost."""
 
 HELD_PIECES = 8_192
-"""Pieces that one connection holds back for that, both directions together; of all connections, `WAITING_OCTETS`."""
+"""Chunks of one connection buffered for that, both directions together; of all connections, `WAITING_BYTES`."""
 
 PROBE = 1 << 20
-"""Bytes of a connection after which an unrecognised protocol stays unrecognised."""
+"""Bytes of a connection in which its protocol is searched for; after that it stays unrecognised."""
 
 HELD = 4_096
-"""Bytes of one connection held back until its protocol is known."""
+"""Bytes of one connection buffered until its protocol is known."""
 
 HELD_MIDDLE = 64 << 10
-"""The same for one that was under way when the capture began; beyond, the oldest are passed over. Four times as much
-where a frame seems to have begun that is longer than segments."""
+"""The same for a connection that was open before the capture began; above that, the oldest bytes are skipped. Four
+times as much when a frame longer than segments seems to have begun."""
 
-HELD_IN_ALL = 32 << 20
-"""Bytes of all connections held back so; beyond, they are passed over. By batch."""
-
-FRAGMENT_OCTETS = 16 << 20
+FRAGMENT_BYTES = 16 << 20
 """Bytes of IP fragments of a capture point that wait for others, or to know copies by; beyond, the oldest packets are
 given up."""
 
-FRAGMENT_OCTETS_ALL = 64 << 20
-"""The same of all capture points; beyond, those of the point out of use for longest are given up. By batch."""
+FRAGMENT_BYTES_ALL = 64 << 20
+"""The same of all capture points; above that, those of the least recently used point are evicted. By batch."""
 
 FRAGMENTED_PACKETS = 8_192
-"""IP packets of a capture point of which fragments wait."""
+"""Fragmented IP packets of a capture point."""
 
 FRAGMENTS_WAIT_NS = 30_000_000_000
-"""How long a fragment waits for the others, by the time of packets. Linux waits as long."""
+"""Time that a fragment waits for the others, by the time of packets; the same as in Linux."""
 
 UNPACKING = 128 << 20
-"""Bytes that a decompressor may take (the dictionary of xz, the window of zstd); data that need more are not unpacked.
-`xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+"""Bytes of memory of a decompressor (the dictionary of xz, the window of zstd); data that needs more is not
+decompressed. `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
 
 REMEMBERED = 512 << 20
-"""Bytes read of open connections that are remembered until more comes or they end: what they say of themselves, names
-of their streams, unfinished records of TLS. Beyond, the connections with the most are given up."""
+"""Retained bytes of open connections: their properties, names of their streams, unfinished TLS records. Above that, the
+connections with the most are evicted."""
 
 PROPERTIES = 64 << 10
-"""Characters of what a peer tells of itself that `connections` repeats; a longer text is only in its frame."""
+"""Characters of a peer's properties in `connections`; a longer text is only in its frame."""
 
 TEXT = 4_096
-"""Characters of any other text that `connections` repeats; the rest of a longer one is only in its frame."""
+"""Characters of any other text in `connections`; the rest of a longer one is only in its frame."""
 
 BODY = 64 << 20
-"""Bytes of a body kept with `--bodies full`; a longer one is counted and hashed only."""
+"""Bytes of a body that `--bodies full` keeps; a longer one is only counted and hashed."""
 
 BODIES = 512 << 20
-"""Bytes of all bodies so kept that go on; one that comes to lie beyond is counted and hashed only."""
+"""Bytes of all unfinished bodies that it keeps; above that, a body is only counted and hashed."""
 
 TLS_SECRETS = 1 << 20
-"""Secrets kept of key logs; later ones are not used."""
+"""Secrets kept of key logs; later ones are ignored."""
 
 TLS_MESSAGE = 1 << 17
-"""Bytes of a message of the TLS handshake; a longer one is passed over."""
+"""Bytes of a TLS handshake message; a longer one is skipped."""
 
 TLS_HELD = 1 << 20
-"""Bytes of one connection's records that wait for secrets; beyond, the connection stays encrypted."""
+"""Bytes of one connection's records that wait for secrets; above that, the connection stays encrypted."""
 
 TLS_HELD_ALL = 64 << 20
-"""Bytes of all connections' records that wait for secrets; beyond, a connection that would wait stays encrypted. By
-batch."""
+"""Bytes of all connections' records that wait for secrets; above that, a connection that would wait stays encrypted.
+By batch."""
 
 TLS_TRIES = 4_096
-"""Record numbers tried behind a gap before the next record is looked at, and secrets tried for a resumed session."""
+"""Record numbers tried for one record after a gap, and secrets tried for a resumed session."""
 
 TLS_TRIES_ALL = 65_536
-"""Record numbers tried for one direction of a connection in all; beyond, what is behind a gap stays encrypted."""
+"""Record numbers tried in total for one direction; above that, records after a gap stay encrypted."""
 
 TLS_MASTERS = 1 << 20
-"""Secrets tried for all resumed sessions together (most of a minute); beyond, one without its own stays encrypted. By
-batch."""
+"""Secrets tried for all resumed sessions together (most of a minute); above that, a session without a secret of
+its own stays encrypted. By batch."""

@@ -1,7 +1,7 @@
-"""Machine code that numba made of kernels: kept in files, and called without numba.
+"""Keep the machine code that numba makes of kernels in files, and call it without numba.
 
-To load numba and have it bring what it compiled before takes 0.4 s; to load the code itself takes 0.05 s. What is kept
-is the function that numba makes for Python to call: of C, with the arguments as a tuple.
+Loading numba and its own cache takes 0.4 s; loading the machine code takes 0.05 s. A file holds the function that numba
+makes for calls from Python: a C function that takes the arguments as a tuple.
 """
 
 import builtins
@@ -18,57 +18,56 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 
 ENTRY = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-"""A function of C that takes arguments from Python: what it belongs to, the tuple of those by position, others."""
+"""A C function for calls from Python; it takes a closure, a tuple of positional arguments, and keyword arguments."""
 _engines: list[llvm.ExecutionEngine] = []
-"""They own the code in memory."""
+"""Engines that own the code in memory."""
 
 
 class Code(NamedTuple):
-    """The machine code of a kernel for arguments of certain types: an object file, and what is in it.
+    """The machine code of a kernel for arguments of certain types.
 
     Attributes:
-        octets: of the object file.
+        data: bytes of the object file.
         entry: name of the function to call.
-        environment: name of a pointer to an object with the constants that it makes objects of. Kernels have none; that
-            it is not null is all that is looked at.
-        needs: names that the code takes for known.
+        environment: name of a pointer to an object with constants. Kernels have none, but the pointer must not be null.
+        needs: external names that the code refers to.
     """
 
-    octets: bytes
+    data: bytes
     entry: str
     environment: str
     needs: list[str]
 
     @classmethod
     def of(cls, compiled: Any) -> "Code":
-        """What numba compiled: one of the overloads of a function."""
-        _, _, (octets, bitcode) = compiled.library.serialize_using_object_code()
+        """Return the code of what numba compiled: one of the overloads of a function."""
+        _, _, (data, bitcode) = compiled.library.serialize_using_object_code()
         module = llvm.parse_bitcode(bitcode)
         named = [*module.functions, *module.global_variables]
         needs = sorted({n.name for n in named if n.is_declaration and not n.name.startswith("llvm.")})
-        return cls(octets, compiled.fndesc.llvm_cpython_wrapper_name, compiled.fndesc.env_name, needs)
+        return cls(data, compiled.fndesc.llvm_cpython_wrapper_name, compiled.fndesc.env_name, needs)
 
     @classmethod
-    def read(cls, octets: bytes) -> "Code | None":
-        """What `written` made; None where the hash is wrong. What is no such tuple raises anything."""
-        if octets[:32] != hashlib.sha256(octets[32:]).digest():
+    def read(cls, data: bytes) -> "Code | None":
+        """Return the code that `written` made; None when the hash is wrong. Any other tuple may raise any error."""
+        if data[:32] != hashlib.sha256(data[32:]).digest():
             return None
-        return cls(*marshal.loads(octets[32:]))  # noqa: S302 - it is code to be run anyhow
+        return cls(*marshal.loads(data[32:]))  # noqa: S302 - this code is going to run anyway
 
     def written(self) -> bytes:
-        """The code as it is kept, with its hash in front: broken code is not to be run."""
-        octets = marshal.dumps(tuple(self))
-        return hashlib.sha256(octets).digest() + octets
+        """Return the bytes to keep, which begin with a hash: damaged code must not run."""
+        data = marshal.dumps(tuple(self))
+        return hashlib.sha256(data).digest() + data
 
     def load(self) -> Any:
-        """The function to call, an `ENTRY`; None where a name is not known: one that it needs, or one of its own."""
+        """Return the function to call, an `ENTRY`; None when a name is unknown."""
         _introduce()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        # Of a name that it does not know, LLVM would end the process.
+        # LLVM would end the process at an unknown name.
         if not all(llvm.address_of_symbol(name) for name in self.needs):
             return None
-        engine.add_object_file(llvm.ObjectFileRef.from_data(self.octets))
+        engine.add_object_file(llvm.ObjectFileRef.from_data(self.data))
         engine.finalize_object()
         environment, entry = engine.get_global_value_address(self.environment), engine.get_function_address(self.entry)
         if not (environment and entry):
@@ -80,17 +79,17 @@ class Code(NamedTuple):
 
 @cache
 def host() -> str:
-    """The processor that code is made for."""
+    """Return the name of the processor that the code is made for."""
     features = ""
-    with suppress(RuntimeError):  # LLVM cannot tell them of all processors: numba then uses none
+    with suppress(RuntimeError):  # LLVM does not know them of all processors: numba then uses none
         features = llvm.get_host_cpu_features().flatten()
     return f"{sys.platform} {llvm.get_host_cpu_name()} {features}"
 
 
 @cache
 def _introduce() -> None:
-    """Make known to LLVM what compiled code calls by name: helpers of numba's, and objects of Python."""
-    with suppress(RuntimeError):  # since llvmlite 0.45 this is done by itself, and an error
+    """Tell LLVM the names that compiled code calls: numba's helpers, and Python's objects."""
+    with suppress(RuntimeError):  # since llvmlite 0.45 this is automatic, and an error
         llvm.initialize()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -103,7 +102,7 @@ def _introduce() -> None:
 
 
 def _helpers() -> dict[str, int]:
-    """The addresses of numba's helpers: one of its modules, which is taken without the rest."""
+    """Return the addresses of numba's helpers, from one of its modules that loads without the others."""
     package = find_spec("numba")
     spec = PathFinder.find_spec("numba._helperlib", package.submodule_search_locations) if package else None
     if spec is None or spec.loader is None:

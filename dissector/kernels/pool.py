@@ -1,4 +1,4 @@
-"""Rows of matrices that kernels take and give back, and more of them when they run out."""
+"""Pools of matrix rows that kernels take and give back, and that grow when they run out."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
 
 APART = 8
-"""Items that a long row has more than a power of two. Rows a power of two apart fall on the same few lines of every
-cache, and a kernel that fills the columns of twenty rows side by side would drive out what it wrote last."""
+"""Items added to the length of long rows. Rows a power of two apart share the same few cache lines, and a kernel that
+fills twenty rows side by side would evict what it wrote last."""
 
 
 @kernel
 def take_row(free: Array) -> int:
-    """A free row. There must be one: `free[0]` counts them."""
+    """Take a free row. There must be one: `free[0]` counts them."""
     count = free[0]
     free[0] = count - 1
     row: int = free[count]
@@ -38,14 +38,14 @@ def give_rows(free: Ints, rows: Ints) -> None:
 
 
 def free_rows(capacity: int, free: Ints | None = None) -> Ints:
-    """Which rows of a matrix with so many are free, when these were before it had as many.
+    """Return the free rows of a matrix after it grew to `capacity` rows.
 
     Args:
         capacity: rows of the matrix.
-        free: (1 + rows before,): how many were free, then which, the next to be taken last. None: there were no rows.
+        free: (1 + rows before,): count of free rows, then these rows; the last is taken first. None: there were none.
 
     Returns:
-        (1 + capacity,): the same. New rows are taken when no old one is free, in ascending order.
+        (1 + capacity,): the same for all rows. New rows are taken when no old one is free, in ascending order.
     """
     before = np.zeros(1, np.int64) if free is None else free
     old, left = len(before) - 1, int(before[0])
@@ -55,10 +55,10 @@ def free_rows(capacity: int, free: Ints | None = None) -> Ints:
 
 
 def chained(matrix: Ints, firsts: Ints, link: int) -> tuple[Ints, Ints]:
-    """The rows of linked lists, list by list, each in its order, and the lengths of the lists.
+    """Return the rows of linked lists, list by list in their order, and the lengths of the lists.
 
     Args:
-        matrix: has the lists' rows.
+        matrix: holds the rows of the lists.
         firsts: (n,): first row of each list; -1: it is empty.
         link: column that holds the next row; -1: there is none.
     """
@@ -74,7 +74,7 @@ def chained(matrix: Ints, firsts: Ints, link: int) -> tuple[Ints, Ints]:
 
 
 def chain(matrix: Ints, rows: Ints, lengths: Ints, link: int) -> Ints:
-    """Link rows, given as `chained` does, which need not be where they were. Returns the first row of each list."""
+    """Link rows, given as `chained` returns them, also at other places. Return the first row of each list."""
     ends = np.cumsum(lengths)
     matrix[rows[:-1], link] = rows[1:]
     matrix[rows[ends[lengths > 0] - 1], link] = -1
@@ -83,12 +83,40 @@ def chain(matrix: Ints, rows: Ints, lengths: Ints, link: int) -> Ints:
     return firsts
 
 
+def take_rows(free: Ints, count: int) -> Ints:
+    """Take rows, outside of kernels. So many must be free."""
+    left = int(free[0])
+    free[0] = left - count
+    return free[1 + left - count : 1 + left][::-1].copy()
+
+
+def put_chains(matrix: Ints, free: Ints, rows: Ints, lengths: Ints, link: int) -> tuple[Ints, Ints, Ints]:
+    """Put linked lists, as `chained` has them, into free rows, of which there must be enough.
+
+    Args:
+        matrix: gets the lists' rows.
+        free: its free rows.
+        rows: (n, columns): what the rows hold, but for their links.
+        lengths: those of the lists.
+        link: column that holds the next row.
+
+    Returns:
+        Where the rows are now, and the first and the last of each list; -1: it is empty.
+    """
+    places = take_rows(free, len(rows))
+    matrix[places] = rows
+    firsts = chain(matrix, places, lengths, link)
+    lasts = np.full(len(lengths), -1, np.int64)
+    lasts[lengths > 0] = places[np.cumsum(lengths)[lengths > 0] - 1]
+    return places, firsts, lasts
+
+
 class Pool:
     """A matrix of int64 whose rows are taken and given back.
 
     Attributes:
         rows: (capacity, width), zero when they are first taken.
-        free: (1 + capacity,): which are free, as `free_rows` has it.
+        free: (1 + capacity,): the free rows, as `free_rows` returns them.
     """
 
     def __init__(self, width: int, capacity: int) -> None:
@@ -101,21 +129,26 @@ class Pool:
 
     @property
     def left(self) -> int:
-        """How many rows are free."""
+        """Number of free rows."""
         return int(self.free[0])
 
     @property
     def taken(self) -> int:
-        """How many rows are not free."""
+        """Number of rows in use."""
         return len(self) - self.left
 
+    def reserve(self, count: int) -> None:
+        """See to it that so many rows are free."""
+        if self.left < count:
+            self.grow(max(2 * len(self), self.taken + count))
+
     def grow(self, capacity: int) -> None:
-        """Have so many rows."""
+        """Grow to `capacity` rows."""
         self.free = free_rows(capacity, self.free)
         self.rows = grown(self.rows, capacity)
 
 
 def grown(matrix: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
-    """An array as long as `size`, the new items or rows filled."""
+    """Return an array of length `size`, with the new items or rows set to `fill`."""
     more = np.full((size - len(matrix), *matrix.shape[1:]), fill, matrix.dtype)
     return np.concatenate([matrix, more])

@@ -1,13 +1,13 @@
-"""Bytes that outlive the batch they came in: ranges of a buffer that rows of state matrices point at."""
+"""Bytes that outlive their batch: ranges of a buffer that rows of state matrices point at."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.dissector.kernels.words import copy_octets
+from amqpscope.dissector.kernels.words import copy_bytes
 
 
 class Ranges(NamedTuple):
@@ -24,22 +24,22 @@ class Ranges(NamedTuple):
 
 
 class Buffer:
-    """One batch's bytes, and behind them the arena: bytes carried over, then whatever is put together."""
+    """The bytes of one batch, followed by the arena: retained bytes, then reassembled ones."""
 
-    def __init__(self, data: Octets, used: int) -> None:
+    def __init__(self, data: Bytes, used: int) -> None:
         self.data = data
         self.top = used
 
-    def append(self, octets: Octets) -> int:
-        """Copy bytes into the arena and return where they are."""
+    def append(self, data: Bytes) -> int:
+        """Copy bytes into the arena; return their position."""
         at = self.top
-        self.reserve(len(octets))
-        self.data[at : at + len(octets)] = octets
-        self.top = at + len(octets)
+        self.reserve(len(data))
+        self.data[at : at + len(data)] = data
+        self.top = at + len(data)
         return at
 
     def reserve(self, room: int) -> None:
-        """See to it that the arena has room for this many bytes more."""
+        """Make room for this many more bytes in the arena."""
         if self.top + room > len(self.data):
             data = np.empty(max(self.top + room, len(self.data) * 3 // 2), np.uint8)
             data[: self.top] = self.data[: self.top]
@@ -47,20 +47,20 @@ class Buffer:
 
 
 class Retained(NamedTuple):
-    """Bytes taken out of a buffer, and for each of the ranges the end of the rows that point at them."""
+    """Bytes copied out of a buffer and, for each of the ranges, the end of the rows that point at them."""
 
-    octets: Octets
+    data: Bytes
     ends: tuple[int, ...]
 
     @classmethod
     def nothing(cls, ranges: Sequence[Ranges]) -> "Retained":
-        """No bytes."""
+        """Return no bytes."""
         return cls(np.zeros(0, np.uint8), (0,) * len(ranges))
 
 
 @kernel
 def live_end(matrix: Array, used: int, most: int) -> int:
-    """The row behind the last in use. Most matrices are large, and their rows in use few and in front."""
+    """Return the row after the last in use. Most matrices are large, and their few rows in use come first."""
     end = 0
     row = 0
     while most > 0 and row < matrix.shape[0]:
@@ -75,23 +75,23 @@ def live_end(matrix: Array, used: int, most: int) -> int:
 def gather_ranges(
     matrix: Array, end: int, used: int, offset: int, length: int, data: Array, out: Array, at: int
 ) -> int:
-    """Copy the bytes of all live rows to `out`, and make the rows point there. Returns the end of what was copied."""
+    """Copy the bytes of all rows in use to `out`, and make the rows point there. Return the end of the copies."""
     for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             start = matrix[row, offset]
-            octets = matrix[row, length]
-            if octets > 0:  # the first and the last byte lie in both, so all do
+            size = matrix[row, length]
+            if size > 0:  # the first and the last byte lie in both, so all do
                 out[at] = data[start]
-                out[at + octets - 1] = data[start + octets - 1]
-                copy_octets(data, start, out, at, octets)
+                out[at + size - 1] = data[start + size - 1]
+                copy_bytes(data, start, out, at, size)
             matrix[row, offset] = at
-            at += octets
+            at += size
     return at
 
 
 @kernel
 def count_ranges(matrix: Array, end: int, used: int, offset: int, length: int) -> int:
-    """Bytes that all live rows point at."""
+    """Return the number of bytes that all rows in use point at."""
     total = 0
     for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
@@ -101,14 +101,14 @@ def count_ranges(matrix: Array, end: int, used: int, offset: int, length: int) -
 
 @kernel
 def move_ranges(matrix: Array, end: int, used: int, offset: int, by: int) -> None:
-    """Shift what all live rows point at."""
+    """Shift the ranges that all rows in use point at."""
     for row in range(end):
         if matrix[row, used] != 0 and matrix[row, offset] >= 0:
             matrix[row, offset] += by
 
 
-def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Retained:
-    """Copy all that these ranges point at out of a buffer that goes away; they now point into the result."""
+def gather(ranges: Sequence[Ranges], data: Bytes, compiled: bool) -> Retained:
+    """Copy the bytes of these ranges out of a buffer that goes away; the ranges then point into the result."""
     ends = tuple(int(call(live_end, compiled, r.matrix, r.used, r.most)) for r in ranges)
     both = list(zip(ranges, ends, strict=True))
     total = sum(call(count_ranges, compiled, r.matrix, end, r.used, r.offset, r.length) for r, end in both)
@@ -119,7 +119,12 @@ def gather(ranges: Sequence[Ranges], data: Octets, compiled: bool) -> Retained:
     return Retained(out, ends)
 
 
-def move(ranges: Sequence[Ranges], carried: Retained, by: int, compiled: bool) -> None:
-    """Shift what these ranges point at, after the bytes were placed in another buffer."""
-    for r, end in zip(ranges, carried.ends, strict=True):
+def move(ranges: Sequence[Ranges], retained: Retained, by: int, compiled: bool) -> None:
+    """Shift these ranges after their bytes were placed in another buffer."""
+    for r, end in zip(ranges, retained.ends, strict=True):
         call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)
+
+
+def put_bytes(ranges: Sequence[Ranges], octets: Bytes, buffer: Buffer, compiled: bool) -> None:
+    """Append bytes that `gather` took out to another buffer; what these ranges point at moves with them."""
+    move(ranges, Retained(octets, tuple(len(each.matrix) for each in ranges)), buffer.append(octets), compiled)

@@ -4,7 +4,7 @@
         \"\"\"Lanes, by number.\"\"\"
 
         CARS = column("cars on it")
-        FIRST = column("the car in front; -1: none", empty=-1)
+        FIRST = column("the first car; -1: none", empty=-1)
 
 A kernel says `lanes[i, Lane.FIRST]`; compiled, that is a plain number. The same declaration makes matrices, grows them,
 empties rows, and writes them to bytes and reads them.
@@ -20,16 +20,18 @@ from amqpscope.errors import Error
 
 HEAD = 4
 """Bytes that say which declaration written rows are of."""
+CAPTURE = "CAPTURE"
+"""With this the names of columns end that hold the index of a capture."""
 
 
 class StateError(Error):
-    """State that was written by another release."""
+    """The state was written by another release."""
 
 
 class Column(NamedTuple):
-    """A column: what it means, what it holds in an empty row, and the module or room that alone writes it.
+    """A column: its meaning, its value in an empty row, and the only module or package that writes it.
 
-    Without `by`, that is the room of the declaration.
+    Without `by`, that is the package of the declaration.
     """
 
     meaning: str
@@ -38,17 +40,17 @@ class Column(NamedTuple):
 
 
 def column(meaning: str, empty: int = 0, by: str = "") -> int:
-    """Declare a column of a `Matrix`, which makes its name stand for its number."""
+    """Declare a column of a `Matrix`; its name then stands for its number."""
     return cast(int, Column(meaning, empty, by))
 
 
 class Matrix:
-    """A declaration, and what is done with the matrices that it is of.
+    """The declaration of a matrix, and operations on such matrices.
 
-    A subclass of another declaration has the columns of that first.
+    A subclass of another declaration begins with the columns of that one.
 
     Attributes:
-        version: counted up when a column changes its meaning.
+        version: raised by one when a column changes its meaning.
         columns: by name, in order.
         WIDTH: number of columns.
     """
@@ -66,12 +68,12 @@ class Matrix:
 
     @classmethod
     def layout(cls) -> str:
-        """What a column's number follows from."""
+        """Return what determines the numbers of the columns."""
         return f"{cls.__name__} {cls.version} {' '.join(cls.columns)}"
 
     @classmethod
     def make(cls, count: int) -> Ints:
-        """Empty rows: (count, WIDTH). Where all columns are 0, they take memory when they are used."""
+        """Return empty rows: (count, WIDTH). If all columns are 0, rows take memory only when they are used."""
         matrix = np.zeros((count, cls.WIDTH), np.int64)
         for number, each in enumerate(cls.columns.values()):
             if each.empty:
@@ -80,7 +82,7 @@ class Matrix:
 
     @classmethod
     def grown(cls, matrix: Ints, count: int) -> Ints:
-        """The matrix with so many rows; new ones are empty."""
+        """Return the matrix with `count` rows; new rows are empty."""
         return np.concatenate([matrix, cls.make(count - len(matrix))])
 
     @classmethod
@@ -90,19 +92,28 @@ class Matrix:
 
     @classmethod
     def written(cls, rows: Ints) -> bytes:
-        """Rows as bytes."""
+        """Return rows as bytes."""
         return cls._head() + rows.astype("<i8").tobytes()
 
     @classmethod
-    def read(cls, octets: bytes) -> Ints:
+    def read(cls, data: bytes, captures: Ints | None = None) -> Ints:
         """The rows of which `written` made bytes.
+
+        Args:
+            data: these bytes.
+            captures: what the indexes of captures are now, which stand in columns named `CAPTURE` or `..._CAPTURE`;
+                None: what they were.
 
         Raises:
             StateError: the bytes are not of this declaration in this version.
         """
-        if octets[:HEAD] != cls._head() or (len(octets) - HEAD) % (8 * cls.WIDTH):
+        if data[:HEAD] != cls._head() or (len(data) - HEAD) % (8 * cls.WIDTH):
             raise StateError(f"not rows of {cls.__name__}, version {cls.version}: written by another release")
-        return np.frombuffer(octets, "<i8", offset=HEAD).reshape(-1, cls.WIDTH).astype(np.int64)
+        rows = np.frombuffer(data, "<i8", offset=HEAD).reshape(-1, cls.WIDTH).astype(np.int64)
+        if captures is not None:
+            of_captures = [number for number, name in enumerate(cls.columns) if name.endswith(CAPTURE)]
+            rows[:, of_captures] = captures.take(rows[:, of_captures], mode="clip")
+        return rows
 
     @classmethod
     def _head(cls) -> bytes:
@@ -110,9 +121,9 @@ class Matrix:
 
 
 class Records(Matrix):
-    """A declaration of what a stage hands to the next: one column of the matrix each, so that a field lies together."""
+    """The declaration of what a stage emits: each record is a column, so that the values of a field are contiguous."""
 
     @classmethod
     def room(cls, count: int) -> Ints:
-        """Room for so many: (WIDTH, count), not initialised."""
+        """Return room for `count` records: (WIDTH, count), not initialised."""
         return np.empty((cls.WIDTH, count), np.int64)

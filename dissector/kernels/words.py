@@ -37,7 +37,7 @@ def put_word(target: Array, p: int, value: int) -> None:
 
 
 @proven
-def copy_octets(data: Array, p: int, target: Array, j: int, octets: int) -> None:
+def copy_bytes(data: Array, p: int, target: Array, j: int, octets: int) -> None:
     """Copy bytes from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
     end = p + octets
     while p + WORD <= end:

@@ -1,1 +1,1 @@
-"""Packets to TCP segments: link layers, IP, fragments, tunnels; captures that overlap in time, merged."""
+"""From packets to TCP segments: link layers, IP, fragments, tunnels, and merging of captures that overlap in time."""

@@ -1,8 +1,8 @@
-"""Packets to TCP segments: what becomes of each packet of a batch.
+"""Decode packets to TCP segments.
 
-The kernels of `headers` know what nearly all captures hold: Ethernet with VLAN tags, Linux cooked captures, loopback
-and raw IP; IPv4, and IPv6 without extension headers; VXLAN and Geneve, in which clouds mirror whole networks. What is
-rarer they only mark: `layers` looks at these packets one by one, and `fragments` puts IP packets together.
+The kernels of `headers` read what nearly all captures hold: Ethernet with VLAN tags, Linux cooked captures, loopback
+and raw IP; IPv4, and IPv6 without extension headers; VXLAN and Geneve, in which clouds mirror whole networks. They only
+mark packets with rarer layers: `layers` reads these one by one, and `fragments` reassembles IP packets.
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from amqpscope.dissector.capture.model import MAX_PROBLEMS, PacketBatch, Problem
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.packets.fragments import Fragment, Fragments
 from amqpscope.dissector.packets.headers import (
@@ -32,53 +33,53 @@ from amqpscope.dissector.packets.headers import (
 from amqpscope.dissector.packets.segments import FIN, SYN, PacketReport, SegmentBatch
 
 _PROBLEMS = {
-    CUT: ("packet-truncated", "cut off before the end of its headers"),
-    MALFORMED: ("packet-undecodable", "lengths of its headers contradict each other"),
-    FRAGMENT: ("ip-fragment", "part of a fragmented IP packet"),
-    UNKNOWN_LINK: ("link-type-unknown", "link type {link} is not known"),
+    CUT: ("packet-truncated", "truncated before the end of its headers"),
+    MALFORMED: ("packet-undecodable", "the lengths in its headers contradict each other"),
+    FRAGMENT: ("ip-fragment", "a fragment of an IP packet that cannot be reassembled"),
+    UNKNOWN_LINK: ("link-type-unknown", "unknown link type {link}"),
 }
 
 
-def _pieces(segment: SegmentBatch, payload: int, start: int, runs: list[tuple[int, int]]) -> list[SegmentBatch]:
-    """A segment that was captured in several runs of bytes, as one segment for each; each has a gap behind it.
+def _split(segment: SegmentBatch, payload: int, start: int, runs: list[tuple[int, int]]) -> list[SegmentBatch]:
+    """Return one segment for each run of captured bytes of a segment; each is followed by a gap.
 
     Args:
-        segment: the segment, as of the first run alone.
-        payload: its place in its IP packet.
-        start: position of the bytes that were captured of this packet.
-        runs: place in the packet and number of bytes of each run.
+        segment: the segment, read from the first run alone.
+        payload: position of its payload in the IP packet.
+        start: position of the captured bytes of this packet in the data.
+        runs: position in the packet and length of each run.
     """
     end, at = payload + int(segment.length[0]), start
     found: list[SegmentBatch] = []
-    for number, (place, octets) in enumerate(runs):
-        begin, stop = max(place, payload), min(place + octets, end)
+    for number, (place, size) in enumerate(runs):
+        begin, stop = max(place, payload), min(place + size, end)
         if number == 0 or begin < stop:
-            piece = SegmentBatch.joined([segment])
+            part = SegmentBatch.joined([segment])
             if number:
-                # What came before ends where this begins; only the first has the SYN, only the last the FIN.
+                # The part before ends where this one begins; only the first has the SYN, only the last the FIN.
                 found[-1].length[:] -= end - begin
                 found[-1].flags[:] &= ~FIN
                 opens = int(segment.flags[0]) & SYN != 0
-                piece.seq[:] = (segment.seq + begin - payload + opens) % (1 << 32)
-                piece.flags[:] &= ~SYN
-                piece.offset[:], piece.caplen[:], piece.length[:] = at + begin - place, stop - begin, end - begin
-            found.append(piece)
-        at += octets
+                part.seq[:] = (segment.seq + begin - payload + opens) % (1 << 32)
+                part.flags[:] &= ~SYN
+                part.offset[:], part.caplen[:], part.length[:] = at + begin - place, stop - begin, end - begin
+            found.append(part)
+        at += size
     return found
 
 
 class PacketDecoder:
-    """Finds the TCP segments of packets. One for all captures: fragments may lie in several of a capture point."""
+    """Find the TCP segments of packets. One decoder serves all captures: fragments may lie in several of them."""
 
     def __init__(self) -> None:
         self._listed: Counter[str] = Counter()
-        self._fragments: dict[int, Fragments] = {}  # by capture point, the one that was in use last behind the others
+        self._fragments: dict[int, Fragments] = {}  # by capture point, least recently used first
         self._missing = 0
 
     def segments(self, batch: PacketBatch, compiled: bool, point: int = 0) -> tuple[SegmentBatch, PacketReport]:
-        """The TCP segments of a batch of packets, and what became of the others.
+        """Return the TCP segments of a batch of packets, and a report on the other packets.
 
-        Packets that are put together, of fragments from this capture point, are appended to the bytes of the batch.
+        IP packets reassembled from fragments of this capture point are appended to the bytes of the batch.
         """
         size = len(batch.offset)
         segments = SegmentBatch.room(size)
@@ -93,19 +94,38 @@ class PacketDecoder:
         segments.capture[:] = batch.capture
         return segments, self._report(batch, outcome, segments, wrong)
 
+    def take_out(self) -> bytes:
+        """Take out the fragments of all capture points, and how much was listed."""
+        fragments = [(point, known.take_out()) for point, known in self._fragments.items()]
+        taken = PLAIN.written([fragments, dict(self._listed), self._missing])
+        self._listed.clear()
+        self._fragments.clear()
+        self._missing = 0
+        return taken
+
+    def put_back(self, octets: bytes, captures: Ints) -> None:
+        """Put back what `take_out` took; `captures` are the indexes of captures, by those that were."""
+        fragments, listed, missing = PLAIN.read(octets)
+        for point, known in fragments:
+            self._fragments_of(int(captures[point])).put_back(known)
+        self._listed.update(listed)
+        self._missing += missing
+
     def finish(self) -> list[Problem]:
-        """There are no more packets: what is wrong with those that were begun."""
+        """Return, at the end of the captures, the problems of incomplete IP packets."""
         count = self._missing + sum(fragments.finish() for fragments in self._fragments.values())
         return (
-            [Problem("ip-fragment", 0, None, f"IP packets that were not complete at the end: {count}")] if count else []
+            [Problem("ip-fragment", 0, None, f"IP packets still incomplete at the end of the capture: {count}")]
+            if count
+            else []
         )
 
     def _fragments_of(self, point: int) -> Fragments:
-        """Those of a capture point; of too many, those of the point out of use for longest are forgotten."""
+        """Return the fragments of a capture point; evict those of the least recently used point to make room."""
         found = self._fragments[point] = self._fragments.pop(point) if point in self._fragments else Fragments()
         while len(self._fragments) > 1 and (
             len(self._fragments) > limits.CAPTURES
-            or sum(known.cost for known in self._fragments.values()) > limits.FRAGMENT_OCTETS_ALL
+            or sum(known.cost for known in self._fragments.values()) > limits.FRAGMENT_BYTES_ALL
         ):
             self._missing += self._fragments.pop(next(iter(self._fragments))).finish()
         return found
@@ -113,7 +133,7 @@ class PacketDecoder:
     def _with_rare(
         self, batch: PacketBatch, segments: SegmentBatch, outcome: Ints, rare: Ints, wrong: list[Problem], point: int
     ) -> SegmentBatch:
-        """Look at the marked packets one by one; their segments are put where they belong."""
+        """Read the marked packets one by one, and insert their segments in packet order."""
         from amqpscope.dissector.packets.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
 
         buffer = Buffer(batch.data, batch.used)
@@ -131,8 +151,8 @@ class PacketDecoder:
                 if whole is None:
                     found = PART
                     break
-                start, runs = buffer.append(np.frombuffer(whole.octets, np.uint8)), whole.runs
-                found = locate(whole.octets[: runs[0][1]], LINK_RAW, whole.size)
+                start, runs = buffer.append(np.frombuffer(whole.data, np.uint8)), whole.runs
+                found = locate(whole.data[: runs[0][1]], LINK_RAW, whole.size)
             if isinstance(found, int):
                 outcome[i] = found
                 continue
@@ -143,7 +163,7 @@ class PacketDecoder:
             )
             if outcome[i] == TCP:
                 payload = found.tcp + found.size - int(segment.length[0])
-                more += [segment] if len(runs) == 1 else _pieces(segment, payload, start, runs)
+                more += [segment] if len(runs) == 1 else _split(segment, payload, start, runs)
         batch.data, batch.used = buffer.data, buffer.top
         merged = SegmentBatch.joined([segments, *more])
         return merged.cut(np.argsort(merged.row, kind="stable"))
@@ -159,14 +179,14 @@ class PacketDecoder:
         for code, rows, detail in self._problems(outcome, segments):
             report.counts[code] = report.counts.get(code, 0) + len(rows)
             for i in rows[: MAX_PROBLEMS - self._listed[code]].tolist():
-                told = detail.format(link=batch.link[i], caplen=batch.caplen[i], length=batch.length[i])
-                report.problems.append(Problem(code, int(batch.packet[i]), None, told))
+                text = detail.format(link=batch.link[i], caplen=batch.caplen[i], length=batch.length[i])
+                report.problems.append(Problem(code, int(batch.packet[i]), None, text))
                 self._listed[code] += 1
         report.problems.sort(key=lambda problem: problem.packet)
         return report
 
     def _problems(self, outcome: Ints, segments: SegmentBatch) -> Iterator[tuple[str, Ints, str]]:
-        """Code, indexes of the packets and text of each kind of problem."""
+        """Yield the code, the packets' indexes and the text of each kind of problem."""
         if np.count_nonzero(outcome) > 0:
             for status, (code, detail) in _PROBLEMS.items():
                 rows = np.flatnonzero(outcome == status)
@@ -175,4 +195,4 @@ class PacketDecoder:
         short = segments.row[segments.caplen < segments.length]
         short = short[np.diff(short, prepend=-1) != 0]  # a packet may have several segments
         if len(short):
-            yield "packet-truncated", short, "{caplen} of {length} octets were captured"
+            yield "packet-truncated", short, "{caplen} of {length} bytes were captured"

@@ -1,4 +1,4 @@
-"""Link layer, IP and TCP headers of a batch of packets, read by kernels.
+"""Read the link layer, IP and TCP headers of a batch of packets: kernels.
 
 Sources: RFC 791, RFC 7348, RFC 8200, RFC 8926, RFC 9293; https://www.tcpdump.org/linktypes.html.
 """
@@ -8,9 +8,9 @@ from amqpscope.dissector.kernels.integers import be16, be32, be64
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SYN, SegmentBatch
 
-# What becomes of a packet: a segment; intact, but not TCP; to be looked at by `layers`; cut before its headers were
-# complete; headers that contradict each other; a part of an IP packet that cannot be put in its place; a link layer
-# that nobody knows; one fragment of several; another packet in a tunnel (this one does not stay).
+# What becomes of a packet: a segment; intact, but not TCP; left to `layers`; truncated before the end of its headers;
+# headers that contradict each other; a fragment that cannot be reassembled; an unknown link layer; one fragment of
+# several; another packet in a tunnel (this one does not stay).
 TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK, PART, TUNNEL = range(9)
 
 # In kernels, a number shifted right is unsigned once compiled, hence // and %.
@@ -19,7 +19,7 @@ TCP, OTHER, RARE, CUT, MALFORMED, FRAGMENT, UNKNOWN_LINK, PART, TUNNEL = range(9
 LINK_NULL, LINK_ETHERNET, LINK_LOOP, LINK_SLL, LINK_IPV4, LINK_IPV6, LINK_SLL2 = 0, 1, 108, 113, 228, 229, 276
 LINK_RAW, LINK_RAW_BSD, LINK_RAW_OPENBSD = 101, 12, 14
 
-# Ethernet types; below 1536 it is the length of an LLC packet.
+# Ethernet types; a number below 1536 is the length of an LLC packet.
 ETHER_IPV4, ETHER_IPV6, ETHER_LOWEST = 0x0800, 0x86DD, 1536
 ETHER_VLAN, ETHER_VLAN_OUTER, ETHER_VLAN_OLD = 0x8100, 0x88A8, 0x9100
 ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE, ETHER_BRIDGING = 0x8847, 0x8848, 0x8864, 0x6558
@@ -39,16 +39,16 @@ IPV4_MAPPED = 0xFFFF << 32
 def read_tcp(
     data: Array, source: int, version: int, p: int, end: int, size: int, out: SegmentBatch, m: int, i: int
 ) -> int:  # fmt: skip
-    """Read a TCP header as segment m of `out`; tell what becomes of the packet.
+    """Read a TCP header as segment m of `out`; return what becomes of the packet.
 
     Args:
         data: bytes.
         source: position of the sender's address; the receiver's follows it.
-        version: of IP.
+        version: version of IP.
         p: position of the TCP header.
         end: end of the captured bytes, trailers included.
-        size: bytes of header and payload by the IP header.
-        out: room for segments; time, packet and capture are not for the kernel.
+        size: size of header and payload, by the IP header.
+        out: room for segments; the kernel leaves out time, packet and capture.
         m: number of the segment.
         i: index of the packet.
     """
@@ -68,14 +68,14 @@ def read_tcp(
             if data[q] == 1:
                 q += 1
                 continue
-            octets = data[q + 1] * 1
-            if octets < 2 or q + octets > payload:
+            length = data[q + 1] * 1
+            if length < 2 or q + length > payload:
                 break
-            if data[q] == 3 and octets == 3:
+            if data[q] == 3 and length == 3:
                 wscale = data[q + 2] * 1
-            elif data[q] == 2 and octets == 4:
+            elif data[q] == 2 and length == 4:
                 mss = be16(data, q + 2)
-            q += octets
+            q += length
     out.row[m] = i
     if version == 4:
         out.src_hi[m] = 0
@@ -98,14 +98,14 @@ def read_tcp(
     out.length[m] = size - header
     out.wscale[m] = wscale
     out.mss[m] = mss
-    mark = be16(data, source - 8) if version == 4 else 0  # RFC 6864: zero says nothing
+    mark = be16(data, source - 8) if version == 4 else 0  # RFC 6864: zero has no meaning
     out.mark[m] = mark if mark > 0 else 0x10000 + be16(data, p + 16)
     return TCP
 
 
 @kernel
 def missing(p: int, wire_end: int) -> int:
-    """What becomes of a packet whose bytes before p were not all captured, when it has so many on the wire."""
+    """Return what becomes of a packet whose bytes before p were not all captured, by its size on the wire."""
     return CUT if p <= wire_end else MALFORMED
 
 
@@ -117,11 +117,11 @@ def read_link(data: Array, p: int, end: int, wire_end: int, link: int) -> tuple[
         data: bytes.
         p: position of the packet.
         end: end of its captured bytes.
-        wire_end: where it would end, had it been captured whole.
+        wire_end: where it would end if it were captured whole.
         link: link type.
 
     Returns:
-        TCP to go on, else what becomes of the packet; version of IP, 0 for either; position of the IP header.
+        TCP to go on, else what becomes of the packet; version of IP, 0 if unknown; position of the IP header.
     """
     if link in (LINK_RAW, LINK_RAW_BSD, LINK_RAW_OPENBSD):
         return TCP, 0, p
@@ -162,7 +162,7 @@ def read_link(data: Array, p: int, end: int, wire_end: int, link: int) -> tuple[
 
 @kernel
 def tunnel_header(data: Array, p: int, end: int, port: int) -> int:
-    """Bytes of the header in front of an Ethernet frame in a UDP payload at p; 0 where there is none, -1 if cut."""
+    """Return the size of the tunnel header before an Ethernet frame in a UDP payload at p; 0: none, -1: truncated."""
     if port not in (PORT_VXLAN, PORT_VXLAN_OLD, PORT_GENEVE):
         return 0
     if p + 8 > end:
@@ -174,11 +174,11 @@ def tunnel_header(data: Array, p: int, end: int, port: int) -> int:
 
 @kernel
 def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple[int, int, int, int, int]:
-    """Read an IP header at p; further arguments as in read_link.
+    """Read an IP header at p; the other arguments are those of read_link.
 
     Returns:
         TCP to go on, else what becomes of the packet; version; position of the sender's address, position of the TCP
-        header; bytes of TCP header and payload. TUNNEL: position and bytes are those of an Ethernet frame.
+        header; size of TCP header and payload. TUNNEL: position and size are those of an Ethernet frame.
     """
     if p >= end:
         return missing(p + 1, wire_end), 0, 0, 0, 0
@@ -192,7 +192,7 @@ def read_ip(data: Array, version: int, p: int, end: int, wire_end: int) -> tuple
     if version == 4:
         protocol, source = data[p + 9] * 1, p + 12
         header, size = data[p] % 16 * 4, be16(data, p + 2)
-        fragment = be16(data, p + 6) & 0x3FFF != 0  # more of them, or not the first
+        fragment = be16(data, p + 6) & 0x3FFF != 0  # more fragments follow, or it is not the first
         if size == 0:  # left to the network card to fill in
             size = wire_end - p
         if header < least or header > size:
@@ -230,14 +230,14 @@ def read_packets(
     """Read the headers of all packets (columns as in PacketBatch) as segments.
 
     Returns:
-        The number of segments. `outcome` tells for every packet what becomes of it.
+        The number of segments. `outcome` holds what becomes of each packet.
     """
     m = 0
     for i in range(len(offset)):
         p, end, kind = offset[i], offset[i] + caplen[i], link[i]
         wire_end = p + max(length[i], caplen[i])
         status = TUNNEL
-        while status == TUNNEL:  # which begins behind the one around it
+        while status == TUNNEL:  # which begins after the headers of the outer one
             status, version, p = read_link(data, p, end, wire_end, kind)
             if status == TCP:
                 status, version, source, p, size = read_ip(data, version, p, end, wire_end)

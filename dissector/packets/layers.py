@@ -1,6 +1,6 @@
-"""Rare link layers, tunnels, extension headers and fragments, one packet at a time, through dpkt.
+"""Read rare link layers, tunnels, extension headers and fragments with dpkt, one packet at a time.
 
-dpkt tells what is inside of what, but not where it lies in the packet; `_Octets` remembers that.
+dpkt returns nested layers, but not their positions in the packet; `_PacketBytes` remembers these.
 """
 
 import struct
@@ -31,9 +31,9 @@ class Located(NamedTuple):
 
     Attributes:
         source: position of the sender's IP address; the receiver's follows it.
-        version: of IP, 4 or 6.
+        version: version of IP, 4 or 6.
         tcp: position of the TCP header.
-        size: bytes of TCP header and payload, by the IP header.
+        size: size of TCP header and payload, by the IP header.
     """
 
     source: int
@@ -42,38 +42,38 @@ class Located(NamedTuple):
     size: int
 
 
-class _Octets(bytes):
-    """Bytes of a packet that know where they begin in it, also when they are cut in pieces."""
+class _PacketBytes(bytes):
+    """Bytes of a packet that know their position in it, also after slicing."""
 
     start = 0
 
     @classmethod
-    def at(cls, start: int, octets: bytes) -> "_Octets":
-        piece = cls(octets)
-        piece.start = start
-        return piece
+    def at(cls, start: int, data: bytes) -> "_PacketBytes":
+        found = cls(data)
+        found.start = start
+        return found
 
     def __getitem__(self, key: Any) -> Any:
         part = super().__getitem__(key)
-        return _Octets.at(self.start + key.indices(len(self))[0], part) if isinstance(key, slice) else part
+        return _PacketBytes.at(self.start + key.indices(len(self))[0], part) if isinstance(key, slice) else part
 
 
 def locate(packet: bytes, link: int, length: int) -> Located | Fragment | int:
-    """Find TCP in a packet of any link type, or the fragment that it is.
+    """Find TCP in a packet of any link type, or the IP fragment that the packet is.
 
     Args:
         packet: its captured bytes.
         link: link type.
-        length: bytes that it had on the wire.
+        length: size of the packet on the wire.
 
     Returns:
-        Where TCP is; or a fragment of an IP packet that may carry it; or what becomes of a packet that has neither.
+        Where TCP is; or a fragment of an IP packet that may carry TCP; or what becomes of a packet without either.
     """
     broken = CUT if len(packet) < length else MALFORMED
     try:
-        layer = _read(_Octets(packet), link)
+        layer = _read(_PacketBytes(packet), link)
         return UNKNOWN_LINK if layer is None else _innermost(layer, packet, length, broken)
-    except Exception:  # dpkt lets out whatever hostile bytes lead to: IndexError, struct.error, RecursionError, ...
+    except Exception:  # dpkt raises whatever hostile bytes lead to: IndexError, struct.error, RecursionError, ...
         return broken
 
 
@@ -90,11 +90,11 @@ _CARRIERS = (
     dpkt.radiotap.Radiotap,
     dpkt.udp.UDP,
 )
-"""What carries packets. Other layers may quote one (ICMP does), which was not sent then."""
+"""Layers that carry packets. Other layers may quote a packet, as ICMP does, which was not sent then."""
 
 
 _CARRYING = frozenset((IP_TCP, IP_IPV4, IP_IPV6, IP_GRE, IP_UDP))
-"""Protocols of IP that are TCP or may carry it."""
+"""Protocols of IP that are TCP or may carry TCP."""
 
 _ERSPAN_2, _ERSPAN_3 = 0x88BE, 0x22EB
 """Protocols of GRE: mirrored Ethernet frames (draft-foschiano-erspan)."""
@@ -145,7 +145,7 @@ def _is_fragment(ip: Any) -> bool:
 
 
 def _fragment(ip: Any, packet: bytes, length: int) -> Fragment | int:
-    """The fragment that an IP packet is."""
+    """Return the fragment that an IP packet is."""
     if isinstance(ip, dpkt.ip.IP):
         start = ip.opts.start - 20
         begin, end, version = start + ip.hl * 4, start + ip.len, 4
@@ -163,63 +163,65 @@ def _fragment(ip: Any, packet: bytes, length: int) -> Fragment | int:
     if size <= 0 or end > length or (more and size % 8) or offset + size > LONGEST - 20:
         return MALFORMED
     protocol = ip.p if isinstance(ip, dpkt.ip.IP) else headers[at].nxt
-    octets = bytes(packet[begin:end])
-    # The first fragment of UDP tells whether it is a tunnel.
-    useful = protocol != IP_UDP or offset > 0 or int.from_bytes(octets[2:4]) in PORTS
-    return Fragment(version, ip.src + ip.dst, protocol, ident, offset, offset + size, more, octets, useful)
+    data = bytes(packet[begin:end])
+    # The first fragment of UDP shows whether it is a tunnel.
+    useful = protocol != IP_UDP or offset > 0 or int.from_bytes(data[2:4]) in PORTS
+    return Fragment(version, ip.src + ip.dst, protocol, ident, offset, offset + size, more, data, useful)
 
 
 def _start(layer: Any) -> int | None:
-    """Where a layer begins in the packet, if that can be known."""
-    if isinstance(layer, _Octets):
+    """Return where a layer begins in the packet, if that is known."""
+    if isinstance(layer, _PacketBytes):
         return layer.start
     if isinstance(layer, dpkt.tcp.TCP | dpkt.ip.IP):
         return int(layer.opts.start) - 20
     return int(layer.data.start) - 8 if isinstance(layer, dpkt.udp.UDP) else None
 
 
-def _erspan(gre: Any, octets: bytes) -> int:
-    """Length of the header in front of a mirrored frame."""
+def _erspan(gre: Any, data: bytes) -> int:
+    """Return the length of the header before a mirrored frame."""
     if gre.p == _ERSPAN_3:
-        return 20 if octets[11] & 1 else 12
+        return 20 if data[11] & 1 else 12
     return 8 if gre.flags & dpkt.gre.GRE_SP else 0
 
 
 def _is_readable(layer: Any) -> bool:
-    """Whether dpkt knows what is inside a layer, so that it must be broken when dpkt left it as bytes."""
+    """Return whether dpkt decodes the payload of a layer: if it left the payload as bytes, that is malformed."""
     kind = getattr(layer, "_next_type", None) or getattr(layer, "p", None) or getattr(layer, "type", None)
     return kind in getattr(layer, "_protosw", dpkt.ethernet.Ethernet._typesw)
 
 
-def _ethernet(header: int, at: int) -> Callable[[_Octets], Any]:
-    """A reader of link layers with an Ethernet type at `at` in a header of so many bytes; VLAN tags may follow."""
+def _ethernet(header: int, at: int) -> Callable[[_PacketBytes], Any]:
+    """Return a reader of link layers with an Ethernet type at `at` in a header of this size; VLAN tags may follow."""
 
-    def read(packet: _Octets) -> Any:
+    def read(packet: _PacketBytes) -> Any:
         kind, position = packet[at : at + 2], header
         while kind in (b"\x81\x00", b"\x88\xa8", b"\x91\x00"):
             kind, position = packet[position + 2 : position + 4], position + 4
-        # dpkt reads MPLS behind an Ethernet header only, and not behind VLAN tags.
-        return dpkt.ethernet.Ethernet(_Octets.at(packet.start + position - 14, bytes(12) + kind + packet[position:]))
+        # dpkt reads MPLS after an Ethernet header only, not after VLAN tags.
+        return dpkt.ethernet.Ethernet(
+            _PacketBytes.at(packet.start + position - 14, bytes(12) + kind + packet[position:])
+        )
 
     return read
 
 
-def _network(header: int) -> Callable[[_Octets], Any]:
-    """A reader of IP of either version behind so many bytes."""
+def _network(header: int) -> Callable[[_PacketBytes], Any]:
+    """Return a reader of IP of either version after a header of this size."""
 
-    def read(packet: _Octets) -> Any:
-        octets = packet[header:]
-        return (dpkt.ip6.IP6 if octets[0] >> 4 == 6 else dpkt.ip.IP)(octets)
+    def read(packet: _PacketBytes) -> Any:
+        data = packet[header:]
+        return (dpkt.ip6.IP6 if data[0] >> 4 == 6 else dpkt.ip.IP)(data)
 
     return read
 
 
-def _mpls(packet: _Octets) -> Any:
-    return dpkt.ethernet.Ethernet(_Octets.at(packet.start - 14, bytes(12) + b"\x88\x47" + packet))
+def _mpls(packet: _PacketBytes) -> Any:
+    return dpkt.ethernet.Ethernet(_PacketBytes.at(packet.start - 14, bytes(12) + b"\x88\x47" + packet))
 
 
-def _nflog(packet: _Octets) -> Any:
-    """Linux netfilter log: values of a length, a type and bytes, padded to four; the packet has type 9."""
+def _nflog(packet: _PacketBytes) -> Any:
+    """Read a Linux netfilter log: values of a length, a type and bytes, padded to four; the packet has type 9."""
     at = 4
     while True:
         size, kind = struct.unpack_from("<HH", packet, at)
@@ -228,28 +230,28 @@ def _nflog(packet: _Octets) -> Any:
         at += max(size + -size % 4, 4)
 
 
-def _pflog(packet: _Octets) -> Any:
-    """OpenBSD packet filter log: the first byte is the length of the header, without its padding."""
+def _pflog(packet: _PacketBytes) -> Any:
+    """Read an OpenBSD packet filter log: the first byte is the length of the header, without its padding."""
     return _network(packet[0] + -packet[0] % 4)(packet)
 
 
-def _wrapped(length_at: str, link_at: str) -> Callable[[_Octets], Any]:
-    """A reader of headers that tell their own length and the link type behind them, as `struct` formats."""
+def _wrapped(length_at: str, link_at: str) -> Callable[[_PacketBytes], Any]:
+    """Return a reader of headers that hold their own length and the link type after them, given as `struct` formats."""
 
-    def read(packet: _Octets) -> Any:
+    def read(packet: _PacketBytes) -> Any:
         (length,), (link,) = struct.unpack_from(length_at, packet), struct.unpack_from(link_at, packet)
         return _read(packet[length:], link) if length >= 8 else None
 
     return read
 
 
-def _read(packet: _Octets, link: int) -> Any:
-    """The outermost layer, as dpkt has it; None where the link type is not known."""
+def _read(packet: _PacketBytes, link: int) -> Any:
+    """Return dpkt's outermost layer; None when the link type is unknown."""
     reader = _READERS.get(link)
     return reader(packet) if reader else None
 
 
-_READERS: dict[int, Callable[[_Octets], Any]] = {
+_READERS: dict[int, Callable[[_PacketBytes], Any]] = {
     0: _network(4),
     1: _ethernet(14, 12),
     9: dpkt.ppp.PPP,
@@ -272,4 +274,4 @@ _READERS: dict[int, Callable[[_Octets], Any]] = {
     258: _wrapped("<I", "<8xI"),
     276: _ethernet(20, 0),
 }
-"""By link type of savefiles (https://www.tcpdump.org/linktypes.html), which are not dpkt's numbers everywhere."""
+"""Readers by LINKTYPE of capture files (https://www.tcpdump.org/linktypes.html), whose numbers differ from dpkt's."""

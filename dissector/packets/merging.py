@@ -1,8 +1,8 @@
-"""Captures whose times overlap as one sequence of segments.
+"""Merge captures whose times overlap to one sequence of segments.
 
-A set of files that one program wrote, each where the one before ended, is one sequence. Files that overlap come from
-several capture points, or repeat each other: their segments are merged by the running maximum of time, so that each
-file keeps its own order. The result does not depend on how files are cut into batches.
+Rotated files, each beginning where the one before ended, are one sequence. Files that overlap come from several capture
+points, or repeat each other: their segments are merged by the running maximum of time, so that each file keeps its own
+order. The result does not depend on how files are cut into batches.
 """
 
 import re
@@ -14,24 +14,27 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.packets.segments import SegmentBatch
 
 SLACK_NS = 10_000_000
-"""Files overlap so far at most when one was written behind the other: packets are not quite in order of time."""
+"""Longest overlap of rotated files: packets are not quite in order of time."""
 
 
 class Decoded(NamedTuple):
-    """Segments, and the bytes that they lie in: `data` up to `used`, and room behind, which is the taker's."""
+    """Segments and their bytes: `data` up to `used`, then room that the receiver may use."""
 
     segments: SegmentBatch
-    data: Octets
+    data: Bytes
     used: int
 
 
 @dataclass(slots=True)
 class Capture:
-    """A capture to be merged: its name and first time, and what opens it; `lanes` is how many are open then."""
+    """A capture to be merged: its name, the time of its first packet, and a function that opens it.
+
+    `open` takes the capture's index and the number of captures that are open then.
+    """
 
     name: str
     begin: int
@@ -40,7 +43,7 @@ class Capture:
 
 @dataclass(slots=True)
 class _Lane:
-    """An open capture: batches that were read and not yet taken, with running maxima of time."""
+    """An open capture: batches that were read and not yet taken, with their running maxima of time."""
 
     capture: Capture
     point: int
@@ -50,7 +53,7 @@ class _Lane:
     ended: bool = False
 
     def read(self) -> bool:
-        """Read a batch more; False when there is none."""
+        """Read another batch; return False when there is none."""
         for decoded in self.source:
             if len(decoded.segments.ts_ns):
                 keys = np.maximum.accumulate(np.maximum(decoded.segments.ts_ns, self.last))
@@ -61,13 +64,13 @@ class _Lane:
         return False
 
     def lasts(self, time: int) -> bool:
-        """Whether there is a segment behind this time."""
+        """Return whether there is a segment after this time."""
         while self.last <= time and not self.ended:
             self.read()
         return self.last > time
 
     def take(self, time: int) -> Iterator[tuple[Decoded, Ints]]:
-        """What was read up to this time."""
+        """Yield what was read up to this time."""
         while self.batches:
             decoded, keys = self.batches[0]
             count = int(np.searchsorted(keys, time, "right"))
@@ -80,31 +83,31 @@ class _Lane:
 
 
 def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
-    """The segments of captures, given in order of their first packets, as one sequence.
+    """Yield the segments of captures as one sequence; `captures` are in order of their first packets.
 
-    `points` gets for each capture the index of the first capture of its set.
+    `points` receives, for each capture, the index of the first capture of the same capture point.
     """
     waiting = deque(captures)
     lanes: list[_Lane] = []
-    tails: list[_Lane] = []  # that no other capture went on from
+    tails: list[_Lane] = []  # captures that no other one continues
     while lanes or waiting:
         for lane in lanes:
             if not lane.batches and not lane.ended:
                 lane.read()
         lanes = [lane for lane in lanes if lane.batches or not lane.ended]
         begin = waiting[0].begin if waiting and len(lanes) < limits.CAPTURES else None
-        # All that lies before it is taken by then, however much was read, so what is decided rests on times alone.
+        # All segments before it are taken by then, however much was read: the decision rests on times alone.
         if begin is not None and all(lane.batches and lane.batches[0][1][0] >= begin for lane in lanes):
             if not lanes or any(lane.lasts(begin + SLACK_NS) for lane in lanes):
                 lanes.append(_begin(waiting.popleft(), points, tails, len(lanes) + 1))
                 continue
             begin = None
-        # Where too many are open, another is opened right behind the last segment of the first that ends.
+        # When too many are open, the next one opens right after the last segment of the first one that ends.
         yield from _step(lanes, begin, bool(waiting) and len(lanes) >= limits.CAPTURES)
 
 
 def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) -> _Lane:
-    """Open a capture. It goes on from one that ended before, best one with a like name, or is another point's."""
+    """Open a capture. It continues one that ended before, preferably with a similar name, or is of another point."""
     before = [lane for lane in tails if not lane.lasts(capture.begin + SLACK_NS)]
     like = [lane for lane in before if _stem(lane.capture.name) == _stem(capture.name)]
     index = len(points)
@@ -119,14 +122,14 @@ def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) 
 
 
 def _stem(name: str) -> str:
-    """A name without the numbers and times that tell the files of a set apart."""
+    """Return a name without the numbers and times in which rotated files differ."""
     return re.sub(r"\d+", "", name)
 
 
 def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[Decoded]:
-    """Take what nothing can come before any more, and lies before `begin`. Of equal times the first lane's go first.
+    """Take the segments before `begin` that no later segment can precede. Of equal times, the first lane comes first.
 
-    With `until_end` nothing is taken behind the end of a lane.
+    With `until_end`, take nothing after the end of a lane.
     """
     parts: list[tuple[Decoded, Ints]] = []
     order: list[Ints] = []
@@ -152,19 +155,19 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[De
 
 
 def _cut(decoded: Decoded, rows: slice) -> Decoded:
-    """Some of these segments. Their bytes lie among those of the others, so there is no room behind to write to."""
+    """Return some of these segments. Bytes of others follow theirs, so there is no room to use."""
     return Decoded(decoded.segments.cut(rows), decoded.data[: decoded.used], decoded.used)
 
 
 def _joined(parts: list[Decoded], order: Ints) -> Decoded:
-    """Several batches as one, their bytes one behind the other, their segments in this order."""
-    segments, octets, at = [], [], 0
+    """Return several batches as one: their bytes concatenated, their segments in this order."""
+    segments, chunks, at = [], [], 0
     for part in parts:
         offset, caplen = part.segments.offset, part.segments.caplen
         low, high = int(offset.min()), int((offset + caplen).max())
-        octets.append(part.data[low:high])
+        chunks.append(part.data[low:high])
         segments.append(part.segments._replace(offset=offset - low + at))
         at += high - low
     data = np.empty(2 * at + (1 << 16), np.uint8)
-    np.concatenate(octets, out=data[:at])
+    np.concatenate(chunks, out=data[:at])
     return Decoded(SegmentBatch.joined(segments).cut(order), data, at)

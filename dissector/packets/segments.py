@@ -1,4 +1,4 @@
-"""TCP segments of a batch of packets, and what became of the other packets."""
+"""The TCP segments of a batch of packets, and a report on the other packets."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class SegmentBatch(NamedTuple):
         flags: CWR ECE URG ACK PSH RST SYN FIN, from the highest bit.
         window: as sent, not scaled.
         offset: position of the payload in the batch's data.
-        caplen: bytes of the payload that were captured.
-        length: bytes of the payload by the IP header; more than `caplen` where the snap length cut it.
-        wscale: window scale option of a SYN, -1 without.
-        mss: maximum segment size option of a SYN, -1 without.
-        mark: what tells a packet sent again from a copy by the capture: the identification of IPv4; where that is zero,
-            and in IPv6, 65536 and the checksum.
+        caplen: number of bytes of the payload that were captured.
+        length: size of the payload by the IP header; more than `caplen` where the snap length cut it.
+        wscale: window scale option of a SYN; -1: none.
+        mss: maximum segment size option of a SYN; -1: none.
+        mark: distinguishes a retransmitted packet from one that was captured twice: the identification of IPv4; where
+            that is zero, and in IPv6, 65536 plus the checksum.
         capture: index of the capture.
     """
 
@@ -62,31 +62,31 @@ class SegmentBatch(NamedTuple):
     capture: Ints
 
     def cut(self, rows: slice | Ints) -> "SegmentBatch":
-        """Some of these, or all in another order."""
+        """Return some of these segments, or all in another order."""
         return SegmentBatch(*(column[rows] for column in self))
 
     @classmethod
     def room(cls, count: int) -> "SegmentBatch":
-        """Room for so many, not initialised."""
+        """Return room for `count` segments, not initialised."""
         return cls(*np.empty((len(cls._fields), count), np.int64))
 
     @classmethod
     def joined(cls, batches: "Iterable[SegmentBatch]") -> "SegmentBatch":
-        """Batches one behind the other."""
+        """Return batches concatenated."""
         return cls(*map(np.concatenate, zip(*batches, strict=True)))
 
 
 @dataclass(slots=True)
 class PacketReport:
-    """What became of the packets of a batch that are no rows.
+    """What became of the packets of a batch.
 
     Attributes:
-        packets: all packets.
-        tcp: those that are segments.
-        other: intact, but not TCP.
-        parts: fragments of IP packets, but for those that completed one.
-        counts: by code of the problem, all of them.
-        problems: one for each packet with a problem, up to a limit for each code over the decoder's life.
+        packets: number of all packets.
+        tcp: number of packets with a TCP segment.
+        other: number of packets that are intact, but not TCP.
+        parts: number of fragments of IP packets, without those that completed a packet.
+        counts: number of problems by code.
+        problems: one for each packet with a problem; the decoder lists only the first ones of each code.
     """
 
     packets: int = 0

@@ -6,13 +6,14 @@ not look like any is passed over and counted.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import PIECE_COST
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
@@ -52,6 +53,9 @@ class Probe:
     """By protocol and side, where a frame must end that is longer than pieces, if it is one."""
 
 
+STATE = Coding(Probe)
+
+
 class Detector:
     """Sorts pieces by protocol; `ports` are protocols that are forced, by port."""
 
@@ -63,7 +67,6 @@ class Detector:
         self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))
         self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
         self.probes: dict[int, Probe] = {}
-        self.held = 0
         self.decided: dict[int, int] = {}
         """Slots decided since the caller last looked, with the bytes passed over before."""
         self.opened: set[int] = set()
@@ -88,7 +91,6 @@ class Detector:
                 keep[i] = False
                 continue
             self.decided[slot] = probe.skipped
-            self.held -= probe.octets_held
             self.accounting.change(slot, -probe.octets_held - PIECE_COST * len(probe.held))
             del self.probes[slot]
             for column, octets in probe.held:
@@ -127,12 +129,33 @@ class Detector:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
         gone = {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
         for slot, probe in gone.items():
-            self.held -= probe.octets_held
             probe.skipped += probe.octets_held
             if slot in self.opened:
                 facts[slot, Facts.PROTOCOL] = TLS
         self.opened.difference_update(slots.tolist())
         return gone
+
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out what is known of undecided connections, and which ones' TLS was opened."""
+        taken = []
+        for slot in slots.tolist():
+            probe = self.probes.pop(slot, None)
+            columns, octets = zip(*probe.held, strict=True) if probe and probe.held else ((), ())
+            held = np.array(columns, np.int64).reshape(-1, Chunk.WIDTH)
+            taken.append((probe and replace(probe, held=[]), Chunk.written(held), octets, slot in self.opened))
+            self.opened.discard(slot)
+        return STATE.written(taken)
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        for slot, each in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+            probe, held, parts, is_open = each
+            if is_open:
+                self.opened.add(slot)
+            if probe:
+                columns = Chunk.read(held, target.captures)
+                columns[:, Chunk.SLOT] = slot
+                self.probes[slot] = replace(probe, held=list(zip(columns, parts, strict=True)))
 
     def _orient_by_port(self, facts: Ints, slot: int) -> None:
         if facts[slot, Facts.CLIENT] >= 0:
@@ -209,13 +232,12 @@ class Detector:
     def _hold(self, slot: int, probe: Probe, piece: Ints, octets: bytes) -> None:
         probe.held.append((piece.copy(), octets))
         probe.octets_held += len(octets)
-        self.held += len(octets)
         self.accounting.change(slot, len(octets) + PIECE_COST)
 
     def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
         """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
         offset, length = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH])
-        most = limits.HELD_MIDDLE if held and self.held < limits.HELD_IN_ALL else 0
+        most = limits.HELD_MIDDLE if held else 0
         most *= 4 if max(probe.due.values(), default=-1) >= 0 else 1
         octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
         self._hold(slot, probe, piece, octets)
@@ -223,7 +245,6 @@ class Detector:
         while passed < len(probe.held) and (probe.octets_held > most or len(probe.held) - passed > MOST_HELD):
             column, octets = probe.held[passed]
             probe.octets_held -= len(octets)
-            self.held -= len(octets)
             self.accounting.change(slot, -len(octets) - PIECE_COST)
             probe.skipped += int(column[Chunk.LENGTH])
             passed += 1
@@ -278,6 +299,9 @@ def judge_start(client: bytes, server: bytes) -> int | None:
     """The protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
     headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
     if not client:
+        for header, number in headers.items():
+            if server.startswith(header) and len(server) > len(header):  # a broker that refuses says no more
+                return number
         return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
     if client.startswith(HELLO[:1]):
         if len(client) < 3:

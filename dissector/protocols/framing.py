@@ -15,7 +15,7 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.kernels.words import copy_octets
+from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.state import (
     CUT,
     END,
@@ -157,7 +157,7 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     if (
         walk.free[0] == 0
         or parsers[row, Parser.CHAINED] + length > limits.PAYLOAD
-        or cursor[Cursor.CHAINED] + length > limits.WAITING_OCTETS
+        or cursor[Cursor.CHAINED] + length > limits.WAITING_BYTES
     ):
         return 0
     fragment = take_row(walk.free)
@@ -206,7 +206,7 @@ def put_together(walk: Walk, row: int) -> int:
         if length > 0:  # the first and the last byte lie in the data, so all do; the arena is behind all fragments
             data[at] = data[start]
             data[at + length - 1] = data[start + length - 1]
-            copy_octets(data, start, data, at, length)
+            copy_bytes(data, start, data, at, length)
         at += length
         fragment = fragments[fragment, Fragment.NEXT]
     walk.cursor[Cursor.ARENA] = at

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.kernel import call, kernel, specialize
 from amqpscope.dissector.protocols.resync import Own, next_frame
 from amqpscope.dissector.protocols.state import Trial
@@ -37,7 +37,7 @@ class FramesRecogniser:
         self.own = own
         self.trial = Trial.make(1)[0]
 
-    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Whether these bytes are frames; see `registry.Recogniser`."""
         padded = np.concatenate([data[begin:end], np.zeros(16, np.uint8)])  # kernels may look a little beyond
         return bool(call(self.follow, self.compiled, padded, 0, end - begin, self.trial, self.own)), -1

@@ -16,7 +16,8 @@ from amqpscope import spec
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import ConnectionRecord
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.errors import Error
@@ -79,6 +80,16 @@ class Stage(Protocol):
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over, and hand on what was under way."""
 
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took.
+
+        Raises:
+            StateError: the bytes are of another release.
+        """
+
     def skipped(self, slots: Ints) -> Ints:
         """Bytes passed over in the searches at hand."""
 
@@ -89,7 +100,7 @@ class Stage(Protocol):
 class Recogniser(Protocol):
     """Sees a protocol in the middle of connections."""
 
-    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Whether bytes are frames of the protocol.
 
         Args:

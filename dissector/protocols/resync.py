@@ -129,7 +129,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     full = (
         parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
         or parsers[queue, Parser.QUEUED] >= limits.HELD_PIECES
-        or cursor[Cursor.HELD] > limits.WAITING_OCTETS
+        or cursor[Cursor.HELD] > limits.WAITING_BYTES
     )
     over = parsers[queue, Parser.OVER] == 1
     is_last = full or over or parsers[row, Parser.GAPS] > 0

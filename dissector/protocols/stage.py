@@ -3,11 +3,16 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amqpscope.dissector.kernels.arrays import Ints
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.protocols import moving
 from amqpscope.dissector.protocols.framing import Framing
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.dissector.protocols.state import SEARCH
 
 
 class FramedStage:
@@ -70,6 +75,15 @@ class FramedStage:
         yield from self.feed(last, last.shape[1], buffer, facts)
         for cuts in self.framing.end(slots, facts, *self.ends):
             yield self.faults(cuts)
+
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+        return moving.take_out(self.framing, slots, data)
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
+        moving.put_back(self.framing, octets, target)
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes skipped in the searches at hand, both directions together."""

@@ -1,1 +1,1 @@
-"""Rows of all tables, and the part files they are written to."""
+"""Rows of all tables, and the part files that hold them."""

@@ -1,8 +1,9 @@
-"""One row per connection: who spoke with whom, how far the handshake came, what was agreed, how it ended."""
+"""One row per connection: its endpoints, how far its handshake came, what was negotiated, how it ended."""
 
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,11 +12,13 @@ import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.handshakes import tls_facts
+from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.inputs import Side, Tcp
-from amqpscope.dissector.handshakes.record import FIRST, ConnectionRecord, PacketRef
+from amqpscope.dissector.handshakes.record import CLASSES, FIRST, ConnectionRecord, PacketRef
 from amqpscope.dissector.handshakes.verdict import Judge
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.rows import record_batch, schema
@@ -23,23 +26,26 @@ from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Direction, Facts
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
+FINS = 3
+"""In Conn.CLOSED: both sides have closed the connection; more where one reset it."""
+STATE = Coding(*CLASSES)
 Endpoint = tuple[str, int]
 """Address and port."""
 Halves = tuple[list[list[int]], list[list[list[int]]]]
-"""Of each side its row, and its segments that were sent again."""
+"""The row of each side, and its retransmitted segments."""
 
 
 class Closed(NamedTuple):
-    """Connections that are over.
+    """Ended connections.
 
     Attributes:
-        records: of each.
+        records: the record of each.
         client: (n,): the client's side.
-        facts: (n, Facts), and so on: copies of their rows.
+        facts: (n, Facts): copies of their rows, as all further matrices.
         conn: (n, Conn).
         sides: (n, 2, Direction).
         repeats: (n, 2, REPEATS, Repeat).
-        messages: (n,): how many messages each had.
+        messages: (n,): number of messages of each.
     """
 
     records: list[ConnectionRecord]
@@ -54,7 +60,7 @@ class Closed(NamedTuple):
 class Connections:
     """The records of all open connections, by slot.
 
-    `brokers` are ports that the user names; `protocol` has the words of reply codes.
+    `brokers` are the ports that the user names; `protocol` names the reply codes.
     """
 
     def __init__(self, protocol: Protocol, compiled: bool, brokers: Iterable[int] = ()) -> None:
@@ -62,37 +68,57 @@ class Connections:
         self.judge = Judge(handshakes.load(), protocol)
         self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
         self.record = self.records.__getitem__
-        """The record of a slot, begun when there is none."""
+        """Return the record of a slot, a new one when there is none."""
         self.used = FirstUses(compiled)
         self.messages = np.zeros(0, np.int64)
-        """How many were seen, by slot."""
+        """Number of messages, by slot."""
 
-    def begin(self, pieces: Ints, data: Octets, inside: bool = False) -> None:
-        """Keep the first bytes of each side; `inside`: of what TLS holds."""
+    def begin(self, pieces: Ints, data: Bytes, inside: bool = False) -> None:
+        """Keep the first bytes of each side; `inside`: of the content of TLS."""
         early = np.flatnonzero(pieces[Chunk.POS] < FIRST)
         rows = [Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE]
         for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):
-            octets = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
+            first = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
             record = self.record(slot)
             firsts = record.firsts if inside else record.outer or record.firsts
-            firsts[side].add(octets, PacketRef(*at))
+            firsts[side].add(first, PacketRef(*at))
 
     def count_messages(self, slots: Ints, many: Ints | None = None) -> None:
-        """Count messages, each (or so many of them) of the connection in this slot."""
+        """Count messages: one, or the number in `many`, for the connection in each slot."""
         counts = np.bincount(slots, many, len(self.messages)).astype(np.int64, copy=False)
         counts[: len(self.messages)] += self.messages
         self.messages = counts
 
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out the records of connections, and what is counted of them."""
+        messages, used = self._count(slots), self.used.seen(slots)
+        records = [self.records.pop(slot, None) for slot in slots.tolist()]
+        told = [
+            record and {role: (dict(said), said.detail) for role, said in record.told.items()} for record in records
+        ]
+        plain = [record and replace(record, told={}) for record in records]
+        self.used.forget(slots)
+        self.messages[slots[slots < len(self.messages)]] = 0
+        return STATE.written([plain, told, messages, used])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        records, told, messages, used = STATE.read(octets, target.captures)
+        for slot, record, roles in zip(target.slots.tolist(), records, told, strict=True):
+            if record:
+                record.told = {role: PeerArguments.of(*said) for role, said in roles.items()}
+                self.records[slot] = record
+        self.used.note(target.slots[used])
+        self.count_messages(target.slots, messages)
+
     def close(self, slots: Ints, flows: Flows) -> Closed:
-        """Take connections that are over out of the state; `rows` may judge them later."""
+        """Take ended connections out of the state; `rows` may judge them later."""
         records = [self.record(slot) for slot in slots.tolist()]
         for slot in slots.tolist():
             del self.records[slot]
+        messages = self._count(slots)
         self.used.forget(slots)
-        counted = slots < len(self.messages)
-        messages = np.zeros(len(slots), np.int64)
-        messages[counted] = self.messages[slots[counted]]
-        self.messages[slots[counted]] = 0
+        self.messages[slots[slots < len(self.messages)]] = 0
         count = len(flows.facts)
         return Closed(
             records=records,
@@ -104,12 +130,19 @@ class Connections:
             messages=messages,
         )
 
-    def rows(self, closed: Closed, captures: list[str], clock: int | None) -> pa.RecordBatch:
-        """Rows of `connections`; `clock` is the end of all captures, once it is there. Any thread may do it."""
+    def _count(self, slots: Ints) -> Ints:
+        """How many messages each of these had."""
+        counted = slots < len(self.messages)
+        messages = np.zeros(len(slots), np.int64)
+        messages[counted] = self.messages[slots[counted]]
+        return messages
+
+    def rows(self, closed: Closed, captures: list[str], end_ns: int | None) -> pa.RecordBatch:
+        """Rows of `connections`; `end_ns` is the end of all captures, once it is there. Any thread may do it."""
         columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
         each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
         told = [
-            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), clock), captures)
+            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
             for record, client, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
@@ -117,7 +150,7 @@ class Connections:
         return record_batch(names, numbers | of_rows(told, [field for field in names if field.name not in numbers]))
 
     def _told(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
-        """The columns of one connection that are no numbers of TCP."""
+        """Return the columns of one connection that do not come from TCP state."""
         closed_by = None
         if record.closer is not None:
             closed_by = "client-close" if record.closer == tcp.client else "server-close"
@@ -130,22 +163,23 @@ class Connections:
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
             "first_capture": captures[conn[Conn.FIRST_CAPTURE]],
-            "vantage": captures[conn[Conn.VANTAGE]],
+            "vantage": captures[conn[Conn.VANTAGE_CAPTURE]],
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,
         }
         return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
-    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, clock: int | None) -> Tcp:
+    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, end_ns: int | None) -> Tcp:
         both = endpoints(facts)
         server = both[1 - client]
         sides, repeats = halves
+        is_over = conn[Conn.CLOSED] >= FINS
         return Tcp(
             client=client,
             sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
             begun=bool(facts[Facts.SYN]),
             ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
-            until_ns=max(clock or 0, conn[Conn.LAST_TS]),
+            until_ns=conn[Conn.LAST_TS] if is_over else max(end_ns or 0, conn[Conn.LAST_TS]),
             lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=registry.name_of(facts[Facts.PROTOCOL]),
             address=both[client][0],
@@ -155,13 +189,13 @@ class Connections:
 
 
 def _numbers(closed: Closed) -> dict[str, pa.Array]:
-    """The columns of `connections` that are numbers of TCP, and how many frames and messages there were."""
+    """Return the columns of `connections` that come from TCP state, and the counts of frames and messages."""
     client, facts, conn, half = closed.client, closed.facts.T, closed.conn.T, np.moveaxis(closed.sides, 2, 0)
     each = np.arange(len(client))
     lost = half[Direction.LOST].sum(axis=1)
     is_over = half[Direction.END] != 0
     end = np.where(is_over, half[Direction.END_TS], np.iinfo(np.int64).max).min(axis=1)
-    # Where a SYN was not seen, when a window was full is not known.
+    # Without both SYNs, it is unknown when a window was full.
     scale = half[Direction.WSCALE]
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
@@ -216,7 +250,7 @@ def _where(row: list[int], ts: int, packet: int, capture: int) -> PacketRef | No
 
 @lru_cache(4096)
 def address(high: int, low: int) -> str:
-    """An address from its signed halves; IPv4 addresses are mapped ones."""
+    """Return an address as text, from its signed halves; IPv4 addresses are mapped ones."""
     number = (high & 0xFFFFFFFFFFFFFFFF) << 64 | (low & 0xFFFFFFFFFFFFFFFF)
     if number >> 32 == 0xFFFF:
         return str(ipaddress.IPv4Address(number & 0xFFFFFFFF))
@@ -224,7 +258,7 @@ def address(high: int, low: int) -> str:
 
 
 def endpoints(facts: list[int]) -> tuple[Endpoint, Endpoint]:
-    """Addresses and ports of side 0 and side 1 of a connection, of its row of `facts`."""
+    """Return addresses and ports of side 0 and side 1 of a connection, from its row of `facts`."""
     return (
         (address(facts[Facts.A_HI], facts[Facts.A_LO]), facts[Facts.A_PORT]),
         (address(facts[Facts.B_HI], facts[Facts.B_LO]), facts[Facts.B_PORT]),
@@ -232,7 +266,7 @@ def endpoints(facts: list[int]) -> tuple[Endpoint, Endpoint]:
 
 
 def ends(identity: int, facts: Ints) -> tuple[str, str]:
-    """Client and server of an open connection as `ip:port`."""
+    """Return client and server of an open connection as `ip:port`."""
     slot = int(np.flatnonzero((facts[:, Facts.ID] == identity) & (facts[:, Facts.USED] != 0))[0])
     texts = sides(slot, facts)
     client = int(clients(facts, np.array([slot]))[0])
@@ -240,6 +274,6 @@ def ends(identity: int, facts: Ints) -> tuple[str, str]:
 
 
 def sides(slot: int, facts: Ints) -> tuple[str, str]:
-    """Both sides of an open connection as `ip:port`."""
+    """Return both sides of an open connection as `ip:port`."""
     one, other = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(facts[slot].tolist()))
     return one, other

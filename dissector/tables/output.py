@@ -1,7 +1,7 @@
-"""Record batches to part files: a folder per table, complete parts only.
+"""Write record batches to part files: a folder per table, complete parts only.
 
-A part is written under another name and renamed when it is complete. Making rows and writing them goes on in
-threads beside the dissection, for kernels and pyarrow run without Python's lock.
+A part is written under a temporary name and renamed when it is complete. Threads make rows and write them beside the
+dissection, because kernels and pyarrow run without Python's lock.
 """
 
 import hashlib
@@ -22,45 +22,46 @@ import pyarrow.parquet as pq
 
 from amqpscope.errors import Error
 
-if TYPE_CHECKING:  # readers of tables need the names here, not what makes rows
+if TYPE_CHECKING:  # readers of tables import names from here, and do not make rows
     from amqpscope.dissector.tables.rows import Row, Work
 
 T = TypeVar("T")
 
 NOTE = "_amqpscope.json"
-"""Marks a folder as ours; says whether it is complete."""
+"""File that marks a folder as our output and records whether it is complete."""
 HIDDEN = ".amqpscope-tasks"
-"""Folder of parts that others write before they are adopted; what a killed run left of it is removed."""
+"""Folder of parts that other processes write before they are adopted; remains of a killed run are removed."""
 FORMATS = ("parquet", "arrow")
 CODEC = "zstd"
-"""Of Parquet, unless another is asked for: tables take 30 % less room than with snappy, for a tenth more time."""
+"""Default compression of Parquet: tables are 30 % smaller than with snappy, for a tenth more time."""
 GROUP_ROWS = 1 << 17
-"""Rows of a row group at most."""
-GROUP_OCTETS = 32 << 20
+"""Most rows of a row group."""
+GROUP_BYTES = 32 << 20
+"""Size of the rows in memory from which on a row group is written."""
 WRITTEN_ROWS = 1 << 14
-"""Rows of a column that are encoded at a time; with more than pyarrow's 1,024 it takes 3 % less time."""
+"""Rows of a column encoded at a time; more than pyarrow's 1,024 save 3 % of the time."""
 GROUPS_TO_TRIM = 32
-"""After so many, memory that lies unused goes back: rows are made by one thread and freed by another, and what lay
-between them grew by 70 MB with each GB of capture. Seldom, for what is taken again is cleared again."""
+"""Row groups after which unused memory returns to the system: one thread allocates rows and another frees them, and
+unused memory grew by 70 MB per GB of capture. Seldom, because the system clears what is allocated again."""
 PART_ROWS = 1 << 22
-"""Rows of a part file at most: what is lost when a run is killed."""
+"""Most rows of a part file: as many are lost when a run is killed."""
 PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
-"""Files that are ours, complete ones and those that a killed run left."""
+"""Names of our files: complete parts, and those that a killed run left."""
 WORKERS = max(1, min(2, (os.cpu_count() or 1) - 1))
-"""Threads that make rows and write them, besides the one that dissects."""
+"""Threads that make and write rows, besides the one that dissects."""
 WAITING_JOBS = 4
-"""Jobs that may wait for these; where there are more, the thread that dissects does some of them."""
+"""Jobs that may wait for a thread; if there are more, the dissecting thread does some of them."""
 WAITING_WORK = 8
-"""Batches of rows that may wait to be placed behind one that is being made."""
+"""Batches of rows that may wait for an earlier one that is still being made."""
 WAITING_GROUPS = 3
-"""Row groups that may wait to be written, those being written among them."""
+"""Row groups that may wait to be written, including those being written."""
 
 
 WITH_STATISTICS = (
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "channel", "method", "command", "kind",
     "publish_seq", "publish_seq_unsure", "delivery_tag", "code",
 )  # fmt: skip
-"""Columns by which readers leave out row groups; statistics of all others cost a tenth of the writing."""
+"""Columns by which readers skip row groups; statistics of all others would cost a tenth of the writing time."""
 
 RISING = frozenset(
     (
@@ -77,20 +78,20 @@ RISING = frozenset(
         "chunk_id",
     )
 )
-"""Numbers that mostly grow: written as differences they take half the room, and less time to compress."""
+"""Columns that mostly grow: written as differences they take half the space, and less time to compress."""
 SIZES = frozenset(("size", "body_size", "record_size"))
-"""Numbers that differ little: as differences they take half the room and two thirds of the time, too."""
+"""Columns that vary little: as differences they take half the space and two thirds of the time."""
 
 
 class OutputError(Error):
-    """The output cannot be written; one line."""
+    """The output cannot be written; the message is one line."""
 
 
 class WorkerPool:
-    """Some threads that do jobs, long ones first. Who would wait for them does a job that waits, short ones first.
+    """A worker pool that does long jobs first. A thread that would wait for it does a waiting job, short ones first.
 
-    So no thread waits while there is something to do, there are no more threads than processors, and the one that
-    brings the jobs is seldom kept from bringing more.
+    So no thread is idle while there are jobs, there are no more threads than processors, and the thread that submits
+    jobs is seldom kept from submitting more.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class WorkerPool:
             job()
 
     def do(self, job: Callable[[], T], long: bool = False) -> Future[T]:
-        """Have a job done: it may be done already."""
+        """Submit a job; it may be done on return."""
         future: Future[T] = Future()
         with self._changed:
             (self._long if long else self._short).append(partial(_settle, future, job))
@@ -123,7 +124,7 @@ class WorkerPool:
         return future
 
     def help(self) -> bool:
-        """Do one of the jobs that wait; False when none does."""
+        """Do one of the waiting jobs; return False when there is none."""
         with self._changed:
             jobs = self._short or self._long
             job = jobs.popleft() if jobs else None
@@ -133,13 +134,13 @@ class WorkerPool:
         return True
 
     def result(self, future: Future[T]) -> T:
-        """What came of a job."""
+        """Return the result of a job, or raise its error."""
         while not future.done() and self.help():
             pass
         return future.result()
 
     def leave(self, at_once: bool = False) -> None:
-        """End the threads, when all jobs are done, or without those that were not begun."""
+        """End the threads after all jobs, or after those that have begun."""
         with self._changed:
             if at_once:
                 self._short.clear()
@@ -161,17 +162,17 @@ def _settle(future: Future[T], job: Callable[[], T]) -> None:
 
 
 class Output:
-    """The tables of one folder, written as they come.
+    """The tables of one folder, written as their rows come.
 
     Args:
-        folder: created where it is not there. One that holds anything but an earlier output is refused.
-        schemas: of all tables; one without rows still gets a part.
+        folder: created if it does not exist; refused if it holds anything but an earlier output.
+        schemas: the schemas of all tables; a table without rows has a part, too.
         form: `parquet` or `arrow` (IPC files).
-        compression: of Parquet.
-        note: what to write into the note, besides whether the output is complete.
+        compression: compression of Parquet.
+        note: content of the note, besides whether the output is complete.
 
     Raises:
-        OutputError: the folder holds other files, or cannot be made.
+        OutputError: the folder holds other files, or cannot be created.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class Output:
         self.folder = Path(folder)
         self.note = dict(note or {})
         self.rows = dict.fromkeys(schemas, 0)
-        # Killed anywhere in between, the next run knows the folder for ours, and nobody takes it for complete.
+        # If a run is killed in between, the next one recognises the folder, and nobody takes it for complete.
         parts = _claim(self.folder, schemas)
         self._write_note(complete=False)
         _empty(self.folder, parts, schemas)
@@ -196,10 +197,10 @@ class Output:
         self._tables = {name: _Table(self.folder / name, schema, form, compression) for name, schema in schemas.items()}
 
     def add(self, work: "Work") -> None:
-        """Have these rows made and written in the background; those of a table stay in order.
+        """Make and write these rows in the background; rows of a table stay in order.
 
         Raises:
-            OutputError: writing failed, now or before.
+            OutputError: writing failed, now or earlier.
         """
         self._work.append(self._workers.do(work))
         while self._work and (len(self._work) > WAITING_WORK or self._work[0].done()):
@@ -211,13 +212,13 @@ class Output:
             table = self._tables[name]
             table.waiting.append(batch)
             table.rows += batch.num_rows
-            # `nbytes` takes ten times as long; columns of nulls share memory, which counts in no batch
-            table.octets += sum(c.get_total_buffer_size() for c in batch.columns if c.null_count < len(c))
-            if table.rows >= GROUP_ROWS or table.octets >= GROUP_OCTETS:
+            # `nbytes` takes ten times as long; columns of nulls share memory, which counts for no batch
+            table.size += sum(c.get_total_buffer_size() for c in batch.columns if c.null_count < len(c))
+            if table.rows >= GROUP_ROWS or table.size >= GROUP_BYTES:
                 self._submit(table)
 
     def _submit(self, table: "_Table") -> None:
-        """Have the rows that wait written. A table has one thread at a time, which goes on while there are any."""
+        """Write the waiting rows. One thread at a time writes a table, and goes on while there are rows."""
         self._check()
         while not self._room.acquire(blocking=False):
             if not self._workers.help():
@@ -243,10 +244,10 @@ class Output:
             raise error
 
     def adopt(self, name: str, part: Path, rows: int) -> None:
-        """Make a file that somebody else wrote a part of a table. It is renamed.
+        """Adopt a file that another process wrote, by renaming it, as a part of a table.
 
         Raises:
-            OutputError: it cannot be.
+            OutputError: it cannot be renamed.
         """
         try:
             self._tables[name].adopt(part)
@@ -275,7 +276,7 @@ class Output:
             raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
 
     def abort(self) -> None:
-        """Stop; parts that are not complete go away, complete ones stay."""
+        """Stop: remove incomplete parts, keep complete ones."""
         self._workers.leave(at_once=True)
         for table in self._tables.values():
             table.discard()
@@ -294,7 +295,7 @@ class _Table:
     def __init__(self, folder: Path, schema: pa.Schema, form: str, compression: str) -> None:
         self.folder, self.schema, self.form, self.compression = folder, schema, form, compression
         self.waiting: list[pa.RecordBatch] = []
-        self.rows = self.octets = 0
+        self.rows = self.size = 0
         self.parts = self.written = self.groups = 0
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
         self._temporary = Path()
@@ -303,17 +304,17 @@ class _Table:
         self._is_written = False
 
     def put(self) -> bool:
-        """Make the rows that wait a group to be written; says whether a thread is needed that does it."""
+        """Turn the waiting rows into a group to be written; return whether a thread must start writing."""
         group = pa.Table.from_batches(self.waiting, self.schema)
         self.waiting = []
-        self.rows = self.octets = 0
+        self.rows = self.size = 0
         with self._lock:
             self._groups.append(group)
             is_needed, self._is_written = not self._is_written, True
         return is_needed
 
     def next(self) -> pa.Table | None:
-        """The next group to write; None when there is none, and the thread is not needed any more."""
+        """Return the next group to write; None when there is none, and the thread may end."""
         with self._lock:
             if self._groups:
                 return self._groups.popleft()
@@ -321,7 +322,7 @@ class _Table:
             return None
 
     def write(self, group: pa.Table) -> None:
-        """Write one row group behind the one before it, and complete the part when it is large enough."""
+        """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
             self._temporary = self.folder / f".part-{self.parts:05d}.{self.form}.writing"
             if self.form == "parquet":
@@ -347,7 +348,7 @@ class _Table:
             self.complete()
 
     def complete(self) -> None:
-        """Close the part at hand and give it its name."""
+        """Close the current part and give it its name."""
         if self._writer is None:
             return
         try:
@@ -364,26 +365,26 @@ class _Table:
             self.parts += 1
 
     def discard(self) -> None:
-        """Remove the part at hand."""
+        """Remove the current part."""
         self._forget()
         if self._temporary.name:
             self._temporary.unlink(missing_ok=True)
 
     def _forget(self) -> None:
-        """Let go of the writer. One that is still open would close itself later, and complain of a full disk again."""
+        """Drop the writer. An open one would close itself later, and report a full disk again."""
         if isinstance(self._writer, pq.ParquetWriter):
             self._writer.is_open = False
         self._writer = None
 
 
 def digest(folder: Path) -> str | None:
-    """Of what the note of a folder says, to know the same tables again; None where there is no note."""
+    """Return a digest of a folder's note, by which the same tables are recognised; None without a note."""
     note = folder / NOTE
     return hashlib.sha256(note.read_bytes()).hexdigest()[:16] if note.is_file() else None
 
 
 def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
-    """Make the folder, or see that it is ours; the parts of an earlier output in it."""
+    """Create the folder, or check that it is our output; return the parts of an earlier output in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
@@ -392,10 +393,10 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
         parts: list[Path] = []
         for name in sorted(there & set(schemas)):
             parts += (folder / name).iterdir()
-        # On a full disk even the note has no room; empty folders of tables are nobody else's.
+        # On a full disk the note may be missing, too; empty folders of tables are ours.
         if not there & notes and (strange or parts):
             raise OutputError(
-                f"{folder}: holds files that are not of an earlier run ({sorted(there)[0]}); name another folder"
+                f"{folder}: holds files that are not from an earlier run ({sorted(there)[0]}); name another folder"
             )
         if strange:
             raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
@@ -408,7 +409,7 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
 
 
 def _empty(folder: Path, parts: list[Path], schemas: Mapping[str, pa.Schema]) -> None:
-    """Remove an earlier output, and make the folders of the tables."""
+    """Remove an earlier output, and create the folders of the tables."""
     try:
         for part in parts:
             part.unlink()

@@ -1,4 +1,4 @@
-"""Rows of the stages as Arrow record batches, with the columns and types that `spec` declares."""
+"""Turn rows of the stages into Arrow record batches, with the columns and types that `spec` declares."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -25,14 +25,14 @@ from amqpscope.spec.model import Protocol
 
 
 def schemas(protocol: Protocol | None = None) -> dict[str, pa.Schema]:
-    """The schemas of all tables that dissection gives; see `schema`."""
+    """Return the schemas of all tables of a dissection; see `schema`."""
     return {name: schema(name, protocol) for name, table in spec.tables().items() if table.written_by == "dissect"}
 
 
 def schema(name: str, protocol: Protocol | None = None) -> pa.Schema:
-    """The Arrow schema of a table.
+    """Return the Arrow schema of a table.
 
-    `protocol` stands for our own data where the table has the columns of its methods.
+    If given, `protocol` replaces our own data for the table that has the columns of its methods.
     """
     return _schema(name, protocol, documents.generation())
 
@@ -47,19 +47,19 @@ def _schema(name: str, protocol: Protocol | None, _: object) -> pa.Schema:
 
 
 class Ends(NamedTuple):
-    """Whose rows they are: taken from the connections' state while it is there."""
+    """The connections that rows belong to, copied from state while it exists."""
 
     connection_id: Ints
     from_client: NDArray[np.bool_]
 
     @classmethod
     def of(cls, facts: Ints, slot: Ints, side: Ints) -> "Ends":
-        """Look it up for rows of these slots and sides."""
+        """Look up the connections of rows with these slots and sides."""
         return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot))
 
 
 class Tables:
-    """Makes record batches. `captures` names the captures by their index and may grow."""
+    """Makes record batches. `captures` holds the names of captures by index, and may grow."""
 
     def __init__(self, protocol: Protocol | None, captures: Sequence[str], compiled: bool = False) -> None:
         self.compiled = compiled
@@ -69,7 +69,7 @@ class Tables:
         self.outcomes = {code: cause.anomaly for code, cause in handshakes.load().causes.items() if cause.anomaly}
 
     def rows(self, made: Made, ends: Ends) -> list["Row"]:
-        """The rows that a protocol hands on, and of `anomalies` for what their fields had."""
+        """Return the rows that a protocol emits, and rows of `anomalies` for their fields."""
         columns, decoded, faults = made.make()
         leading = self._leading(ends, made.rows, made.counts)
         batch = record_batch(schema(made.table, self.protocol), leading | columns)
@@ -81,7 +81,7 @@ class Tables:
         return rows
 
     def faults(self, faults: Faults, ends: Ends) -> pa.RecordBatch:
-        """Rows of `anomalies` for what framing and contents had."""
+        """Return rows of `anomalies` for faults in framing and contents."""
         rows = faults.rows
         codes = [faults.codes[code] for code in rows[Anomaly.CODE].tolist()]
         channel = array(rows[Anomaly.CHANNEL], pa.int32(), mask=rows[Anomaly.CHANNEL] < 0)
@@ -90,7 +90,7 @@ class Tables:
         return self._anomalies(codes, self._details(codes, rows[Anomaly.VALUE]), channel, offset, leading)
 
     def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
-        """Rows of `anomalies` for what segments had."""
+        """Return rows of `anomalies` for faults in TCP."""
         codes = [TCP_FAULTS[code] for code in rows[TcpFault.CODE].tolist()]
         offset = array(rows[TcpFault.POS], mask=rows[TcpFault.POS] < 0)
         leading = self._leading(ends, _of_packets(rows[TcpFault.CAPTURE], rows[TcpFault.PACKET], rows[TcpFault.TS]))
@@ -99,23 +99,23 @@ class Tables:
         )
 
     def tls_faults(self, faults: Sequence[Fault], ends: Ends) -> pa.RecordBatch:
-        """Rows of `anomalies` for what TLS had."""
+        """Return rows of `anomalies` for faults in TLS."""
         packet, ts, capture = np.array([fault.at for fault in faults], np.int64).T
         leading = self._leading(ends, _of_packets(capture, packet, ts))
         codes, details = [fault.code for fault in faults], [fault.told for fault in faults]
         return self._anomalies(codes, details, nulls(len(codes), "int32"), nulls(len(codes), "int64"), leading)
 
     def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Rows of `anomalies` for connections of which nothing is decoded, by their rows of `connections`."""
+        """Return rows of `anomalies` for connections without decoded frames, from their rows of `connections`."""
         made = []
         first = [f"first_{name}" for name in ("capture", "packet", "ts_ns")]
         outcomes = rows["handshake_outcome"].to_pylist()
         for n, (protocol, outcome) in enumerate(zip(rows["protocol"].to_pylist(), outcomes, strict=True)):
-            octets = rows["bytes"][n].as_py() if protocol == "unknown" else 0
+            size = rows["bytes"][n].as_py() if protocol == "unknown" else 0
             if outcome in self.outcomes:
                 code, detail = self.outcomes[outcome], rows["handshake_cause"][n].as_py()
-            elif octets:
-                code, detail = "stream-unrecognised", f"{octets:,} octets"
+            elif size:
+                code, detail = "stream-unrecognised", f"{size:,} bytes"
             else:
                 continue
             row = {name: rows[name][n].as_py() for name in ("connection_id", *first)}
@@ -131,7 +131,7 @@ class Tables:
         return record_batch(target, of_rows(made, target)) if made else None
 
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
-        """Rows of `tcp_windows`."""
+        """Return rows of `tcp_windows`."""
         unended = rows[Window.END_PACKET] == 0
         capture = array(self.captures, pa.string()).take(array(rows[Window.END_CAPTURE], mask=unended))
         columns = {
@@ -149,7 +149,7 @@ class Tables:
         return record_batch(schema("tcp_windows"), columns)
 
     def _problems(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
-        """Rows of `anomalies` for the fields of the rows of another batch."""
+        """Return rows of `anomalies` for the fields of the rows of another batch."""
         index = array(decoded.problem_row)
         codes = [PROBLEM_CODES[code] for code in decoded.problem_code.tolist()]
         names = [name for name in schema("anomalies").names if name in batch.schema.names]
@@ -177,7 +177,7 @@ class Tables:
         return record_batch(schema("anomalies"), columns)
 
     def _leading(self, ends: Ends, places: Ints, counts: Ints | None = None) -> dict[str, pa.Array]:
-        """The leading columns, each row as often as `counts` says."""
+        """Return the leading columns, with each row repeated as `counts` says."""
         number, capture, packet, ts, first_capture, first_packet, first_ts = places[Place.NUMBER : Place.WIDTH]
         columns = {
             "connection_id": array(ends.connection_id),
@@ -195,21 +195,21 @@ class Tables:
         return columns | {name: self._capture(index, counts) for name, index in captures.items()}
 
     def _capture(self, index: Ints, counts: Ints | None = None) -> pa.Array:
-        """Names of captures, each as often as `counts` says."""
+        """Return names of captures, each repeated as `counts` says."""
         if len(index) and (index == index[0]).all():
             return repeated(self.captures[int(index[0])], len(index) if counts is None else int(counts.sum()))
         return array(self.captures, pa.string()).take(array(index if counts is None else np.repeat(index, counts)))
 
 
 def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """The columns in the schema's order; those that are not given are null."""
+    """Return the columns in the schema's order; missing ones are null."""
     n = len(next(iter(columns.values())))
     arrays = [columns[field.name] if field.name in columns else nulls(n, field.type) for field in target]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
 def _of_packets(capture: Ints, packet: Ints, ts: Ints) -> Ints:
-    """Places (Place, n) of what is of a packet, and of no frame."""
+    """Return places (Place, n) of rows that belong to a packet, but to no frame."""
     none = np.full(len(packet), -1, np.int64)
     return np.stack((none, none, none, capture, packet, ts, capture, packet, ts))
 
@@ -221,4 +221,4 @@ def _time(ns: Ints) -> pa.Array:
 Row = tuple[str, pa.RecordBatch]
 """A table's name and some rows of it."""
 Work = Callable[[], list[Row]]
-"""Rows still to be made. It touches no state but its own."""
+"""A function that makes rows later. It touches no state but its own."""

@@ -1,1 +1,1 @@
-"""TCP: segments to stream chunks and gaps, in order."""
+"""TCP: from segments to stream chunks and gaps, in order."""

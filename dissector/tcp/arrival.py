@@ -1,4 +1,4 @@
-"""What a segment does to its connection (RFC 9293 §3.10.7.4, segment arrival)."""
+"""Process a segment of a connection (RFC 9293 §3.10.7.4, segment arrival)."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
@@ -10,7 +10,7 @@ from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, synchronize
 from amqpscope.dissector.tcp.order import overdue, release_overdue, settled
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Results, Segment
 from amqpscope.dissector.tcp.windows import stall, watch
 
 
@@ -24,7 +24,7 @@ def take(
     other = 2 * slot + 1 - side
     flags = batch.flags[i]
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-    copy = is_copy(batch, i, flows.recent)
+    copy = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs))
     conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
     conn[slot, Conn.LAST_PACKET] = batch.packet[i]
     if copy == 0:
@@ -55,30 +55,39 @@ def take(
 
 
 @kernel
+def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, needs: int) -> bool:
+    """Whether a segment brings bytes beyond all that were seen, or acknowledges such as were not acknowledged."""
+    end = direction[row, Direction.POS] + difference(first_byte(batch, i), direction[row, Direction.NEXT])
+    is_beyond: bool = batch.length[i] > 0 and end + batch.length[i] > direction[row, Direction.TOP]
+    is_acknowledged: bool = needs > direction[other, Direction.ACKED]
+    return is_acknowledged or (is_beyond and direction[row, Direction.STARTED] != 0)
+
+
+@kernel
 def acknowledged(direction: Array, row: int, ack: int) -> int:
-    """Position in a direction up to which this number acknowledges it."""
+    """Return the position in a direction up to which this number acknowledges it."""
     if direction[row, Direction.STARTED] == 0:
         return 0
     acked: int = direction[row, Direction.POS] + difference(ack, direction[row, Direction.NEXT])
-    # A FIN counts as a byte, and may have been missed.
+    # A FIN counts as a byte, and the capture may have missed it.
     return acked - 1 if acked == direction[row, Direction.TOP] + 1 else acked
 
 
 @kernel
 def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int, acked: int) -> None:
-    """Take what a side says of the bytes it received, and of the room it has for more."""
+    """Take the acknowledgement and the window that a side sends."""
     direction, segments = flows.direction, flows.segments
     if direction[other, Direction.STARTED]:
         before = direction[other, Direction.ACKED]
         if acked > before:
             head = direction[other, Direction.HEAD]
-            # What is missing was acknowledged once, though bytes behind it go on to be.
+            # Missing bytes are acknowledged once, although later bytes still are.
             if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
                 direction[other, Direction.ACK_TS] = batch.ts_ns[i]
             direction[other, Direction.ACKED] = acked
         elif acked < before:
-            return  # overtaken by a later one
-    if batch.flags[i] & SYN == 0:  # where the window is never scaled
+            return  # overtaken by a later segment
+    if batch.flags[i] & SYN == 0:  # in which the window is never scaled
         direction[row, Direction.WINDOW] = batch.window[i]
 
 
@@ -86,7 +95,7 @@ def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int,
 def take_bytes(
     batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int, copy: int
 ) -> None:  # fmt: skip
-    """Emit or buffer what is new of a segment's bytes."""
+    """Emit or buffer the new bytes of a segment."""
     direction = flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
@@ -113,7 +122,7 @@ def take_bytes(
         return
     direction[row, again] += max(here - pos, 0)
     if behind <= direction[row, Direction.ACKED]:
-        needs = 0  # sent again, or captured late: that tells nothing of when the bytes were first sent
+        needs = 0  # retransmitted, or captured late: its time is not that of the bytes
     direction[row, Direction.TOP] = max(direction[row, Direction.TOP], behind)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SAID_TS] = batch.ts_ns[i]
@@ -122,7 +131,7 @@ def take_bytes(
     if (
         pos > here
         or direction[row, Direction.HEAD] >= 0
-        or needs > settled(flows, other, overdue(flows, other, flows.control[Control.CLOCK]))
+        or needs > settled(flows, other, overdue(flows, other, flows.conn[slot, Conn.CLOCK]))
     ):
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
     else:
@@ -131,7 +140,7 @@ def take_bytes(
 
 @kernel
 def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int) -> None:
-    """Emit what is new of a segment that begins at `pos` and waits for nothing."""
+    """Emit the new bytes of a segment that begins at `pos` and waits for nothing."""
     direction = flows.direction
     row = 2 * slot + side
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
@@ -141,7 +150,7 @@ def emit_whole(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: in
     caplen = batch.caplen[i]
     if caplen > skip:
         emit(out, slot, side, here, batch.offset[i] + skip, caplen - skip, at, at)
-    cut = batch.length[i] - max(caplen, skip)  # the snap length may have cut some off
+    cut = batch.length[i] - max(caplen, skip)  # the snap length may have cut off some bytes
     if cut > 0:
         direction[row, Direction.LOST] += cut
         emit(out, slot, side, behind - cut, -1, cut, at, at)

@@ -1,4 +1,4 @@
-"""Buffered segments: bytes ahead of the next expected one, in a list for each direction; and the chunks emitted."""
+"""Lists of buffered segments, which are ahead of the next expected byte of a direction; and emission of chunks."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
@@ -8,7 +8,7 @@ from amqpscope.dissector.tcp.state import At, Chunk, Control, Count, Direction, 
 
 @kernel
 def emit(out: Results, slot: int, side: int, pos: int, offset: int, length: int, at: At, first: At) -> None:
-    """Append a chunk: read after packet `at`, carried by packet `first`."""
+    """Append a chunk: readable after packet `at`, carried by packet `first`."""
     packet, ts, capture = at
     first_packet, first_ts, first_capture = first
     chunks = out.chunks
@@ -32,7 +32,7 @@ def keep(
     flows: Flows, row: int, before: int, after: int, pos: int, length: int, offset: int, at: At, needs: int,
     elsewhere: int,
 ) -> int:  # fmt: skip
-    """Put a segment between two others of the list (-1: none) and return its row. A free one must be there."""
+    """Insert a segment between two others of the list (-1: none) and return its row. There must be a free row."""
     direction, segments, control = flows.direction, flows.segments, flows.control
     packet, ts, capture = at
     this = take_row(flows.free_segments)
@@ -66,9 +66,9 @@ def store(
     data: Array, flows: Flows, row: int, again: int, pos: int, length: int, offset: int, at: At, needs: int,
     elsewhere: int,
 ) -> int:  # fmt: skip
-    """Keep bytes that came too early, less those already waiting: the first copy wins.
+    """Buffer bytes that came early, without those already buffered: the first copy wins.
 
-    Those count in column `again` of `direction`. Returns how many of them differ from the first copy.
+    Bytes of later copies count in column AGAIN of `direction`. Return how many of them differ from the first copy.
     """
     direction, segments, free = flows.direction, flows.segments, flows.free_segments
     different = 0
@@ -109,7 +109,7 @@ def store(
 
 @kernel
 def drop(flows: Flows, row: int, this: int) -> None:
-    """Give back a segment that was taken out of the list."""
+    """Free the row of a segment that was taken out of the list."""
     flows.direction[row, Direction.COUNT] -= 1
     flows.direction[row, Direction.ELSEWHERE] -= flows.segments[this, Segment.ELSEWHERE]
     flows.segments[this, Segment.USED] = 0
@@ -118,7 +118,7 @@ def drop(flows: Flows, row: int, this: int) -> None:
 
 @kernel
 def displace(flows: Flows, row: int, pos: int, end: int) -> None:
-    """Drop what was buffered of bytes from another capture point: they came at the connection's own."""
+    """Drop bytes buffered from another capture point, because the connection's own point has them."""
     direction, segments, control = flows.direction, flows.segments, flows.control
     before = -1
     this = direction[row, Direction.HEAD]

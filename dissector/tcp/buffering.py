@@ -1,4 +1,4 @@
-"""Which segments are buffered: those that came early, or wait for what they acknowledge."""
+"""Buffer segments that came early, or that wait for the bytes they acknowledge."""
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
@@ -12,9 +12,9 @@ from amqpscope.dissector.tcp.state import MISMATCH, Direction, Flows, Results
 
 @kernel
 def crowded(direction: Array, row: int) -> bool:
-    """Whether no more may be buffered of a direction."""
+    """Return whether a direction may not buffer any more."""
     many: bool = direction[row, Direction.COUNT] >= limits.WAITING_PARTS_PER_STREAM
-    return many or direction[row, Direction.WAITING] > limits.WAITING_OCTETS_PER_STREAM
+    return many or direction[row, Direction.WAITING] > limits.WAITING_BYTES_PER_STREAM
 
 
 @kernel
@@ -22,16 +22,16 @@ def keep_waiting(
     batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, pos: int, again: int,
     needs: int,
 ) -> None:  # fmt: skip
-    """Buffer what is new of a segment whose bytes, from `pos` on, wait for others, or for those that it acknowledges.
+    """Buffer the new bytes of a segment, from `pos` on, that wait for earlier bytes or for those that it acknowledges.
 
-    Bytes that were there before count in column `again` of `direction`.
+    Bytes that came before count in column AGAIN of `direction`.
     """
     row = 2 * slot + side
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
     length, caplen, offset = batch.length[i], batch.caplen[i], batch.offset[i]
     if crowded(flows.direction, row):
         displace(flows, row, -1, ANYWHERE)
-        # This direction may wait for nothing but the other.
+        # This direction may wait only for the other one.
         before = flows.direction[2 * slot + 1 - side, Direction.ACKED]
         through_0, through_1 = (0, before) if side == 0 else (before, 0)
         release(flows, out, slot, at, through_0, through_1)

@@ -1,4 +1,4 @@
-"""Connections that are over: closed long ago, followed by another, given up for others, or at the end of it all."""
+"""End connections: closed long ago, followed by another one, evicted, or at the end of the captures."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
@@ -24,14 +24,14 @@ from amqpscope.dissector.tcp.state import (
 from amqpscope.dissector.tcp.windows import change
 
 LINGER_SEGMENTS = 256
-"""A closed connection is not over before so many other segments: a few wrong times end nothing."""
+"""Segments of other connections before a closed connection ends: a few wrong times end nothing."""
 SEGMENT_COST = 1024
-"""Bytes as which a buffered segment counts besides its own."""
+"""Bytes that a buffered segment counts for besides its data."""
 
 
 @kernel
 def emit_buffered(flows: Flows, out: Results, slot: int, side: int) -> None:
-    """Emit all that is buffered of a direction, over gaps."""
+    """Emit all that a direction has buffered, over gaps."""
     segments = flows.segments
     tail = flows.direction[2 * slot + side, Direction.TAIL]
     if tail >= 0:
@@ -42,7 +42,7 @@ def emit_buffered(flows: Flows, out: Results, slot: int, side: int) -> None:
 
 @kernel
 def end(flows: Flows, out: Results, slot: int) -> int:
-    """End a connection: emit all that is still buffered, over gaps. 0 when there is no room yet for what comes out."""
+    """End a connection: emit all that it has buffered, over gaps. Return 0 when there is no room for results yet."""
     conn, direction, control, counts = flows.conn, flows.direction, flows.control, out.counts
     if 2 * control[Control.KNOWN] >= len(flows.younger):
         control[Control.WANT] = IDENTITIES
@@ -73,9 +73,9 @@ def end(flows: Flows, out: Results, slot: int) -> int:
 
 @kernel
 def relieve(flows: Flows, out: Results) -> None:
-    """Emit, over gaps, what is buffered where half of the mean or more is: together that is more than half of all.
+    """Emit, over gaps, what directions with half of the mean or more have buffered: together, that is more than half.
 
-    There must be no chunks yet, and room for two of each buffered segment.
+    There must be no chunks yet, and room for two chunks per buffered segment.
     """
     direction = flows.direction
     total = count = 0
@@ -92,16 +92,19 @@ def relieve(flows: Flows, out: Results) -> None:
 
 @kernel
 def due(flows: Flows, clock: int) -> int:
-    """1 when there is a closed connection that no further segment can belong to."""
+    """1 when there is a closed connection that no further segment can belong to.
+
+    Segments that come may be earlier than the clock, by so much that it does not step back.
+    """
     slot = flows.lists[CLOSED, List.OLDEST]
     if slot < 0 or flows.conn[slot, Conn.SEEN] + LINGER_SEGMENTS >= flows.control[Control.SEGMENTS]:
         return 0
-    return 1 if flows.conn[slot, Conn.LAST_TS] + LINGER_NS < clock else 0
+    return 1 if flows.conn[slot, Conn.LAST_TS] + 2 * LINGER_NS < clock else 0
 
 
 @kernel
 def expire(flows: Flows, out: Results, clock: int) -> int:
-    """End the closed connections that no further segment can belong to; 0 when it could not go on."""
+    """End the closed connections that no further segment can belong to; return 0 when there was no room to go on."""
     while due(flows, clock):
         if end(flows, out, flows.lists[CLOSED, List.OLDEST]) == 0:
             return 0
@@ -110,9 +113,9 @@ def expire(flows: Flows, out: Results, clock: int) -> int:
 
 @kernel
 def evict(flows: Flows, out: Results, count: int) -> int:
-    """End so many connections, closed ones first, those before others whose last segment is the oldest.
+    """End a number of connections, closed ones first, in the order of their last segments.
 
-    Returns how many of them are still to be ended when it could not go on.
+    Return how many of them are still to be ended when there was no room to go on.
     """
     control = flows.control
     while count > 0 and control[Control.LIVE] > 0:
@@ -130,7 +133,7 @@ def evict(flows: Flows, out: Results, count: int) -> int:
 
 @kernel
 def end_all(flows: Flows, out: Results, slots: Array, begin: int) -> int:
-    """End connections from `begin` on; returns the index of the first that could not be ended yet."""
+    """End connections from `begin` on; return the index of the first that could not be ended yet."""
     for i in range(begin, len(slots)):
         if end(flows, out, slots[i]) == 0:
             return i

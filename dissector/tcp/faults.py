@@ -1,4 +1,4 @@
-"""What is wrong with a connection: rows that become anomalies."""
+"""Faults of connections: rows that become anomalies."""
 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.state import At, Count, Fault, Results

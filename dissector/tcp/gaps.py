@@ -1,4 +1,4 @@
-"""Bytes of streams that captures do not hold, counted for the connections that are decoded."""
+"""Count gaps: bytes missing from the streams of decoded connections."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from amqpscope.dissector.tcp.state import Chunk
 
 
 class Gaps:
-    """Counts of what is missing.
+    """Counts of gaps.
 
     Attributes:
-        count: gaps of connections that are over.
+        count: gaps of ended connections.
         octets: bytes in them.
-        connections: those that had any.
+        connections: connections with gaps.
     """
 
     def __init__(self) -> None:
@@ -21,17 +21,32 @@ class Gaps:
         self._open = np.zeros((0, 2), np.int64)  # of each slot: gaps, bytes
 
     def take(self, chunks: Ints, capacity: int) -> None:
-        """Note the gaps among chunks, as TCP emits them; there are so many slots."""
+        """Count the gaps among chunks, as TCP emits them; `slots` is the number of slots."""
         gaps = chunks[:, chunks[Chunk.OFFSET] < 0]
         if not gaps.shape[1]:
             return
-        if len(self._open) < capacity:
-            self._open = grown(self._open, capacity)
+        self._reach(capacity)
         lengths = gaps[Chunk.LENGTH]
         np.add.at(self._open, gaps[Chunk.SLOT], np.stack([np.ones_like(lengths), lengths], axis=1))
 
+    def take_out(self, slots: Ints) -> Ints:
+        """Take out the counts of open connections: (n, 2)."""
+        self._reach(int(slots.max(initial=-1)) + 1)
+        taken: Ints = self._open[slots]
+        self._open[slots] = 0
+        return taken
+
+    def put_back(self, taken: Ints, slots: Ints) -> None:
+        """Put back what `take_out` took."""
+        self._reach(int(slots.max(initial=-1)) + 1)
+        self._open[slots] = taken
+
+    def _reach(self, capacity: int) -> None:
+        if len(self._open) < capacity:
+            self._open = grown(self._open, capacity)
+
     def end(self, slots: Ints, decoded: Ints) -> None:
-        """Connections are over; those of them that were decoded count."""
+        """Take the counts of ended connections, if they were decoded."""
         slots, decoded = (s[s < len(self._open)] for s in (slots, decoded))
         count, octets = self._open[decoded].sum(axis=0).tolist()
         self.count += count

@@ -1,8 +1,8 @@
-"""Who a connection is: a hash that depends on nothing but the connection, and is given once only.
+"""The identity of a connection: a hash that depends on nothing but the connection, and is unique.
 
-Connections of the same endpoints can begin with the same sequence number: in files that repeat packets long after,
-in captures out of order, by intent. The later one gets a hash that its time is part of. To see that, identities are
-remembered, in two tables of which the older is forgotten when the younger is full.
+Connections of the same endpoints can begin with the same sequence number: in files that repeat packets long after, in
+captures out of order, by intent. The hash of the later one then includes its time. To find such cases, identities are
+remembered in two tables; the older one is dropped when the younger one is full.
 """
 
 from amqpscope.dissector.kernels.arrays import Array
@@ -13,9 +13,9 @@ from amqpscope.dissector.tcp.state import Conn, Control, Facts, Flows
 
 @kernel
 def identity(facts: Array, slot: int, anchor: int, time: int) -> int:
-    """`connection_id`, of both addresses and ports and the client's initial sequence number (time 0).
+    """Return `connection_id`, from both addresses and ports and the client's initial sequence number (time 0).
 
-    Without a SYN the anchor is the first data segment's sequence number, and its time counts too.
+    Without a SYN, the anchor is the sequence number of the first data segment, and its time is included.
     """
     h = mix(0x2545F4914F6CDD1D, facts[slot, Facts.A_HI])
     h = mix(h, facts[slot, Facts.A_LO])
@@ -28,7 +28,7 @@ def identity(facts: Array, slot: int, anchor: int, time: int) -> int:
 
 @kernel
 def remember(flows: Flows, name: int) -> int:
-    """Take note of an identity; 0 when it was known. The younger table must have a free place."""
+    """Remember an identity; return 0 when it was known. The younger table must have a free place."""
     younger, older = flows.younger, flows.older
     fresh = 1
     mask = len(older) - 1
@@ -51,21 +51,21 @@ def remember(flows: Flows, name: int) -> int:
 
 @kernel
 def identify(flows: Flows, slot: int, anchor: int, time: int) -> None:
-    """Decide who a connection is."""
+    """Determine the identity of a connection."""
     name = identity(flows.facts, slot, anchor, time)
     if remember(flows, name) == 0:
         base = mix(name, flows.conn[slot, Conn.FIRST_TS])
         name = max(base, 1)
         tried = 0
-        while remember(flows, name) == 0:  # at the same time, too: its place among all segments
-            name = max(mix(base, flows.control[Control.SEGMENTS] + tried), 1)
+        while remember(flows, name) == 0:  # at the same time, too: those that came before count
+            name = max(mix(base, flows.conn[slot, Conn.BEFORE] + tried), 1)
             tried += 1
     flows.facts[slot, Facts.ID] = name
 
 
 @kernel
 def remember_all(names: Array, flows: Flows) -> None:
-    """Move identities to a table with more room."""
+    """Move identities to a larger table."""
     for i in range(len(names)):
         if names[i] != 0:
             remember(flows, names[i])

@@ -1,4 +1,4 @@
-"""Sequence numbers, which wrap, and the order of endpoints (RFC 9293, section 3.4)."""
+"""Sequence numbers, which wrap, and the order of endpoints (RFC 9293 §3.4)."""
 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SYN, SegmentBatch
@@ -9,20 +9,20 @@ Ends = tuple[int, int, int, int, int, int]
 
 @kernel
 def difference(a: int, b: int) -> int:
-    """A - b of 32-bit sequence numbers, as a signed number."""
+    """Return a - b of 32-bit sequence numbers, as a signed number."""
     return ((a - b + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 @kernel
 def first_byte(batch: SegmentBatch, i: int) -> int:
-    """The sequence number of a segment's first byte, which a SYN comes before."""
+    """Return the sequence number of a segment's first byte, which follows a SYN."""
     number: int = batch.seq[i]
     return (number + 1) & 0xFFFFFFFF if batch.flags[i] & SYN else number
 
 
 @kernel
 def side_of(batch: SegmentBatch, i: int) -> int:
-    """Side of the sender: 0 when its endpoint is the lower one."""
+    """Return the side of the sender: 0 when its endpoint is the lower one."""
     if batch.src_hi[i] != batch.dst_hi[i]:
         return 1 if batch.src_hi[i] > batch.dst_hi[i] else 0
     if batch.src_lo[i] != batch.dst_lo[i]:
@@ -32,7 +32,7 @@ def side_of(batch: SegmentBatch, i: int) -> int:
 
 @kernel
 def endpoints(batch: SegmentBatch, i: int, side: int) -> Ends:
-    """Both endpoints of a segment that this side sent."""
+    """Return both endpoints of a segment that this side sent."""
     if side == 0:
         return batch.src_hi[i], batch.src_lo[i], batch.sport[i], batch.dst_hi[i], batch.dst_lo[i], batch.dport[i]
     return batch.dst_hi[i], batch.dst_lo[i], batch.dport[i], batch.src_hi[i], batch.src_lo[i], batch.sport[i]

@@ -1,4 +1,4 @@
-"""How connections begin: the SYN, the SYN-ACK, and the acknowledgement of that (RFC 9293 §3.5; RFC 7323 §2.2)."""
+"""Process the beginning of connections: SYN, SYN-ACK and the ACK of that (RFC 9293 §3.5; RFC 7323 §2.2)."""
 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
@@ -25,7 +25,7 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
         direction[row, Direction.SYN_CAPTURE] = batch.capture[i]
     taken = direction[row, Direction.POS] + direction[other, Direction.POS]
     buffered = direction[row, Direction.COUNT] + direction[other, Direction.COUNT]
-    # Else its bytes were already taken for those of a connection begun before.
+    # Else its bytes already count as those of a connection begun before.
     if taken + buffered == 0 or facts[slot, Facts.SYN] != 0:
         open_by(batch, i, flows, slot, side, copy, ts)
     if facts[slot, Facts.ID] == 0:
@@ -38,12 +38,12 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
 
 @kernel
 def open_by(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int, copy: int, ts: int) -> None:
-    """Note what a SYN or a SYN-ACK says of its connection: who opened it, with which number."""
+    """Note what a SYN or a SYN-ACK shows of its connection: who opened it, and with which number."""
     facts, conn = flows.facts, flows.conn
     if batch.flags[i] & ACK == 0:
         if facts[slot, Facts.SYN] & 1:
             if copy == 0:
-                conn[slot, Conn.SYN_TS] = 0  # sent again: which one was answered is not known
+                conn[slot, Conn.SYN_TS] = 0  # retransmitted: it is unknown which one was answered
         elif conn[slot, Conn.PACKETS] == 1:
             conn[slot, Conn.SYN_TS] = ts
         if facts[slot, Facts.SYN] == 0:
@@ -59,7 +59,7 @@ def open_by(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int, cop
 
 @kernel
 def come_up(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> None:
-    """See whether a segment is the client's acknowledgement of the SYN-ACK."""
+    """Check whether a segment is the client's acknowledgement of the SYN-ACK."""
     facts, conn = flows.facts, flows.conn
     if (
         conn[slot, Conn.UP_TS] == 0

@@ -1,31 +1,31 @@
-"""In which order bytes of both directions are handed on: each in its own, and none before what it acknowledges.
+"""Emit the bytes of both directions in order: each direction in its own, and no bytes before those they acknowledge.
 
-A side that has received bytes may have answered them. Where the capture has these bytes late, or not at all, the
-answer waits until they come, or until they are given up: else it would be read before what it answers. Bytes that
-were not acknowledged have no answer, so nobody waits for those.
+A side that has received bytes may have answered them. If the capture has these bytes late, or not at all, the answer
+waits until they come or count as lost: else it would be read before its question. Bytes that were not acknowledged have
+no answer, so nothing waits for them.
 
 Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 """
 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import drop, emit
-from amqpscope.dissector.tcp.state import At, Control, Direction, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import At, Conn, Control, Direction, Flows, Results, Segment
 
 ANYWHERE = 1 << 62
-"""Behind all positions."""
+"""A position after all others."""
 GAP_NS = 1_000_000_000
-"""An acknowledged byte that is still missing after this long was lost by the capture."""
+"""Time after which an acknowledged byte that is still missing counts as lost by the capture."""
 NEAR = 16
-"""Segments seen at another capture point that are passed over in search of one that was seen here."""
+"""Segments seen at another capture point that are skipped in search of one that was seen here."""
 WAITS, NEEDS, READY = range(3)
-"""The next segment of a direction (if there is one) waits; waits for nothing but the other direction; need not wait."""
+"""The next segment of a direction (if there is one) waits; waits only for the other direction; need not wait."""
 
 
 @kernel
 def overdue(flows: Flows, row: int, clock: int) -> int:
-    """Position up to which bytes missing from a direction are given up: acknowledged a while ago, and not there.
+    """Return the position up to which missing bytes of a direction count as lost: acknowledged a while ago, and absent.
 
-    Of several gaps that is the first: each is missed for as long after what came behind it.
+    Of several gaps, that is the first one: each is waited for after the bytes that follow it.
     """
     direction, segments = flows.direction, flows.segments
     acked: int = direction[row, Direction.ACKED]
@@ -41,7 +41,7 @@ def overdue(flows: Flows, row: int, clock: int) -> int:
 
 @kernel
 def settled(flows: Flows, row: int, through: int) -> int:
-    """Position up to which the bytes of a direction were emitted or, up to `through`, given up."""
+    """Return the position up to which bytes of a direction were emitted or, up to `through`, count as lost."""
     direction, segments = flows.direction, flows.segments
     here: int = direction[row, Direction.POS]
     head = direction[row, Direction.HEAD]
@@ -50,7 +50,7 @@ def settled(flows: Flows, row: int, through: int) -> int:
 
 @kernel
 def passed(flows: Flows, row: int) -> bool:
-    """Whether the next segment of a direction was seen here, or bytes behind its begin were, or are acknowledged."""
+    """Return whether the next segment of a direction, or bytes after its begin, were seen here or acknowledged."""
     direction, segments = flows.direction, flows.segments
     first = direction[row, Direction.HEAD]
     known: bool = segments[first, Segment.POS] < max(direction[row, Direction.TOP], direction[row, Direction.ACKED])
@@ -59,7 +59,7 @@ def passed(flows: Flows, row: int) -> bool:
 
 @kernel
 def turn(flows: Flows, row: int, other: int, through: int, other_through: int) -> int:
-    """Whether the next segment of a direction may be emitted: READY, NEEDS or WAITS."""
+    """Return whether the next segment of a direction may be emitted: READY, NEEDS or WAITS."""
     direction, segments = flows.direction, flows.segments
     first = direction[row, Direction.HEAD]
     if first < 0:
@@ -79,9 +79,9 @@ def turn(flows: Flows, row: int, other: int, through: int, other_through: int) -
 
 @kernel
 def witness(flows: Flows, slot: int, side: int) -> int:
-    """The segment that shows that the first of a direction, seen at another capture point, passed here as well.
+    """Return the segment that shows that the first of a direction, seen at another capture point, passed here as well.
 
-    It follows it, or acknowledges it, whichever came first; -1 where only the packet at hand does.
+    It follows that segment or acknowledges it, whichever came first; -1: only the current packet does.
     """
     direction, segments = flows.direction, flows.segments
     row = 2 * slot + side
@@ -105,11 +105,11 @@ def witness(flows: Flows, slot: int, side: int) -> int:
 
 @kernel
 def timed(flows: Flows, slot: int, side: int, at: At) -> At:
-    """The packet after which the first segment of a direction could be read.
+    """Return the packet after which the first segment of a direction could be read.
 
-    That is its own, or one that filled a gap before it. Behind a gap that nothing filled here it waited for nothing
-    that came. What was seen at another capture point has the packet that shows that it passed here, at the latest the
-    one at hand: clocks differ.
+    That is its own packet, or one that filled a gap before it. After a gap that nothing filled here, the segment waited
+    for no packet. A segment seen at another capture point has the packet that shows that it passed here, at the latest
+    the current one: clocks differ.
     """
     direction, segments = flows.direction, flows.segments
     row = 2 * slot + side
@@ -135,7 +135,7 @@ def timed(flows: Flows, slot: int, side: int, at: At) -> At:
 
 @kernel
 def emit_first(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
-    """Emit the first segment of a direction, and the gap before it; `at` is the packet at hand."""
+    """Emit the first segment of a direction, and the gap before it; `at` is the current packet."""
     direction, segments = flows.direction, flows.segments
     row = 2 * slot + side
     first = direction[row, Direction.HEAD]
@@ -174,7 +174,7 @@ def emit_first(flows: Flows, out: Results, slot: int, side: int, at: At) -> None
 
 @kernel
 def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, through_1: int) -> None:
-    """Emit what need not wait any more, of both directions; gaps of each are given up as far as `through`."""
+    """Emit the segments of both directions that need not wait any more; bytes missing up to `through` are lost."""
     direction, segments = flows.direction, flows.segments
     row = 2 * slot
     while direction[row, Direction.HEAD] >= 0 or direction[row + 1, Direction.HEAD] >= 0:
@@ -184,7 +184,7 @@ def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, throu
             side = 0
         elif second == READY:
             side = 1
-        elif first == NEEDS and second == NEEDS:  # each acknowledges what the other is to bring: neither was sent first
+        elif first == NEEDS and second == NEEDS:  # each acknowledges what the other brings: neither was sent first
             seen_0 = segments[direction[row, Direction.HEAD], Segment.SEEN]
             side = 0 if seen_0 <= segments[direction[row + 1, Direction.HEAD], Segment.SEEN] else 1
         else:
@@ -195,13 +195,13 @@ def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, throu
 @kernel
 def release_overdue(flows: Flows, out: Results, slot: int, at: At) -> None:
     """Emit what need not wait any more, with what was missing for too long given up."""
-    clock = flows.control[Control.CLOCK]
+    clock = flows.conn[slot, Conn.CLOCK]
     release(flows, out, slot, at, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
 
 
 @kernel
 def flush(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
-    """Emit all that is buffered of a direction, over gaps; before it what it waits for of the other, if it is there."""
+    """Emit all that a direction has buffered, over gaps, after the bytes of the other direction that it waits for."""
     row = 2 * slot + side
     other = flows.direction[2 * slot + 1 - side, Direction.ACKED]
     if side == 0:

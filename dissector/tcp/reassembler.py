@@ -1,6 +1,6 @@
-"""TCP connections: batches of segments to ordered pieces of bytes and gaps.
+"""Reassemble TCP: from batches of segments to ordered chunks and gaps.
 
-Holds the state that the kernels work on, and makes room for it.
+The reassembler holds the state of the kernels and grows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,15 +13,17 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, free_rows, give_rows, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.copies import RECENT
 from amqpscope.dissector.tcp.endings import end_all, evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.segments import reassemble
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import (
+    CLOSED,
     CROWDED,
     FEWER,
     IDENTITIES,
+    OPEN,
+    RECENT,
     REPEATS,
     SEGMENTS,
     SLOT,
@@ -38,14 +40,18 @@ from amqpscope.dissector.tcp.state import (
     Results,
     Segment,
     Window,
+    both,
 )
+
+STEP = 4096
+"""Identities that are remembered at a time."""
 
 
 class Reassembler:
     """All open connections and their streams.
 
-    What `feed` yields is to be read before the next is asked for. The receiver hands the slots of ended connections
-    back with `free` when it has done with them.
+    The caller reads what `feed` yields before it asks for the next item, and returns the slots of ended connections
+    with `free` when it no longer needs them.
     """
 
     def __init__(self, compiled: bool, max_connections: int = limits.CONNECTIONS) -> None:
@@ -65,7 +71,7 @@ class Reassembler:
             free_segments=free_rows(segments),
             younger=np.zeros(256, np.int64),
             older=np.zeros(1, np.int64),
-            recent=np.zeros(RECENT, np.int64),
+            recent=np.zeros((2 * slots, RECENT), np.int64),
             points=np.zeros(1, np.int64),
             control=Control.make(1)[0],
         )
@@ -77,25 +83,20 @@ class Reassembler:
             counts=Count.make(1)[0],
         )
         self.evicted: list[tuple[int, int, int, str]] = []
-        """Where connections were ended to make room: capture, packet and time of the segment that wanted it, and what
-        to say of it."""
+        """Where a limit of the process was reached: capture, packet and time of the segment at hand, and what to say
+        of it."""
 
     @property
     def waiting(self) -> int:
-        """Bytes in all buffered segments."""
+        """Number of bytes in all buffered segments."""
         return int(self.flows.control[Control.WAITING])
 
-    @property
-    def clock(self) -> int:
-        """The latest time, in ns since the epoch."""
-        return int(self.flows.control[Control.CLOCK])
-
     def place(self, points: Sequence[int]) -> None:
-        """Take, for each capture, the first of those from the same capture point; further ones are of the first's."""
+        """Set, for each capture, the first of the same capture point; captures beyond the list share capture 0's."""
         self.flows = self.flows._replace(points=np.array(points, np.int64))
 
     def feed(self, batch: SegmentBatch, buffer: Buffer) -> Iterator[Results]:
-        """Take one batch of segments (each file's in its order), whose bytes lie in `buffer`."""
+        """Take one batch of segments (each file's in its order), whose bytes lie in `buffer`; yield results."""
         at, n, points = 0, len(batch.ts_ns), self.flows.points
         if n and batch.capture.max() >= len(points):
             self.flows = self.flows._replace(points=grown(points, int(batch.capture.max()) + 1))
@@ -103,7 +104,7 @@ class Reassembler:
             at = call(reassemble, self.compiled, batch, at, self.max_connections, buffer.data, self.flows, self.out)
             yield from self._drain()
             if at < n:
-                yield from self._make_room(int(batch.capture[at]), int(batch.packet[at]), int(batch.ts_ns[at]))
+                yield from self._make_room((int(batch.capture[at]), int(batch.packet[at]), int(batch.ts_ns[at])))
         if self.flows.control[Control.TOMBSTONES] > len(self.flows.table) // 4:
             self._rebuild(len(self.flows.table))
 
@@ -120,10 +121,10 @@ class Reassembler:
             at = call(end_all, self.compiled, self.flows, self.out, slots, at)
             yield from self._drain()
             if at < len(slots):
-                yield from self._make_room(0, 0, 0)
+                yield from self._make_room((0, 0, int(self.flows.control[Control.CLOCK])))
 
     def _drain(self) -> Iterator[Results]:
-        """Yield what came out."""
+        """Yield the results."""
         out = self.out
         chunks, faults, windows, ended = out.counts.tolist()
         if chunks or faults or windows or ended:
@@ -134,7 +135,7 @@ class Reassembler:
                 out.ended[:ended].copy(), counts,
             )  # fmt: skip
 
-    def _make_room(self, *where: int) -> Iterator[Results]:
+    def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:
         """Give the kernels what they stopped for; what came out was read."""
         want = self.flows.control[Control.WANT]
         if want == SLOT:
@@ -145,8 +146,14 @@ class Reassembler:
         elif want == SEGMENTS:
             self._grow_segments(min(2 * len(self.flows.segments), limits.WAITING_PARTS))
         elif want == IDENTITIES:
+            if len(self.flows.younger) >= 2 * limits.IDENTITIES:
+                told = f"more than {limits.IDENTITIES} connections came: identities of the first of them may come again"
+                self.evicted.append((*where, told))
             self._remember()
         elif want == CROWDED:
+            count = len(self.flows.segments) - self.flows.free_segments[0]
+            told = f"{self.waiting} bytes in {count} segments waited for earlier ones: where most did, those are lost"
+            self.evicted.append((*where, told))
             call(relieve, self.compiled, self.flows, self.out)
 
     def _grow(self, capacity: int) -> None:
@@ -157,6 +164,7 @@ class Reassembler:
             direction=Direction.grown(flows.direction, 2 * capacity),
             repeats=Repeat.grown(flows.repeats, REPEATS * 2 * capacity),
             free=free_rows(capacity, flows.free),
+            recent=grown(flows.recent, 2 * capacity),
         )
         self._rebuild(4 * capacity)
 
@@ -173,7 +181,7 @@ class Reassembler:
         call(rebuild, self.compiled, self.flows)
 
     def _remember(self) -> None:
-        """Have room for more identities; beyond a limit, the older half of them is forgotten."""
+        """Make room for more identities; above a limit, the older half is dropped."""
         names, older, size = self.flows.younger, self.flows.older, 2 * len(self.flows.younger)
         if len(names) >= 2 * limits.IDENTITIES:
             older, names, size = names, names[:0], 256
@@ -182,7 +190,7 @@ class Reassembler:
         call(remember_all, self.compiled, names, self.flows)
 
     def _evict(self, capture: int, packet: int, ts: int) -> Iterator[Results]:
-        """End an eighth of the connections."""
+        """Evict an eighth of the connections."""
         control = self.flows.control
         count = max(int(control[Control.LIVE]) // 8, 1)
         control[Control.EVICTED] = 0
@@ -193,20 +201,52 @@ class Reassembler:
                 self._remember()
         if control[Control.EVICTED]:
             count = int(control[Control.EVICTED])
-            told = f"more than {self.max_connections} connections were open: {count} that were idle longest ended here"
+            told = f"more than {self.max_connections} connections were open: the {count} idle longest were evicted"
             self.evicted.append((capture, packet, ts, told))
 
     def free(self, slots: Ints) -> None:
-        """Take back the slots of ended connections, their rows empty."""
+        """Take back the slots of ended connections, and empty their rows."""
         flows = self.flows
-        halves = np.repeat(2 * slots, 2) + np.tile((0, 1), len(slots))
         Facts.clear(flows.facts, slots)
         Conn.clear(flows.conn, slots)
-        Direction.clear(flows.direction, halves)
+        Direction.clear(flows.direction, both(slots))
         give_rows(flows.free, slots)
+
+    def reserve(self, slots: int, segments: int) -> None:
+        """See to it that so many slots, and rows for buffered segments, are free."""
+        flows = self.flows
+        if flows.free[0] < slots:
+            self._grow(max(2 * len(flows.facts), len(flows.facts) - int(flows.free[0]) + slots))
+        if flows.free_segments[0] < segments:
+            self._grow_segments(len(flows.segments) + segments)
+
+    def link(self) -> None:
+        """Put connections in the lists, in order of their last segments, and in the hash table: some came or went."""
+        flows = self.flows
+        for which in (OPEN, CLOSED):
+            slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.conn[:, Conn.LIST] == which))
+            slots = slots[np.argsort(flows.conn[slots, Conn.SEEN], kind="stable")]
+            order = np.concatenate([[-1], slots, [-1]])
+            flows.conn[slots, Conn.OLDER], flows.conn[slots, Conn.NEWER] = order[:-2], order[2:]
+            flows.lists[which] = order[[1, -2]]
+        self._rebuild(len(flows.table))
+
+    def identities(self) -> Ints:
+        """All identities that are remembered, older ones first."""
+        names = np.concatenate([self.flows.older, self.flows.younger])
+        found: Ints = names[names != 0]
+        return found
+
+    def remember(self, names: Ints) -> None:
+        """Remember identities that others gave."""
+        for begin in range(0, len(names), STEP):
+            step = names[begin : begin + STEP]
+            while 2 * (self.flows.control[Control.KNOWN] + len(step)) >= len(self.flows.younger):
+                self._remember()
+            call(remember_all, self.compiled, step, self.flows)
 
     @property
     def ranges(self) -> list[Ranges]:
-        """Bytes that are buffered, and must outlive their batch."""
+        """The buffered bytes, which must outlive their batch."""
         segments, taken = self.flows.segments, len(self.flows.segments) - int(self.flows.free_segments[0])
         return [Ranges(segments, Segment.USED, Segment.OFFSET, Segment.LENGTH, taken)]

@@ -1,4 +1,4 @@
-"""The walk over segments, in the order in which they were captured: each is given to its connection.
+"""Walk over segments, in capture order, and pass each to its connection.
 
 Source: RFC 9293 §3.4 (sequence numbers).
 """
@@ -12,7 +12,7 @@ from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
 from amqpscope.dissector.tcp.order import GAP_NS
-from amqpscope.dissector.tcp.slots import LINGER_NS, closed, find, open_slot, over, touch
+from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
 from amqpscope.dissector.tcp.state import (
     CROWDED,
     FEWER,
@@ -36,19 +36,18 @@ from amqpscope.dissector.tcp.vantage import is_elsewhere, take_elsewhere
 def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: Flows, out: Results) -> int:
     """Take segments from `begin` on; return the index of the first not taken, with the reason in Control.WANT.
 
-    What it does depends on the sequence of segments alone, not on where it was stopped: a segment is taken whole,
-    or nothing but connections that are over is changed for it. At most `most` connections are held.
+    The result depends on the sequence of segments alone, not on where the walk stopped: it takes a whole segment, or
+    only ends connections for it. At most `most` connections are open.
     """
     control = flows.control
     for i in range(begin, len(batch.ts_ns)):
         now = batch.ts_ns[i]
-        if now < control[Control.CLOCK] - LINGER_NS:
-            control[Control.CLOCK] = now  # the clock stepped back, or another capture begins
-        control[Control.CLOCK] = max(control[Control.CLOCK], now)
+        control[Control.CLOCK] = later(control[Control.CLOCK], now)
         side = side_of(batch, i)
         slot = slot_of(batch, i, side, most, flows, out)
         if slot < 0:
             return i
+        flows.conn[slot, Conn.CLOCK] = later(flows.conn[slot, Conn.CLOCK], now)
         needs = acknowledged(flows.direction, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
         if is_elsewhere(batch, i, flows, slot, side):
             take_elsewhere(batch, i, data, flows, out, slot, side, needs)
@@ -61,7 +60,7 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
 
 @kernel
 def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out: Results) -> int:
-    """The slot of a segment's connection, which may begin with it, and end another; -1 when there is no room."""
+    """Return the slot of a segment's connection, which may begin with it and end another; -1 when there is no room."""
     table, control = flows.table, flows.control
     clock = control[Control.CLOCK]
     if due(flows, clock) and expire(flows, out, clock) == 0:
@@ -72,11 +71,13 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
     control[Control.WANT] = wanted(batch, i, flows, out, slot)
     if control[Control.WANT] >= 0:
         return -1
+    before = 0
     if slot >= 0:
         if not is_followed(batch, i, side, flows, slot):
             return slot
         count = flows.conn[slot, Conn.PACKETS]
         is_reused = closed(flows.conn, slot) == 0
+        before = 0 if over(flows.conn, slot, batch.ts_ns[i]) else flows.conn[slot, Conn.BEFORE] + 1
         if end(flows, out, slot) == 0:
             return -1
         if is_reused:
@@ -89,7 +90,7 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
     if flows.free[0] == 0:
         control[Control.WANT] = SLOT
         return -1
-    slot = open_slot(batch, i, flows, ends)
+    slot = open_slot(batch, i, flows, ends, before)
     if table[place] < 0:
         control[Control.TOMBSTONES] -= 1
     table[place] = slot + 1
@@ -98,7 +99,7 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
 
 @kernel
 def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -> int:
-    """What is to be made room of before a segment of this connection (-1: a new one) is taken; -1: nothing."""
+    """Return what needs room before a segment of this connection (-1: a new one) is taken; -1: nothing."""
     direction, control, counts = flows.direction, flows.control, out.counts
     if 2 * control[Control.KNOWN] >= len(flows.younger):
         return IDENTITIES
@@ -107,12 +108,12 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
     tells = False
     if slot >= 0:
         count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
-        # What the reader of earlier chunks is to know of the connection must not depend on a later SYN.
+        # What the reader of earlier chunks knows of the connection must not depend on a later SYN.
         seen = flows.facts[slot, Facts.SYN]
         emitted = direction[2 * slot, Direction.POS] + direction[2 * slot + 1, Direction.POS]
         if batch.flags[i] & SYN and seen != 0 and emitted > 0:
             is_late = seen & (2 if batch.flags[i] & ACK else 1) == 0
-        # A SYN tells who the client is, and so do bytes: rows of what was found before are made as it was known then.
+        # A SYN shows who the client is, and so do bytes: earlier rows are made with what was known then.
         if flows.facts[slot, Facts.CLIENT] < 0 and flows.facts[slot, Facts.OPENER] < 0:
             tells = batch.flags[i] & SYN != 0 or batch.length[i] > 0
     if (
@@ -125,19 +126,19 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         return READ
     if flows.free_segments[0] < count + 4:
         return SEGMENTS if flows.segments.shape[0] < limits.WAITING_PARTS else CROWDED
-    return CROWDED if control[Control.WAITING] > limits.WAITING_OCTETS else -1
+    return CROWDED if control[Control.WAITING] > limits.WAITING_BYTES else -1
 
 
 @kernel
 def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int) -> bool:
-    """Whether a segment with the endpoints of this connection belongs to another one, which follows it."""
+    """Return whether a segment with the endpoints of this connection belongs to a later one."""
     facts, conn = flows.facts, flows.conn
-    if over(conn, slot, flows.control[Control.CLOCK]):
+    if over(conn, slot, batch.ts_ns[i]):
         return True
     if batch.flags[i] & (SYN | ACK) != SYN:
         return False
     if facts[slot, Facts.SYN] != 0 and (facts[slot, Facts.OPENER] != side or conn[slot, Conn.ISN] == batch.seq[i]):
         return False
     # Another capture point may see the next connection before ours has seen the end of this one.
-    here: bool = conn[slot, Conn.POINT] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
+    here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
     return here or conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]

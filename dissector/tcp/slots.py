@@ -1,4 +1,4 @@
-"""Slots of connections: found by their endpoints, taken, and kept in order of their last segment."""
+"""Slots of connections: find them by endpoints, take them, and keep them in order of the last segment."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
@@ -9,12 +9,12 @@ from amqpscope.dissector.tcp.numbers import Ends
 from amqpscope.dissector.tcp.state import OPEN, Conn, Control, Facts, Flows, List
 
 LINGER_NS = 30_000_000_000
-"""A closed connection is over when no packet of it came for this long."""
+"""A closed connection ends after this time without a packet."""
 
 
 @kernel
 def find(flows: Flows, ends: Ends) -> int:
-    """Place in the hash table of this pair of endpoints, or -1 - place of a free entry."""
+    """Return the place of this pair of endpoints in the hash table, or -1 - the place of a free entry."""
     facts, table = flows.facts, flows.table
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
     mask = len(table) - 1
@@ -43,7 +43,7 @@ def find(flows: Flows, ends: Ends) -> int:
 
 @kernel
 def ends_of(facts: Array, slot: int) -> Ends:
-    """Both endpoints of a connection."""
+    """Return both endpoints of a connection."""
     return (
         facts[slot, Facts.A_HI], facts[slot, Facts.A_LO], facts[slot, Facts.A_PORT],
         facts[slot, Facts.B_HI], facts[slot, Facts.B_LO], facts[slot, Facts.B_PORT],
@@ -83,7 +83,7 @@ def append(flows: Flows, slot: int, which: int) -> None:
 
 @kernel
 def touch(flows: Flows, slot: int) -> None:
-    """Put a connection at the end of the list where it belongs, for a segment of it came."""
+    """Move a connection to the end of its list, because a segment of it came."""
     which = closed(flows.conn, slot)
     if flows.lists[which, List.NEWEST] != slot:
         unlink(flows, slot)
@@ -92,8 +92,11 @@ def touch(flows: Flows, slot: int) -> None:
 
 
 @kernel
-def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
-    """A slot for a connection that begins with this segment. A free one, whose rows are empty, must be there."""
+def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int) -> int:
+    """A slot for a connection that begins with this segment, behind others of the same endpoints.
+
+    A free one, whose rows are empty, must be there.
+    """
     facts, conn = flows.facts, flows.conn
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
     point = flows.points[batch.capture[i]]
@@ -108,10 +111,12 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
     conn[slot, Conn.ISN] = batch.seq[i]
     conn[slot, Conn.FIRST_TS] = batch.ts_ns[i]
     conn[slot, Conn.LAST_TS] = batch.ts_ns[i]
+    conn[slot, Conn.CLOCK] = batch.ts_ns[i]
+    conn[slot, Conn.BEFORE] = before
     conn[slot, Conn.FIRST_PACKET] = batch.packet[i]
     conn[slot, Conn.FIRST_CAPTURE] = batch.capture[i]
-    conn[slot, Conn.VANTAGE] = point
-    conn[slot, Conn.POINT] = point
+    conn[slot, Conn.VANTAGE_CAPTURE] = point
+    conn[slot, Conn.POINT_CAPTURE] = point
     append(flows, slot, OPEN)
     flows.control[Control.LIVE] += 1
     return slot
@@ -119,20 +124,26 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends) -> int:
 
 @kernel
 def closed(conn: Array, slot: int) -> int:
-    """1 when both sides have closed the connection, or one reset it."""
+    """Return 1 when both sides have closed the connection, or one reset it."""
     ends = conn[slot, Conn.CLOSED]
     return 1 if ends & 4 != 0 or ends & 3 == 3 else 0
 
 
 @kernel
-def over(conn: Array, slot: int, clock: int) -> int:
-    """1 when a closed connection has been idle for so long that a further packet belongs to another one."""
-    return 1 if conn[slot, Conn.LAST_TS] + LINGER_NS < clock and closed(conn, slot) else 0
+def over(conn: Array, slot: int, now: int) -> int:
+    """1 when a closed connection has been idle for so long that a packet at this time belongs to another one."""
+    return 1 if conn[slot, Conn.LAST_TS] + LINGER_NS < now and closed(conn, slot) else 0
+
+
+@kernel
+def later(clock: int, now: int) -> int:
+    """A clock at a segment of this time; it steps back with times, as where another capture begins."""
+    return now if now < clock - LINGER_NS else max(clock, now)
 
 
 @kernel
 def rebuild(flows: Flows) -> None:
-    """Fill an empty hash table with the connections that are not over."""
+    """Fill an empty hash table with the connections that have not ended."""
     for slot in range(flows.facts.shape[0]):
         if flows.facts[slot, Facts.USED] == 1:
             place = find(flows, ends_of(flows.facts, slot))

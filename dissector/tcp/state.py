@@ -1,9 +1,9 @@
-"""What TCP remembers of connections, and what it emits: the matrices, and the two groups in which kernels take them.
+"""The state of TCP and its results: the matrices, and the two groups in which kernels take them.
 
 A connection has a slot, which is its row in `facts` and `conn`; its two directions have the rows `2 * slot + side` in
-`direction`, where side 0 is the endpoint with the lower (address, port). Bytes that came too early are buffered
-segments, in a list for each direction. What leaves this stage are stream chunks: bytes of one direction in stream
-order, each once, the first copy seen; a gap is a chunk without bytes.
+`direction`, where side 0 is the endpoint with the lower (address, port). Early bytes are buffered segments,
+in a list for each direction. This stage emits stream chunks: bytes of one direction in stream order, each once, from
+the first copy seen; a gap is a chunk without bytes.
 
 Addresses are 128 bits in two signed halves; times are ns since the epoch.
 """
@@ -18,26 +18,28 @@ from amqpscope.dissector.kernels.state import Matrix, Records, column
 OPEN, CLOSED = range(2)
 """The lists of connections."""
 ZERO, FULL = 1, 2
-"""Why a window holds the other side up."""
+"""Why a window stops the other side."""
 FAULTS = (
     "overlap-mismatch",  # value: bytes that differ
-    "connection-reused-port",  # value: packets of the connection that was not seen to end
+    "connection-reused-port",  # value: packets of the connection whose end was not seen
 )
 MISMATCH, REUSED = range(2)
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: what came out is to be read; a row for a connection is needed; there are too many of these;
 rows for buffered segments are needed; identities are to be given more room; too much is buffered."""
+RECENT = 128
+"""Packets of each direction whose copies are known: a capture of several interfaces may have many in between."""
 REPEATS = 4
-"""Places of segments sent again that are kept for each direction."""
+"""Most retransmissions whose places are kept for each direction."""
 
 At = tuple[int, int, int]
 """A packet: its number, its time and its capture."""
 
 
 class Facts(Matrix):
-    """What all stages know of connections, by slot."""
+    """Facts of connections that all stages know, by slot."""
 
-    USED = column("1 while the slot holds a connection, 2 when that is over and its last chunks are being read")
+    USED = column("1: the slot holds a connection; 2: it has ended and its last chunks are being read")
     A_HI = column("address of side 0, upper half")
     A_LO = column("lower half")
     A_PORT = column("its port")
@@ -45,9 +47,9 @@ class Facts(Matrix):
     B_LO = column("lower half")
     B_PORT = column("its port")
     SYN = column("bit 0: SYN seen, bit 1: SYN-ACK seen")
-    OPENER = column("side that opened it, by SYNs; -1: none seen", empty=-1)
+    OPENER = column("side that opened it, by SYNs; -1: no SYN seen", empty=-1)
     ID = column("connection_id; 0: not decided yet")
-    CLIENT = column("side of the client, once a protocol is looked for; -1: before", empty=-1, by="protocols")
+    CLIENT = column("side of the client, once detection has begun; -1: before", empty=-1, by="protocols")
     PROTOCOL = column("number of the protocol in the registry; 0: not decided yet", by="protocols.detection")
     FRAMES = column("frames so far: the next frame_no", by="protocols")
     GAPPED = column("1: frames of the client may have been lost", by="protocols.amqp091")
@@ -64,8 +66,8 @@ class Conn(Matrix):
     LAST_PACKET = column("packet of the last segment")
     PACKETS = column("segments, without copies")
     BYTES = column("bytes in them")
-    SYN_TS = column("time of the (only) SYN; 0: none, or sent again")
-    RTT = column("SYN to the client's acknowledgement of the SYN-ACK; -1: not seen", empty=-1)
+    SYN_TS = column("time of the (only) SYN; 0: none, or retransmitted")
+    RTT = column("time from the SYN to the client's acknowledgement of the SYN-ACK; -1: not seen", empty=-1)
     CLOSED = column("bits 0, 1: FIN of side 0, 1; bit 2: RST")
     CLOSER = column("side that sent the first FIN or RST; -1: none", empty=-1)
     UP_TS = column("time of the client's acknowledgement of the SYN-ACK; 0: not seen")
@@ -75,8 +77,10 @@ class Conn(Matrix):
     OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
     NEWER = column("the other neighbour", empty=-1)
     SEEN = column("number of the last segment, over all connections")
-    VANTAGE = column("first capture of the capture point at which it is timed")
-    POINT = column("the same; another when nothing was seen there any more")
+    CLOCK = column("latest time of a segment, unless times step back")
+    BEFORE = column("connections of the same endpoints that came right before it")
+    VANTAGE_CAPTURE = column("first capture of the capture point at which it is timed")
+    POINT_CAPTURE = column("the same; another when nothing was seen there any more")
 
 
 class Direction(Matrix):
@@ -85,26 +89,26 @@ class Direction(Matrix):
     STARTED = column("1: the next sequence number is known")
     NEXT = column("sequence number (32 bits) of the next byte")
     POS = column("position of the next byte in the stream")
-    TOP = column("position behind the highest byte seen")
+    TOP = column("position after the highest byte seen")
     ACKED = column("position up to which the other side has acknowledged")
-    ACK_TS = column("when it did, where bytes are missing before that; else, of the last")
+    ACK_TS = column("time of that where bytes before it are missing; else, of the last acknowledgement")
     HEAD = column("first buffered segment; -1: none", empty=-1)
     TAIL = column("last buffered segment; -1: none", empty=-1)
     WAITING = column("bytes in these")
     COUNT = column("number of these")
     ELSEWHERE = column("number of these that were seen at another capture point")
     LOST = column("bytes in gaps")
-    AGAIN = column("bytes that were sent again")
+    AGAIN = column("bytes that were retransmitted")
     TWICE = column("bytes that were captured twice")
     WSCALE = column("window scale of the SYN; -1: SYN not seen, -2: SYN without that option", empty=-1)
     WINDOW = column("window that this side last announced, not scaled; -1: none", empty=-1)
-    STALL = column("what that window does to the other side: ZERO, FULL; 0: nothing")
+    STALL = column("whether that window stops the other side: ZERO, FULL; 0: no")
     STALL_TS = column("since when")
     STALL_PACKET = column("since which packet")
     STALL_CAPTURE = column("of which capture")
     STALL_COUNT = column("packets of the connection until then")
-    ZERO_NS = column("how long in all the window was zero, up to the last change")
-    FULL_NS = column("how long it was full")
+    ZERO_NS = column("total time for which the window was zero, up to the last change")
+    FULL_NS = column("total time for which it was full")
     PACKETS = column("packets that this side sent, without SYNs")
     SYNS = column("SYNs (or SYN-ACKs), without copies")
     SYN_LAST_TS = column("time of the last of these")
@@ -121,10 +125,11 @@ class Direction(Matrix):
     RUN_TS = column("time of that")
     RUN_CAPTURE = column("capture of that")
     REPEATS = column("rows of it in Repeat")
+    RECENT = column("packets so far, at the connection's own capture point")
 
 
 class Repeat(Matrix):
-    """Packets with a SYN, or with bytes, that were sent again: `REPEATS` rows for each direction."""
+    """Retransmitted packets with a SYN or with bytes: `REPEATS` rows for each direction."""
 
     TS = column("time")
     PACKET = column("packet")
@@ -143,9 +148,9 @@ class Segment(Matrix):
     TS = column("its time")
     CAPTURE = column("its capture")
     USED = column("1 while the row holds one")
-    ELSEWHERE = column("1: seen at another capture point; emitted when the connection's own has missed it")
+    ELSEWHERE = column("1: seen at another capture point; emitted if the connection's own has missed it")
     SEEN = column("number of the segment, over all connections")
-    NEEDS = column("position up to which it acknowledges the other direction, which comes before it therefore")
+    NEEDS = column("position up to which it acknowledges the other direction, whose bytes come before it")
 
 
 class List(Matrix):
@@ -156,20 +161,20 @@ class List(Matrix):
 
 
 class Control(Matrix):
-    """What the walk over segments remembers besides connections: one row."""
+    """The state of the walk over segments besides connections: one row."""
 
     CLOCK = column("latest time")
     SEGMENTS = column("segments taken so far")
     WAITING = column("bytes in all buffered segments")
     TOMBSTONES = column("places of the hash table that are free again")
-    LIVE = column("connections that are not over")
+    LIVE = column("connections that have not ended")
     KNOWN = column("identities in the younger table of these")
-    EVICTED = column("open connections that were ended to make room")
+    EVICTED = column("open connections that were evicted")
     WANT = column("why the walk stopped")
 
 
 class Chunk(Records):
-    """Stream chunks, of TCP or of what TLS holds."""
+    """Stream chunks, of TCP or of the content of TLS."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side that sent it")
@@ -185,7 +190,7 @@ class Chunk(Records):
 
 
 class Window(Records):
-    """Intervals in which the window of a side held the other up."""
+    """Intervals in which the window of a side stopped the other."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side whose window it is")
@@ -200,20 +205,20 @@ class Window(Records):
 
 
 class Fault(Records):
-    """What is wrong with connections."""
+    """Faults of connections."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side that sent it")
     CODE = column("index into FAULTS")
     POS = column("position in the stream; -1: none")
-    VALUE = column("what FAULTS says")
+    VALUE = column("value of the fault, see FAULTS")
     PACKET = column("packet")
     TS = column("its time")
     CAPTURE = column("its capture")
 
 
 class Count(Matrix):
-    """How many results there are of each kind: one row."""
+    """Number of results of each kind: one row."""
 
     CHUNKS = column("stream chunks")
     FAULTS = column("faults")
@@ -222,7 +227,7 @@ class Count(Matrix):
 
 
 class Flows(NamedTuple):
-    """All that TCP remembers.
+    """The state of TCP.
 
     Attributes:
         facts: (slots, Facts).
@@ -230,13 +235,13 @@ class Flows(NamedTuple):
         direction: (2 * slots, Direction).
         repeats: (REPEATS * 2 * slots, Repeat).
         free: slots, as in `Pool`.
-        table: places of connections by their endpoints: slot + 1; 0: free, -1: free again.
+        table: hash table of slots by endpoints: slot + 1; 0: free, -1: free again.
         lists: (2, List).
         segments: (segments, Segment), buffered.
         free_segments: rows of these, as in `Pool`.
         younger: identities, in a hash table; 0: free.
         older: the same, the half that is forgotten first.
-        recent: keys of packets whose copies may come.
+        recent: (2 * slots, RECENT): keys of packets whose copies may come.
         points: for each capture the first of those from the same capture point.
         control: (Control,).
     """
@@ -258,14 +263,14 @@ class Flows(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What TCP emits.
+    """The results of TCP.
 
     Attributes:
         chunks: (Chunk, n).
         faults: (Fault, n).
         windows: (Window, n).
-        ended: slots of connections that are over once all this is read.
-        counts: (Count,): how many of each there are.
+        ended: slots of connections that end once all this is read.
+        counts: (Count,): number of each.
     """
 
     chunks: Array
@@ -276,9 +281,15 @@ class Results(NamedTuple):
 
 
 def clients(facts: Ints, slots: Ints) -> Ints:
-    """The client's side in these slots: as protocols say, else as SYNs do; else the server has the lower port."""
+    """Return the client's side in these slots: by protocol, else by SYN; else the server has the lower port."""
     found: Ints = facts[:, Facts.CLIENT].copy()[slots]
     if (found < 0).any():
         found = np.where(found < 0, facts[slots, Facts.OPENER], found)
         found = np.where(found < 0, facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT], found)
     return found
+
+
+def both(slots: Ints) -> Ints:
+    """The rows of both directions of connections: those of the first, then of the second."""
+    rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
+    return rows

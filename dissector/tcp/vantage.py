@@ -1,4 +1,4 @@
-"""Segments seen at another capture point than the one at which their connection is timed."""
+"""Take segments seen at another capture point than the one whose times count for the connection."""
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
@@ -15,16 +15,16 @@ from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows
 
 @kernel
 def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> bool:
-    """Whether a segment was seen elsewhere. Where new bytes come long after the last at its own point, that changes."""
+    """Return whether a segment was seen elsewhere. New bytes long after the last at the own point change that point."""
     direction, conn = flows.direction, flows.conn
     row = 2 * slot + side
     point = flows.points[batch.capture[i]]
-    if point == conn[slot, Conn.POINT]:
+    if point == conn[slot, Conn.POINT_CAPTURE]:
         return False
     end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
     new = batch.length[i] > 0 and (direction[row, Direction.STARTED] == 0 or end > 0)
     if new and conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]:
-        conn[slot, Conn.POINT] = point
+        conn[slot, Conn.POINT_CAPTURE] = point
         return False
     return True
 
@@ -35,13 +35,13 @@ def take_elsewhere(
 ) -> None:  # fmt: skip
     """Take a segment seen elsewhere, as far as the connection's own point may have missed it.
 
-    Its time is that of the connection's last packet: clocks differ.
+    It gets the time of the connection's last packet: clocks differ.
     """
     now = flows.conn[slot, Conn.LAST_TS]
     if batch.flags[i] & SYN:
         isn = batch.seq[i] if batch.flags[i] & ACK == 0 else (batch.ack[i] - 1) & 0xFFFFFFFF
         if flows.facts[slot, Facts.SYN] == 0 or flows.conn[slot, Conn.ISN] != isn:
-            return  # another connection's
+            return  # of another connection
         if flows.direction[2 * slot + side, Direction.SYNS] == 0:
             synchronize(batch, i, flows, slot, side, 1, now)
     if batch.length[i] > 0 and batch.flags[i] & RST == 0:
@@ -51,7 +51,7 @@ def take_elsewhere(
 
 @kernel
 def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side: int, needs: int) -> None:
-    """Buffer a segment's bytes for the case that the connection's own point missed them."""
+    """Buffer a segment's bytes in case the connection's own point missed them."""
     direction, control = flows.direction, flows.control
     row = 2 * slot + side
     now = flows.conn[slot, Conn.LAST_TS]
@@ -66,9 +66,9 @@ def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side
     direction[row, Direction.TWICE] += skip
     if (
         skip == caplen
-        or pos > max(direction[row, Direction.TOP], direction[row, Direction.ACKED]) + limits.WAITING_OCTETS_PER_STREAM
+        or pos > max(direction[row, Direction.TOP], direction[row, Direction.ACKED]) + limits.WAITING_BYTES_PER_STREAM
         or flows.free_segments[0] < direction[row, Direction.COUNT] + 4
-        or control[Control.WAITING] > limits.WAITING_OCTETS
+        or control[Control.WAITING] > limits.WAITING_BYTES
         or crowded(direction, row)
     ):
         return

@@ -1,4 +1,4 @@
-"""Windows that hold a sender up: intervals in which one was zero, or full.
+"""Windows that stop a sender: intervals in which a window was zero, or full.
 
 Sources: RFC 9293 §3.8.6 (managing the window); RFC 7323 §2 (window scale).
 """
@@ -11,7 +11,7 @@ from amqpscope.dissector.tcp.state import FULL, ZERO, At, Conn, Count, Direction
 
 @kernel
 def shift(direction: Array, row: int, other: int) -> int:
-    """By how many bits the window of a side is scaled; -1: not known. Both SYNs must have had the option."""
+    """Return by how many bits the window of a side is scaled; -1: unknown. Both SYNs must have had the option."""
     if direction[row, Direction.WSCALE] == -2 or direction[other, Direction.WSCALE] == -2:
         return 0
     if direction[other, Direction.WSCALE] < 0:
@@ -22,7 +22,7 @@ def shift(direction: Array, row: int, other: int) -> int:
 
 @kernel
 def stall(direction: Array, row: int, other: int) -> int:
-    """Whether the window of a side holds the other up: ZERO, FULL (as much is under way as it has room for), or 0."""
+    """Return whether the window of a side stops the other: ZERO, FULL (as much in flight as it has room for), or 0."""
     window = direction[row, Direction.WINDOW]
     if window <= 0:
         return ZERO if window == 0 else 0
@@ -34,7 +34,7 @@ def stall(direction: Array, row: int, other: int) -> int:
 
 @kernel
 def change(flows: Flows, out: Results, slot: int, side: int, kind: int, at: At) -> None:
-    """End the interval of a side's window that is under way, if any, and begin one of this kind (0: none)."""
+    """End the current interval of a side's window, if any, and begin one of this kind (0: none)."""
     direction, windows = flows.direction, out.windows
     packet, ts, capture = at
     packets = flows.conn[slot, Conn.PACKETS]
@@ -64,11 +64,11 @@ def change(flows: Flows, out: Results, slot: int, side: int, kind: int, at: At) 
 
 @kernel
 def watch(flows: Flows, out: Results, slot: int, at: At) -> None:
-    """See whether a segment changed what the windows do."""
+    """Check whether a segment changed what the windows do."""
     for side in range(2):
         row = 2 * slot + side
         kind = stall(flows.direction, row, 2 * slot + 1 - side)
         if kind != flows.direction[row, Direction.STALL]:
-            if flows.facts[slot, Facts.ID] == 0:  # a row needs to say whose it is
+            if flows.facts[slot, Facts.ID] == 0:  # a row needs the identity
                 identify(flows, slot, flows.conn[slot, Conn.ISN], flows.conn[slot, Conn.FIRST_TS])
             change(flows, out, slot, side, kind, at)

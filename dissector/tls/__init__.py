@@ -1,1 +1,1 @@
-"""TLS: records of a connection, what its handshake shows, and, with the secrets of a key log, what is inside."""
+"""TLS: the records of a connection, what its handshake shows and, with a key log, the decrypted content."""

@@ -1,7 +1,7 @@
-"""What a certificate says of itself: names, issuer, validity. Nothing is verified.
+"""Read names, issuer and validity of a certificate. Nothing is verified.
 
-Reads just so much of DER as that takes. Sources: X.690 section 8 (basic encoding), RFC 5280 section 4 (certificates),
-4.2.1.6 (alternative names), 4.1.2.5 (times).
+This reads only as much of DER as that takes. Sources: X.690 section 8 (basic encoding), RFC 5280 section 4
+(certificates), 4.2.1.6 (alternative names), 4.1.2.5 (times).
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ COMMON_NAME, ORGANIZATION, ALTERNATIVES = b"\x55\x04\x03", b"\x55\x04\x0a", b"\x
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Names of owner and issuer (common name, else organisation), alternative names, times in s since the epoch."""
+    """Names of subject and issuer (common name, else organisation), alternative names, times in s since the epoch."""
 
     subject: str
     issuer: str
@@ -30,10 +30,10 @@ class Certificate:
 
 
 def read(der: bytes) -> Certificate:
-    """A certificate.
+    """Parse a certificate.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is not a certificate.
     """
     [(_, whole)] = [*_items(der)][:1] or [(0, b"")]
     fields = [*_items(next(_items(whole), (0, b""))[1])]
@@ -49,7 +49,7 @@ def read(der: bytes) -> Certificate:
 
 
 def _items(octets: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of the items that follow each other."""
+    """Yield tag and content of consecutive items."""
     at = 0
     while at < len(octets):
         if at + 2 > len(octets):
@@ -94,7 +94,7 @@ def _alternatives(octets: bytes) -> Iterator[str]:
 
 
 def _time(kind: int, value: bytes) -> int:
-    """UTCTime has two digits of the year: from 50 on they are of the last century."""
+    """Parse a time. UTCTime has two digits of the year: from 50 on, they are of the last century."""
     text = value.decode("ascii", "replace").removesuffix("Z")
     if kind == TIME:
         text = ("19" if text[:2] >= "50" else "20") + text

@@ -1,7 +1,8 @@
-"""Ciphers that open records. Each is tried with a record number and tells whether it fits.
+"""Ciphers that decrypt records. Each is tried with a record number, and authentication shows whether that fits.
 
 Sources: RFC 5246 section 6.2.3 (CBC, AEAD), RFC 5288 (GCM), RFC 6655 (CCM), RFC 7905 (ChaCha20-Poly1305), RFC 7366
-(encrypt-then-MAC), RFC 8446 section 5.2 (TLS 1.3). Needs the library `cryptography`; `needs` says so where it lacks.
+(encrypt-then-MAC), RFC 8446 section 5.2 (TLS 1.3). This needs the library `cryptography`;
+`needs` reports its absence.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.tls.records import HEAD
 from amqpscope.spec.tls import Suite
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'"
 NUMBERED = struct.Struct(">Q3sH")
-"""Number, kind with version, and length: what is authentic of a record up to TLS 1.2 besides its content."""
+"""Number, kind with version, and length: the additional authenticated data of a record up to TLS 1.2."""
 BLOCK = 16
-"""Bytes of a block of AES, and of its initialisation vector."""
+"""Size of an AES block, and of an initialisation vector."""
 
 
 class Opened(NamedTuple):
-    """What was in a record."""
+    """The content of a record."""
 
     kind: int
     content: bytes
@@ -39,28 +40,28 @@ class Cipher(Protocol):
     """The keys of one direction."""
 
     overhead: int
-    """Bytes of a record that are not its content; with CBC about so many."""
+    """Bytes of a record besides its content; approximate with CBC."""
     hides: bool
-    """Kind and padding stand behind the content."""
+    """Whether kind and padding follow the content."""
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """What is in the record of this number, or None when it is another's; `head` are its first five bytes."""
+        """Return the content of the record with this number, or None if that is wrong; `head`: its first five bytes."""
 
     def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
-        """What is in records that follow each other and are numbered from this one on, up to one that does not open.
+        """Return the contents of consecutive records, numbered from this one on, up to one that does not decrypt.
 
-        Each begins at one of `edges` and ends at the next. With TLS 1.3, kind and padding stand behind the contents.
+        Each begins at one of `edges` and ends at the next. In TLS 1.3, kind and padding follow each content.
         """
 
     def guess(self, last: bytes, body: bytes) -> int | None:
-        """How many records further than `last` this one probably is; None when it does not show."""
+        """Return by how many records this one probably follows `last`; None if that is not visible."""
 
 
 def needs() -> None:
-    """See to it that records can be decrypted.
+    """Check that records can be decrypted.
 
     Raises:
-        CaptureError: the library for it is not installed.
+        CaptureError: the library is not installed.
     """
     try:
         import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401, PLC0415
@@ -69,7 +70,7 @@ def needs() -> None:
 
 
 def is_installed() -> bool:
-    """Whether records can be decrypted."""
+    """Return whether records can be decrypted."""
     try:
         needs()
     except CaptureError:
@@ -114,25 +115,25 @@ class _Authenticated:
         return None
 
     def _decrypted(self, nonces: list[bytes], bodies: list[bytes], others: list[bytes]) -> list[bytes]:
-        """Contents, up to one that is not authentic; a list keeps what came before an exception."""
+        """Return contents, up to one that is not authentic; the list keeps those before the exception."""
         found: list[bytes] = []
         with contextlib.suppress(self.wrong):
             found.extend(map(self.decrypt, nonces, bodies, others))
         return found
 
     def _nonces(self, numbers: Ints) -> list[bytes]:
-        """Nonces in which the records' numbers are."""
+        """Return nonces that contain the records' numbers."""
         made = np.zeros((len(numbers), 12), np.uint8)
         made[:, 4:] = _octets(numbers)
         return _listed(made ^ np.frombuffer(self.iv, np.uint8))
 
     def _long_enough(self, edges: Ints) -> Ints:
-        """Up to the first record that is too short."""
+        """Return the records up to the first that is too short."""
         short = np.flatnonzero(np.diff(edges) < HEAD + self.overhead)
         return edges[: short[0] + 1] if len(short) else edges
 
     def _others(self, octets: bytes, edges: Ints, numbers: Ints) -> list[bytes]:
-        """What else is authentic up to TLS 1.2: number, kind, version, length of the content."""
+        """Return the additional authenticated data up to TLS 1.2: number, kind, version, length of the content."""
         made = np.empty((len(numbers), 13), np.uint8)
         made[:, :8] = _octets(numbers)
         made[:, 8:11] = np.frombuffer(octets, np.uint8)[edges[:-1, None] + np.arange(3)]
@@ -141,7 +142,7 @@ class _Authenticated:
 
 
 class Explicit(_Authenticated):
-    """GCM and CCM in TLS 1.2: eight bytes of the nonce stand before the content."""
+    """GCM and CCM in TLS 1.2: eight bytes of the nonce precede the content."""
 
     def __init__(self, aead: "Aead", iv: bytes, tag: int) -> None:
         super().__init__(aead, iv, 8 + tag)
@@ -167,7 +168,7 @@ class Explicit(_Authenticated):
         return self._decrypted(nonces, bodies, others)
 
     def guess(self, last: bytes, body: bytes) -> int | None:
-        """Most senders count in the nonce."""
+        """Guess from the nonce, which most senders use as a counter."""
         return int.from_bytes(body[:8], "big") - int.from_bytes(last[:8], "big")
 
 
@@ -197,7 +198,7 @@ class Chacha12(_Authenticated):
 
 
 class Aead13(_Authenticated):
-    """Any cipher in TLS 1.3: the kind of the content stands behind it, then zeros."""
+    """Any cipher in TLS 1.3: the kind of the content follows it, then zeros."""
 
     hides = True
 
@@ -226,7 +227,7 @@ class Aead13(_Authenticated):
 
 
 class Cbc:
-    """AES-CBC with HMAC, the one before or behind the other, with an initialisation vector in each record."""
+    """AES-CBC with HMAC, in either order, with an initialisation vector in each record."""
 
     hides = False
 
@@ -236,7 +237,7 @@ class Cbc:
 
         self.key: Any = algorithms.AES(key)
         self.mac: Any = hmac.HMAC(mac, getattr(hashes, mac_hash.upper())())
-        """Has taken in the key; a copy of it is made for each record."""
+        """An HMAC with the key; each record uses a copy."""
         self.then_mac = then_mac
         self.size = len(mac)
         self.overhead = BLOCK + self.size + BLOCK // 2
@@ -248,7 +249,7 @@ class Cbc:
         return None if content is None else Opened(head[0], content)
 
     def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`. All are decrypted as one: a block needs the one before it, and no more."""
+        """As `Cipher.open_run`. All are decrypted at once: a block needs only the one before it."""
         found: list[bytes] = []
         places = list(enumerate(pairwise(edges.tolist()), number))
         sealed = [self._sealed(n, octets[at : at + HEAD], octets[at + HEAD : end]) for n, (at, end) in places]
@@ -266,14 +267,14 @@ class Cbc:
         return None
 
     def _sealed(self, number: int, head: bytes, body: bytes) -> bytes:
-        """What is encrypted, with its initialisation vector; nothing where the record cannot be of this number."""
+        """Return the ciphertext with its initialisation vector; nothing if the record cannot have this number."""
         sealed = body[: -self.size] if self.then_mac else body
         if len(sealed) < 2 * BLOCK or len(sealed) % BLOCK:
             return b""
         return b"" if self.then_mac and self._mac(number, head, sealed) != body[-self.size :] else sealed
 
     def _content(self, number: int, head: bytes, padded: bytes) -> bytes | None:
-        """What was encrypted without its padding; None where it is not authentic."""
+        """Return the plaintext without padding; None if it is not authentic."""
         end = len(padded) - padded[-1] - 1
         if self.then_mac:
             return padded[: max(end, 0)]
@@ -288,7 +289,7 @@ class Cbc:
         return bytes(mac.finalize())
 
     def _decrypt(self, sealed: bytes) -> bytes:
-        """Blocks as they are behind others; the first of each record, its initialisation vector, means nothing."""
+        """Decrypt blocks that follow others; the first of each record, its initialisation vector, means nothing."""
         from cryptography.hazmat.primitives.ciphers import Cipher as Mode  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers import modes  # noqa: PLC0415
 
@@ -296,17 +297,17 @@ class Cbc:
         return bytes(decryptor.update(sealed) + decryptor.finalize())
 
 
-def _octets(numbers: Ints) -> Octets:
-    """Numbers as eight bytes each, the highest first."""
+def _octets(numbers: Ints) -> Bytes:
+    """Return numbers as eight bytes each, big-endian."""
     return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
-def _listed(rows: Octets) -> list[bytes]:
-    """Each row of a matrix of bytes by itself."""
+def _listed(rows: Bytes) -> list[bytes]:
+    """Return each row of a matrix as bytes."""
     found: list[bytes] = rows.view(f"V{rows.shape[1]}").ravel().tolist()
     return found
 
 
 def _bodies(octets: bytes, edges: Ints) -> list[bytes]:
-    """Records without their heads."""
+    """Return records without their headers."""
     return [octets[at + HEAD : end] for at, end in pairwise(edges.tolist())]

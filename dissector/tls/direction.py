@@ -1,4 +1,4 @@
-"""One direction of a TLS connection, and what is carried in it."""
+"""State of one direction of a TLS connection, and chunks of its content."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from amqpscope.dissector.tls.records import At, Walk
 
 
 class PlainChunk(NamedTuple):
-    """Bytes of what is carried; None for a gap of `length`."""
+    """Decrypted bytes; None for a gap of `length`."""
 
     slot: int
     side: int
@@ -18,7 +18,7 @@ class PlainChunk(NamedTuple):
 
 
 class TlsDirection:
-    """One direction."""
+    """State of one direction."""
 
     __slots__ = (
         "changed", "counted", "finished", "found", "message", "missed", "opener", "passing", "read", "said", "sealed",
@@ -29,28 +29,28 @@ class TlsDirection:
         self.walk = walk
         self.opener: Opener | None = None
         self.changed = False
-        """Up to TLS 1.2: change_cipher_spec was sent."""
+        """Up to TLS 1.2: whether change_cipher_spec was sent."""
         self.message = bytearray()
         self.passing = 0
-        """Bytes of a long message that are passed over."""
+        """Bytes of a long message that are still to be skipped."""
         self.found: Found | None = None
         """The record that a search has just confirmed."""
         self.finished = False
         self.missed: list[int] = []
-        """Lengths of the first records under these keys, as long as none was opened: 0 for what carries nothing."""
+        """Lengths of the first records under these keys, while none was decrypted; 0: without application data."""
         self.sealed = 0
-        """Encrypted records that were not opened."""
+        """Number of encrypted records that were not decrypted."""
         self.said = False
-        """Something came after the handshake."""
+        """Whether application data followed the handshake."""
         self.read = self.counted = 0
-        """Bytes of messages that were read; bytes kept when the caller counted them last."""
+        """Bytes of messages that were read; bytes retained when the caller last counted them."""
 
     @property
     def kept(self) -> int:
-        """Bytes of unfinished records and messages, and of messages of which something is kept."""
+        """Bytes retained of unfinished records and messages, and of messages with kept fields."""
         return len(self.walk.octets) + len(self.message) + self.read
 
     def tear(self) -> None:
-        """Something was lost: the next message begins with a record."""
+        """Note a loss: the next message begins with a record."""
         self.message.clear()
         self.passing = 0

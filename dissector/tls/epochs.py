@@ -1,22 +1,22 @@
-"""The keys of a connection, in their order, from the secrets of its key log."""
+"""Derive the keys of a connection, in their order, from the secrets of its key log."""
 
 from amqpscope.dissector.tls import keys
 from amqpscope.dissector.tls.keylog import MASTER
 from amqpscope.dissector.tls.messages import KNOWN, ClientHello, ServerHello
-from amqpscope.dissector.tls.opener import Epoch, of_secret
+from amqpscope.dissector.tls.opener import Epoch, of_master, of_secret
 from amqpscope.spec.tls import Suite
 
 LABELS = {
     True: (b"CLIENT_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0"),
     False: (b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"SERVER_TRAFFIC_SECRET_0"),
 }
-"""Secrets of the client's and of the server's direction in TLS 1.3, in their order; early data are not read."""
+"""Labels of the client's and the server's secrets in TLS 1.3, in their order; early data is not read."""
 
 
 def epochs_of(
     hello: ClientHello, chosen: ServerHello | None, from_client: bool, known: dict[bytes, bytes]
 ) -> list[Epoch]:
-    """Return the keys of one direction, given both hellos and the secrets that are known; none where one is missing."""
+    """Return the keys of one direction, given both hellos and the known secrets; none if a secret is missing."""
     if chosen and chosen.retry:
         return []
     suite = KNOWN.suites.get(chosen.suite) if chosen else None
@@ -24,8 +24,8 @@ def epochs_of(
         master = known.get(MASTER)
         if not master or suite is None or not suite.mode or chosen.version < keys.TLS_1_1:
             return []
-        both = keys.of_master(master, hello.random, chosen.random, suite, chosen.version, chosen.then_mac)
-        return [Epoch(both[0 if from_client else 1], True, suite)]
+        of = keys.Master(master, hello.random, chosen.random, chosen.version, chosen.then_mac, from_client)
+        return [of_master(of, suite)]
     # Where the server's choice was lost, the length of the secrets leaves few suites.
     return [
         of_secret(known[label], each, carries)

@@ -1,4 +1,4 @@
-"""Secrets by connection, from key logs in the NSS format: files, also such as are still being written, and captures.
+"""Secrets by connection, from key logs in the NSS format: files, even if still being written, and captures.
 
 A line is `LABEL client-random secret`, both hexadecimal. Source: RFC 9850 (the SSLKEYLOGFILE format). Secrets are never
 shown, logged or written.
@@ -12,7 +12,7 @@ from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.kernels import limits
 
 LINE = 1024
-"""Bytes of a line, at most; a longer one is none of a key log."""
+"""Most bytes of a line; a longer one does not belong to a key log."""
 STEP = 1 << 20
 MASTER = b"CLIENT_RANDOM"
 LABELS = frozenset(
@@ -21,22 +21,22 @@ LABELS = frozenset(
         b"SERVER_HANDSHAKE_TRAFFIC_SECRET", b"CLIENT_TRAFFIC_SECRET_0", b"SERVER_TRAFFIC_SECRET_0",
     }
 )  # fmt: skip
-"""Labels of secrets that are used. Later generations follow from the first."""
+"""Labels of the secrets in use. Later generations follow from the first."""
 
 
 class KeyLog:
-    """All secrets that are known.
+    """All known secrets.
 
     Args:
-        path: a key log to read, and to read on when it has grown.
+        path: a key log to read, and to read further when it grows.
 
     Attributes:
-        expecting: secrets may still come, so that records are worth waiting for them.
-        grown: secrets have come since the caller last set it back.
-        full: more secrets came than are kept.
+        expecting: whether secrets may still come, so that records wait for them.
+        grown: whether secrets have come since the caller last reset it.
+        full: whether more secrets came than are kept.
 
     Raises:
-        CaptureError: there is no such file, or it cannot be read.
+        CaptureError: the file does not exist, or cannot be read.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -49,6 +49,7 @@ class KeyLog:
         self._rest = b""
         self._path = path
         self._read_to = 0
+        self._added = False
         self.look()
 
     def __repr__(self) -> str:
@@ -61,14 +62,14 @@ class KeyLog:
         """Read what was added to the file since.
 
         Raises:
-            CaptureError: it cannot be read.
+            CaptureError: the file cannot be read.
         """
         if self._path is None:
             return
         try:
             with Path(self._path).open("rb") as file:
                 if file.seek(0, 2) < self._read_to:
-                    self._read_to, self._rest = 0, b""  # it was begun anew
+                    self._read_to, self._rest = 0, b""  # the file was written anew
                 file.seek(self._read_to)
                 self._read(file)
         except OSError as error:
@@ -77,16 +78,25 @@ class KeyLog:
 
     def add(self, octets: bytes) -> None:
         """Take in a key log that came with a capture."""
-        self.expecting = True
+        self.expecting = self._added = True
         for line in octets.splitlines():
             self._line(line)
 
+    def written(self) -> bytes:
+        """All secrets as a key log, if some came with captures; a file is read again by whoever has its name."""
+        lines = [
+            b"%s %s %s\n" % (label, random.hex().encode(), secret.hex().encode())
+            for random, labels in self._secrets.items()
+            for label, secret in labels.items()
+        ]
+        return b"".join(lines) if self._added else b""
+
     def secrets(self, random: bytes) -> dict[bytes, bytes]:
-        """Secrets by label of the connection with this client random."""
+        """Return the secrets, by label, of the connection with this client random."""
         return self._secrets.get(random, {})
 
     def masters(self) -> Iterator[bytes]:
-        """All master secrets up to TLS 1.2, the latest first; none any more when too many were tried."""
+        """Yield all master secrets up to TLS 1.2, latest first; none when too many were tried."""
         for master in reversed(self._masters.values()):
             if self._tried >= limits.TLS_MASTERS:
                 return
@@ -100,8 +110,8 @@ class KeyLog:
             for line in lines:
                 self._line(line)
             if len(self._rest) > LINE:
-                self._rest = self._rest[:1]  # no line of a key log; what follows up to its end is none either
-        self._line(self._rest)  # perhaps all of the last line; if more of it follows, that counts
+                self._rest = self._rest[:1]  # not a line of a key log; neither is the rest of it
+        self._line(self._rest)  # perhaps the whole last line; if more of it follows, that counts
 
     def _line(self, line: bytes) -> None:
         words = line[:LINE].split()

@@ -1,4 +1,4 @@
-"""Messages of the TLS handshake: what they tell of a connection. Every length is held to what there is.
+"""Parse messages of the TLS handshake. Every length is checked against the bytes that are there.
 
 Sources: RFC 5246 section 7.4, RFC 8446 section 4; extensions: RFC 6066 (server_name), RFC 7301 (ALPN).
 """
@@ -10,11 +10,11 @@ from amqpscope.spec import tls
 
 KNOWN = tls.load()
 RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-"""Random of a ServerHello that asks for another ClientHello (RFC 8446 section 4.1.3)."""
+"""The random of a ServerHello that asks for another ClientHello (RFC 8446 section 4.1.3)."""
 NAMES = 64
-"""Names and numbers of a list that are kept."""
+"""Most names or numbers kept of a list."""
 NAME = 256
-"""Bytes of one name that are kept."""
+"""Most bytes kept of a name."""
 
 SERVER_NAME, ALPN, EARLY_DATA, VERSIONS, SHARED_KEY, THEN_MAC = (
     KNOWN.number("extensions", name)
@@ -26,17 +26,17 @@ SERVER_NAME, ALPN, EARLY_DATA, VERSIONS, SHARED_KEY, THEN_MAC = (
 
 
 class MalformedError(Exception):
-    """A message contradicts its lengths."""
+    """The lengths in a message contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHello:
-    """What the client offers."""
+    """The offer of a client."""
 
     random: bytes
     session: bytes
     versions: tuple[int, ...]
-    """In its order; values of RFC 8701, which mean nothing, left out."""
+    """In the client's order, without the meaningless values of RFC 8701."""
     suites: tuple[int, ...]
     server_name: str | None
     protocols: tuple[str, ...]
@@ -45,7 +45,7 @@ class ClientHello:
 
 @dataclass(frozen=True, slots=True)
 class ServerHello:
-    """What the server chose."""
+    """The choice of a server."""
 
     random: bytes
     session: bytes
@@ -57,22 +57,22 @@ class ServerHello:
 
     @property
     def retry(self) -> bool:
-        """It chose nothing yet: the client is to say hello again."""
+        """Whether this is a HelloRetryRequest, which asks for another ClientHello."""
         return self.random == RETRY
 
 
 class Reader:
-    """Takes fields off the front of bytes.
+    """Reads fields from the front of bytes.
 
     Raises:
-        MalformedError: there is less than is asked for.
+        MalformedError: there are fewer bytes than asked for.
     """
 
     def __init__(self, octets: bytes) -> None:
         self.octets, self.at = octets, 0
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
+        """Read this many bytes."""
         end = self.at + count
         if end > len(self.octets):
             raise MalformedError
@@ -81,28 +81,28 @@ class Reader:
         return taken
 
     def number(self, count: int) -> int:
-        """An unsigned integer of so many bytes."""
+        """Read an unsigned integer of this many bytes."""
         return int.from_bytes(self.take(count), "big")
 
     def vector(self, count: int) -> "Reader":
-        """What a length of so many bytes announces."""
+        """Read a length of this many bytes, and the bytes that it counts."""
         return Reader(self.take(self.number(count)))
 
     @property
     def left(self) -> int:
-        """Bytes that are left."""
+        """Number of bytes left."""
         return len(self.octets) - self.at
 
     def rest(self) -> bytes:
-        """All of them."""
+        """Read all bytes left."""
         return self.take(self.left)
 
 
 def client_hello(body: bytes) -> ClientHello:
-    """A ClientHello without its head.
+    """Parse a ClientHello without its header.
 
     Raises:
-        MalformedError: it contradicts its lengths.
+        MalformedError: its lengths contradict each other.
     """
     reader = Reader(body)
     version = reader.number(2)
@@ -126,10 +126,10 @@ def client_hello(body: bytes) -> ClientHello:
 
 
 def server_hello(body: bytes) -> ServerHello:
-    """A ServerHello without its head.
+    """Parse a ServerHello without its header.
 
     Raises:
-        MalformedError: it contradicts its lengths.
+        MalformedError: its lengths contradict each other.
     """
     reader = Reader(body)
     version = reader.number(2)
@@ -149,19 +149,19 @@ def server_hello(body: bytes) -> ServerHello:
 
 
 def encrypted_extensions(body: bytes) -> str | None:
-    """The application protocol that the server chose in TLS 1.3.
+    """Return the application protocol that the server chose in TLS 1.3.
 
     Raises:
-        MalformedError: the message contradicts its lengths.
+        MalformedError: the lengths in the message contradict each other.
     """
     return next((next(_protocols(value), None) for kind, value in _extensions(Reader(body)) if kind == ALPN), None)
 
 
 def certificates(body: bytes, version: int) -> list[bytes]:
-    """The certificates (DER) of a Certificate message, the sender's own first.
+    """Return the certificates (DER) of a Certificate message, the sender's own first.
 
     Raises:
-        MalformedError: it contradicts its lengths.
+        MalformedError: its lengths contradict each other.
     """
     reader = Reader(body)
     if version >= 0x0304:
@@ -176,23 +176,23 @@ def certificates(body: bytes, version: int) -> list[bytes]:
 
 
 def is_grease(number: int) -> bool:
-    """Whether it is one of the values that clients put in to be ignored (RFC 8701)."""
+    """Return whether this is one of the values that servers must ignore (RFC 8701)."""
     return number & 0x0F0F == 0x0A0A and number >> 8 == number & 0xFF
 
 
 def suite_name(number: int) -> str:
-    """Name of a suite; its number where there is none."""
+    """Return the name of a cipher suite; its number if it has none."""
     known = KNOWN.suites.get(number)
     return known.name if known else f"0x{number:04X}"
 
 
 def version_name(number: int) -> str:
-    """Name of a version; its number where there is none."""
+    """Return the name of a version; its number if it has none."""
     return KNOWN.versions.get(number) or f"0x{number:04X}"
 
 
 def printable(octets: bytes) -> str:
-    """Bytes off the wire as text that can be shown anywhere."""
+    """Return bytes from the wire as printable text."""
     text = octets[:NAME].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 

@@ -1,7 +1,7 @@
-"""Opening the records of one direction, with keys that follow each other and record numbers that gaps hide.
+"""Decrypt the records of one direction, through changes of keys and unknown record numbers after gaps.
 
-In TLS 1.3 keys follow each other: handshake, application, its successors. Where the next ones begin is found by trial,
-for a gap may hide what says so; so are record numbers behind a gap.
+In TLS 1.3 keys follow each other: handshake, application, its successors. Where the next keys begin is found by trial,
+because a gap may hide the change; so are record numbers after a gap.
 """
 
 from collections.abc import Iterator
@@ -15,37 +15,40 @@ from amqpscope.dissector.tls.records import HEAD, LONGEST, Record
 from amqpscope.spec.tls import Suite
 
 SHORTEST = 17
-"""Bytes of the shortest encrypted record behind its head: a tag and one more."""
+"""Bytes of the shortest encrypted record after its header: a tag and one more."""
 AHEAD = 16
-"""Record numbers tried where a record with no gap before it does not open."""
+"""Record numbers tried if a record without a gap before it does not decrypt."""
 REFUSED = 32
-"""Records in a row that no key opens, after which none is tried any more."""
+"""Number of records in a row that no key decrypts, after which none is tried any more."""
 
 
 class Epoch:
     """Keys of one direction and the number of the next record under them.
 
-    `carries` says whether these records hold what is carried; `secret` is the traffic secret of TLS 1.3.
+    `carries` says whether these records hold what is carried; `secret` is the traffic secret of TLS 1.3, `master` what
+    there was before that.
     """
 
-    def __init__(self, cipher: Cipher, carries: bool, suite: Suite, secret: bytes = b"") -> None:
-        self.cipher, self.carries, self.suite, self.secret = cipher, carries, suite, secret
+    def __init__(
+        self, cipher: Cipher, carries: bool, suite: Suite, secret: bytes = b"", master: keys.Master | None = None
+    ) -> None:
+        self.cipher, self.carries, self.suite, self.secret, self.master = cipher, carries, suite, secret, master
         self.number = 0
 
     @property
     def ends_first(self) -> bool:
-        """Up to TLS 1.2: the first record under these keys ends the handshake, the others carry."""
+        """Up to TLS 1.2: the first record under these keys ends the handshake, the others hold application data."""
         return not self.secret
 
     def following(self) -> "Epoch | None":
-        """The keys after a change of them; None up to TLS 1.2, and in the handshake."""
+        """Return the keys after a key update; None up to TLS 1.2, and in the handshake."""
         if not self.secret or not self.carries:
             return None
         return of_secret(keys.following(self.secret, self.suite), self.suite, True)
 
 
 class Found(NamedTuple):
-    """A record behind a hole: what is in it, its number, how many were lost under its keys, whether they are old."""
+    """A record after a gap: its content, its number, count of lost records under its keys, whether these are old."""
 
     opened: Opened
     number: int
@@ -54,36 +57,36 @@ class Found(NamedTuple):
 
 
 class Opener:
-    """All keys of one direction, in their order."""
+    """The keys of one direction, in their order."""
 
     def __init__(self, epochs: list[Epoch]) -> None:
         self.epochs = epochs
         self.worked = False
-        """Some record was opened."""
+        """Whether a record was decrypted."""
         self._next: Epoch | None = None
         self._last = b""
-        """Of the last record opened, where some ciphers count."""
+        """First bytes of the last record decrypted, which some ciphers use as a counter."""
         self._before = 0
-        """Its number."""
+        """Number of that record."""
         self._refused = self._tries = 0
 
     @property
     def epoch(self) -> Epoch:
-        """The keys at hand."""
+        """The current keys."""
         return self.epochs[0]
 
     @property
     def hopeless(self) -> bool:
-        """Too many records did not open."""
+        """Whether too many records did not decrypt."""
         return self._refused >= REFUSED
 
     @property
     def steady(self) -> bool:
-        """The keys at hand open records of what is carried."""
+        """Whether the current keys decrypt records of application data."""
         return self.worked and self.epoch.carries and not self.hopeless
 
     def open(self, record: Record, unsure: bool = False) -> Opened | None:
-        """What is in the next record; None where no key opens it. `unsure`: records were lost before any was opened."""
+        """Return the content of the next record; None if no key decrypts it. `unsure`: the first ones were lost."""
         body = record.body or b""
         epoch = self.epochs[0]
         opened = epoch.cipher.open(epoch.number, record.head, body)
@@ -101,18 +104,18 @@ class Opener:
         return opened
 
     def miss(self) -> None:
-        """A record was lost."""
+        """Count a lost record."""
         self.epochs[0].number += 1
 
     def advance(self, count: int, body: bytes) -> None:
-        """So many records were opened; `body` are the first bytes of the last one."""
+        """Count decrypted records; `body`: the first bytes of the last one."""
         self.epochs[0].number += count - 1
         self._opened(body)
 
     def find(self, head: bytes, body: bytes, gap: int) -> Found | None:
-        """What is in a record behind so many bytes whose records are not known; None where it is none.
+        """Return the content of a record after a number of bytes with unknown records; None if it does not decrypt.
 
-        Its number becomes that of the record at hand.
+        Its number becomes that of the current record.
         """
         fewest, most = gap // (HEAD + LONGEST), gap // (HEAD + SHORTEST)
         for index, epoch in enumerate([self.epochs[0], *self._later()]):
@@ -163,5 +166,10 @@ class Opener:
 
 
 def of_secret(secret: bytes, suite: Suite, carries: bool) -> Epoch:
-    """The keys of a traffic secret of TLS 1.3."""
+    """Return the keys of a traffic secret of TLS 1.3."""
     return Epoch(keys.of_traffic(secret, suite), carries, suite, secret)
+
+
+def of_master(master: keys.Master, suite: Suite) -> Epoch:
+    """The keys of a master secret up to TLS 1.2."""
+    return Epoch(keys.of_master(master, suite), True, suite, master=master)

@@ -1,7 +1,7 @@
-"""The walk over the records of one direction: bytes and gaps in, records and what is missing of them out.
+"""Walk over the records of one direction: from bytes and gaps to records and what is missing of them.
 
-A record whose head is visible is known by its length, whatever of it lies in a gap. Behind a gap in which heads lie
-the next record is searched for, and confirmed by whoever can: see `Walk.confirm`.
+A record whose header is visible has a known length, whatever part of it lies in a gap. After a gap that hides headers,
+the walk searches for the next record and lets `Walk.confirm` confirm it.
 Sources: RFC 5246 section 6.2.1, RFC 8446 section 5.1.
 """
 
@@ -12,18 +12,26 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 HEAD = 5
-"""Bytes before the content: kind, version (2), length (2)."""
+"""Bytes of the header: kind, version (2), length (2)."""
 LONGEST = (1 << 14) + 2048
-"""Bytes of a record behind its head."""
+"""Most bytes of a record after its header."""
 CHANGE, ALERT, HANDSHAKE, DATA, HEARTBEAT = range(20, 25)
 LIKE_HEAD = re.compile(rb"[\x14-\x18]\x03[\x00-\x04]")
 
-At = tuple[int, int, int]
-"""A packet: its number, time and capture."""
+
+class At(NamedTuple):
+    """A packet: its number, its time, and the index of its capture."""
+
+    packet: int
+    ts_ns: int
+    capture: int
+
+
+NOWHERE = At(0, 0, 0)
 
 
 class Record(NamedTuple):
-    """A record. `body` is None where only its length was wanted."""
+    """A record. `body` is None if only its length is needed."""
 
     head: bytes
     body: bytes | None
@@ -32,24 +40,24 @@ class Record(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """What it says it is."""
+        """Its content type."""
         return self.head[0]
 
     @property
     def length(self) -> int:
-        """Bytes behind its head."""
+        """Number of bytes after its header."""
         return self.head[3] << 8 | self.head[4]
 
 
 class Lost(NamedTuple):
-    """A record that has bytes in a gap."""
+    """A record with bytes in a gap."""
 
     head: bytes
     last: At
 
 
 class Gap(NamedTuple):
-    """Bytes of an unknown number of records, before a record that was found again."""
+    """Bytes of an unknown number of records, before the next record that was found."""
 
     octets: int
     last: At
@@ -59,9 +67,9 @@ Event = Record | Lost | Gap
 
 
 class Walk:
-    """One direction. `confirm` says whether bytes begin with a record, behind a gap of so many bytes.
+    """The walk over one direction. `confirm` returns whether bytes after a gap begin with a record.
 
-    It is given the bytes of the record and of a head behind it, as far as they are there, and how long the record is.
+    It takes the bytes of the record and of a header after it, as far as they are there, and the record's length.
     """
 
     __slots__ = ("at", "blind", "confirm", "gap", "likely", "looked", "marks", "need", "octets", "skip")
@@ -69,25 +77,25 @@ class Walk:
     def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
         self.confirm = confirm
         self.blind = False
-        """What is in data records is not wanted."""
+        """Whether the content of data records is not needed."""
         self.octets = bytearray()
         self.need = HEAD
-        """Bytes from which on there is something to do."""
+        """Number of bytes from which on there is something to do."""
         self.skip = 0
-        """Bytes of a record that are still to be passed over."""
+        """Bytes of a record that are still to be skipped."""
         self.gap = -1 if begun else 0
-        """Position from which on a record is searched for; -1: in step."""
+        """Position from which on a record is searched for; -1: synchronised."""
         self.at = 0
         """Position of the first of `octets` in the stream."""
         self.marks: list[tuple[int, At]] = []
-        """Where the bytes of each packet begin."""
+        """Positions at which the bytes of each packet begin."""
         self.looked = 0
-        """In a search: position up to which heads were looked for."""
+        """In a search: position up to which headers were searched for."""
         self.likely: list[tuple[int, int]] = []
-        """Heads that were found: where their records would end, and begin; a heap."""
+        """Headers that were found: where their records would end, and begin; a heap."""
 
     def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
-        """Take a piece; None is a gap of this length. What is returned is to be taken before the next piece."""
+        """Take a chunk (None: a gap of this length); return an iterator to be read before the next chunk."""
         if octets is None:
             return self._hole(length, last)
         if self.skip:
@@ -112,22 +120,22 @@ class Walk:
 
     @property
     def in_step(self) -> bool:
-        """It is known where records begin."""
+        """Whether record boundaries are known."""
         return self.gap < 0
 
     @property
     def began(self) -> At:
         """Where the record at hand began."""
-        return self.marks[0][1] if self.marks else (0, 0, 0)
+        return self.marks[0][1] if self.marks else NOWHERE
 
     def leave(self, octets: bytes, passed: int, skip: int, began: At) -> None:
-        """Go on, in step, behind records that others have read: with the first bytes of one, or within one."""
+        """Continue, synchronised, after records that others have read: with the first bytes of one, or within one."""
         self.octets.clear()
         self.need, self.skip = HEAD, skip
         self._keep(octets, passed, began)
 
     def _records(self, octets: bytes, began: At, first: At, last: At) -> Iterable[Event]:
-        """The records of these bytes, in step: the first began in an earlier packet, all others in the one at hand."""
+        """Yield the records of these bytes: the first began in an earlier packet, all others in the current one."""
         found: list[Event] = []
         at, end = 0, len(octets)
         self.need = HEAD
@@ -152,20 +160,20 @@ class Walk:
         return found
 
     def _keep(self, octets: bytes, done: int, began: At) -> None:
-        """What is left of bytes of which so many are done."""
+        """Keep what is left of bytes after the first `done` ones."""
         self.at += done
         self.marks = [(self.at, began)] if octets else []
         self.octets += octets
 
     def _first(self, offset: int) -> At:
-        """The packet of a byte; those before it are forgotten."""
+        """Return the packet of a byte; drop those before it."""
         marks, position = self.marks, self.at + offset
         while len(marks) > 1 and marks[1][0] <= position:
             del marks[0]
         return marks[0][1]
 
     def _drop(self, count: int) -> None:
-        """Forget bytes at the front."""
+        """Drop bytes at the front."""
         if count == len(self.octets):
             self.octets.clear()
             self.marks.clear()
@@ -192,20 +200,20 @@ class Walk:
         self.looked = self.at
 
     def _lose(self, position: int) -> None:
-        """From here on it is not known where records begin."""
+        """Note that record boundaries are lost from here on."""
         self.gap = self.looked = position
         self.likely.clear()
 
     def _found(self, octets: bytes, passed: int, last: At) -> Iterator[Event]:
-        """The records from the one on that was found; they may have begun in several packets."""
+        """Yield the records from the one that was found on; they may have begun in several packets."""
         self._drop(passed)
         marks, self.marks, begin = self.marks, [], self.at
         self.octets.clear()
-        for (start, first), (end, _) in pairwise([*marks, (begin + len(octets), (0, 0, 0))]):
+        for (start, first), (end, _) in pairwise([*marks, (begin + len(octets), NOWHERE)]):
             yield from self.feed(octets[max(start - begin, 0) : end - begin], end - max(start, begin), first, last)
 
     def _search(self, last: At) -> Iterator[Event]:
-        """Look for a record; bytes that can belong to none are passed over."""
+        """Search for a record; skip bytes that can belong to none."""
         octets, end = self.octets, self.at + len(self.octets)
         for start in [found.start() for found in LIKE_HEAD.finditer(octets, max(self.looked - self.at, 0))]:
             if start + HEAD <= len(octets) and is_head(octets, start):
@@ -221,12 +229,12 @@ class Walk:
                 yield Gap(gap, last)
                 yield from self._found(bytes(octets[at:]), at, last)
                 return
-        # What may be the head of a longer record is kept, however long ago it was; but not longer than a record can be.
+        # A possible header of a longer record is kept, however old it is, but not beyond the length of a record.
         self._drop(max(min(end - HEAD - LONGEST, self.looked) if self.likely else self.looked, self.at) - self.at)
 
 
 def is_head(octets: bytes | bytearray, at: int) -> bool:
-    """Whether a record can begin there; five bytes must be there."""
+    """Return whether a record can begin there; five bytes must be there."""
     return (
         CHANGE <= octets[at] <= HEARTBEAT
         and octets[at + 1] == 3
@@ -236,12 +244,12 @@ def is_head(octets: bytes | bytearray, at: int) -> bool:
 
 
 def is_followed(octets: bytes, length: int) -> bool:
-    """Whether another record seems to follow one of this length, or nothing at all."""
+    """Return whether another record seems to follow one of this length, or nothing at all."""
     return length == len(octets) or (length + HEAD <= len(octets) and is_head(octets, length))
 
 
 def boundary(octets: bytes, chain: int) -> int:
-    """Where so many heads of records are that follow each other; -1 where they are not."""
+    """Return where this many headers of consecutive records are; -1 if nowhere."""
     for found in LIKE_HEAD.finditer(octets):
         at, count = found.start(), 0
         while count < chain and at + HEAD <= len(octets) and is_head(octets, at):

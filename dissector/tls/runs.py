@@ -1,8 +1,8 @@
-"""Runs: many records at once, where a connection is under way and its records hold nothing but what is carried.
+"""Runs: decrypt many records at once, when a connection is open and its records hold nothing but application data.
 
-A window of pieces is taken so far as both directions are in step and their records, of kind data, open with the keys
-at hand or are known to stay sealed. The piece at which anything else comes, such as a gap, an alert or new keys, goes
-through `Session.feed`, which says what it all means; a run does just the same with many records, in less time.
+A run takes a window of chunks as long as both directions are synchronised and their records, of kind data, decrypt with
+the current keys or are known to stay encrypted. A chunk with anything else, such as a gap, an alert or new keys, goes
+through `Session.feed`, which handles all cases; a run does the same with many records, in less time.
 """
 
 from typing import NamedTuple
@@ -16,14 +16,14 @@ from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.dissector.tls.direction import TlsDirection
 from amqpscope.dissector.tls.opener import AHEAD
-from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST
+from amqpscope.dissector.tls.records import DATA, HEAD, LONGEST, At
 from amqpscope.dissector.tls.session import Session
 
 FIRST, LAST = (Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE), (Chunk.PACKET, Chunk.TS, Chunk.CAPTURE)
 
 
 class Opened(NamedTuple):
-    """What records held: pieces but for their positions, and for each the index of the piece that completed it."""
+    """The content of records: chunks without their positions, and for each the index of the chunk that completed it."""
 
     pieces: Ints
     order: Ints
@@ -31,7 +31,7 @@ class Opened(NamedTuple):
 
 @kernel
 def ends_of_records(octets: Array, at: int, ends: Array) -> int:
-    """Where records of data, one behind the other, end; the last may do so behind the bytes. Returns their number."""
+    """Find the ends of consecutive data records; the last may end after the bytes. Return their number."""
     count = 0
     while (
         at + 5 <= octets.shape[0]
@@ -47,7 +47,7 @@ def ends_of_records(octets: Array, at: int, ends: Array) -> int:
 
 
 class Direction:
-    """The records of one direction in a window. `mine` are the indexes of its pieces, of which none is a gap."""
+    """The records of one direction in a window. `mine` are the indexes of its chunks; none is a gap."""
 
     def __init__(self, half: TlsDirection, window: Ints, mine: Ints, buffer: Buffer, compiled: bool) -> None:
         walk = half.walk
@@ -58,29 +58,31 @@ class Direction:
         self.before = len(walk.octets)
         """Bytes from before the window: the beginning of a record."""
         self.bounds = np.cumsum(lengths) + self.before
-        """Where the pieces end."""
+        """Where the chunks end."""
         edges = np.empty(len(self.octets) // (HEAD + 1) + 2, np.int64)
         edges[0] = walk.skip
         count = call(ends_of_records, compiled, np.frombuffer(self.octets, np.uint8), walk.skip, edges[1:])
         self.edges = edges[: count + 1]
         """Where the first record begins, and where each ends."""
-        known = self.edges[:-1] + HEAD if walk.blind else self.edges[1:]  # what stays sealed is known by its head
+        known = (
+            self.edges[:-1] + HEAD if walk.blind else self.edges[1:]
+        )  # a record that stays encrypted is known by its header
         self.last = np.searchsorted(self.bounds, known)
-        """With which of `mine` each record is known."""
+        """With which of `mine` each record is complete."""
         head = int(self.edges[-1]) + HEAD
         self.stop = int(mine[np.searchsorted(self.bounds, head)]) if head <= len(self.octets) else window.shape[1]
-        """The piece at which something else comes."""
+        """The chunk with which anything else comes."""
         self.joined = np.zeros(0, np.uint8)
         self.parts, self.lengths = np.zeros(1, np.int64), np.zeros(0, np.int64)
-        """Where in what is joined each record's content begins, and the last ends; how long they are."""
+        """Where each record's content begins in the joined bytes, and the last one ends; their lengths."""
 
     def _before(self, stop: int) -> tuple[int, int]:
-        """How many of `mine` come before this piece, and how many records are known by then."""
+        """Return how many of `mine` come before this chunk, and how many records are complete by then."""
         pieces = int(np.searchsorted(self.mine, stop))
         return pieces, int(np.searchsorted(self.last, pieces))
 
     def open(self, stop: int) -> int:
-        """Open records, up to this piece. Returns the piece at which one does not open, or holds something else."""
+        """Decrypt records up to this chunk. Return the chunk at which one does not decrypt, or holds something else."""
         opener, (_, count) = self.half.opener, self._before(stop)
         if self.half.walk.blind or opener is None:
             return stop
@@ -93,7 +95,7 @@ class Direction:
         return stop if good == count else int(self.mine[self.last[good]])
 
     def _uncover(self, contents: list[bytes]) -> int:
-        """In TLS 1.3 its kind and zeros stand behind a content. Returns how many of these hold data, up to another."""
+        """Remove the kind and zeros after each content in TLS 1.3. Return how many hold data, up to another kind."""
         self.lengths -= 1
         kinds = self.joined[self.parts[:-1] + self.lengths]
         for index in np.flatnonzero(kinds == 0).tolist():
@@ -103,14 +105,14 @@ class Direction:
         return int(np.argmin(np.append(kinds == DATA, False)))
 
     def take(self, stop: int, buffer: Buffer) -> Opened:
-        """Leave behind the records that are known before this piece, and hand on what they hold."""
+        """Emit the content of the records that are complete before this chunk."""
         half, walk, (pieces, count) = self.half, self.half.walk, self._before(stop)
         marks = np.concatenate([np.array([walk.began]).T, self.window[FIRST, :][:, self.mine]], axis=1)
-        # Bytes of a record that began before the window are in none of its pieces.
+        # Bytes of a record that began before the window are in none of its chunks.
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
         end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])
-        walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), tuple(marks[:, first[count]].tolist()))
+        walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
         if walk.blind or half.opener is None:
             half.sealed += count
             lengths = np.diff(self.edges[: count + 1]) - HEAD
@@ -130,7 +132,7 @@ class Direction:
 
 
 def run(session: Session, window: Ints, buffer: Buffer, compiled: bool) -> tuple[int, list[Opened]]:
-    """Take as many pieces of a window as are of this kind; returns how many, and what each direction held."""
+    """Take as many chunks of a window as a run can; return their number, and the content of each direction."""
     stop, directions = window.shape[1], []
     for side, half in enumerate(session.halves):
         mine = np.flatnonzero(window[Chunk.SIDE] == side)

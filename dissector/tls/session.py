@@ -1,4 +1,4 @@
-"""One TLS connection: the records of both directions in order, what they show, and what is in them where keys allow."""
+"""One TLS connection: its records in order, what its handshake shows, and the content that keys decrypt."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -34,14 +34,14 @@ CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED
 )  # fmt: skip
 CLOSE_NOTIFY = KNOWN.number("alerts", "close_notify")
 HIDDEN_ALERT, HIDDEN_BARE, HIDDEN_FINISHED = 2 + 17, 8 + 17, (4 + 32 + 17, 4 + 48 + 17)
-"""Lengths in TLS 1.3 of an encrypted alert, of a Certificate message without any, and of Finished by its hash."""
+"""Lengths in TLS 1.3 of an encrypted alert, of an empty Certificate message, and of Finished by its hash."""
 
 
 class Session:
     """The state of one connection; sides are 0 and 1. `begun`: both directions are seen from their first byte on.
 
-    What is carried is put behind what is in `plain`, what is wrong behind `faults`, both with the number `slot` of the
-    connection; the caller takes them and empties both.
+    Decrypted chunks are appended to `plain`, faults to `faults`, both with the number `slot` of the connection; the
+    caller takes them and empties both lists.
     """
 
     __slots__ = (
@@ -64,23 +64,23 @@ class Session:
         self.held = 0
         """Bytes in them."""
         self.hoping = True
-        """Secrets that are missing may still come."""
+        """Whether missing secrets may still come."""
         self._known: dict[bytes, bytes] = {}
-        """The secrets with which these were tried."""
+        """The secrets with which the events were tried."""
         self._earlier: dict[bytes, bytes] = {}
-        """Those of the connection whose session this one has resumed."""
+        """The secrets of the connection whose session this one has resumed."""
         self._hello: ClientHello | None = None
         self._chosen: ServerHello | None = None
         self._retried = False
-        """The server asked for another hello, as only TLS 1.3 does."""
+        """Whether the server sent a HelloRetryRequest, which only TLS 1.3 has."""
 
     @property
     def is_sealed(self) -> bool:
-        """There was something encrypted, and nothing of it was decrypted."""
+        """Whether there were encrypted records, and none was decrypted."""
         return not self.shown.decrypted and any(half.sealed for half in self.halves)
 
     def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
-        """Take a piece of one direction; None is a gap."""
+        """Take a chunk of one direction; None is a gap."""
         for event in self.halves[side].walk.feed(octets, length, first, last):
             if self.waiting or not self._take(side, event):
                 self.waiting.append((side, event))
@@ -89,7 +89,7 @@ class Session:
             self.stop_waiting(side, last)
 
     def resume(self) -> None:
-        """Go on where secrets were missing, if some have come: what was in vain is not tried again with the same."""
+        """Continue where secrets were missing, if new ones have come."""
         if self.hoping and self._known == self._secrets():
             return
         done = 0
@@ -101,20 +101,20 @@ class Session:
         del self.waiting[:done]
 
     def stop_waiting(self, side: int, at: At) -> None:
-        """A limit is reached."""
-        told = f"{self.held} octets of a TLS connection waited for secrets that did not come: it stays encrypted"
+        """Stop waiting for secrets, because a limit is reached."""
+        told = f"{self.held} bytes waited for TLS secrets that did not come; the connection stays encrypted"
         self._fault("limit-reached", side, at, told)
         self.give_up()
 
     def give_up(self) -> None:
-        """No more secrets will come."""
+        """Stop waiting for secrets, because no more will come."""
         self.hoping = False
         self.resume()
 
     def is_smooth(self, side: int) -> bool:
-        """Whether all that records of data from this side do, as things are, is to hand on what they hold, or nothing.
+        """Whether data records of this side need at most decryption, so that `runs` may take them.
 
-        They open with the keys at hand, or stay sealed for good; such are what `runs` takes.
+        They decrypt with the current keys, or stay encrypted for good.
         """
         half, shown = self.halves[side], self.shown
         if self.waiting or not half.walk.in_step or not self._is_encrypted(half, DATA):
@@ -132,7 +132,7 @@ class Session:
     # ------------------------------------------------------------------------------------------------------ events
 
     def _take(self, side: int, event: Event) -> bool:
-        """Take an event; False when secrets are missing that may still come."""
+        """Take an event; return False when secrets are missing that may still come."""
         half = self.halves[side]
         if isinstance(event, Record):
             if self._is_encrypted(half, event.kind):
@@ -162,10 +162,10 @@ class Session:
                     self._late(side, half, opener.epoch, record)
             if opened is None and self._may_wait(side, opener):
                 for each in self.halves:
-                    each.walk.blind = False  # what waits behind this one is to be opened, too
+                    each.walk.blind = False  # the events that wait after this one must be decrypted, too
                 return False
             if opened is None and opener and opener.hopeless and not half.walk.blind:
-                told = f"the secrets of this connection open none of {REFUSED} records in a row: it stays encrypted"
+                told = f"the secrets decrypt none of {REFUSED} records in a row; the connection stays encrypted"
                 self._fault("tls-undecrypted", side, record.last, told)
             half.walk.blind = opener is None or opener.hopeless
         if opened is None:
@@ -191,14 +191,14 @@ class Session:
         epoch, found = half.opener.epoch, half.found
         half.missed.clear()
         if epoch.carries and (found.lost or not found.known):
-            # Under new keys, what was lost under the old ones was the end of the handshake, or more of the same.
+            # Under new keys, the records lost under the old ones were the end of the handshake, or more of it.
             length = gap.octets - found.lost * (HEAD + epoch.cipher.overhead)
             # Up to TLS 1.2, the first record is the end of the handshake.
             lost = found.lost - (epoch.ends_first and found.lost == found.number)
             self._hole(side, max(length, 1) if lost else 0, gap.last)
 
     def _miss(self, side: int, half: TlsDirection, length: int, last: At) -> None:
-        """A record could not be read: its number counts, and its content is a gap."""
+        """Count a record that could not be read; its content is a gap."""
         if half.opener and half.opener.worked:
             epoch = half.opener.epoch
             half.opener.miss()
@@ -208,10 +208,10 @@ class Session:
             half.missed.append(length)
 
     def _late(self, side: int, half: TlsDirection, epoch: Epoch, record: Record) -> None:
-        """The first record that was opened is not the first under its keys."""
+        """Handle a first decrypted record that is not the first under its keys."""
         lost = sum(max(length - epoch.cipher.overhead, 0) for length in half.missed)
         half.missed.clear()
-        if epoch.ends_first:  # in TLS 1.3 it may have been the handshake, or early data
+        if epoch.ends_first:  # in TLS 1.3, the lost records may hold the handshake, or early data
             self._hole(side, lost, record.last)
 
     def _hole(self, side: int, length: int, last: At) -> None:
@@ -219,7 +219,7 @@ class Session:
             self.plain.append(PlainChunk(self.slot, side, None, length, last, last))
 
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
-        """Says behind a gap of so many bytes whether a record of this length begins here; see `Walk`."""
+        """Return a function for `Walk.confirm`: whether a record of this length begins here, after a gap."""
 
         def confirm(octets: bytes, length: int, gap: int) -> bool:
             half = self.halves[side]
@@ -238,7 +238,7 @@ class Session:
     # -------------------------------------------------------------------------------------------------------- keys
 
     def _make_opener(self, side: int, half: TlsDirection) -> Opener | None:
-        """What opens this direction's records from now on; None without secrets, or before the handshake is known."""
+        """Return the opener of this direction's records; None without secrets, or before the handshake is known."""
         if half.opener is None and self._hello and self.shown.client is not None:
             known = self._secrets()
             epochs = self._epochs(side == self.shown.client, known) if known else []
@@ -249,7 +249,7 @@ class Session:
         return epochs_of(self._hello, self._chosen, from_client, known) if self._hello else []
 
     def _adds(self, side: int, opener: Opener) -> bool:
-        """Whether secrets have come since this was made, and were added."""
+        """Return whether secrets have come since this opener was made, and were added."""
         if self._hello is None or opener.epoch.carries:
             return False
         known = self._secrets()
@@ -259,21 +259,21 @@ class Session:
         return bool(epochs)
 
     def _may_wait(self, side: int, opener: Opener | None) -> bool:
-        """Whether secrets of this direction are missing that may still come."""
+        """Return whether secrets of this direction are missing that may still come."""
         if not self.hoping or not self.keylog.expecting or self._hello is None:
             return False
         self._known = dict(self._secrets())
         return opener is None or not any(epoch.carries for epoch in opener.epochs)
 
     def _secrets(self) -> dict[bytes, bytes]:
-        """What is known by now of this connection's secrets."""
+        """Return the secrets of this connection known so far."""
         return (self.keylog.secrets(self._hello.random) if self._hello else {}) or self._earlier
 
     def _resumed(self, side: int, half: TlsDirection, record: Record) -> Opener | None:
-        """What opens a session of TLS 1.2 that was resumed, where not each connection has its line in the key log.
+        """Return the opener of a resumed session of TLS 1.2, if not each connection has its own line in the key log.
 
-        Its master secret is that of an earlier connection, which may be in another capture; the end of the handshake,
-        a direction's first encrypted record, tells which.
+        Its master secret is that of an earlier connection, perhaps in another capture; a trial with the end of the
+        handshake, a direction's first encrypted record, shows which.
         """
         if not self.shown.resumed or half.sealed or record.body is None or self._secrets():
             return None
@@ -289,7 +289,7 @@ class Session:
     # ------------------------------------------------------------------------------------------------ what they say
 
     def _content(self, side: int, half: TlsDirection, kind: int, content: bytes, record: Record) -> None:
-        """The content of a record in clear, or opened."""
+        """Take the content of a record, in clear or decrypted."""
         if kind == DATA:
             if content and half.opener is not None:
                 self.shown.decrypted = True
@@ -302,7 +302,7 @@ class Session:
             self._alert(side, content[0], content[1], record.last)
 
     def _change(self, half: TlsDirection) -> None:
-        """Up to TLS 1.2: what follows in this direction has the keys of the last hellos."""
+        """Use the keys of the last hellos from here on in this direction (up to TLS 1.2)."""
         if not self._retried if self._chosen is None else self._chosen.version < keys.TLS_1_3:
             half.changed, half.opener = True, None
             half.missed.clear()
@@ -337,7 +337,7 @@ class Session:
                 try:
                     self._message(side, half, kind, body, at)
                 except MalformedError:
-                    told = f"{KNOWN.messages[kind].name}, of {length} octets: its lengths contradict each other"
+                    told = f"the lengths in {KNOWN.messages[kind].name} ({length} bytes) contradict each other"
                     self._fault("tls-message-malformed", side, at, told)
 
     def _message(self, side: int, half: TlsDirection, kind: int, body: bytes, at: At) -> None:
@@ -364,7 +364,7 @@ class Session:
             shown.client = 1 - side
         if chosen.retry:
             self._retried = True
-            self.shown.step("tls.retry", side, at, "the client is to say hello again")
+            self.shown.step("tls.retry", side, at, "asks for another ClientHello")
             return
         self._chosen = chosen
         if shown.chosen is None:
@@ -381,7 +381,7 @@ class Session:
             try:
                 self.shown.certificates[side] = Sent(certificates.read(found[0]), at)
             except MalformedError:
-                self._fault("tls-message-malformed", side, at, "a certificate that is none")
+                self._fault("tls-message-malformed", side, at, "the certificate cannot be parsed")
         self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))
 
     def _finish(self, side: int, half: TlsDirection, at: At) -> None:
@@ -390,7 +390,7 @@ class Session:
             self.shown.step("tls.finished", side, at)
 
     def _seal(self, side: int, half: TlsDirection, record: Record) -> None:
-        """What an encrypted record tells by its kind and length alone."""
+        """Take what the kind and length of an encrypted record show."""
         shown, length = self.shown, record.length
         half.sealed += 1
         client, server = (self.halves[s] for s in ((shown.client or 0), 1 - (shown.client or 0)))
@@ -401,7 +401,7 @@ class Session:
                     return
                 shown.accepted = shown.accepted or length != HIDDEN_ALERT
             elif half is client and length == HIDDEN_ALERT:
-                shown.accepted = True  # it says goodbye
+                shown.accepted = True  # a close_notify
             if record.kind == DATA and not half.said:
                 half.said = True
                 self.shown.step("tls.data", side, record.last)
@@ -421,7 +421,7 @@ class Session:
 
     def _hide(self, side: int, at: At) -> None:
         self.shown.hidden = side
-        self.shown.step("tls.alert", side, at, "encrypted; known by its length")
+        self.shown.step("tls.alert", side, at, "encrypted; recognised by its length")
 
 
 def _size(event: Event) -> int:

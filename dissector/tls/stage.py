@@ -1,6 +1,7 @@
-"""TLS as a stage between TCP and the protocols: pieces of encrypted connections in, pieces of what is in them out."""
+"""TLS as a stage between TCP and the protocols: from chunks of encrypted connections to chunks of their content."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,12 +9,13 @@ from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.state import Chunk
-from amqpscope.dissector.tls import ciphers, runs
+from amqpscope.dissector.tls import ciphers, moving, runs
 from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.keylog import KeyLog
-from amqpscope.dissector.tls.records import At
+from amqpscope.dissector.tls.records import NOWHERE, At
 from amqpscope.dissector.tls.session import Session
 from amqpscope.dissector.tls.shown import Fault, Shown
 
@@ -22,19 +24,19 @@ FIRST = Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE
 ROWS = (Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, *FIRST, *AT)
 PLAIN_ROWS = (Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, *AT, *FIRST)
 REACH = 64
-"""Pieces that are tried as a run at first; then twice as many as the last one took."""
+"""Chunks that the first run tries; the next tries twice as many as the last one took."""
 FEW = 8
-"""Pieces that a run should take at least."""
+"""Fewest chunks that make a run worth it."""
 WORTH = 4096
-"""Bytes from which on a run is worth it."""
+"""Fewest bytes that make a run worth it."""
 
 
 class Tls:
-    """All connections whose content is TLS.
+    """All connections that use TLS.
 
     Args:
         keylog: path of a key log, or None.
-        compiled: kernels run compiled.
+        compiled: whether kernels run compiled.
 
     Raises:
         CaptureError: the key log cannot be read, or the library that decrypts is not installed.
@@ -48,30 +50,30 @@ class Tls:
             ciphers.needs()
         self.sessions: dict[int, Session] = {}
         self.taken = np.zeros(0, np.bool_)
-        """Slots that are TLS."""
+        """Slots of TLS connections."""
         self.positions = np.zeros(0, np.int64)
-        """Bytes handed on, by twice the slot, and one more for side 1."""
+        """Number of bytes emitted, by 2 * slot + side."""
         self.stuck: set[int] = set()
-        """Slots that wait for secrets."""
+        """Slots of connections that wait for secrets."""
         self.held = 0
-        """Bytes that wait."""
+        """Number of bytes that wait for secrets."""
         self.plain: list[PlainChunk] = []
-        """What sessions hand on."""
+        """Chunks that sessions emit."""
         self.order: list[int] = []
-        """With which of the pieces at hand."""
+        """The index of the current chunk for each of these."""
         self.opened: list[runs.Opened] = []
-        """What runs hand on."""
+        """Content that runs emit."""
         self.faults: list[Fault] = []
-        """What was wrong with connections since the caller last emptied the list."""
+        """Faults of connections since the caller last emptied the list."""
         self.problems: list[tuple[int, Problem]] = []
-        """What was wrong with secrets, and the number of the capture, since the caller last emptied the list."""
+        """Problems with secrets, each with the index of its capture, since the caller last emptied the list."""
         self.sealed = 0
-        """Connections that are over and of which nothing was decrypted, though there was something encrypted."""
+        """Number of ended connections with encrypted records of which none was decrypted."""
         self.lacks = self.full = False
-        """The library that decrypts is not there; more secrets came than are kept."""
+        """Problems already reported: the decryption library is missing; more secrets came than are kept."""
 
     def begin(self, slot: int, begun: bool, capacity: int) -> Shown:
-        """Take over a connection; returns what will be known of it."""
+        """Take over a connection; return what its handshake will show."""
         if len(self.taken) < capacity:
             self.taken = np.concatenate([self.taken, np.zeros(capacity - len(self.taken), np.bool_)])
             self.positions = np.concatenate([self.positions, np.zeros(2 * capacity - len(self.positions), np.int64)])
@@ -80,17 +82,40 @@ class Tls:
         self.positions[2 * slot : 2 * slot + 2] = 0
         return session.shown
 
+    def take_out(self, slots: Ints) -> bytes:
+        """Take connections out."""
+        taken: list[Any] = []
+        for index, slot in enumerate(slots.tolist()):
+            session = self.sessions.pop(slot, None)
+            if session:
+                taken.append((index, self.positions[2 * slot : 2 * slot + 2].tolist(), moving.values(session)))
+                self._leave(session)
+        return moving.STATE.written(taken)
+
+    def put_back(self, octets: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
+        """Put back what `take_out` took; `shown` returns what is known of a connection."""
+        for index, positions, values in moving.STATE.read(octets, target.captures):
+            slot = int(target.slots[index])
+            self.begin(slot, False, target.capacity)
+            self.positions[2 * slot : 2 * slot + 2] = positions
+            session = self.sessions[slot]
+            moving.give(session, values)
+            session.shown = shown(slot) or session.shown
+            self.held += session.held
+            if session.held:
+                self.stuck.add(slot)
+
     def add(self, secrets: bytes, capture: int) -> None:
-        """Take in a key log that came with a capture."""
+        """Add a key log that a capture holds."""
         if ciphers.is_installed():
             self.keylog.add(secrets)
         elif not self.lacks:
             self.lacks = True
-            problem = Problem("tls-undecrypted", 0, None, f"the capture holds secrets, but {ciphers.LACKS}")
+            problem = Problem("tls-undecrypted", 0, None, f"the capture holds TLS secrets, but {ciphers.LACKS}")
             self.problems.append((capture, problem))
 
     def mine(self, slots: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-        """Which of these slots are TLS; None where none is."""
+        """Return which of these slots use TLS; None if none does."""
         if not self.sessions:
             return None
         mask = np.zeros(len(slots), np.bool_)
@@ -99,13 +124,13 @@ class Tls:
         return mask if mask.any() else None
 
     def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
-        """Pieces of what these pieces, all of TLS connections, hold; the bytes are in the buffer's arena."""
+        """Return chunks of the content of these chunks of TLS connections; their bytes are in the buffer's arena."""
         for slot, mine in _groups(pieces[Chunk.SLOT]):
             self._feed(self.sessions[slot], pieces if len(mine) == pieces.shape[1] else pieces[:, mine], mine, buffer)
         return self._pieces(buffer)
 
     def _feed(self, session: Session, pieces: Ints, order: Ints, buffer: Buffer) -> None:
-        """Take the pieces of one connection: in runs, and one by one where there is more to do."""
+        """Take the chunks of one connection: in runs, and one by one where there is more to do."""
         rows = np.ascontiguousarray(pieces[ROWS, :].T)
         at, reach, left, again, alone = 0, REACH, int(pieces[Chunk.LENGTH].sum()), 0, 0
         while at < len(rows):
@@ -115,7 +140,7 @@ class Tls:
                 self.opened += [runs.Opened(found, order[at + index]) for found, index in opened]
                 left -= int(pieces[Chunk.LENGTH, at : at + taken].sum())
                 at, reach = at + taken, max(2 * taken, REACH)
-                # Where runs end as soon as they begin, ever more pieces go one by one before the next is tried.
+                # If runs end as soon as they begin, ever more chunks go one by one before the next run is tried.
                 alone = 0 if taken >= FEW else min(2 * alone + 1, REACH)
                 again = at + alone
                 if taken:
@@ -124,29 +149,29 @@ class Tls:
                     continue
             octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
             before = session.held
-            session.feed(side, octets, length, tuple(where[:3]), tuple(where[3:]))
+            session.feed(side, octets, length, At(*where[:3]), At(*where[3:]))
             if session.held != before:
-                self._hold(session, before, side, tuple(where[3:]))
+                self._hold(session, before, side, At(*where[3:]))
             self._weigh(session, session.halves[side])
             self.order += [int(order[at])] * (len(self.plain) - len(self.order))
             left -= length
             at += 1
 
     def _weigh(self, session: Session, half: TlsDirection) -> None:
-        """Count what a direction keeps."""
+        """Account for the bytes that a direction retains."""
         kept = half.kept
         if kept != half.counted:
             self.accounting.change(session.slot, kept - half.counted)
             half.counted = kept
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:
-        """Go on where secrets were missing and have come since; for these slots, which are over, for the last time."""
+        """Continue connections whose missing secrets have come; for these slots, which have ended, a last time."""
         over = set() if slots is None else self.stuck.intersection(slots.tolist())
         if over or (self.stuck and slots is None):
             self.keylog.look()
             if self.keylog.full and not self.full:
                 self.full = True
-                told = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are not used"
+                told = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are ignored"
                 self.problems.append((0, Problem("limit-reached", 0, None, told)))
             for slot in sorted(over or self.stuck):
                 session = self.sessions[slot]
@@ -154,11 +179,11 @@ class Tls:
                 session.resume()
                 if over:
                     session.give_up()
-                self._hold(session, before, 0, (0, 0, 0))
+                self._hold(session, before, 0, NOWHERE)
         return self._pieces(buffer)
 
     def _hold(self, session: Session, before: int, side: int, at: At) -> None:
-        """Count what waits."""
+        """Account for the bytes that wait."""
         if self.held + session.held - before > limits.TLS_HELD_ALL:
             session.stop_waiting(side, at)
         self.held += session.held - before
@@ -168,17 +193,22 @@ class Tls:
             self.stuck.discard(session.slot)
 
     def free(self, slots: Ints) -> None:
-        """Forget connections that are over."""
+        """Drop the state of ended connections."""
         if self.sessions:
             for slot in slots.tolist():
                 session = self.sessions.pop(slot, None)
                 if session:
                     self.sealed += session.is_sealed
-                    self.taken[slot] = False
-                    self.stuck.discard(slot)
+                    self._leave(session)
+
+    def _leave(self, session: Session) -> None:
+        """A connection is not here any more."""
+        self.held -= session.held
+        self.taken[session.slot] = False
+        self.stuck.discard(session.slot)
 
     def _pieces(self, buffer: Buffer) -> Ints:
-        """What sessions and runs have handed on, as pieces, in the order of the pieces that they were in."""
+        """Return what sessions and runs have emitted, as chunks, in the order of the chunks that held it."""
         order = np.array(self.order or [0] * len(self.plain), np.int64)
         found = [(self._plain(buffer), order), *self.opened]
         self.order.clear()
@@ -193,7 +223,7 @@ class Tls:
         return pieces
 
     def _plain(self, buffer: Buffer) -> Ints:
-        """What sessions have handed on, as pieces without their positions."""
+        """Return what sessions have emitted, as chunks without their positions."""
         pieces = np.zeros((Chunk.WIDTH, len(self.plain)), np.int64)
         if not self.plain:
             return pieces
@@ -208,7 +238,7 @@ class Tls:
 
 
 def _groups(numbers: Ints) -> Iterator[tuple[int, Ints]]:
-    """Each of these numbers, and where it is."""
+    """Yield each of these numbers, and where it occurs."""
     if not len(numbers):
         return
     order = np.argsort(numbers, kind="stable")

@@ -3,8 +3,8 @@
 A walk is a pure function from batches of events to rows of its tables. It knows no engine: `pipelines.here` (this
 process) and `pipelines.on_spark` group rows by connection, sort them and feed them. Modules:
 
-- `events`: what a walk is fed with; `walk`: what a walk is.
-- `rows`: Arrow rows that wait; `ledger`: numbers that wait for an answer; `connection`: what all walks know of a
-  connection; `store`: arrays that grow and spill, state as bytes.
+- `events`: what a walk reads; `walk`: what a walk is.
+- `rows`: Arrow rows of outstanding events; `ledger`: outstanding publishes and deliveries by number; `connection`: what
+  all walks know of a connection; `store`: arrays that grow and spill to disk, state as bytes.
 - a module for each statistic.
 """

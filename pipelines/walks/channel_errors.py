@@ -1,9 +1,9 @@
 """Channel errors: channels and connections that were closed with an error, and what it is about.
 
 A close names the class and method of the request that it refuses. The queue and the exchange are those of the last such
-request of the other side on that channel (connection.close: on any channel, where channels do not differ). Where frames
-that nobody saw may lie between the two, they are unknown. Errors are looked up all at once: each finds the last request
-before it in one sort, so nothing goes over the requests one by one.
+request of the other side on that channel (connection.close: on any channel, where channels do not differ). They are
+unknown if unseen frames may lie between the two. One sort finds the last request before each error of a batch, so no
+loop runs over requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME, VERSION = "channel_errors", 1
 FINE = (0, 200)
 """Reply codes that are no error; php-amqplib closes with 0."""
 REACH = 1 << 17
-"""Frames of a connection: an error that is about a request further back has no queue and no exchange."""
+"""Frames of a connection: an error whose request lies further back has no queue and no exchange."""
 
 _AMQP = spec.load("amqp-0-9-1")
 REQUESTS = tuple(
@@ -55,19 +55,21 @@ _CONNECTION, _SIDE, _WORD, _CHANNEL, _EPOCH, _ORDER = range(6)
 _ON_CHANNEL, _ON_ANY = [_CONNECTION, _SIDE, _WORD, _CHANNEL, _EPOCH], [_CONNECTION, _SIDE, _WORD]
 _OF_SIDE = [_CONNECTION, _SIDE]
 _CUT = 0
-"""EV.WHAT of a frame of which it is not known what it says."""
+"""EV.WHAT of a frame whose content is unknown."""
 
 
 class ChannelErrors:
     """The walk that writes `channel_errors`: one row per close with an error.
 
-    State is the last request of each method on each channel of the connection that is open, within REACH.
+    State is the last request of each method on each channel of the open connection, within REACH.
     """
 
     tables = ("channel_errors",)
     needs: ClassVar[Mapping[int, Needs]] = {
         ANOMALIES: Needs((), GAPS),
-        FRAMES: Needs(("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES)),
+        FRAMES: Needs(
+            ("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES), REQUESTS
+        ),
     }
 
     def __init__(self, compiled: bool = False) -> None:
@@ -76,12 +78,12 @@ class ChannelErrors:
 
     def _renew(self) -> None:
         self._keys = np.zeros((0, len(_KEY)), np.int64)
-        """Of the requests that are remembered, in their order."""
+        """Keys of the remembered requests, in order."""
         self._names = pa.table({name: pa.nulls(0, pa.string()) for name in _NAMES})
         """Their queues and exchanges."""
 
     def feed(self, events: Events) -> Iterator[Rows]:
-        """Walk over a batch; rows of its errors."""
+        """Walk over a batch; yield rows of its errors."""
         if not len(events):
             return
         closes = np.flatnonzero(events.among((_CLOSE, _CONNECTION_CLOSE)))
@@ -94,27 +96,27 @@ class ChannelErrors:
         self._remember(events)
 
     def finish(self) -> Iterator[Rows]:
-        """Nothing waits for the end."""
+        """Yield nothing: no error is outstanding at the end."""
         self._renew()
         return iter(())
 
     def take_out(self) -> bytes:
-        """State of the connection that is open; the walk is then as new."""
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
         state = pack(NAME, VERSION, {"keys": self._keys, "names": self._names})
         self._renew()
         return state
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack(NAME, VERSION, state)
         self._keys, self._names = parts["keys"], parts["names"]
 
     def _errors(self, events: Events, closes: Any) -> pa.Table:
-        """Rows of these closes."""
+        """Return rows for these closes."""
         frames = events.take(FRAMES, closes, (*_CLOSE_COLUMNS, "class_id", "method_id"))
         ids = [frames[name].fill_null(0).to_numpy().astype(np.int64) for name in ("class_id", "method_id")]
         kinds, kind = np.unique(ids[0] << 32 | ids[1], return_inverse=True)
@@ -132,7 +134,7 @@ class ChannelErrors:
         return conform("channel_errors", columns, len(closes))
 
     def _names_of(self, events: Events, seen: _Seen, places: Any) -> pa.Table:
-        """Queues and exchanges of these rows of `seen`, null for -1; an empty queue means the one declared last."""
+        """Return queues and exchanges of these rows of `seen`, null for -1; an empty queue is the last declared one."""
         found = self._fetched(events, seen, places)
         empty = pc.fill_null(pc.equal(found["queue"], ""), False).to_numpy()
         if not empty.any():
@@ -151,7 +153,7 @@ class ChannelErrors:
         return pa.concat_tables([self._names.take(places[old]), fresh]).take(pa.array(row, mask=places < 0))
 
     def _remember(self, events: Events) -> None:
-        """Keep what later errors of the last connection of the batch may be about."""
+        """Remember what later errors of the last connection of the batch may be about."""
         seen = _Seen(self._keys, events)
         last, order = events.matrix[-1, [EV.CONNECTION, EV.ORDER]].tolist()
         mine = np.flatnonzero((seen.keys[:, _CONNECTION] == last) & (seen.keys[:, _ORDER] >= order - REACH))
@@ -168,7 +170,7 @@ class ChannelErrors:
 
 
 class _Seen:
-    """Requests that are remembered, and those of a batch; also queue.declare-ok, and frames that are cut.
+    """Remembered requests, and those of a batch; also queue.declare-ok, and frames with unknown content.
 
     Attributes:
         keys: what is in `_KEY` of each (int64), in their order.
@@ -179,8 +181,10 @@ class _Seen:
 
     def __init__(self, earlier: Any, events: Events) -> None:
         matrix = events.matrix
-        cut = (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
-        here = np.flatnonzero(events.among((*_REQUESTS, _DECLARED)) | cut)
+        noted = events.among((*_REQUESTS, _DECLARED))
+        if events.lacking:
+            noted |= (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
+        here = np.flatnonzero(noted)
         self.keys = np.concatenate([earlier, matrix[here[:, None], _KEY]])
         self.at = np.concatenate([np.arange(-len(earlier), 0), here])
         self.gaps = np.flatnonzero(events.among(_GAPS) & (matrix[:, EV.FROM_CLIENT] >= 0))
@@ -188,11 +192,11 @@ class _Seen:
         self._matrix = matrix
 
     def requests(self, closes: Any, word: Any) -> Any:
-        """The last request before each close, -1 where it is not known.
+        """Return the last request before each close, -1 where it is unknown.
 
         Args:
             closes: positions.
-            word: EV.WHAT of the methods that they name; -1 for none that names a queue or an exchange.
+            word: EV.WHAT of the methods that they name; -1 for methods without a queue or an exchange.
         """
         wanted = self._matrix[closes[:, None], _KEY]
         wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
@@ -212,7 +216,7 @@ class _Seen:
         return self._in_reach(found, wanted[:, _ORDER])
 
     def _on_other_channels(self) -> Any:
-        """For each request the last one of its method before it on another channel, -1 for none; one -1 behind all."""
+        """Return for each request the last of its method before it on another channel, -1 for none; and one more -1."""
         keys = self.keys
         order = np.lexsort((self.at, *keys[:, _ON_ANY].T[::-1]))
         same = np.all(keys[order[1:]][:, _ON_ANY] == keys[order[:-1]][:, _ON_ANY], axis=1)
@@ -226,13 +230,13 @@ class _Seen:
         return result
 
     def _in_reach(self, found: Any, order: Any) -> Any:
-        """Of these rows those at most REACH frames before, else -1."""
+        """Return these rows, with -1 for those more than REACH frames back."""
         if not len(self.keys):
             return found
         return np.where((found >= 0) & (self.keys[found, _ORDER] >= order - REACH), found, -1)
 
     def declared(self, requests: Any) -> Any:
-        """The last queue.declare-ok on the channel before each of these requests, -1 where that is not known."""
+        """Return the last queue.declare-ok on the channel before each of these requests, -1 where it is unknown."""
         wanted, before = self.keys[requests], self.at[requests]
         wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
         means = wanted[:, _WORD] != _DECLARE
@@ -244,20 +248,20 @@ class _Seen:
 
 
 def _named(class_id: int, method_id: int) -> str | None:
-    """The name of a method by its ids; None where a close names none (0)."""
+    """Return the name of a method by its ids; None where a close names none (0)."""
     if class_id == method_id == 0:
         return None
     return _METHODS.get((class_id, method_id), f"{class_id}.{method_id}")
 
 
 def _at(positions: Any, places: Any) -> Any:
-    """Positions of these, for -1 one before all."""
+    """Return the positions of these places; for -1 one before all."""
     before = np.full(len(places), np.iinfo(np.int64).min)
     return np.where(places < 0, before, positions[places]) if len(positions) else before
 
 
 def _last_before(keys: Any, at: Any, wanted: Any, before: Any, columns: list[int]) -> Any:
-    """The last row with the wanted key before a position.
+    """Return the last row with the wanted key before a position.
 
     Args:
         keys: int64, rows.

@@ -1,8 +1,8 @@
-"""Channel epochs of the open connection as accounts, and how what waits on them ends when nobody answers.
+"""Channel epochs of the open connection as accounts, and why something outstanding on them was never answered.
 
-`accounts` has a row per channel epoch (ACC); `table` finds it by channel and the parity of its epoch: an epoch is over
-for good when the one after the next is opened, for by then its last frames have come. `own` has gaps of one channel
-alone: frames that are cut, so that it is not known what they answer.
+`accounts` has a row per channel epoch (ACC). `table` finds it by channel and the parity of its epoch: an epoch is over
+for good when the one after the next opens, because by then its last frames have come. `own` has the gaps of single
+channels: cut frames, which may have answered anything.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Account(NamedTuple):
     COUNT: int
     CHANNEL: int
     EPOCH: int
-    FLOOR: int  # what waits up to this number may have been answered in a gap
-    GAPS: int  # gaps of the answering side when that was set
+    FLOOR: int  # numbers up to this one may have been answered in a gap
+    GAPS: int  # gaps of the answering side at that time
     OWN: int  # its first gap in `own`
     OWN_TAIL: int  # its last
-    OWN_LAST: int  # LAST when that was noted
+    OWN_LAST: int  # LAST at the time of its last gap
     SERVER_CLOSE: int  # number of that side's first channel.close
     CLIENT_CLOSE: int
     SERVER_CLOSE_TS: int
     CLIENT_CLOSE_TS: int
     REOPENED: int  # number of the channel.open of the next epoch
     REOPENED_TS: int
-    STATE: int  # of the walk's own
-    EXTRA: int  # of the walk's own
+    STATE: int  # used by the walk
+    EXTRA: int  # used by the walk
 
 
 ACC = declare(Account)
@@ -61,7 +61,7 @@ Channels = tuple[Array, Array, Array, Array]
 
 
 def fresh() -> Channels:
-    """No channels."""
+    """Return the state without channels."""
     return (
         np.full((16, len(ACC)), -1, np.int64),
         np.full(CHANNELS, -1, np.int32),
@@ -71,13 +71,13 @@ def fresh() -> Channels:
 
 
 def cut(channels: Channels) -> tuple[Array, ...]:
-    """What there is of the channels, without room and without `table`: for the state of a walk."""
+    """Return the used part of the channels, without `table`: for the state of a walk."""
     accounts, _, own, counts = channels
     return accounts[: counts[0]], own[: counts[1]], counts
 
 
 def whole(parts: tuple[Array, ...]) -> Channels:
-    """Channels of what `cut` gave."""
+    """Return channels from the parts that `cut` returned."""
     accounts, own, counts = parts
     made, table, _, _ = fresh()
     made = grown(made, len(accounts) + 1, -1)
@@ -89,13 +89,13 @@ def whole(parts: tuple[Array, ...]) -> Channels:
 
 @kernel
 def place_of(channel: int, epoch: int) -> int:
-    """Row of `table`."""
+    """Return the row of `table`."""
     return ((channel & 0xFFFF) << 1) | (epoch & 1)
 
 
 @kernel
 def account_of(channels: Channels, channel: int, epoch: int) -> int:
-    """The account of a channel epoch; -1: none."""
+    """Return the account of a channel epoch; -1: none."""
     accounts, table, _, _ = channels
     account = table[place_of(channel, epoch)]
     return account if account >= 0 and accounts[account, ACC.EPOCH] == epoch else -1
@@ -103,7 +103,7 @@ def account_of(channels: Channels, channel: int, epoch: int) -> int:
 
 @called
 def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
-    """Make an account that of a channel epoch, on which nothing waits."""
+    """Use an account for a channel epoch on which nothing is outstanding."""
     accounts, table, _, _ = channels
     for column in range(_WIDTH):
         accounts[account, column] = -1
@@ -117,7 +117,7 @@ def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
 
 @called
 def forget(channels: Channels) -> None:
-    """Forget all channels; nothing waits on them."""
+    """Forget all channels, on which nothing is outstanding."""
     accounts, table, _, counts = channels
     for account in range(counts[0]):
         table[place_of(accounts[account, ACC.CHANNEL], accounts[account, ACC.EPOCH])] = -1
@@ -127,7 +127,7 @@ def forget(channels: Channels) -> None:
 
 @kernel
 def note_floor(channels: Channels, account: int, conn: Array, side: int) -> None:
-    """Note that what waits may have been answered in a gap of that side, if there was one since this was last noted."""
+    """Note that numbers so far may have been answered in a gap of that side, if there is a new one."""
     accounts = channels[0]
     if conn[CONN.SERVER_GAPS + side] != accounts[account, ACC.GAPS]:
         accounts[account, ACC.GAPS] = conn[CONN.SERVER_GAPS + side]
@@ -136,7 +136,7 @@ def note_floor(channels: Channels, account: int, conn: Array, side: int) -> None
 
 @called
 def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: int, ts: int, since: int) -> None:
-    """An answer that is cut: it may have been to anything that waits on this channel."""
+    """Note a cut answer: it may answer anything outstanding on this channel."""
     accounts, _, own, counts = channels
     if accounts[account, ACC.COUNT] > 0 and accounts[account, ACC.OWN_LAST] != accounts[account, ACC.LAST]:
         row = counts[1]
@@ -156,7 +156,7 @@ def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: in
 
 @kernel
 def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
-    """A channel.close, or the channel.open of the next epoch."""
+    """Note a channel.close, or the channel.open of the next epoch."""
     accounts = channels[0]
     if events[i, EV.WHAT] == OPEN:
         if accounts[account, ACC.REOPENED] < 0:
@@ -171,7 +171,7 @@ def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
 
 @kernel
 def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int, int]:
-    """The first gap behind a frame in which its answer may lie: frame (NEVER: none), time, last frame before it."""
+    """Return the first gap after a frame that may hold its answer: frame (NEVER: none), time, last frame before it."""
     accounts, _, own, _ = channels
     found, ts, since = NEVER, -1, -1
     row = first_gap(conn, gaps, side, frame)
@@ -191,11 +191,11 @@ def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: in
 
 @called
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
-    """Why nobody answered what waits since a frame, and when that was certain (-1: not known).
+    """Return why nobody answered a frame, and when that was certain (-1: unknown).
 
-    What is sent behind the other side's close is discarded. Else it waited until the first close, until the channel
-    number was opened anew, or until the connection fell silent; or until the first gap in which its answer may lie, if
-    that begins before this end.
+    What is sent after the other side's close is discarded. Otherwise it was outstanding until the first close, until
+    the channel number was opened again, or until the connection fell silent; or until the first gap that may hold its
+    answer, if that begins before this end.
 
     Args:
         channels: see the module.
@@ -203,7 +203,7 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
         conn: `connection.CONN`.
         gaps: see `connection`.
         side: the side that should have answered.
-        frame: since when it waits.
+        frame: the frame.
     """
     accounts = channels[0]
     end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], CONNECTION_CLOSE if conn[CONN.CLOSED] == 1 else CAPTURE_END
@@ -229,7 +229,7 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
 
 @kernel
 def pass_own_gaps(channels: Channels, account: int, frame: int) -> None:
-    """Forget gaps of the channel alone that lie before a frame: all that waits began to behind it."""
+    """Forget gaps of the channel alone before a frame: everything outstanding was sent after it."""
     accounts, _, own, _ = channels
     row = accounts[account, ACC.OWN]
     while row >= 0 and row != accounts[account, ACC.OWN_TAIL] and own[row, OWN_FRAME] <= frame:

@@ -1,4 +1,4 @@
-"""Publisher confirms of AMQP 0-9-1: writes what `publishes` finds."""
+"""Publisher confirms of AMQP 0-9-1: writes the table from what `publishes` finds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from amqpscope.pipelines.walks.store import group, grown, named, pack, release_a
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 26
-"""Publishes of one connection that may wait; what comes behind them is evicted at once."""
+"""Outstanding publishes of one connection; further ones are evicted at once."""
 PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack")
 
@@ -47,11 +47,11 @@ OUTCOMES = ("none", "ack", "nack")
 class Confirms:
     """Writes `confirms`: a row for each publish that has a number.
 
-    Its events are those that `numbers.Numbering` passes on, where publishes are to have the numbers that confirms tell.
+    Its events come from `numbers.Numbering` if publishes are to have the numbers that confirms show.
 
     Args:
         compiled: whether kernels run compiled.
-        limit: publishes of one connection that may wait.
+        limit: outstanding publishes of one connection.
     """
 
     tables = ("confirms",)
@@ -90,9 +90,9 @@ class Confirms:
         self.waiting.begin(events)
         self.answers.begin(events)
         self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, self.waiting.base, self.limit
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         accounts, table, own, counts = self.channels
-        own = grown(own, int(counts[1]) + int(np.count_nonzero(matrix[:, EV.CUT] > 0)))
+        own = grown(own, int(counts[1]) + events.lacking)
         self.channels = accounts, table, own, counts
         self.returns = rt.roomy(self.returns, int(np.count_nonzero(more[:, MORE.MANDATORY] == 1)), self.compiled)
         why = SPENT_OUT
@@ -173,7 +173,7 @@ class Confirms:
 
 
 def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
-    """Rows of `confirms`.
+    """Return rows of `confirms`.
 
     Args:
         publishes: rows of `messages`, one for each row of `out`.

@@ -1,8 +1,8 @@
-"""What every walk knows of the connection that is open: which sides were seen, what is missing, how it closed.
+"""What every walk knows of the open connection: which sides were seen, what is missing, how it closed.
 
-`conn` is one row (CONN). `gaps` (int64, three columns) has the places at which frames may be missing: row 2 * k + side
-is the k-th in what that side sent, with the number of the frame behind it, the time at which that was certain, and the
-number of the last frame of that side before it (-1 for none).
+`conn` is one row (CONN). `gaps` (int64, three columns) lists where frames may be missing: row 2 * k + side is gap k of
+that side, with the number of the frame after it, the time at which that was certain, and the number of the last frame
+of that side before it (-1 for none).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Connection(NamedTuple):
 
     ID: int  # connection_id
     HAS_ROW: int  # 1: it has a row in `connections`
-    SILENCE_TS: int  # of its first FIN or RST, else of its last packet
+    SILENCE_TS: int  # time of its first FIN or RST, else of its last packet
     CLOSED: int  # 1: there was a FIN or RST
-    PART: int  # 1: of a part of a capture, in which a side may just say nothing
+    PART: int  # 1: only a part of a capture was dissected; a side may be silent in it
     SEEN_SERVER: int  # 1: frames of that side were seen
     SEEN_CLIENT: int
     SPOKEN: int  # 1: a frame shows that both sides have spoken
@@ -54,7 +54,7 @@ _GAP_CODES = tuple(
         "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
     )
 )  # fmt: skip
-"""Anomalies behind which frames of that direction may be missing."""
+"""Anomalies after which frames of that direction may be missing."""
 _GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6 = _GAP_CODES
 _CONNECTION = what(CONNECTIONS)
 _CLOSE, _STREAM_CLOSE = what(FRAMES, "connection.close"), what(STREAM_FRAMES, "close")
@@ -62,26 +62,25 @@ _START, _PROPERTIES = what(FRAMES, "connection.start"), what(STREAM_FRAMES, "pee
 
 
 def fresh() -> tuple[Array, Array]:
-    """A `conn` without a connection, and `gaps`."""
+    """Return a `conn` without a connection, and `gaps`."""
     return np.full(len(CONN), -1, np.int64), np.zeros((64, 3), np.int64)
 
 
-def with_room(conn: Array, gaps: Array, events: Array) -> Array:
-    """`gaps` with room for what a batch may add: a gap for each anomaly and each frame that is cut."""
-    cut = int(np.count_nonzero(events[:, EV.SOURCE] == ANOMALIES)) + int(np.count_nonzero(events[:, EV.CUT] > 0))
+def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
+    """`gaps` with room for what a batch may add (`Events.lacking`)."""
     most = max(int(conn[CONN.SERVER_GAPS]), int(conn[CONN.CLIENT_GAPS]), 0)
-    return grown(gaps, 2 * (most + cut + 1))
+    return grown(gaps, 2 * (most + lacking + 1))
 
 
 @kernel
 def is_gap(what: int) -> bool:
-    """Whether an anomaly means that frames may be missing before its frame number."""
+    """Return whether an anomaly means that frames may be missing before its frame number."""
     return what == _GAP_1 or what == _GAP_2 or what == _GAP_3 or what == _GAP_4 or what == _GAP_5 or what == _GAP_6
 
 
 @kernel
 def open_connection(conn: Array, identity: int) -> None:
-    """Forget the last connection; another begins."""
+    """Begin the next connection, and forget the last one."""
     for column in range(len(conn)):
         conn[column] = -1
     conn[CONN.ID] = identity
@@ -102,9 +101,9 @@ def add_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int) -> None:
 
 @kernel
 def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> None:
-    """Note what an event says of its connection, which is open. To be called for every event, before it is used.
+    """Note what an event says of its connection, which is open. Call this for every event before using it.
 
-    A frame that is cut is a gap for its channel alone: the walk notes it (EV.CUT).
+    A cut frame is a gap of its channel alone: the walk notes it (EV.CUT).
 
     Args:
         conn: CONN.
@@ -146,7 +145,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
 
 @kernel
 def is_missing(conn: Array, side: int) -> bool:
-    """Whether a whole direction is missing as far as was seen: the other side speaks as if it had been answered."""
+    """Return whether a whole direction is missing so far: the other side speaks as if it had been answered."""
     other = CLIENT - side
     one = conn[CONN.SEEN_SERVER + side] != 1 and conn[CONN.SEEN_SERVER + other] == 1
     return one and conn[CONN.SPOKEN] == 1 and conn[CONN.PART] != 1
@@ -154,7 +153,7 @@ def is_missing(conn: Array, side: int) -> bool:
 
 @kernel
 def first_gap(conn: Array, gaps: Array, side: int, frame: int) -> int:
-    """Row of `gaps` of a side's first gap behind a frame; -1 for none."""
+    """Return the row of `gaps` of a side's first gap after a frame; -1 for none."""
     low = 0
     high = conn[CONN.SERVER_GAPS + side]
     while low < high:

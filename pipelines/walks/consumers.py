@@ -1,9 +1,9 @@
 """Consumers: which queue a delivery came from, by the consume of its tag or by the get that it answers.
 
 A consumer (`consumers`, CONS) is found by the hash of its tag (`buckets`: head). Requests whose answer names what they
-got (basic.get, and basic.consume without a tag) wait in their order; where a gap makes that order uncertain they are
-forgotten, and the queue is not known. A queue is the id of the event that names it: the request, or where that leaves
-the name empty the queue.declare-ok before it on that channel.
+got (basic.get, and basic.consume without a tag) are open in their order; where a gap makes that order uncertain they
+are forgotten, and the queue is unknown. A queue is the id of the event that names it: the request, or, where the
+request leaves the name empty, the queue.declare-ok before it on that channel.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Consumer(NamedTuple):
     EPOCH: int
     TAG: int  # hash of its tag
     QUEUE: int  # id of the event that names its queue
-    COUNT: int  # its deliveries that wait
-    BEHIND: int  # next in its bucket, or next free
-    DEAD: int  # 1: its tag is another's, or it was cancelled
+    COUNT: int  # its outstanding deliveries
+    NEXT: int  # next in its bucket, or next free
+    DEAD: int  # 1: its tag is used by another one, or it was cancelled
     BEFORE_IT: int  # neighbours on its channel; -1: none
     AFTER_IT: int
 
 
 class Asked(NamedTuple):
-    """Columns of `asked`: requests that wait for their answer."""
+    """Columns of `asked`: requests without an answer yet."""
 
     QUEUE: int  # id of the event that names the queue
     FRAME: int
@@ -45,13 +45,13 @@ class Channel(NamedTuple):
     """Columns of `ends`, a row for each account (`channels`); -1: none."""
 
     CONSUMER: int  # its first consumer
-    GET: int  # the oldest basic.get that waits for its answer
+    GET: int  # the oldest basic.get without an answer
     GET_LAST: int
-    CONSUME: int  # the oldest basic.consume without a tag
+    CONSUME: int  # the oldest basic.consume without a tag and an answer
     CONSUME_LAST: int
     DECLARED: int  # id of the last queue.declare-ok
     GOT: int  # id of the event that names the queue of the get-ok seen last
-    LIMIT: int  # of consumers begun later; 0: none
+    LIMIT: int  # limit of consumers begun later; 0: none
 
 
 CONS, ASK, CHAN = declare(Consumer), declare(Asked), declare(Channel)
@@ -61,7 +61,7 @@ Consumers = tuple[Array, Array, Array, Array, Array]
 
 
 def fresh() -> Consumers:
-    """No consumers."""
+    """Return the state without consumers."""
     return (
         np.zeros((16, len(CONS)), np.int64),
         np.full(32, -1, np.int64),
@@ -72,7 +72,7 @@ def fresh() -> Consumers:
 
 
 def roomy(state: Consumers, accounts: int, more: int, compiled: bool = False) -> Consumers:
-    """Room for so many accounts in all, and so many further consumers and requests."""
+    """Return the state with room for this many accounts in all, and for more consumers and requests."""
     consumers, buckets, asked, ends, counts = state
     consumers = grown(consumers, int(counts[USED]) + more)
     asked = grown(asked, int(counts[ASKED_USED]) + more)
@@ -87,16 +87,16 @@ def _move(consumers: Array, old: Array, buckets: Array) -> None:
     for bucket in range(len(old)):
         each = old[bucket]
         while each >= 0:
-            behind = consumers[each, CONS.BEHIND]
+            following = consumers[each, CONS.NEXT]
             at = _bucket(buckets, consumers[each, CONS.ACCOUNT], consumers[each, CONS.TAG])
-            consumers[each, CONS.BEHIND] = buckets[at]
+            consumers[each, CONS.NEXT] = buckets[at]
             buckets[at] = each
-            each = behind
+            each = following
 
 
 @called
 def forget(state: Consumers) -> None:
-    """Forget all consumers: the connection is over."""
+    """Forget all consumers at the end of a connection."""
     consumers, buckets, _, _, counts = state
     for each in range(counts[USED]):
         if consumers[each, CONS.ACCOUNT] >= 0 and consumers[each, CONS.DEAD] == 0:
@@ -109,7 +109,7 @@ def forget(state: Consumers) -> None:
 
 @called
 def begin_channel(state: Consumers, account: int) -> None:
-    """Make the row of an account that of a channel epoch without consumers."""
+    """Reset the row of an account for a channel epoch without consumers."""
     ends = state[3]
     for column in range(len(CHAN)):
         ends[account, column] = -1
@@ -124,7 +124,7 @@ def _bucket(buckets: Array, account: int, tag: int) -> int:
 
 @kernel
 def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
-    """The consumer with a tag; -1: none."""
+    """Return the consumer with a tag; -1: none."""
     consumers, buckets, _, _, _ = state
     each = buckets[_bucket(buckets, account, tag)]
     while each >= 0:
@@ -134,17 +134,17 @@ def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
             and consumers[each, CONS.EPOCH] == epoch
         ):
             return each
-        each = consumers[each, CONS.BEHIND]
+        each = consumers[each, CONS.NEXT]
     return -1
 
 
 @called
 def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> int:
-    """A consumer; the caller has made room, and ended one with the same tag."""
+    """Begin a consumer and return it; the caller has made room, and ended one with the same tag."""
     consumers, buckets, _, ends, counts = state
     each = counts[FREE]
     if each >= 0:
-        counts[FREE] = consumers[each, CONS.BEHIND]
+        counts[FREE] = consumers[each, CONS.NEXT]
     else:
         each = counts[USED]
         counts[USED] = each + 1
@@ -155,7 +155,7 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
     consumers[each, CONS.QUEUE] = queue
     consumers[each, CONS.COUNT] = 0
     consumers[each, CONS.DEAD] = 0
-    consumers[each, CONS.BEHIND] = buckets[at]
+    consumers[each, CONS.NEXT] = buckets[at]
     buckets[at] = each
     first = ends[account, CHAN.CONSUMER]
     consumers[each, CONS.BEFORE_IT] = -1
@@ -168,16 +168,16 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
 
 @called
 def end(state: Consumers, consumer: int) -> None:
-    """The tag is free again; what was delivered keeps the consumer until it is settled."""
+    """Free the tag of a consumer; its outstanding deliveries refer to the consumer until they are settled."""
     consumers, buckets, _, ends, _ = state
     at = _bucket(buckets, consumers[consumer, CONS.ACCOUNT], consumers[consumer, CONS.TAG])
     if buckets[at] == consumer:
-        buckets[at] = consumers[consumer, CONS.BEHIND]
+        buckets[at] = consumers[consumer, CONS.NEXT]
     else:
         each = buckets[at]
-        while consumers[each, CONS.BEHIND] != consumer:
-            each = consumers[each, CONS.BEHIND]
-        consumers[each, CONS.BEHIND] = consumers[consumer, CONS.BEHIND]
+        while consumers[each, CONS.NEXT] != consumer:
+            each = consumers[each, CONS.NEXT]
+        consumers[each, CONS.NEXT] = consumers[consumer, CONS.NEXT]
     before, after = consumers[consumer, CONS.BEFORE_IT], consumers[consumer, CONS.AFTER_IT]
     if before >= 0:
         consumers[before, CONS.AFTER_IT] = after
@@ -191,19 +191,19 @@ def end(state: Consumers, consumer: int) -> None:
 
 @kernel
 def release(state: Consumers, consumer: int, count: int) -> None:
-    """So many deliveries of a consumer wait no more."""
+    """Note that deliveries of a consumer are no longer outstanding."""
     consumers, _, _, _, counts = state
     consumers[consumer, CONS.COUNT] -= count
     if consumers[consumer, CONS.DEAD] == 1 and consumers[consumer, CONS.COUNT] <= 0:
         consumers[consumer, CONS.DEAD] = 2
         consumers[consumer, CONS.ACCOUNT] = -1
-        consumers[consumer, CONS.BEHIND] = counts[FREE]
+        consumers[consumer, CONS.NEXT] = counts[FREE]
         counts[FREE] = consumer
 
 
 @called
 def ask(state: Consumers, account: int, kind: int, queue: int, frame: int, limit: int) -> None:
-    """A request waits for its answer, behind those of its kind (CHAN.GET or CHAN.CONSUME)."""
+    """Add a request to the open ones of its kind (CHAN.GET or CHAN.CONSUME)."""
     _, _, asked, ends, counts = state
     each = counts[ASKED_FREE]
     if each >= 0:
@@ -224,13 +224,13 @@ def ask(state: Consumers, account: int, kind: int, queue: int, frame: int, limit
 
 @called
 def answer(state: Consumers, account: int, kind: int, conn: Array, gaps: Array) -> int:
-    """The oldest request of a kind, which waits no more; its row stays as it is until the next `ask`.
+    """Take the oldest open request of a kind; its row stays as it is until the next `ask`.
 
-    Where several wait, and a gap since the oldest may hold answers or requests, it is not known whose the answer is:
-    all are forgotten. So it is where one waits, and both its answer and another request may lie in gaps.
+    If several are open, and a gap since the oldest may hold answers or requests, it is unknown whose the answer is: all
+    are forgotten. The same holds if one is open, and gaps may hold both its answer and another request.
 
     Returns:
-        Its row; -1: there is none, or that is not known.
+        Its row; -1: there is none, or it is unknown which one.
     """
     _, _, asked, ends, _ = state
     first = ends[account, kind]

@@ -1,4 +1,4 @@
-"""What the walk over deliveries keeps and writes, and what all of its steps do: windows, queues, rows of `out`."""
+"""What the walk over deliveries stores and writes, and what its steps share: windows, queues, rows of `out`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from amqpscope.pipelines.walks.transactions import ACT, PERHAPS, PLAIN, TX
 
 NONE, ACK, NACK, REJECT, AUTO = range(5)
 ROLLED = 1 << 40
-"""Added to a row of `acts`: EXTRA of a delivery that a rollback brought back. Else EXTRA is the consumer, -1 where that
-is not known; of what was got -3 - id of the event that names its queue, -2 where that is not known."""
+"""Added to a row of `acts`: EXTRA of a delivery that a rollback brought back. Otherwise EXTRA is the consumer (-1:
+unknown); for got messages it is -3 - the id of the event that names the queue (-2: unknown)."""
 
 ON_DELIVER, ON_GET = what(MESSAGES, "deliver"), what(MESSAGES, "get")
 ON_ACK, ON_NACK, ON_REJECT = (what(FRAMES, f"basic.{name}") for name in ("ack", "nack", "reject"))
@@ -39,7 +39,7 @@ ON_CONNECTION = what(CONNECTIONS)
 
 
 class Output(NamedTuple):
-    """Columns of `out`: a delivery that waits no more."""
+    """Columns of `out`: a delivery that is no longer outstanding."""
 
     ROW: int  # its id
     OUTCOME: int
@@ -52,7 +52,7 @@ class Output(NamedTuple):
 
 
 class More(NamedTuple):
-    """Columns of `more`: what this walk wants of an event besides EV."""
+    """Columns of `more`: what this walk needs of an event besides EV."""
 
     TAG: int  # hash of consumer_tag; 0 where it is null or empty
     NO_ACK: int  # of deliveries
@@ -68,12 +68,12 @@ class State(NamedTuple):
     AT: int  # the next event of the batch
     BASE: int  # id of the first event of the batch
     OUT: int  # rows of `out`
-    LIMIT: int  # deliveries that may wait
+    LIMIT: int  # deliveries that may be outstanding
 
 
 OUT, MORE, ST = declare(Output), declare(More), declare(State)
 Book = tuple[Array, Array, ch.Channels, lg.Ledger]
-"""`conn`, `gaps`, channels and ledger: what waits, and on what."""
+"""`conn`, `gaps`, channels and ledger: what is outstanding, and on which channel."""
 Own = tuple[co.Consumers, tx.Transactions, pf.Prefetch]
 Result = tuple[Array, Array]
 """`out` and `state`."""
@@ -82,30 +82,30 @@ SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, SPENT_ACTS, DONE = range(5)
 
 
 @kernel
-def doubt_mode(account: int, transactions: tx.Transactions) -> None:
-    """A tx.select may have been missed."""
+def note_missed_select(account: int, transactions: tx.Transactions) -> None:
+    """Note that a tx.select may have been missed."""
     if transactions[0][account, TX.MODE] == PLAIN:
         transactions[0][account, TX.MODE] = PERHAPS
 
 
 @called
 def notice_gaps(account: int, book: Book, own: Own) -> None:
-    """What a gap in what the client sends means for windows and transactions, when its channel is next heard of."""
+    """Apply a gap in what the client sends to windows and transactions, at the next event of their channel."""
     conn, gaps, channels, _ = book
     seen = channels[0][account, ACC.EXTRA]
     if seen != conn[CONN.CLIENT_GAPS]:
         first, last = 2 * seen + CLIENT, 2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT
         close_windows(account, -1, gaps[first, GAP_TS], 0, own)
         unsure_windows(account, gaps[last, GAP_FRAME] - 1, gaps[first, GAP_TS], own)
-        doubt_mode(account, own[1])
+        note_missed_select(account, own[1])
         channels[0][account, ACC.EXTRA] = conn[CONN.CLIENT_GAPS]
 
 
 @called
 def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> None:
-    """Nobody waits on a channel any more: since a frame, for good, or (identity -1) a time.
+    """Close the windows of a channel, at a frame, or (identity -1) at a time.
 
-    `seen` 0: it is not known since when.
+    `seen` is 0 if the time of the end is unknown.
     """
     consumers, _, prefetch = own
     pf.closed(prefetch, pf.of_channel(account), identity, ts, seen)
@@ -121,7 +121,7 @@ def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> 
 
 @called
 def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
-    """What was delivered up to a frame may have been settled in a gap."""
+    """Note that deliveries up to a frame may have been settled in a gap."""
     consumers, _, prefetch = own
     pf.unsure(prefetch, pf.of_channel(account), frame, ts)
     each = consumers[3][account, CHAN.CONSUMER]
@@ -132,7 +132,7 @@ def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
 
 @kernel
 def leave_windows(account: int, extra: int, frame: int, identity: int, ts: int, answers: int, own: Own) -> None:
-    """A delivery is settled, as far as windows go; what was got is in none."""
+    """Take a settled delivery out of its windows; got messages are in none."""
     _, _, prefetch = own
     if extra >= -1:
         pf.settled(prefetch, pf.of_channel(account), frame, identity, ts, answers)
@@ -142,7 +142,7 @@ def leave_windows(account: int, extra: int, frame: int, identity: int, ts: int, 
 
 @kernel
 def plain(extra: int, transactions: tx.Transactions) -> int:
-    """EXTRA of a delivery as it was before a rollback, which is forgotten."""
+    """Return EXTRA of a delivery as it was before a rollback, which is forgotten."""
     if extra < ROLLED:
         return extra
     act = extra - ROLLED
@@ -153,7 +153,7 @@ def plain(extra: int, transactions: tx.Transactions) -> int:
 
 @kernel
 def queue_of(extra: int, consumers: co.Consumers) -> int:
-    """Id of the event that names the queue of a delivery; -1: it is not known."""
+    """Return the id of the event that names the queue of a delivery; -1: unknown."""
     return consumers[0][extra, CONS.QUEUE] if extra >= 0 else -3 - extra if extra <= -3 else -1
 
 
@@ -161,7 +161,7 @@ def queue_of(extra: int, consumers: co.Consumers) -> int:
 def finish(
     result: Result, row: int, outcome: int, answer: int, multiple: int, requeue: int, by: int, end_ts: int, queue: int
 ) -> None:
-    """A row of `out`."""
+    """Write a row of `out`."""
     out, state = result
     at = state[ST.OUT]
     out[at, OUT.ROW] = row

@@ -1,16 +1,16 @@
 """Deliveries of AMQP 0-9-1 and what became of them: acknowledged, refused, voided, or nothing.
 
-A delivery waits from its first frame on. What ends that:
+A delivery is outstanding from its first frame on. What ends that:
 
 | event | what it does |
 |---|---|
-| basic.ack, basic.nack, basic.reject of its tag | settles it; in a transaction, once that is committed |
-| the same with `multiple` | settles all up to that tag (0: all), but those that a gap may have settled |
-| basic.recover-ok, basic.recover-async | voids all that wait; what is said between request and answer does nothing |
-| tx.rollback-ok | what was acknowledged since the last commit waits again |
-| a gap in what the client sends | what waits may have been settled in it: `multiple` says nothing of it |
-| the server's close | what the client says behind it does nothing |
-| a close of either side, the channel opened anew, the connection's end | nobody settles it: `ended_by` |
+| basic.ack, basic.nack, basic.reject of its tag | settles it; in a transaction, when that is committed |
+| the same with `multiple` | settles all up to that tag (0: all), except those that a gap may have settled |
+| basic.recover-ok, basic.recover-async | voids all; acknowledgements between request and answer have no effect |
+| tx.rollback-ok | deliveries acknowledged since the last commit are outstanding again |
+| a gap in what the client sends | deliveries may have been settled in it: `multiple` does not apply to them |
+| the server's close | what the client sends after it has no effect |
+| a close of either side, the channel opened again, the connection's end | nobody settles it: `ended_by` |
 
 The same events open and fill the windows of `prefetch`; `consumers` knows the queue of each delivery.
 """
@@ -68,8 +68,8 @@ from amqpscope.pipelines.walks.delivered import (
     Own,
     Result,
     close_windows,
-    doubt_mode,
     finish,
+    note_missed_select,
     notice_gaps,
     plain,
     queue_of,
@@ -86,7 +86,7 @@ DELIVERY, ANSWER, WINDOW = range(3)
 
 @kernel
 def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> int:
-    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch)."""
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
     conn, gaps, channels, _ = book
     consumers, transactions, prefetch = own
     out, state = result
@@ -125,7 +125,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
                 ch.note_cut(channels, account, conn, CLIENT, frame, ts, conn[CONN.LAST_CLIENT])
                 unsure_windows(account, frame, ts, own)
                 if events[i, EV.CUT] == 1:
-                    doubt_mode(account, transactions)
+                    note_missed_select(account, transactions)
         cn.attend(conn, gaps, events, i, state[ST.BASE] + i)
     state[ST.AT] = len(events)
     return DONE
@@ -133,7 +133,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
 
 @kernel
 def is_wanted(word: int) -> bool:
-    """Whether an event of a channel says anything of deliveries."""
+    """Return whether an event of a channel concerns deliveries."""
     return (
         word == ON_DELIVER or word == ON_GET or word == ON_ACK or word == ON_NACK or word == ON_REJECT
         or word == ON_CONSUME or word == ON_CONSUME_OK or word == ON_CANCEL or word == ON_CANCEL_OK
@@ -145,7 +145,7 @@ def is_wanted(word: int) -> bool:
 
 @kernel
 def is_transaction(word: int) -> bool:
-    """Whether an event is of the class tx, or says that the channel is in no transaction."""
+    """Return whether an event is of the class tx, or shows that the channel is in no transaction."""
     return (
         word == ON_SELECT or word == ON_COMMIT or word == ON_COMMIT_OK
         or word == ON_TX_ROLLBACK or word == ON_ROLLBACK_OK or word == ON_CONFIRM
@@ -154,7 +154,7 @@ def is_transaction(word: int) -> bool:
 
 @kernel
 def happen(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """What an event of a channel does; returns DONE, or what is spent: it is then to be taken again."""
+    """Apply an event of a channel; return DONE, or what has run out: then apply it again."""
     word = events[i, EV.WHAT]
     if word == ON_DELIVER or word == ON_GET:
         return deliver(events, more, i, account, book, own, result)
@@ -175,7 +175,7 @@ def happen(events: Array, more: Array, i: int, account: int, book: Book, own: Ow
 
 @called
 def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> int:
-    """The account of an event; -1: `out` is full; -2: there is none, and none is needed."""
+    """Return the account of an event; -1: `out` is full; -2: there is none, and none is needed."""
     conn, _, channels, _ = book
     consumers, transactions, prefetch = own
     channel, epoch = events[i, EV.CHANNEL], events[i, EV.EPOCH]
@@ -201,7 +201,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
 
 @called
 def consume(events: Array, more: Array, i: int, account: int, book: Book, own: Own, state: Array) -> None:
-    """What says where deliveries come from, and how many may wait."""
+    """Note where deliveries come from, and the limit on unsettled ones."""
     conn, gaps, _, _ = book
     consumers, _, prefetch = own
     asked, ends = consumers[2], consumers[3]
@@ -249,7 +249,7 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
 def begin_consumer(
     account: int, channel: int, epoch: int, tag: int, queue: int, limit: int, identity: int, ts: int, own: Own
 ) -> None:
-    """A consumer begins; one with the same tag is over."""
+    """Begin a consumer; one with the same tag ends."""
     consumers, _, prefetch = own
     old = co.find(consumers, account, epoch, tag)
     if old >= 0:
@@ -261,7 +261,7 @@ def begin_consumer(
 
 @kernel
 def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """A delivery begins to wait, where it is to be settled; returns DONE, or what is spent."""
+    """Add a delivery that must be settled; return DONE, or what has run out."""
     conn, _, channels, ledger = book
     consumers, transactions, prefetch = own
     state = result[1]
@@ -286,7 +286,7 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     if slot < 0:
         finish(result, row, NONE, -1, -1, -1, EVICTED, events[i, EV.TS], queue_of(extra, consumers))
         return DONE
-    if slots[slot, SL.ROW] >= 0:  # the tag stands twice: what became of the first is not known
+    if slots[slot, SL.ROW] >= 0:  # the tag occurs twice: what became of the first is unknown
         old = plain(slots[slot, SL.EXTRA], transactions)
         finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, EVICTED, events[i, EV.TS], queue_of(old, consumers))
         if old >= 0:
@@ -305,13 +305,13 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
 
 @kernel
 def mark(events: Array, book: Book, own: Own, state: Array, still: Array) -> int:
-    """Set `still` (uint8 per event) for events of this batch of which the rows are still needed.
+    """Set `still` (uint8 per event) for events of this batch whose rows are still needed.
 
-    Those are deliveries that wait, acknowledgements that wait for a commit, and events with which waits for a window
+    These are outstanding deliveries, acknowledgements before their commit, and events with which waits for a window
     begin or end.
 
     Returns:
-        The smallest id of an acknowledgement that waits for a commit; NEVER for none.
+        The smallest id of an acknowledgement before its commit; NEVER for none.
     """
     conn, _, channels, ledger = book
     consumers, transactions, prefetch = own
@@ -326,11 +326,11 @@ def mark(events: Array, book: Book, own: Own, state: Array, still: Array) -> int
     acts, first = transactions[1], ch.NEVER
     for act in range(transactions[3][tx.USED]):
         if acts[act, ACT.ROW] >= 0:
-            first = min(first, acts[act, ACT.SAID])
+            first = min(first, acts[act, ACT.ACK])
             if acts[act, ACT.ROW] >= base:
                 still[acts[act, ACT.ROW] - base, DELIVERY] = 1
-            if acts[act, ACT.SAID] >= base:
-                still[acts[act, ACT.SAID] - base, ANSWER] = 1
+            if acts[act, ACT.ACK] >= base:
+                still[acts[act, ACT.ACK] - base, ANSWER] = 1
     windows = prefetch[0]
     for window in range(2 * max(consumers[4][co.USED], channels[3][0])):
         for column in (pf.WIN.START, pf.WIN.END, pf.WIN.WAS):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.hashing import hash_octets
+from amqpscope.dissector.kernels.hashing import hash_bytes
 from amqpscope.dissector.kernels.kernel import call, kernel, worthwhile
 
 Column: TypeAlias = Any
@@ -82,7 +82,7 @@ def content(messages: pa.Table, compiled: bool | None = None) -> Ints:
         compiled: see `hashed`.
 
     Returns:
-        int64 per message. It says nothing of messages that do not `has_body`.
+        int64 per message; it means nothing for messages that do not `has_body`.
     """
     columns = [messages[name] if name in messages.column_names else None for name in content_columns()]
     if all(column is None for column in columns):
@@ -179,7 +179,7 @@ def _hashed_bytes(array: pa.Array, compiled: bool | None) -> Ints:
 
 @kernel
 def hash_values(offsets: Array, data: Array, result: Array) -> None:
-    """Hash each of the values that lie one behind the other.
+    """Hash each of the values, which lie one after the other.
 
     Args:
         offsets: int64, one more than values.
@@ -191,4 +191,4 @@ def hash_values(offsets: Array, data: Array, result: Array) -> None:
         end = offsets[i + 1]
         result[i] = 0
         if 0 <= start <= end <= len(data):
-            result[i] = hash_octets(data, start, end - start)
+            result[i] = hash_bytes(data, start, end - start)

@@ -1,4 +1,4 @@
-"""Both ends of a pair as columns: when and where the answer was, how long it took, why there was none."""
+"""Both ends of a pair as columns: when and where the answer was seen, the latency, why there was none."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
 def answers_of(
     events: Events | None, ids: Any, base: int, columns: tuple[str, ...] = COLUMNS, source: int = FRAMES
 ) -> dict[str, pa.ChunkedArray]:
-    """Columns of the frames that answer; null where there is none.
+    """Return columns of the frames that answer; null where there is none.
 
     Args:
         events: the batch that they are in; None where nothing is answered.
         ids: int64, ids of events; -1 for none.
         base: id of the batch's first event.
-        columns: which.
+        columns: their names.
         source: the table that they are in.
     """
     there = np.flatnonzero(ids >= 0)
@@ -39,12 +39,12 @@ def answers_of(
 
 
 def latency(begun: Any, ended: pa.ChunkedArray, timed: Any) -> pa.Array:
-    """Time from the one to the other (int64, ns); null where it is not to be told, or does not fit.
+    """Return the time between two ends (int64, ns); null where it is not reported, or does not fit.
 
     Args:
         begun: int64, ns.
         ended: the same, null for none.
-        timed: bool, whether it is to be told.
+        timed: bool, whether it is reported.
     """
     until = ended.cast(pa.int64()).fill_null(0).to_numpy()
     with np.errstate(over="ignore"):
@@ -54,11 +54,11 @@ def latency(begun: Any, ended: pa.ChunkedArray, timed: Any) -> pa.Array:
 
 
 def ended(by: Any, ts: Any, begun: Any) -> dict[str, pa.Array]:
-    """Columns `ended_by` and `end_ts_ns`.
+    """Return the columns `ended_by` and `end_ts_ns`.
 
     Args:
         by: int64, of `channels.ENDED_BY`; 0 where it was answered.
-        ts: int64, ns; -1 where that is not known, which is told as the beginning of the wait.
+        ts: int64, ns; -1 for unknown: the beginning of the wait is then reported.
         begun: int64, ns: when the wait began.
     """
     return {

@@ -1,8 +1,8 @@
 """Events: rows of several tables, in the order in which they happened on their connection.
 
-The order is (connection_id, order, rank): the connection's own row first, then at each frame number what is missing
-before that frame (`anomalies` name the next frame), the frame, the message that it completes. A delivery stands at its
-first frame, for a client may settle it before its last frame was captured; every other message at its last.
+The order is (connection_id, order, rank): first the connection's own row; then, at each frame number, what is missing
+before that frame (`anomalies` name the next frame), the frame, and the message that it completes. A delivery stands at
+its first frame, because a client may settle it before its last frame was captured; other messages stand at their last.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORDS = 1 + max(_WORDS.values())
 
 
 def what(source: int, name: str = "") -> int:
-    """The number (EV.WHAT) of an event: a method, a command, an anomaly code, a kind of message; CONNECTIONS has one.
+    """Return the number (EV.WHAT) of an event: a method, command, anomaly code or message kind; CONNECTIONS has one.
 
     Raises:
         KeyError: the specification has none of that name.
@@ -50,7 +50,7 @@ def what(source: int, name: str = "") -> int:
 
 
 def names_of(numbers: Iterable[int]) -> list[str]:
-    """The names of numbers (EV.WHAT)."""
+    """Return the names of numbers (EV.WHAT)."""
     names = {number: name for (_, name), number in _WORDS.items()}
     return [names[number] for number in numbers]
 
@@ -68,9 +68,9 @@ class Event(NamedTuple):
     CHANNEL: int  # of AMQP 0-9-1
     EPOCH: int  # channel_epoch
     NUMBER: int  # delivery_tag of frames and deliveries, publish_seq of publishes; of a connection closed_ts_ns
-    MULTIPLE: int  # of a connection: whether closed_by is there
-    PARTIAL: int  # is_partial; of a connection, whether only a part of it was to be captured
-    CUT: int  # of a frame: 1 for one of which it is not known what it says, 2 for an answer without its number
+    MULTIPLE: int  # of a connection: whether it has closed_by
+    PARTIAL: int  # is_partial; of a connection, whether only a part of it was dissected
+    CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number
     RESPONSE: int  # is_response of stream frames
     LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
 
@@ -79,7 +79,7 @@ EV = declare(Event)
 
 
 def decoded(rows: pa.Table) -> pa.Table:
-    """Return rows with texts as they are."""
+    """Return rows with texts decoded."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(field.type.value_type))
@@ -90,7 +90,7 @@ class Events:
     """A batch of events in their order.
 
     Attributes:
-        tables: rows of each source, with the columns that walks asked for; texts may be dictionaries.
+        tables: rows of each source, with the columns that walks need; texts may be dictionaries.
         source: int8 per event.
         row: int64 per event, the row in its source's table.
     """
@@ -102,7 +102,7 @@ class Events:
 
     @classmethod
     def mixed(cls, tables: Mapping[int, pa.Table], sources: Any) -> Events:
-        """Events of rows that came together, those of each source in the order of its table.
+        """Return events of rows that came together, those of each source in the order of its table.
 
         Args:
             tables: rows of each source.
@@ -118,12 +118,16 @@ class Events:
         return len(self.source)
 
     def slice(self, first: int, count: int) -> Events:
-        """Some of the events; neither tables nor a matrix that is there are copied."""
+        """Return some of the events; neither tables nor an existing matrix are copied."""
         some = slice(first, first + count)
         return self._with(self.tables, self.source[some], self.row[some], some)
 
+    def only(self, at: Any) -> Events:
+        """Some of the events, by position; tables are not copied."""
+        return self._with(self.tables, self.source[at], self.row[at], at)
+
     def with_rows(self, source: int, rows: pa.Table) -> Events:
-        """The same events with other rows of a source; no column that EV is made of may differ.
+        """Return the same events with other rows of a source; no column that EV is made of may differ.
 
         Args:
             source: one of SOURCES.
@@ -135,7 +139,7 @@ class Events:
         return self._with({**self.tables, source: rows}, self.source, row, slice(None))
 
     def rows_of(self, source: int) -> pa.Table:
-        """The rows of a source's events, in their order; not copied where they lie together."""
+        """Return the rows of a source's events, in order; not copied where they lie together."""
         rows = self.row[self.source == source]
         if source not in self.tables:
             raise KeyError(source)
@@ -145,7 +149,7 @@ class Events:
         return self.tables[source].take(pa.array(rows))
 
     def _with(self, tables: Mapping[int, pa.Table], source: Any, row: Any, some: Any) -> Events:
-        """Events of which what was computed already is not computed again."""
+        """Return events that reuse what was already computed."""
         made = Events(tables, source, row)
         for name in ("what", "matrix"):
             if name in self.__dict__:
@@ -154,7 +158,7 @@ class Events:
 
     @cached_property
     def _places(self) -> dict[int, tuple[Any, Any]]:
-        """Of each source that is there: positions of its events, and their rows."""
+        """Positions of the events of each source, and their rows."""
         found = {}
         for source in self.tables:
             at = np.flatnonzero(self.source == source)
@@ -163,7 +167,7 @@ class Events:
         return found
 
     def _values(self, source: int, column: str, rows: Any, missing: int) -> Any:
-        """Values of a numeric or boolean column as int64 with `missing` for null."""
+        """Return values of a numeric or boolean column as int64 with `missing` for null."""
         values = self.tables[source].column(column)
         if not len(rows) or values.null_count == len(values):
             return missing
@@ -176,7 +180,7 @@ class Events:
         return values.to_numpy()[rows - first]
 
     def ints(self, columns: str | Mapping[int, str], missing: int = -1) -> Any:
-        """Values per event (int64) of a numeric or boolean column, `missing` for null and where there is none.
+        """Return values per event (int64) of a numeric or boolean column, `missing` for null and where there is none.
 
         Args:
             columns: a name for all sources that have it, or a name for some sources.
@@ -202,13 +206,18 @@ class Events:
                 result[at] = words(source, self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))).to_numpy()
         return result
 
+    @cached_property
+    def lacking(self) -> int:
+        """Number of events behind which frames may be missing, at most: anomalies, and frames that are cut."""
+        return int(np.count_nonzero(self.source == ANOMALIES) + np.count_nonzero(self.matrix[:, EV.CUT] > 0))
+
     def among(self, words: Sequence[int]) -> Any:
-        """Which events (bool) have one of these numbers (EV.WHAT)."""
+        """Return which events (bool) have one of these numbers (EV.WHAT)."""
         return _flags(tuple(words))[self.what]
 
     @cached_property
     def matrix(self) -> Any:
-        """int64 of len(self) rows, columns as EV; shared by all walks, so nobody writes to it."""
+        """int64 of len(self) rows, columns as EV; all walks share it, so nobody writes to it."""
         made = np.empty((len(EV), len(self)), np.int64)
         made[EV.SOURCE] = self.source
         made[EV.WHAT] = self.what
@@ -217,7 +226,7 @@ class Events:
         return np.ascontiguousarray(made.T)
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
-        """Rows of a source's table behind events (positions in this batch, all of that source), texts as they are."""
+        """Return a source's rows for events (positions in this batch, all of that source), texts decoded."""
         if source not in self.tables:
             return pa.table({name: pa.nulls(0) for name in columns})
         return decoded(self.tables[source].select(list(columns)).take(pa.array(self.row[positions])))
@@ -279,9 +288,9 @@ DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
 
 
 DERIVED_WHEN_ASKED = ("content",)
-"""Those of DERIVED that are made only for walks that ask for them."""
+"""Those of DERIVED that are made only for walks that need them."""
 NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
-"""Answers that mean nothing without the number that they carry."""
+"""Answers that mean nothing without their number."""
 
 
 def needed(source: int, columns: Sequence[str]) -> tuple[str, ...]:
@@ -304,7 +313,7 @@ def words(source: int, names: Any) -> Any:
 
 
 def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled: bool | None = None) -> pa.Table:
-    """Rows of a table with the columns that events are made of besides their own (DERIVED).
+    """Return rows of a table with the derived columns that events need (DERIVED).
 
     Args:
         source: one of SOURCES.
@@ -329,14 +338,14 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     if "content" in columns and "content" not in rows.column_names:
         rows = rows.append_column("content", pa.array(content(rows, compiled)))
     if "headers" in columns:
-        rows = rows.set_column(rows.column_names.index("headers"), "headers", _telling(rows))
+        rows = rows.set_column(rows.column_names.index("headers"), "headers", _number_headers(rows))
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
 
 
-def _telling(messages: pa.Table) -> pa.ChunkedArray:
-    """Headers of publishes without a certain number: they may tell it. Of others nobody reads them."""
+def _number_headers(messages: pa.Table) -> pa.ChunkedArray:
+    """Return headers of publishes without a certain number: they may give it. Other headers are not needed."""
     unsure = pc.fill_null(messages["publish_seq_unsure"], False)
     there = unsure.to_numpy()
     if not there.any():

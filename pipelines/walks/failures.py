@@ -1,4 +1,4 @@
-"""Failures: connections that failed or ended badly, grouped by who had what happen."""
+"""Failures: connections that failed or ended badly, grouped by verdict and peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PARTIAL", "Failures", "failures"]
 
 _GROUP = ("code", "severity", "came_up", "client_ip", "server_ip", "server_port", "vhost", "user")
 _FIRST = ("first_ts_ns", "connection_id", "first_capture", "first_packet", "cause")
-"""What is said of the first connection of a group, and the order that makes it the first: nulls before all else."""
+"""Columns of the first connection of a group, in the order that makes it the first: nulls before all else."""
 
 PARTIAL = pa.schema([field for field in schema("failures") if field.name != "every_ns"])
 """A partial result: rows of `failures`, of some of the connections."""
@@ -38,7 +38,7 @@ class Failures:
         """
         bad = connections.filter(pc.is_in(connections.column("severity"), pa.array(["error", "warning"])))
         here = {name: bad.column(name) for name in (*_GROUP[3:], *_FIRST[:4], "severity")}
-        # Where a connection that was up has such a severity, it is by its ending.
+        # Of a connection that came up, the severity is that of its ending.
         here["code"] = pc.coalesce(bad.column("ending"), bad.column("handshake_outcome"))
         here["cause"] = pc.coalesce(bad.column("ending_cause"), bad.column("handshake_cause"))
         here["came_up"] = bad.column("ending").is_valid()

@@ -1,7 +1,7 @@
 """Flow control: the intervals in which one side made the other wait, where that side asked for it.
 
 Three causes are found here: connection.blocked, channel.flow and TCP windows of zero. Few frames matter: `flow_steps`
-picks them out of a batch, and plain Python goes over them. What an event does to waits:
+selects them, and plain Python goes over them. What an event does to waits:
 
 | event                                | waits                                                                      |
 |--------------------------------------|----------------------------------------------------------------------------|
@@ -12,7 +12,7 @@ picks them out of a batch, and plain Python goes over them. What an event does t
 | channel.flow that is cut             | that one ends, when is unknown                                             |
 | channel.flow-ok, not active          | that of the other side was accepted                                        |
 | channel.close, or channel.open anew  | those of the channel end                                                   |
-| connection.close                     | all end; what comes behind begins none                                     |
+| connection.close                     | all end; later frames begin none                                           |
 | one of these that refuses flows, 540 | those of the other side that were not accepted were none: they have no row |
 | gap, of either side                  | all end, when is unknown: what would end them may lie there                |
 | frame of which nothing is known      | those of its channel end, when is unknown (channel 0: of the connection)   |
@@ -60,19 +60,19 @@ _OPENER = (
 _WINDOW = tuple(f"{end}_{name}" for end in ("start", "end") for name in ("ts_ns", "capture", "packet"))
 
 Scope = tuple[int, int]
-"""What waits: a channel's number and the side that holds it (channel.flow), or THE_CONNECTION."""
+"""What a wait belongs to: a channel's number and the side that holds it (channel.flow), or THE_CONNECTION."""
 THE_CONNECTION: Scope = (-1, SERVER)
 
 
 @dataclass(slots=True)
 class Wait:
-    """A wait that goes on."""
+    """A wait that is not over."""
 
     opener: int
     """Id of the event with which it began."""
     epoch: int
     accepted: bool = False
-    """Of channel.flow: it was answered."""
+    """Of channel.flow: whether it was answered."""
 
 
 @dataclass
@@ -81,11 +81,11 @@ class Open:
 
     identity: int = -1
     silence_ts: int = -1
-    """Of its first FIN or RST, else of its last packet; -1 where it has no row."""
+    """Time of its first FIN or RST, else of its last packet; -1 where it has no row."""
     ended: bool = False
-    """There was a FIN or RST."""
+    """Whether there was a FIN or RST."""
     closed: bool = False
-    """connection.close was seen."""
+    """Whether connection.close was seen."""
     waits: dict[Scope, Wait] = field(default_factory=dict)
     """At most two for each of 65,535 channels, and one."""
     shut: dict[int, int] = field(default_factory=dict)
@@ -100,12 +100,12 @@ class Ended:
     at: list[int] = field(default_factory=list)
     """Position of the frame with which it ended; -1 for none."""
     until: list[int] = field(default_factory=list)
-    """When it ended, or until when it surely went on; -1 where that is not known."""
+    """When it ended, or until when it certainly went on; -1 where that is unknown."""
     seen: list[bool] = field(default_factory=list)
-    """Its end was seen."""
+    """Whether its end was seen."""
 
     def add(self, wait: Wait, at: int, until: int, seen: bool) -> None:
-        """A wait ended."""
+        """Add a wait that ended."""
         self.opener.append(wait.opener)
         self.at.append(at)
         self.until.append(until)
@@ -115,8 +115,8 @@ class Ended:
 class FlowControl:
     """The walk that writes rows of `flow_control` of causes connection-blocked, channel-flow and zero-window.
 
-    Windows come as a list on the connection's row (`windows`, see `preparing.with_windows`). State of a connection is
-    at most two waits for each channel and one, and a number for each channel that was closed.
+    Windows come as a list in the connection's row (`windows`, see `preparing.with_windows`). The state of a connection
+    is at most two waits per channel and one more, and a number per closed channel.
     """
 
     tables = ("flow_control",)
@@ -136,7 +136,7 @@ class FlowControl:
         self._refused: list[int] = []
 
     def feed(self, events: Events) -> Iterator[Rows]:
-        """Walk over a batch; rows of waits that ended, and of windows."""
+        """Walk over a batch; yield rows of waits that ended, and of windows."""
         if not len(events):
             return
         yield from _windows(events)
@@ -154,14 +154,14 @@ class FlowControl:
         self._openers.end(np.array(sorted(still), np.int64))
 
     def finish(self) -> Iterator[Rows]:
-        """Rows of what still waits."""
+        """Yield rows of waits that are still open."""
         ended = Ended()
         self._silence(ended)
         yield from self._rows(ended, None)
         self._renew()
 
     def take_out(self) -> bytes:
-        """State of the connection that is open; the walk is then as new."""
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
         now = self._open
         waits = [[*scope, wait.opener, wait.epoch, wait.accepted] for scope, wait in now.waits.items()]
         parts: dict[str, Any] = {
@@ -177,10 +177,10 @@ class FlowControl:
         return pack(NAME, VERSION, parts)
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack(NAME, VERSION, state)
         waits = {
@@ -193,7 +193,7 @@ class FlowControl:
         self._openers.put_back(parts.get("openers"), parts["base"])
 
     def _step(self, step: Step, ended: Ended) -> None:
-        """What an event does to waits: the table above."""
+        """Apply an event to waits, as the table above says."""
         word, channel = step.word, step.channel
         if word == BLOCKED and step.side == SERVER:
             self._hold(THE_CONNECTION, step)
@@ -203,7 +203,7 @@ class FlowControl:
             self._hold((channel, step.side), step)
         elif word == FLOW and step.active is True:
             self._release((channel, step.side), step, ended)
-        elif word == FLOW:  # nobody knows what it asks for
+        elif word == FLOW:  # what it asks for is unknown
             self._lose([(channel, step.side)], step, ended)
         elif word == FLOW_OK:
             wait = self._open.waits.get((channel, CLIENT - step.side))
@@ -234,14 +234,14 @@ class FlowControl:
             ended.add(wait, step.at, step.ts, True)
 
     def _lose(self, scopes: Iterable[Scope], step: Step, ended: Ended) -> None:
-        """Nobody knows whether these go on."""
+        """End waits that may or may not go on."""
         for scope in scopes:
             wait = self._open.waits.pop(scope, None)
             if wait is not None:
                 self._unknown(scope, wait, step.ts, False, ended)
 
     def _over(self, scopes: Iterable[Scope], step: Step, ended: Ended) -> None:
-        """These waits end, for the channel or the connection does; those that were refused were none."""
+        """End these waits with their channel or connection; those that were refused were none."""
         for scope in scopes:
             wait = self._open.waits.pop(scope, None)
             if wait is None:
@@ -252,21 +252,21 @@ class FlowControl:
                 ended.add(wait, step.at, step.ts, True)
 
     def _silence(self, ended: Ended) -> None:
-        """The connection is over: what still waits ends with its FIN or RST, or goes on at the end of the capture."""
+        """End the connection: open waits end with its FIN or RST, or go on at the end of the capture."""
         now = self._open
         for scope, wait in now.waits.items():
             self._unknown(scope, wait, now.silence_ts, now.ended, ended)
         now.waits.clear()
 
     def _unknown(self, scope: Scope, wait: Wait, until: int, seen: bool, ended: Ended) -> None:
-        """No frame ends a wait; a client's that the broker was not seen to accept was none, for brokers refuse them."""
+        """End a wait without a frame. A client's that the broker was not seen to accept was none."""
         if scope != THE_CONNECTION and scope[1] == CLIENT and not wait.accepted:
             self._refused.append(wait.opener)
         else:
             ended.add(wait, -1, until, seen)
 
     def _remember(self, events: Events, ended: Ended) -> None:
-        """What matters of the last connection of a batch for the next one."""
+        """Remember what the next batch needs of the last connection of this one."""
         connection = events.matrix[:, EV.CONNECTION]
         last = int(connection[-1])
         if last != self._open.identity:
@@ -311,7 +311,7 @@ def _of(channel: int) -> tuple[Scope, ...]:
 
 
 def _ends(at: Any, events: Events | None) -> dict[str, Any]:
-    """Columns of the frames at these positions; null for -1."""
+    """Return columns of the frames at these positions; null for -1."""
     there = at >= 0
     if events is None or not there.any():
         return {}
@@ -321,13 +321,13 @@ def _ends(at: Any, events: Events | None) -> dict[str, Any]:
 
 
 def _durations(start: Any, end: Any) -> Any:
-    """Differences of times; -1 where an end is unknown, clocks stepped back, or it would be more than 292 years."""
+    """Return differences of times; -1 where an end is unknown, clocks stepped back, or they exceed 292 years."""
     made = end - start
     return np.where((end < 0) | (end < start) | (made < 0), -1, made)
 
 
 def _windows(events: Events) -> Iterator[Rows]:
-    """Rows of the windows of zero of connections that begin in this batch."""
+    """Yield rows of the zero windows of connections that begin in this batch."""
     at = np.flatnonzero(events.source == CONNECTIONS)
     if not len(at) or "windows" not in events.tables[CONNECTIONS].column_names:
         return

@@ -1,4 +1,4 @@
-"""Flow control: the few events of a batch that may begin or end a wait, picked out with numpy."""
+"""Flow control: the few events of a batch that may begin or end a wait, selected with numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE = (what(FRAMES, me
 GAPS = tuple(code for code in spec.anomalies() if is_gap(what(ANOMALIES, code)))
 """Anomalies before which frames of that side may be missing."""
 ASKED = ("active", "reply_code", "class_id", "method_id")
-"""Columns of frames that tell what they ask for."""
+"""Columns of frames that say what they ask for."""
 
 _AMQP = spec.load("amqp-0-9-1")
 REFUSAL = (
@@ -45,18 +45,18 @@ class Step(NamedTuple):
     ts: int
     is_gap: bool
     is_cut: bool
-    """A frame of which it is not known what it says."""
+    """Whether its content is unknown."""
     active: bool | None
     refuses: bool
-    """A close that says that channel.flow is not implemented."""
+    """Whether it is a close that says that channel.flow is not implemented."""
     silence_ts: int
-    """Of its connection: its first FIN or RST, else its last packet; -1 where its row is not in this batch."""
+    """Time of the connection's first FIN or RST, else last packet; -1 if its row is not in this batch."""
     ended: bool
-    """There was a FIN or RST."""
+    """Whether there was a FIN or RST."""
 
 
 def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]]) -> Iterator[Step]:
-    """Events that may matter: of connections that wait or are asked to, and of their channels that do.
+    """Yield events that may matter: of connections that wait or are asked to, and of their channels that do.
 
     Args:
         events: a batch.
@@ -74,11 +74,11 @@ def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]])
     if not len(subjects):
         return iter(())
     some = np.flatnonzero(np.isin(matrix[:, EV.CONNECTION], subjects))
-    said, channel = word[some], matrix[some, EV.CHANNEL]
+    words, channel = word[some], matrix[some, EV.CHANNEL]
     waits = np.isin(channel, channels)
-    mine = waits & np.isin(said, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])
-    mine |= np.isin(said, [BLOCKED, UNBLOCKED, CLOSE])
-    mine |= np.isin(said, _GAP_WORDS) & (matrix[some, EV.FROM_CLIENT] >= 0)
+    mine = waits & np.isin(words, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])
+    mine |= np.isin(words, [BLOCKED, UNBLOCKED, CLOSE])
+    mine |= np.isin(words, _GAP_WORDS) & (matrix[some, EV.FROM_CLIENT] >= 0)
     mine |= _cut(events, some) & (waits | (channel == 0))
     return _steps(events, some[mine])
 
@@ -88,15 +88,15 @@ def _cut(events: Events, at: Any) -> Any:
 
 
 def _steps(events: Events, at: Any) -> Iterator[Step]:
-    """Events at these positions with what matters of them."""
+    """Yield events at these positions, with what matters of them."""
     rows = events.matrix[at]
     frames = np.flatnonzero(events.source[at] == FRAMES)
     active, refuses = np.full(len(at), None), np.zeros(len(at), bool)
     if len(frames):
         table = events.take(FRAMES, at[frames], ASKED)
         active[frames] = table["active"].to_pylist()
-        said = [table[name].fill_null(-1).to_numpy() for name in table.column_names[1:]]
-        refuses[frames] = np.all([column == value for column, value in zip(said, REFUSAL, strict=True)], axis=0)
+        refusal = [table[name].fill_null(-1).to_numpy() for name in table.column_names[1:]]
+        refuses[frames] = np.all([column == value for column, value in zip(refusal, REFUSAL, strict=True)], axis=0)
     columns = (
         at,
         *(rows[:, column] for column in (EV.CONNECTION, EV.WHAT, EV.FROM_CLIENT, EV.CHANNEL, EV.EPOCH, EV.TS)),
@@ -110,7 +110,7 @@ def _steps(events: Events, at: Any) -> Iterator[Step]:
 
 
 def silences(events: Events, at: Any) -> tuple[Any, Any]:
-    """`silence_ts` and `ended` (see `Step`) of the connections of these events, where their rows are in this batch."""
+    """Return `silence_ts` and `ended` (see `Step`) of these events' connections, where their rows are in this batch."""
     matrix = events.matrix
     rows = np.flatnonzero(events.source == CONNECTIONS)
     if not len(rows):

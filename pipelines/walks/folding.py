@@ -1,4 +1,4 @@
-"""Parts of a result, folded into one whenever they have grown: memory stays in proportion to the result."""
+"""Parts of a result, folded into one whenever they have grown: memory stays proportional to the result."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 Part = TypeVar("Part", bound=Sized)
 
 FEW = 1 << 18
-"""Rows of new parts that are kept before they are folded, at least."""
+"""Least number of rows of new parts before they are folded."""
 
 
 class Folding(Generic[Part]):
-    """One part, and others that came after it and are not yet folded into it.
+    """One part, and later ones that are not yet folded into it.
 
-    New parts are kept until they have as many rows as the folded one (or `FEW`). So each row is folded a few times
-    however many parts there are, and what is kept is at most twice the result, or `FEW` rows more.
+    New parts accumulate until they have as many rows as the folded one (or `FEW`). So each row is folded a few times
+    however many parts there are, and memory holds at most twice the result, or `FEW` rows more.
     """
 
     def __init__(self, fold: Callable[[list[Part]], Part], first: Part) -> None:
@@ -44,5 +44,5 @@ class Folding(Generic[Part]):
         return self._parts[0]
 
     def put(self, part: Part) -> None:
-        """Keep an equal part in place of what was folded, such as the same in another order."""
+        """Replace the folded part by an equal one, such as the same in another order."""
         self._parts[0] = part

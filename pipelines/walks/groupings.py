@@ -1,4 +1,4 @@
-"""The closed list of groupings of latencies, which of them a metric has, and which are made of which."""
+"""The closed list of groupings of latencies, which of them a metric has, and which are made from which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPINGS: dict[str, tuple[str, ...]] = {
 """The closed list of groupings, and the columns of each."""
 
 NEEDED = {"channel": "channel", "exchange": "exchange", "routing_key": "exchange", "stream": "stream"}
-"""What is not null in the rows of a grouping: streams have no channels and exchanges, the others no streams."""
+"""The column that is not null in the rows of a grouping: streams have no channels and exchanges, others no streams."""
 
 USED = {
     "confirm": ("all", "connection", "channel", "exchange", "routing_key", "stream"),
@@ -34,7 +34,7 @@ USED = {
 
 
 def _finest(metric: str) -> dict[str, list[str]]:
-    """Return the groupings that are kept, and which are made of each."""
+    """Return the stored groupings, and which are made from each."""
     made: dict[str, list[str]] = {}
     for grouping in sorted(USED[metric], key=lambda grouping: -len(GROUPINGS[grouping])):
         of = next((kept for kept in made if {*GROUPINGS[grouping]} <= {*GROUPINGS[kept]}), grouping)
@@ -43,4 +43,4 @@ def _finest(metric: str) -> dict[str, list[str]]:
 
 
 FINEST = {metric: _finest(metric) for metric in USED}
-"""By metric, the finest groupings, which are kept, and those that are made of each (with itself)."""
+"""By metric, the finest groupings, which are stored, and those that are made from each (itself included)."""

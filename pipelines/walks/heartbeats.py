@@ -1,9 +1,9 @@
 """Heartbeats: whether each side showed signs of life as often as was agreed.
 
-Any byte is a sign of life (AMQP 0-9-1, 4.2.7), so frames count with their first and their last one, and bytes that were
-skipped count as well. Silence is counted from connection.tune-ok, with which the interval is agreed, to the first
-connection.close; where these were not seen, from the first packet, and to the last. When bytes came that the capture
-lacks is not known: what ends with a gap is no silence, and of a direction that is missing nothing is known.
+Any byte is a sign of life (AMQP 0-9-1, 4.2.7): the first and the last byte of frames count, and so do skipped bytes.
+Silence counts from connection.tune-ok, which agrees the interval, to the first connection.close; if these were not
+seen, from the first packet and to the last. The time of bytes that the capture lacks is unknown: what ends with a gap
+is no silence, and of a missing direction nothing is known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST = (1 << 63) - 1
 
 
 class Span(NamedTuple):
-    """Columns of `span`: between what times silence counts on the connection that is open."""
+    """Columns of `span`: the times between which silence counts on the open connection."""
 
     APPLIES: int  # 1: it has a row, and speaks AMQP 0-9-1
     NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
@@ -44,7 +44,7 @@ class Sign(NamedTuple):
 
     HEARD: int  # 1: something of it was seen
     LATEST: int  # time of its last sign of life, and not before silence counts
-    SILENCE: int  # longest one until then
+    SILENCE: int  # longest silence so far
     MISSED: int  # whole intervals without a sign
     LOST: int  # the last gap is before this frame
 
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 SPAN, SIGN, ROW = declare(Span), declare(Sign), declare(Row)
 NOT_MINE = -2
-"""Stands in `negotiated` for a connection of another protocol."""
+"""Value of `negotiated` for a connection of another protocol."""
 
 _GAP, _SKIPPED = what(ANOMALIES, "tcp-gap"), what(ANOMALIES, "bytes-skipped")
 _TUNE_OK, _CLOSE = what(FRAMES, "connection.tune-ok"), what(FRAMES, "connection.close")
@@ -70,7 +70,7 @@ _TUNE_OK, _CLOSE = what(FRAMES, "connection.tune-ok"), what(FRAMES, "connection.
 class Heartbeats:
     """The walk that writes `heartbeats`: one row per connection of AMQP 0-9-1 and direction.
 
-    State is of a fixed size.
+    The state has a fixed size.
     """
 
     tables = ("heartbeats",)
@@ -90,7 +90,7 @@ class Heartbeats:
         self._signs = np.zeros((2, len(SIGN)), np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
-        """Walk over a batch; rows of connections that are over."""
+        """Walk over a batch; yield rows of connections that ended."""
         if not len(events):
             return
         begun = int(np.count_nonzero(events.source == CONNECTIONS))
@@ -101,30 +101,30 @@ class Heartbeats:
         yield from _rows(rows[:count])
 
     def finish(self) -> Iterator[Rows]:
-        """Rows of the last connection."""
+        """Yield rows of the last connection."""
         rows = np.zeros((2, len(ROW)), np.int64)
         count = call(conclude, False, self._conn, self._span, self._signs, rows, 0)
         self._renew()
         yield from _rows(rows[:count])
 
     def take_out(self) -> bytes:
-        """State of the connection that is open; the walk is then as new."""
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
         state = pack(NAME, VERSION, {"conn": self._conn, "span": self._span, "signs": self._signs})
         self._renew()
         return state
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack(NAME, VERSION, state)
         self._conn, self._span, self._signs = parts["conn"], parts["span"], parts["signs"]
 
 
 def _negotiated(events: Events) -> Array:
-    """Per event, of a connection's row the interval in seconds, -1 where it was not seen, or NOT_MINE."""
+    """Return the interval (s) per event: for a connection's row, -1 where it was not seen, or NOT_MINE."""
     found = events.ints({CONNECTIONS: "heartbeat"})
     at = np.flatnonzero(events.source == CONNECTIONS)
     if len(at):
@@ -154,7 +154,7 @@ def listen(
 
     Args:
         conn: CONN.
-        gaps: no rows; gaps are not needed later.
+        gaps: empty; gaps are not needed later.
         span: SPAN.
         signs: SIGN, of each side.
         events: EV.
@@ -191,7 +191,7 @@ def listen(
 
 @kernel
 def begin(span: Array, signs: Array, events: Array, i: int, negotiated: int) -> None:
-    """A connection begins: until something else is seen, silence counts from its first packet to its last."""
+    """Begin a connection: until more is seen, silence counts from its first packet to its last."""
     span[SPAN.APPLIES] = 0 if negotiated == NOT_MINE else 1
     span[SPAN.NEGOTIATED] = negotiated
     span[SPAN.AGREED] = 0
@@ -207,7 +207,7 @@ def begin(span: Array, signs: Array, events: Array, i: int, negotiated: int) -> 
 
 @kernel
 def agree(span: Array, signs: Array, ts: int) -> None:
-    """The interval is agreed: silence counts from now on."""
+    """Note the agreed interval: silence counts from now on."""
     span[SPAN.AGREED] = 1
     for side in range(2):
         signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], ts)
@@ -217,7 +217,7 @@ def agree(span: Array, signs: Array, ts: int) -> None:
 
 @kernel
 def hear(span: Array, signs: Array, events: Array, i: int, is_gap: bool) -> None:
-    """Note a sign of life; a gap is one of which the time is not known, and so is the frame behind it."""
+    """Note a sign of life; the time of a gap is unknown, and so is that of the frame after it."""
     side = events[i, EV.FROM_CLIENT]
     first = events[i, EV.FIRST_TS]
     last = events[i, EV.TS]
@@ -246,7 +246,7 @@ def note_silence(span: Array, signs: Array, side: int, until: int) -> None:
 
 @kernel
 def conclude(conn: Array, span: Array, signs: Array, rows: Array, count: int) -> int:
-    """Write the rows of the connection that is open; gives the number of rows that are then written."""
+    """Write the rows of the open connection; return the number of rows written so far."""
     if span[SPAN.APPLIES] != 1:
         return count
     span[SPAN.APPLIES] = 0

@@ -1,4 +1,4 @@
-"""Events of one connection that are held back until more is known of it, in memory or in files that are mapped."""
+"""Events of one connection that are held until more is known of it, in memory or in mapped files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from amqpscope.pipelines.walks.rows import spilled
 from amqpscope.pipelines.walks.store import SPILL
 
 BLOCK = 1 << 16
-"""Events that are written together, and come back together."""
+"""Events that are written and read together."""
 
 
 class Block(NamedTuple):
-    """Events in their order: each source's rows as well are in that order."""
+    """Events in order; the rows of each source are in that order as well."""
 
     tables: dict[int, pa.Table]
     source: Any
@@ -34,15 +34,15 @@ class Block(NamedTuple):
 
 
 class Held:
-    """Events that are held back; each row is written once.
+    """Held events; each row is written once.
 
-    Of frames that no walk over publishes asks for (`methods`, and those that are cut), one in a row of each side is
-    kept, the last: its number and time stand for the others. So is the first method of each side.
+    All frames of `methods` and all cut frames are held. Of other frames, only the last one in a row of each side is
+    held: its number and time stand for the others. So is the first method of each side.
 
     Args:
-        methods: those whose frames are kept.
-        kinds: kinds of messages that are kept.
-        room: bytes of rows in memory; what is more lies in files.
+        methods: methods whose frames are all held.
+        kinds: kinds of messages that are held.
+        room: bytes of rows in memory; more than that go to files.
     """
 
     def __init__(self, methods: Sequence[str], kinds: Sequence[str], room: int = SPILL) -> None:
@@ -57,11 +57,11 @@ class Held:
         self._waiting = 0
 
     def add(self, events: Events, marks: tuple[int, int]) -> None:
-        """Hold events back.
+        """Hold events.
 
         Args:
             events: of one connection.
-            marks: two numbers that come back with the block, the least and the largest of those added to it.
+            marks: two numbers that come back with the block: the least and the largest of those added to it.
         """
         kept = self._wanted(events.matrix)
         source, row = events.source[kept], events.row[kept]
@@ -79,7 +79,7 @@ class Held:
             self._write()
 
     def _wanted(self, matrix: Any) -> Any:
-        """Positions of the events that are kept."""
+        """Return the positions of the events to hold."""
         source = matrix[:, EV.SOURCE]
         kept = self._words[matrix[:, EV.WHAT]] | (matrix[:, EV.CUT] > 0) | ((source != FRAMES) & (source != MESSAGES))
         bare = np.flatnonzero(~kept & (source == FRAMES))
@@ -112,7 +112,7 @@ class Held:
         self._blocks.append(Block(tables, np.concatenate([block.source for block in young]), marks))
 
     def blocks(self) -> Iterator[tuple[Events, tuple[int, int]]]:
-        """Give all events back, in their order, each block with its marks; nothing is held then."""
+        """Yield all events in order, each block with its marks; nothing is held afterwards."""
         self._write()
         blocks, self._blocks = self._blocks[::-1], []
         self._in_memory = 0
@@ -134,7 +134,7 @@ class Held:
         return parts
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
-        """Hold what `parts` gave."""
+        """Restore what `parts` returned."""
         at, rows = 0, np.zeros(len(SOURCES), np.int64)
         for count, *marks in parts["blocks"]:
             source = parts["source"][at : at + count]

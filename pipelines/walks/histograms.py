@@ -1,8 +1,7 @@
-"""Latencies of many groups as histograms: rows become groups, groups become fewer groups, percentiles are read off.
+"""Latencies of many groups as histograms: rows become groups, groups become fewer groups, groups give percentiles.
 
-All steps are one: rows, each a group of its own, and groups of several parts are both brought together by the values
-of key columns. These are encoded as integers, several of them as one integer, so that only distinct values are ever
-looked at as text.
+All steps are one: rows (each a group of its own) and groups of several parts are merged by the values of key columns.
+These are encoded as integers, several of them as one integer, so that texts are compared only once per distinct value.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NEVER = 2**63 - 1
 
 @dataclass(frozen=True)
 class Histograms:
-    """Groups, and their cells: how many latencies of a group are in a bucket.
+    """Groups, and their cells: the count of a group's latencies in a bucket.
 
     Attributes:
         groups: number of groups.
@@ -92,7 +91,7 @@ class Histograms:
         return np.bincount(self.group, self.count, self.groups).astype(np.int64)
 
     def percentile(self, share: int) -> Integers:
-        """Return a percentile (ns) of each group; anything where it has no latency. The groups are ordered.
+        """Return a percentile (ns) of each group; any number where it has no latency. The groups must be ordered.
 
         It is the middle of the bucket that holds the nearest rank, not below the group's smallest latency and not
         above its largest.
@@ -116,7 +115,7 @@ def of_rows(keys: dict[str, pa.Array], latency_ns: Integers, figures: Integers) 
     Args:
         keys: columns that name its group.
         latency_ns: int64 (rows), below zero where there is none.
-        figures: bool (figures, rows), what it counts for.
+        figures: bool (figures, rows), the counts that it adds to.
     """
     row = np.flatnonzero(latency_ns >= 0)
     least = np.where(latency_ns >= 0, latency_ns, NEVER)
@@ -165,7 +164,7 @@ def _renumbered(
 
 
 def _numbered(columns: Sequence[pa.Array], rows: int) -> tuple[Integers, int]:
-    """Number the distinct rows from 0: return the number of each row, and how many distinct ones there are."""
+    """Number the distinct rows from 0: return the number of each row, and the count of distinct ones."""
     code, codes = np.zeros(rows, np.int64), 1
     for column in columns:
         position, values = encoded(column)

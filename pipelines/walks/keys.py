@@ -1,7 +1,7 @@
 """Keys of messages: what identifies one on whichever connection it is seen.
 
-The key of a message is the first that it has of message id, trace and content. Rows with a key are the input of walks
-over keys: an engine brings those with the same key together and sorts them.
+The key of a message is the first of message id, trace and content that it has. Rows with a key are the input of walks
+over keys: an engine groups and sorts them by key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amqpscope.pipelines.walks.digests import combined, content, content_columns
 MESSAGE_ID, TRACE, CONTENT, KINDS = range(4)
 """Kinds of keys, best first; KINDS stands for none."""
 NO_TIME = -(1 << 62)
-"""Stands for a time that is null: it is in the window of others that are null, and of no real time."""
+"""Stands for a null time: it is in the window of other null times, and of no real time."""
 COLUMNS = tuple(
     dict.fromkeys(
         (
@@ -48,7 +48,7 @@ KEYED = pa.schema(
 """Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null;
 `exchange` and `routing_key` are of deliveries alone."""
 ORDER = ("key", "ts_ns", "is_delivery", "connection_id", "frame_no")
-"""Columns by which rows are sorted, ascending; all rows of a key go to one walk."""
+"""Columns that rows are sorted by, ascending; all rows of a key go to one walk."""
 _EMPTY = hashed(pa.array([""]))[0]
 
 
@@ -92,7 +92,7 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
 
 
 def _kinds(messages: pa.Table, compiled: bool | None) -> list[Any]:
-    """Digests (int64) by kind, 0 where a message has none."""
+    """Return digests (int64) by kind, 0 where a message has none."""
     message_id, trace_id, span_id = (hashed(messages[name], compiled) for name in ("message_id", "trace_id", "span_id"))
     message_id[message_id == _EMPTY] = 0
     trace = combined([trace_id, span_id])
@@ -103,7 +103,7 @@ def _kinds(messages: pa.Table, compiled: bool | None) -> list[Any]:
 
 
 def _firsts(kinds: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Of each kind: where it is the first that a message has, and its digests."""
+    """Yield, for each kind, where it is the first that a message has, and its digests."""
     none = np.ones(len(kinds[0]), bool)
     for digests in kinds:
         yield none, digests

@@ -1,11 +1,11 @@
 """Latency as log-linear buckets and as percentiles, by a closed list of groupings.
 
-Whatever is kept are counts by group and bucket, exact extremes and a few sums, so partial results of any split of the
-rows merge to the same tables. Percentiles are read off the buckets: off by less than 0.4 %, exact below 256 ns and
-where a group has one latency only.
+It stores counts by group and bucket, exact extremes and a few sums, so partial results of any split of the rows merge
+to the same tables. Percentiles come from the buckets: off by less than 0.4 %, exact below 256 ns and where a group has
+one latency only.
 
-Only the finest groupings of a metric are kept, and the others made of them: connections of channels, exchanges of
-routing keys. So what is kept has no more rows than the result, but for rows without a channel.
+Only the finest groupings of a metric are stored, and the others are made from them: connections from channels,
+exchanges from routing keys. So what is stored has no more rows than the result, except for rows without a channel.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Latencies:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Folding[Histograms]] = {}
         self._made: list[tuple[str, str, Histograms]] = []
-        """What both tables are made of, once it was asked for."""
+        """The source of both tables, computed when it is first needed."""
 
     def add(self, metric: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows of a metric.
@@ -74,7 +74,7 @@ class Latencies:
         each = histograms.of_rows(keys, *_judged(rows))
         for grouping, made in finest.items():
             needed = {NEEDED.get(name) for name in made}
-            # What none of them counts is not kept.
+            # Rows that count for none of them are dropped.
             some = _with(each, needed.pop()) if len(needed) == 1 else each
             self._keep(metric, grouping, some.by(GROUPINGS[grouping]))
 
@@ -98,7 +98,7 @@ class Latencies:
             for found in groupings.group_by(["metric", "grouping"]).aggregate([]).to_pylist():
                 metric, grouping = found["metric"], found["grouping"]
                 if grouping not in FINEST.get(metric, ()):
-                    raise ValueError(f"not kept in partial results: {metric} by {grouping}")
+                    raise ValueError(f"not stored in partial results: {metric} by {grouping}")
                 of_it = pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["grouping"], grouping))
                 self._keep(metric, grouping, of_rows(grouping, rows.filter(of_it)))
 
@@ -118,11 +118,11 @@ class Latencies:
     def summary(self) -> pa.Table:
         """Return the table `latency_summary`, ordered as `buckets`.
 
-        `count` is of answers, good and bad, with a latency of at least zero, and the percentiles are theirs.
-        Everything that asked for an answer is in one of `count`, `unusable` (answered, but without such a latency:
-        clocks stepped, the publish of a delivery is ambiguous, or the number of a publish only inferred), `censored`
-        (the capture may have missed the answer) and `unanswered` (a close, a recover or a rollback came first); so
-        they add up. `failed` is of bad answers (nack, reject, error) and all that is `unanswered`.
+        `count` is of answers, good and bad, with a latency of at least zero, and the percentiles are theirs. Each
+        request counts in one of `count`, `unusable` (answered, but without such a latency: clocks stepped, the publish
+        of a delivery is ambiguous, or the number of a publish only inferred), `censored` (the capture may have missed
+        the answer) and `unanswered` (a close, a recover or a rollback came first); so they add up. `failed` is of bad
+        answers (nack, reject, error) and all that is `unanswered`.
         """
         tables = [_SUMMARY.empty_table()]
         for metric, grouping, found in self._results():
@@ -143,7 +143,7 @@ class Latencies:
             kept.add(found)
 
     def _results(self) -> list[tuple[str, str, Histograms]]:
-        """Return metric, grouping and the groups of it, in order."""
+        """Return metric, grouping and groups, in order."""
         self._made = self._made or list(self._groups())
         return self._made
 
@@ -212,7 +212,7 @@ def _judged(rows: pa.Table | pa.RecordBatch) -> tuple[Integers, Integers]:
         return latency_ns, np.stack([no, no, no, ~usable])
     outcome = histograms.encoded(column(rows, "outcome", pa.string()))
     ended_by = histograms.encoded(column(rows, "ended_by", pa.string()))
-    # `auto` and `unknown` ones have not asked for an answer, or may not have.
+    # `auto` and `unknown` ones need no answer, or may need none.
     ended = _among(outcome, ["none"]) & (ended_by[0] >= 0)
     censored = ended & _among(ended_by, _CENSORED)
     unanswered = ended & ~censored

@@ -1,9 +1,9 @@
-"""Numbers that wait for an answer: publishes for their confirm, deliveries for their acknowledgement.
+"""Outstanding numbers: publishes until their confirm, deliveries until their acknowledgement.
 
 An account (one channel epoch) has pages in the order of their numbers, each of PAGE consecutive numbers; an index of
-hashes finds the page of a number. So an answer to one number, and to all up to one, costs no more than what it answers,
-and a number that waits weighs some 30 bytes. What waits is an id of a row (`rows.Waiting`), the frame at which it began
-to, and a number of the walk's own.
+hashes finds the page of a number. So an answer to one number, or to all up to one, costs no more than what it answers,
+and an outstanding number takes some 30 bytes. Its slot has the id of a row (`rows.Waiting`), the frame at which it
+began, and a number for the walk's own use.
 
 `ledger` is a tuple: `pages` (PG), `slots` (SL; PAGE rows for each page), `index` (page + 1, 0 for none; a power of
 two), `book` (BK).
@@ -22,7 +22,7 @@ from amqpscope.pipelines.walks.store import declare, grown
 BITS = 4
 PAGE = 1 << BITS
 FAR = 64
-"""Pages that a number may lie before the last one: others are refused. Peers count upward."""
+"""Pages that a number may lie before the last one; numbers further back are refused, for peers count upward."""
 
 
 class Page(NamedTuple):
@@ -30,24 +30,24 @@ class Page(NamedTuple):
 
     ACCOUNT: int
     BASE: int  # its numbers, shifted by BITS
-    BEFORE: int  # the page before it; -1: none
-    BEHIND: int  # the page behind it; of free pages the next free one
-    COUNT: int  # numbers that wait
+    PREVIOUS: int  # the previous page; -1: none
+    NEXT: int  # the next page; of free pages the next free one
+    COUNT: int  # outstanding numbers
 
 
 class Slot(NamedTuple):
     """Columns of `slots`."""
 
-    ROW: int  # -1: nothing waits
-    FRAME: int  # since when it waits
-    EXTRA: int  # of the walk
+    ROW: int  # -1: nothing is outstanding
+    FRAME: int  # the frame at which it began
+    EXTRA: int  # used by the walk
 
 
 class Book(NamedTuple):
     """Columns of `book`."""
 
     FREE: int  # first free page; -1: none
-    COUNT: int  # numbers that wait
+    COUNT: int  # outstanding numbers
 
 
 class Ends(NamedTuple):
@@ -55,8 +55,8 @@ class Ends(NamedTuple):
 
     HEAD: int  # its first page; -1: none
     TAIL: int  # its last
-    LAST: int  # largest number that ever waited; -1: none
-    COUNT: int  # numbers that wait
+    LAST: int  # largest number so far; -1: none
+    COUNT: int  # outstanding numbers
 
 
 PG, SL, BK, AC = declare(Page), declare(Slot), declare(Book), declare(Ends)
@@ -64,14 +64,14 @@ Ledger = tuple[Array, Array, Array, Array]
 
 
 def fresh(pages: int = 64) -> Ledger:
-    """A ledger with room for so many pages (a power of two)."""
+    """Return a ledger with room for this many pages (a power of two)."""
     book = np.array([-1, 0], np.int64)
     empty = np.empty((0, len(PG)), np.int64), np.empty((0, len(SL)), np.int64), np.zeros(1, np.int64), book
     return roomy(empty, pages)
 
 
 def roomy(ledger: Ledger, pages: int, compiled: bool = False) -> Ledger:
-    """The ledger with room for at least so many pages."""
+    """Return the ledger with room for at least this many pages."""
     old, slots, index, book = ledger
     made = grown(old, pages)
     slots = grown(slots, PAGE * len(made), -1)
@@ -85,19 +85,19 @@ def roomy(ledger: Ledger, pages: int, compiled: bool = False) -> Ledger:
 
 @called
 def _rebuild(pages: Array, index: Array, book: Array, old: int) -> None:
-    """Enter all pages into an empty index, and free those that are new."""
+    """Enter all pages into an empty index, and add new ones to the free pages."""
     for page in range(old):
         if pages[page, PG.COUNT] > 0:
             _enter(pages, index, page)
     for page in range(len(pages) - 1, old - 1, -1):
         pages[page, PG.COUNT] = 0
-        pages[page, PG.BEHIND] = book[BK.FREE]
+        pages[page, PG.NEXT] = book[BK.FREE]
         book[BK.FREE] = page
 
 
 @kernel
 def _place(account: int, base: int, index: Array) -> int:
-    """Where the index begins to look for a page."""
+    """Return where the search of the index for a page begins."""
     mixed = (u64(base) * u64(0x9E3779B97F4A7C15) + u64(account) * u64(0xC2B2AE3D27D4EB4F)) & u64(0xFFFFFFFFFFFFFFFF)
     return i64(((mixed ^ (mixed >> u64(29))) * u64(0xBF58476D1CE4E5B9) & u64(0xFFFFFFFFFFFFFFFF)) >> u64(33)) & (
         len(index) - 1
@@ -114,25 +114,25 @@ def _enter(pages: Array, index: Array, page: int) -> None:
 
 @called
 def _leave(pages: Array, index: Array, page: int) -> None:
-    """Take a page out of the index, and close the hole in its run."""
+    """Take a page out of the index, and move up those after it."""
     mask = len(index) - 1
     at = _place(pages[page, PG.ACCOUNT], pages[page, PG.BASE], index)
     while index[at] != page + 1:
         at = (at + 1) & mask
-    behind = (at + 1) & mask
-    while index[behind] != 0:
-        other = index[behind] - 1
+    after = (at + 1) & mask
+    while index[after] != 0:
+        other = index[after] - 1
         wanted = _place(pages[other, PG.ACCOUNT], pages[other, PG.BASE], index)
-        if ((behind - wanted) & mask) >= ((behind - at) & mask):
-            index[at] = index[behind]
-            at = behind
-        behind = (behind + 1) & mask
+        if ((after - wanted) & mask) >= ((after - at) & mask):
+            index[at] = index[after]
+            at = after
+        after = (after + 1) & mask
     index[at] = 0
 
 
 @kernel
 def page_of(ledger: Ledger, account: int, base: int) -> int:
-    """The page of an account with these numbers; -1: none."""
+    """Return the page of an account with these numbers; -1: none."""
     pages, _, index, _ = ledger
     at = _place(account, base, index)
     while index[at] != 0:
@@ -145,7 +145,7 @@ def page_of(ledger: Ledger, account: int, base: int) -> int:
 
 @kernel
 def slot_of(ledger: Ledger, account: int, number: int) -> int:
-    """Where a number of an account waits; -1: it does not."""
+    """Return the slot of an outstanding number of an account; -1: none."""
     if number < 0:
         return -1
     page = page_of(ledger, account, number >> BITS)
@@ -157,7 +157,7 @@ def slot_of(ledger: Ledger, account: int, number: int) -> int:
 
 @called
 def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
-    """A slot for a number that begins to wait; the caller fills it.
+    """Return a slot for a number that is now outstanding; the caller fills it.
 
     Returns:
         The slot; -1: there is no free page (nothing has happened); -2: the number lies too far back.
@@ -170,26 +170,26 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
         before = tail
         far = 0
         while before >= 0 and pages[before, PG.BASE] > base:
-            before = pages[before, PG.BEFORE]
+            before = pages[before, PG.PREVIOUS]
             far += 1
             if far > FAR:
                 return -2
         page = book[BK.FREE]
         if page < 0:
             return -1
-        book[BK.FREE] = pages[page, PG.BEHIND]
+        book[BK.FREE] = pages[page, PG.NEXT]
         pages[page, PG.ACCOUNT] = account
         pages[page, PG.BASE] = base
-        pages[page, PG.BEFORE] = before
+        pages[page, PG.PREVIOUS] = before
         pages[page, PG.COUNT] = 0
-        behind = pages[before, PG.BEHIND] if before >= 0 else accounts[account, AC.HEAD]
-        pages[page, PG.BEHIND] = behind
+        after = pages[before, PG.NEXT] if before >= 0 else accounts[account, AC.HEAD]
+        pages[page, PG.NEXT] = after
         if before >= 0:
-            pages[before, PG.BEHIND] = page
+            pages[before, PG.NEXT] = page
         else:
             accounts[account, AC.HEAD] = page
-        if behind >= 0:
-            pages[behind, PG.BEFORE] = page
+        if after >= 0:
+            pages[after, PG.PREVIOUS] = page
         else:
             accounts[account, AC.TAIL] = page
         for slot in range(page * PAGE, page * PAGE + PAGE):
@@ -206,7 +206,7 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
 
 @called
 def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
-    """Take out what waits in a slot; a page in which nothing waits is free, and leaves the chain of its account."""
+    """Empty a slot; a page without outstanding numbers is free, and leaves the chain of its account."""
     pages, slots, index, book = ledger
     page = slot >> BITS
     account = pages[page, PG.ACCOUNT]
@@ -216,23 +216,23 @@ def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
     book[BK.COUNT] -= 1
     if pages[page, PG.COUNT] == 0:
         _leave(pages, index, page)
-        before = pages[page, PG.BEFORE]
-        behind = pages[page, PG.BEHIND]
+        before = pages[page, PG.PREVIOUS]
+        after = pages[page, PG.NEXT]
         if before >= 0:
-            pages[before, PG.BEHIND] = behind
+            pages[before, PG.NEXT] = after
         else:
-            accounts[account, AC.HEAD] = behind
-        if behind >= 0:
-            pages[behind, PG.BEFORE] = before
+            accounts[account, AC.HEAD] = after
+        if after >= 0:
+            pages[after, PG.PREVIOUS] = before
         else:
             accounts[account, AC.TAIL] = before
-        pages[page, PG.BEHIND] = book[BK.FREE]
+        pages[page, PG.NEXT] = book[BK.FREE]
         book[BK.FREE] = page
 
 
 @called
 def first_above(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
-    """The slot of an account's smallest number above this one; -1: none. It looks from the last page backward."""
+    """Return the slot of an account's smallest number above this one; -1: none. The search goes backward."""
     pages, slots, _, _ = ledger
     page = accounts[account, AC.HEAD]
     if number >= 0 and page >= 0:
@@ -242,20 +242,20 @@ def first_above(ledger: Ledger, accounts: Array, account: int, number: int) -> i
         elif pages[page, PG.BASE] < number >> BITS:
             page = accounts[account, AC.TAIL]
             while page >= 0 and pages[page, PG.BASE] > number >> BITS:
-                page = pages[page, PG.BEFORE]
-            page = pages[page, PG.BEHIND]
+                page = pages[page, PG.PREVIOUS]
+            page = pages[page, PG.NEXT]
     while page >= 0:
         base = pages[page, PG.BASE] << BITS
         for place in range(PAGE):
             if slots[page * PAGE + place, SL.ROW] >= 0 and base + place > number:
                 return page * PAGE + place
-        page = pages[page, PG.BEHIND]
+        page = pages[page, PG.NEXT]
     return -1
 
 
 @kernel
 def following(ledger: Ledger, slot: int) -> int:
-    """The slot of the next larger number that waits on the account of a slot; -1: none."""
+    """Return the slot of the next larger outstanding number on the account of a slot; -1: none."""
     pages, slots, _, _ = ledger
     page = slot >> BITS
     each = slot + 1
@@ -264,29 +264,29 @@ def following(ledger: Ledger, slot: int) -> int:
             if slots[each, SL.ROW] >= 0:
                 return each
             each += 1
-        page = pages[page, PG.BEHIND]
+        page = pages[page, PG.NEXT]
         each = page * PAGE
     return -1
 
 
 @kernel
 def below(ledger: Ledger, slot: int, number: int) -> int:
-    """The number, or a smaller one above which nothing up to it waits: that of a page which is found at once.
+    """Return the number, or a smaller one with nothing outstanding between them: that of a page which is found at once.
 
     Args:
         ledger: see the module.
-        slot: what waits above the number, the smallest such.
+        slot: the smallest outstanding number above the number.
         number: any.
     """
     pages = ledger[0]
     page = slot >> BITS
     if number < 0 or pages[page, PG.BASE] <= number >> BITS:
         return number
-    before = pages[page, PG.BEFORE]
+    before = pages[page, PG.PREVIOUS]
     return min(number, (pages[before, PG.BASE] << BITS) + PAGE - 1) if before >= 0 else -1
 
 
 @kernel
 def number_of(ledger: Ledger, slot: int) -> int:
-    """The number that waits in a slot."""
+    """Return the outstanding number in a slot."""
     return (ledger[0][slot >> BITS, PG.BASE] << BITS) + (slot & (PAGE - 1))

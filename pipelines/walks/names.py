@@ -12,7 +12,7 @@ from amqpscope.pipelines.walks.walk import known
 NONE, NO_NAME = -1, 0
 """Numbers of null and of an empty name; other names have numbers from 1 on."""
 NAMES_AT_MOST = 1 << 16
-"""Names that are kept before those are forgotten that nobody needs."""
+"""Names beyond which unused ones are forgotten."""
 
 
 class Names:
@@ -24,7 +24,7 @@ class Names:
         self._room = NAMES_AT_MOST
 
     def numbers(self, texts: pa.Array) -> Any:
-        """Numbers of names, NO_NAME for an empty one, -1 for null."""
+        """Return the numbers of names, NO_NAME for an empty one, -1 for null."""
         found = texts.dictionary_encode()
         known_as = np.empty(len(found.dictionary) + 1, np.int64)
         known_as[-1] = NONE
@@ -38,7 +38,7 @@ class Names:
         return number
 
     def take(self, numbers: Any) -> pa.Array:
-        """Names by number, null for -1."""
+        """Return names by number, null for -1."""
         wanted = np.unique(numbers[numbers > NO_NAME])
         if not len(wanted):
             return pa.nulls(len(numbers), pa.string())
@@ -49,18 +49,18 @@ class Names:
         return texts.take(known(place))
 
     def prune(self, *references: Any) -> None:
-        """Forget names to which none of these arrays refers, once there are many."""
+        """Forget names that none of these arrays refers to, once there are many."""
         if len(self._numbers) > self._room:
             needed = set(np.unique(np.concatenate(references)).tolist())
             self._numbers = {name: number for name, number in self._numbers.items() if number in needed}
             self._room = max(NAMES_AT_MOST, 2 * len(self._numbers))
 
     def table(self) -> pa.Table:
-        """All names, for `put_back`."""
+        """Return all names, for `put_back`."""
         columns = {"name": list(self._numbers), "number": list(self._numbers.values())}
         return pa.table(columns, pa.schema([("name", pa.string()), ("number", pa.int64())]))
 
     def put_back(self, names: pa.Table) -> None:
-        """Go on with what `table` gave."""
+        """Restore what `table` returned."""
         self._numbers = dict(zip(names["name"].to_pylist(), names["number"].to_pylist(), strict=True))
         self._next = max(self._numbers.values(), default=NO_NAME) + 1

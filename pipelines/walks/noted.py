@@ -1,4 +1,4 @@
-"""What is noted of connections so that the numbers of their publishes can be told: rows for `turns`."""
+"""What is noted of a connection so that the numbers of its publishes can be derived: rows for `turns`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import IO, Any
 import numpy as np
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.walks.deriving import derive
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV
 from amqpscope.pipelines.walks.noting import ALL_EPOCHS, entries, fold
 from amqpscope.pipelines.walks.store import SPILL, grown, release
-from amqpscope.pipelines.walks.telling import tell
 from amqpscope.pipelines.walks.turns import (
     BASE,
     CLIENT_CLOSES_ALL,
@@ -25,14 +25,14 @@ from amqpscope.pipelines.walks.turns import (
 )
 
 KEEP = 1 << 16
-"""Rows of a connection before its first publish without a certain number that are looked at."""
+"""Rows of a connection before its first publish without a certain number that are used."""
 
 _CHANNELS = 1 << 16
 _BEFORE_ALL = -(1 << 62)
 
 
 def silences(matrix: Any) -> Any:
-    """Of events that are connections: when nothing came any more."""
+    """Return, for events that are connections, when they fell silent."""
     mine = matrix[matrix[:, EV.SOURCE] == CONNECTIONS]
     return np.where(mine[:, EV.NUMBER] >= 0, mine[:, EV.NUMBER], mine[:, EV.TS])
 
@@ -44,17 +44,17 @@ def _bases(count: int) -> Any:
 
 
 class Noted:
-    """Rows of the connection that is open; beyond SPILL bytes they lie in a file."""
+    """Rows of the open connection; beyond SPILL bytes they lie in a file."""
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
         self.count = 0
         self._parts: list[Any] = []
         self._file: IO[bytes] | None = None
-        """What is before the parts."""
+        """What is known from before the parts."""
         self._map: mmap | None = None
         self._bytes = 0
-        """In memory."""
+        """Parts in memory."""
         self._bases = _bases(16)
         self._epochs: dict[int, int] = {}
         """Number of each channel epoch by its key."""
@@ -63,9 +63,9 @@ class Noted:
         self._lost = 0
         self._silence = -1
 
-    def add(self, matrix: Any, unsure: Any, said: Any = None) -> None:
+    def add(self, matrix: Any, unsure: Any, given: Any = None) -> None:
         """Note events (see `entries`)."""
-        found = entries(matrix, unsure, said, self.compiled)
+        found = entries(matrix, unsure, given, self.compiled)
         rows = found.rows
         silent = silences(matrix)
         if len(silent):
@@ -81,7 +81,7 @@ class Noted:
         self._lost += len(found.lost)
 
     def _set_epochs(self, rows: Any) -> None:
-        """Channel epochs by number instead of by key."""
+        """Replace keys of channel epochs by numbers."""
         keys = rows[:, TURN.EPOCH]
         if (keys == keys[0]).all():
             keys, which = keys[:1], np.zeros(len(keys), np.int64)
@@ -108,7 +108,7 @@ class Noted:
         self._parts, self._bytes = [], 0
 
     def rows(self) -> Any:
-        """All rows (TURN), which may be written to."""
+        """Return all rows (TURN), which the caller may write to."""
         if self._file is not None:
             self._write()
             self._file.flush()
@@ -119,17 +119,17 @@ class Noted:
         return self._parts[0]
 
     def release(self, first: int, end: int) -> None:
-        """Let rows of the file go from memory, until they are used again."""
+        """Release rows of the file from memory, until they are used again."""
         width = 8 * len(TURN)
         release(self._map, first * width, end * width)
 
     def first_unsure(self) -> int:
-        """Row of the first publish without a certain number; -1 for none."""
+        """Return the row of the first publish without a certain number; -1 for none."""
         found = self.rows()[:, TURN.KIND] == UNSURE
         return int(np.argmax(found)) if found.any() else -1
 
     def fold(self, first: int) -> None:
-        """Forget the rows before one of them, but for counts."""
+        """Drop the rows before one of them, except for counts."""
         if first <= 0:
             return
         rows = self.rows()
@@ -141,7 +141,7 @@ class Noted:
             self._prune()
 
     def _prune(self) -> None:
-        """Forget epochs that are over and of which there are no rows."""
+        """Forget epochs that are over and have no rows."""
         last: dict[int, int] = {}
         for key in self._epochs:
             last[key >> 32] = max(key, last.get(key >> 32, key))
@@ -157,14 +157,14 @@ class Noted:
         self._bases = bases
         rows[:, TURN.EPOCH] = np.where(rows[:, TURN.KIND] < CLIENT_CLOSES_ALL, place[rows[:, TURN.EPOCH]], 0)
 
-    def tell(self) -> Any:
-        """The connection is over: tell the numbers. Returns the rows (see `telling.tell`)."""
+    def derive(self) -> Any:
+        """End the connection: derive the numbers, and return the rows (see `deriving.derive`)."""
         over = np.full((1, len(TURN)), -1, np.int64)
         over[0, [TURN.KIND, TURN.EPOCH]] = OVER, 0
         over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
         self._append(over)
         rows = self.rows()
-        tell(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], self.compiled, self.release)
+        derive(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], self.compiled, self.release)
         return rows
 
     def parts(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Noted:
         }
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
-        """Go on with what `parts` gave."""
+        """Restore what `parts` returned."""
         self._bases, self._gap_ts = parts["bases"], parts["gap_ts"]
         self._gap = len(self._gap_ts) - 1
         self._append(parts["rows"])
@@ -186,24 +186,24 @@ class Noted:
         self._lost, self._silence = parts["last"]
 
 
-def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any, Any, Any]:
-    """Tell the numbers of publishes of connections that are all there.
+def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[Any, Any, Any]:
+    """Derive the numbers of publishes of connections that lie in one batch.
 
     Args:
         matrix: their events (EV), one connection after the other.
         unsure: see `entries`.
-        said: see `entries`.
+        given: see `entries`.
         compiled: whether kernels are compiled.
 
     Returns:
-        Positions of publishes, their numbers (-1 for none told here), how these are known (0 for none).
+        Positions of publishes, their numbers (-1 for none derived here), how these are known (0 for none).
     """
-    found = entries(matrix, unsure, said, compiled)
+    found = entries(matrix, unsure, given, compiled)
     identity = matrix[:, EV.CONNECTION]
     starts = np.flatnonzero(np.append(True, identity[1:] != identity[:-1]))
     ends = np.append(starts[1:], len(matrix)) - 1
     ordinal = np.repeat(np.arange(len(starts)), ends - starts + 1)
-    # A connection begins with a gap before all times: that of another does not count.
+    # A connection begins with a gap before all times: the gap of another one does not count.
     gap, lost = (np.searchsorted(places, ends, "right") for places in (found.gaps, found.lost))
     times = np.insert(found.gap_ts, np.append(0, gap[:-1]), _BEFORE_ALL)
 
@@ -230,13 +230,13 @@ def tell_whole(matrix: Any, unsure: Any, said: Any, compiled: bool) -> tuple[Any
     rows[~single, TURN.NUMBER] = np.searchsorted(owner, of[~single], "right")
     _leave_out(rows, of)
 
-    tell(rows, _bases(len(epochs)), times, compiled)
+    derive(rows, _bases(len(epochs)), times, compiled)
     publishes = rows[:, TURN.KIND] <= UNSURE
-    return at[publishes], rows[publishes, TURN.NUMBER], rows[publishes, TURN.SAID]
+    return at[publishes], rows[publishes, TURN.NUMBER], rows[publishes, TURN.GIVEN]
 
 
 def _leave_out(rows: Any, of: Any) -> None:
-    """Leave the confirms out that `Noted` would have forgotten: more than KEEP rows before the first that is unsure."""
+    """Leave out the confirms that `Noted` would have forgotten: more than KEEP rows before the first unsure publish."""
     if len(rows) <= KEEP:
         return
     unsure = np.flatnonzero(rows[:, TURN.KIND] == UNSURE)

@@ -1,6 +1,6 @@
-"""Events to rows for `turns`: what is noted of publishes, confirms and ends, and what is left of forgotten rows.
+"""Events to rows for `turns`: notes of publishes, confirms and ends, and counts of forgotten rows.
 
-Every publish on every connection is noted, for only a later gap shows that it mattered.
+Every publish on every connection is noted, because only a later gap shows that it matters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amqpscope.pipelines.walks.turns import (
 )
 
 ALL_EPOCHS = -1
-"""Key of what concerns a connection."""
+"""Key of rows that concern a connection."""
 
 _PUBLISH = what(MESSAGES, "publish")
 _ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
@@ -49,36 +49,36 @@ class Entries(NamedTuple):
 
 
 def is_publish(matrix: Any) -> Any:
-    """Which events (EV) are publishes on channels."""
+    """Return which events (EV) are publishes on channels."""
     return (matrix[:, EV.WHAT] == _PUBLISH) & (matrix[:, EV.CHANNEL] >= 0) & (matrix[:, EV.EPOCH] >= 0)
 
 
-def entries(matrix: Any, unsure: Any, said: Any, compiled: bool = False) -> Entries:
-    """Rows for events, and where frames may be missing.
+def entries(matrix: Any, unsure: Any, given: Any, compiled: bool = False) -> Entries:
+    """Return rows for events, and where frames may be missing.
 
     Args:
         matrix: the events (EV).
         unsure: which of them are publishes without a certain number.
-        said: numbers that their headers give (int64), -1 for none; None for none at all.
+        given: numbers that their headers give (int64), -1 for none; None for none at all.
         compiled: whether kernels run compiled.
     """
     at = np.flatnonzero(_NOTED[matrix[:, EV.WHAT]] | (matrix[:, EV.CUT] > 0))
     rows, missing = np.empty((len(at), len(TURN)), np.int64), np.empty((2, len(at)), np.int64)
     counts = np.zeros(3, np.int64)
-    call(note, compiled, matrix, unsure, _NOTHING if said is None else said, at, rows, missing, counts)
+    call(note, compiled, matrix, unsure, _NOTHING if given is None else given, at, rows, missing, counts)
     noted, gaps, lost = counts
     places = missing[CLIENT, :gaps].copy()
     return Entries(rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS])
 
 
 @kernel
-def note(matrix: Array, unsure: Array, said: Array, at: Array, rows: Array, missing: Array, counts: Array) -> None:
+def note(matrix: Array, unsure: Array, given: Array, at: Array, rows: Array, missing: Array, counts: Array) -> None:
     """Write a row for each event that has one.
 
     Args:
         matrix: EV.
         unsure: bool per event.
-        said: int64 per event, or empty.
+        given: int64 per event, or empty.
         at: positions of events that may have one; written: of those that have one.
         rows: TURN, written.
         missing: written: positions of gaps in what the server (row 0) and the client (row 1) sent.
@@ -111,14 +111,14 @@ def note(matrix: Array, unsure: Array, said: Array, at: Array, rows: Array, miss
         rows[row, TURN.TS] = ts
         rows[row, TURN.BEGUN] = first_ts if first_ts >= 0 else ts
         rows[row, TURN.NUMBER] = matrix[i, EV.NUMBER] if kind <= CONFIRM else -1
-        rows[row, TURN.SAID] = said[i] if len(said) > 0 else -1
+        rows[row, TURN.GIVEN] = given[i] if len(given) > 0 else -1
         rows[row, TURN.GAP] = counts[1]
         rows[row, TURN.LOST] = counts[2]
 
 
 @kernel
 def kind_of(matrix: Array, i: int) -> int:
-    """The kind of row that an event has, SURE for every publish; -1 for none."""
+    """Return the kind of row that an event has, SURE for every publish; -1 for none."""
     word, side = matrix[i, EV.WHAT], matrix[i, EV.FROM_CLIENT]
     if word == _CLOSE_ALL:
         return CLIENT_CLOSES_ALL if side == CLIENT else OTHER_CLOSES_ALL
@@ -137,7 +137,7 @@ def kind_of(matrix: Array, i: int) -> int:
 
 @kernel
 def fold(rows: Array, end: int, bases: Array) -> None:
-    """Note what counts of the rows before `end` (TURN, EPOCH by number) in `bases` (BASE): they are forgotten."""
+    """Count the rows before `end` (TURN, EPOCH by number) in `bases` (BASE), before they are forgotten."""
     for i in range(end):
         kind, epoch, number = rows[i, TURN.KIND], rows[i, TURN.EPOCH], rows[i, TURN.NUMBER]
         if kind <= CONFIRM:

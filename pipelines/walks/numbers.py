@@ -1,12 +1,12 @@
-"""Numbers of publishes after gaps, or where the capture begins in the middle, as the confirms tell them.
+"""Numbers of publishes after gaps, or where the capture begins in the middle, derived from the confirms.
 
-A stage in front of walks that pair publishes with their confirms: events in, the same events out, the numbers filled in
-(`publish_seq` and `number` of `messages`), and how each is known (`numbered_by`: `counted`, `proven`, `inferred`, null
-for none). How they are told is in `turns` and `telling`.
+This is a stage before walks that pair publishes with their confirms: it emits the same events with the numbers filled
+in (`publish_seq` and `number` of `messages`), and how each is known (`numbered_by`: `counted`, `proven`, `inferred`,
+null for none). The rules are in `turns`, the kernels in `deriving`.
 
-They are known when the connection is over. Its events pass straight through until a publish has no certain number;
-from then on they are held back (`held`), and a row for each publish, confirm and end is noted (`noted`). Of a
-connection that passes the last rows are noted as well, for what a client sends after a gap is read after its answers. A
+The numbers are known at the end of the connection. Its events pass straight through until a publish has no certain
+number; from then on they are held (`held`), and a row for each publish, confirm and end is noted (`noted`). While
+events pass, the last rows are noted as well, because what a client sends after a gap is read after its answers. A
 connection that begins and ends in one batch is never held.
 """
 
@@ -24,19 +24,19 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.walks.held import Held
-from amqpscope.pipelines.walks.noted import KEEP, Noted, tell_whole
+from amqpscope.pipelines.walks.noted import KEEP, Noted, derive_whole
 from amqpscope.pipelines.walks.noting import is_publish
 from amqpscope.pipelines.walks.store import SPILL, pack, unpack
 from amqpscope.pipelines.walks.turns import COUNTED, TURN, UNSURE
 from amqpscope.pipelines.walks.walk import Needs
 
 COUNTER = "x-dotnet-pub-seq-no"
-"""The header with the number of the publish: RabbitMQ's .NET client from 7.0 on. Other headers with a number that grows
-are applications' own."""
+"""The header with the number of the publish: RabbitMQ's .NET client from 7.0 on. Other headers with a growing number
+belong to applications."""
 VERSION = 1
 
 _BY = pa.array(["", "counted", "proven", "inferred"])
-_HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<said>\d{{1,18}})"?\s*[,}}]'
+_HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'
 _METHODS = tuple(
     method.full_name
     for method in spec.load("amqp-0-9-1").methods
@@ -47,14 +47,14 @@ _KINDS = ("publish", "return")
 
 
 class Numbering:
-    """Fills in the numbers of publishes that have none for certain.
+    """Fills in the numbers of publishes that have no certain one.
 
-    Of a connection that is held, only what walks over publishes need comes out again: messages of `_KINDS`, frames of
-    `_METHODS`, connections and anomalies; of other frames the last before each of those (`Held`).
+    Of a held connection only what walks over publishes need is emitted: messages of `_KINDS`, frames of `_METHODS`,
+    connections and anomalies; of other frames the last before each of those (`Held`).
 
     Args:
         compiled: whether kernels are compiled.
-        room: bytes of rows that are held in memory; what is more lies in files.
+        room: bytes of rows in memory; more than that go to files.
     """
 
     needs: Mapping[int, Needs] = {
@@ -76,7 +76,7 @@ class Numbering:
         self._held = Held(_METHODS, _KINDS, self.room)
 
     def feed(self, events: Events) -> Iterator[Events]:
-        """Take a batch; gives what is certain of this and of earlier ones, in order."""
+        """Take a batch; yield events that are final, of this batch and of earlier ones, in order."""
         total = len(events)
         if not total:
             return
@@ -101,12 +101,12 @@ class Numbering:
         yield from self._go_on(events.slice(last, total - last), unsure[last:])
 
     def finish(self) -> Iterator[Events]:
-        """Nothing follows; gives what is held. The stage is then as new."""
+        """Yield the held events, and reset the stage."""
         yield from self._over()
         self._begin(-1)
 
     def take_out(self) -> bytes:
-        """State of the connection that is open, versioned; the stage is then as new."""
+        """Return the state of the open connection as versioned bytes, and reset the stage."""
         parts = {f"noted {name}": part for name, part in self._noted.parts().items()}
         parts |= {f"held {name}": part for name, part in self._held.parts().items()}
         parts["open"] = [self._identity, self._is_held]
@@ -115,10 +115,10 @@ class Numbering:
         return state
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack("numbers", VERSION, state)
         self._begin(parts["open"][0])
@@ -127,7 +127,7 @@ class Numbering:
             store.put_back({key[len(name) :]: part for key, part in parts.items() if key.startswith(name)})
 
     def _note(self, events: Events) -> None:
-        """Note events of the open connection, which pass."""
+        """Note events of the open connection that pass through."""
         self._noted.add(events.matrix, np.zeros(len(events), bool))
         if self._noted.count > 2 * KEEP:
             self._noted.fold(self._noted.count - KEEP)
@@ -139,7 +139,7 @@ class Numbering:
             yield events
             return
         before = self._noted.count
-        self._noted.add(events.matrix, unsure, _said(events, unsure))
+        self._noted.add(events.matrix, unsure, _given(events, unsure))
         if not self._is_held:
             self._is_held = True
             surplus = max(self._noted.first_unsure() - KEEP, 0)
@@ -148,77 +148,77 @@ class Numbering:
         self._held.add(events, (before, self._noted.count))
 
     def _over(self) -> Iterator[Events]:
-        """The open connection is over."""
+        """End the open connection."""
         if not self._is_held:
             return
-        rows = self._noted.tell()
+        rows = self._noted.derive()
         for events, (first, end) in self._held.blocks():
             at = np.flatnonzero(is_publish(events.matrix))
             mine = rows[first:end]
             mine = mine[mine[:, TURN.KIND] <= UNSURE]
-            at = at[len(at) - len(mine) :]  # of others before them the rows are forgotten
-            yield _numbered(events, at, mine[:, TURN.NUMBER], mine[:, TURN.SAID])
+            at = at[len(at) - len(mine) :]  # the rows of others before them are forgotten
+            yield _numbered(events, at, mine[:, TURN.NUMBER], mine[:, TURN.GIVEN])
             self._noted.release(first, end)
 
     def _whole(self, events: Events, unsure: Any) -> Events:
-        """Take events of connections that are all there."""
+        """Number the publishes of connections that lie in this batch."""
         if not unsure.any():
             return events
         identity = events.matrix[:, EV.CONNECTION]
         mine = np.flatnonzero(np.isin(identity, np.unique(identity[unsure])))
-        said = _said(events, unsure)
-        at, numbers, by = tell_whole(
-            events.matrix[mine], unsure[mine], None if said is None else said[mine], self.compiled
+        given = _given(events, unsure)
+        at, numbers, by = derive_whole(
+            events.matrix[mine], unsure[mine], None if given is None else given[mine], self.compiled
         )
         return _numbered(events, mine[at], numbers, by)
 
 
 def _length(values: Any, value: int) -> int:
-    """How many values there are at the beginning that are the same as this."""
+    """Return the number of leading values that equal this one."""
     other = values != value
     return int(np.argmax(other)) if other.any() else len(values)
 
 
 def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
-    """The events with the numbers of some publishes.
+    """Return the events with the numbers of some publishes.
 
     Args:
         events: a batch.
         at: positions of publishes.
-        numbers: of each, -1 for what it has already.
+        numbers: of each, -1 for the number that it has already.
         by: how it is known, 0 for what it is already.
     """
     if MESSAGES not in events.tables:
         return events
     rows = events.rows_of(MESSAGES)
-    told = by > 0
-    place = np.searchsorted(np.flatnonzero(events.source == MESSAGES), at[told])
+    derived = by > 0
+    place = np.searchsorted(np.flatnonzero(events.source == MESSAGES), at[derived])
     for name in ("number", "publish_seq"):
         column = rows[name].combine_chunks()
         values = column.fill_null(-1).to_numpy().copy()
-        values[place] = numbers[told]
+        values[place] = numbers[derived]
         known = column.is_valid().to_numpy(zero_copy_only=False).copy()
         known[place] = True
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, mask=~known))
     how = np.zeros(len(rows), np.int64)
-    how[place] = by[told]
+    how[place] = by[derived]
     place_of_column = rows.column_names.index("numbered_by")
     made = events.with_rows(MESSAGES, rows.set_column(place_of_column, "numbered_by", _by(rows, how)))
     matrix = events.matrix.copy()
-    matrix[at[told], EV.NUMBER] = numbers[told]
+    matrix[at[derived], EV.NUMBER] = numbers[derived]
     made.__dict__["matrix"] = matrix
     return made
 
 
 def _by(rows: pa.Table, how: Any) -> Any:
-    """The column `numbered_by`: how the numbers are known, 0 for `counted` where there is one."""
+    """Return the column `numbered_by`: how the numbers are known, 0 for `counted` where there is one."""
     counted = rows["publish_seq"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
     how = np.where((how == 0) & counted, COUNTED, how)
     return _BY.take(pa.array(how, mask=how == 0))
 
 
-def _said(events: Events, unsure: Any) -> Any:
-    """Numbers that headers give to publishes without a certain one.
+def _given(events: Events, unsure: Any) -> Any:
+    """Return the numbers that headers give to publishes without a certain one.
 
     Returns:
         int64 per event, -1 for none; None for none at all.
@@ -231,7 +231,7 @@ def _said(events: Events, unsure: Any) -> Any:
     if not len(some):
         return None
     headers = headers.take(pa.array(some))
-    found = pc.struct_field(pc.extract_regex(headers, _HEADER), "said").cast(pa.int64()).fill_null(-1)
+    found = pc.struct_field(pc.extract_regex(headers, _HEADER), "given").cast(pa.int64()).fill_null(-1)
     values = found.to_numpy(zero_copy_only=False).copy()
     tables = pc.count_substring(headers, "{").to_numpy(zero_copy_only=False)
     for place in np.flatnonzero((values < 0) | (tables > 1)).tolist():
@@ -242,9 +242,9 @@ def _said(events: Events, unsure: Any) -> Any:
 
 
 def _parsed(headers: str) -> int:
-    """The number that headers (JSON) give, -1 for none."""
+    """Return the number that headers (JSON) give, -1 for none."""
     with suppress(ValueError, AttributeError):
-        said = json.loads(headers).get(COUNTER)
-        if not isinstance(said, bool | float) and said is not None and 0 < int(said) < 1 << 63:
-            return int(said)
+        given = json.loads(headers).get(COUNTER)
+        if not isinstance(given, bool | float) and given is not None and 0 < int(given) < 1 << 63:
+            return int(given)
     return -1

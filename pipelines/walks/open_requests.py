@@ -1,12 +1,12 @@
-"""Requests that wait for an answer: where they lie, and what becomes of them that nobody answers.
+"""Requests without an answer yet: how they are stored, and how they end if nobody answers.
 
 A connection has channels (`channels`, a row for each epoch that may still have frames; `places` says which, by channel
 number and parity of the epoch). A channel has queues (`queues`, a linked list of rows), one for each kind of request
-and initiator. A queue has requests in the order in which they were asked, and answers of which it is not yet known
-whose they are (`nodes`, linked lists of rows). What is decided is appended to `found`.
+and initiator. A queue has requests in order, and held answers, whose requests are not yet known (`nodes`, linked lists
+of rows). Decisions are appended to `found`.
 
 Kernels take these together as `state`, a tuple of int64 arrays: conn, gaps (`connection`), places, channels, queues,
-nodes, heap, found. Sides are numbers as in `connection`; `identity` is what a walk knows an event by.
+nodes, heap, found. Sides are numbers as in `connection`; `identity` is the id of an event in its walk.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Channel(NamedTuple):
     CLOSE_CLIENT: int
     CLOSE_SERVER_TS: int
     CLOSE_CLIENT_TS: int
-    CUT_SERVER: int  # last frame of that side of which it is not known what it says
+    CUT_SERVER: int  # last frame of that side with unknown content
     CUT_CLIENT: int
     ASKED_SERVER: int  # frame of the last request of that side, of any kind
     ASKED_CLIENT: int
-    DECLARED: int  # the queue declared last, as a number of its name
+    DECLARED: int  # the queue declared last, as the number of its name
     DECLARED_FRAME: int  # frame that declares it
-    DECLARED_BY: int  # event of that where the server is to name it
+    DECLARED_BY: int  # event of that, where the server gives the name
 
 
 class Queue(NamedTuple):
@@ -64,17 +64,17 @@ class Queue(NamedTuple):
     HEAD: int  # oldest open request, its node
     TAIL: int
     COUNT: int  # open requests
-    HELD_HEAD: int  # oldest answer of which it is not known whose it is
+    HELD_HEAD: int  # oldest held answer
     HELD_TAIL: int
-    HELD: int  # such answers
-    TRIED: int  # of these, whose they are was not to be known
+    HELD: int  # held answers
+    TRIED: int  # of these, tried without success
     ASKED: int  # requests so far
-    GOOD: int  # no request is missing that was sent before this frame, or what was asked before was answered
+    GOOD: int  # no request before this frame is missing, or all earlier ones were answered
     ALIGNED: int  # gaps before this frame are accounted for
     SKIP: int  # answers to come for requests that were evicted
     SKIP_FRAME: int  # frame of the oldest of those requests
-    SLACK: int  # LOST: requests that may be open at most; -1 for any number
-    UNMARKED: int  # oldest open request that no frame was cut behind
+    SLACK: int  # LOST: most requests that may be open; -1 for any number
+    UNMARKED: int  # oldest open request without a cut frame after it
 
 
 class Node(NamedTuple):
@@ -85,8 +85,8 @@ class Node(NamedTuple):
     FRAME: int
     TS: int
     KEY: int  # digest of what request and answer have in common; 0 for not known
-    NOTE: int  # carried along with a request
-    CUT_FRAME: int  # first frame behind it, on its channel and from the other side, that is cut; -1 for none
+    NOTE: int  # passed through with a request
+    CUT_FRAME: int  # first cut frame after it, on its channel and from the other side; -1 for none
     CUT_TS: int
     ORDINAL: int  # number of the request in its queue; of an answer, of the newest request before it
     ASKED: int  # of an answer: frame of the channel's last request before it, of any kind
@@ -111,7 +111,7 @@ class Heap(NamedTuple):
 class Found(NamedTuple):
     """Columns of `found`."""
 
-    REQUEST: int  # id of its event; -1 for a row that says no more than that an answer is held no longer
+    REQUEST: int  # id of its event; -1 for a row that only says that an answer is no longer held
     ANSWER: int  # id of its event, -1 for none
     HOW: int
     END_TS: int  # when it ended without an answer
@@ -122,17 +122,17 @@ class Found(NamedTuple):
 CH, QU, NO, HEAP, FO = declare(Channel), declare(Queue), declare(Node), declare(Heap), declare(Found)
 
 SURE, LOST = range(2)
-"""States of a queue. SURE: an answer is the oldest open request's, but for gaps behind that. LOST: requests may be
-missing, or it is not known which were answered; what is asked is unknown, and what is still open was asked before."""
+"""States of a queue. SURE: an answer belongs to the oldest open request, except for gaps after that. LOST: requests may
+be missing, or it is unknown which were answered; new requests stay unknown, and open ones were sent before."""
 
 REFUSED, DROPPED = len(ENDED_BY), len(ENDED_BY) + 1
-"""What became of a request (FO.HOW), besides the numbers of `channels.ENDED_BY`; DROPPED: nothing, an answer is given
-up."""
+"""What became of a request (FO.HOW), besides the numbers of `channels.ENDED_BY`; DROPPED: nothing, an answer was
+dropped."""
 
 _WIDTH = len(QU)
 CLOSES_CONNECTION, CLOSES_CHANNEL = 0, 1
 ONCE = 6
-"""Kinds below this are asked once per epoch: no other of theirs can be missing."""
+"""Kinds below this occur once per epoch: no other request of theirs can be missing."""
 
 
 @kernel
@@ -151,7 +151,7 @@ def emit(state: State, request: int, answer: int, how: int, end_ts: int, note: i
 
 @kernel
 def new_node(nodes: Array, heap: Array, identity: int, frame: int, ts: int, key: int, note: int, ordinal: int) -> int:
-    """A node that is in no list; there must be room."""
+    """Return a node that is in no list; there must be room."""
     node: int = heap[HEAP.FREE_NODE]
     if node >= 0:
         heap[HEAP.FREE_NODE] = nodes[node, NO.NEXT]
@@ -174,7 +174,7 @@ def new_node(nodes: Array, heap: Array, identity: int, frame: int, ts: int, key:
 
 @kernel
 def free_node(nodes: Array, heap: Array, node: int) -> None:
-    """Its row may be used anew."""
+    """Free the row of a node."""
     nodes[node, NO.NEXT] = heap[HEAP.FREE_NODE]
     heap[HEAP.FREE_NODE] = node
     heap[HEAP.LIVE] -= 1
@@ -206,7 +206,7 @@ def pop(queues: Array, nodes: Array, heap: Array, q: int) -> None:
 
 @kernel
 def find_queue(channels: Array, queues: Array, slot: int, kind: int, side: int) -> int:
-    """A channel's queue of this kind and initiator; -1 for none."""
+    """Return a channel's queue of this kind and initiator; -1 for none."""
     q: int = channels[slot, CH.QUEUES]
     while q >= 0 and (queues[q, QU.KIND] != kind or queues[q, QU.SIDE] != side):
         q = queues[q, QU.NEXT]
@@ -215,7 +215,7 @@ def find_queue(channels: Array, queues: Array, slot: int, kind: int, side: int) 
 
 @kernel
 def queue_of(state: State, slot: int, kind: int, side: int) -> int:
-    """A channel's queue of this kind and initiator, made where there is none; there must be room."""
+    """Return a channel's queue of this kind and initiator, made if there is none; there must be room."""
     _, _, _, channels, queues, _, heap, _ = state
     q = find_queue(channels, queues, slot, kind, side)
     if q < 0:
@@ -241,14 +241,14 @@ def queue_of(state: State, slot: int, kind: int, side: int) -> int:
 
 
 @kernel
-def first_close(conn: Array, channels: Array, slot: int, side: int, behind: int) -> int:
-    """Frame of a side's first close of a channel or its connection behind a frame; NEVER for none."""
+def first_close(conn: Array, channels: Array, slot: int, side: int, after: int) -> int:
+    """Return the frame of a side's first close of a channel or its connection after a frame; NEVER for none."""
     first = NEVER
     channel = channels[slot, CH.CLOSE_SERVER + side]
     whole = conn[CONN.SERVER_CLOSE + side]
-    if channel > behind:
+    if channel > after:
         first = channel
-    if whole > behind and whole < first:
+    if whole > after and whole < first:
         first = whole
     return first
 
@@ -257,9 +257,9 @@ def first_close(conn: Array, channels: Array, slot: int, side: int, behind: int)
 def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown: int) -> None:
     """Append why a request has no answer, and when that was certain.
 
-    A request sent behind the other side's close was discarded, from that close on. Else it waited until its channel
-    was closed, by whom ever, or its connection ended; closes wait for the latter alone. A gap in the other side's
-    direction that begins before that may have its answer: the first one behind the request.
+    A request sent after the other side's close was discarded, at that close. Otherwise it was open until its channel
+    was closed, by either side, or its connection ended; closes wait for the latter alone. If a gap in the other side's
+    direction begins earlier, it may hold the answer: the first one after the request counts.
 
     Args:
         state: see the module.
@@ -321,7 +321,7 @@ def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown
 
 @called
 def cut_frame(state: State, slot: int, side: int, frame: int, ts: int) -> None:
-    """Note a frame of a side of which it is not known what it says: a request of that side, or an answer."""
+    """Note a frame of a side with unknown content: a request of that side, or an answer."""
     _, _, _, channels, queues, nodes, _, _ = state
     channels[slot, CH.CUT_SERVER + side] = frame
     q = channels[slot, CH.QUEUES]

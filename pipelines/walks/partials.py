@@ -1,4 +1,4 @@
-"""Histograms as flat Arrow tables: what tasks hand to each other, and the columns that name a group."""
+"""Histograms as flat Arrow tables: what tasks exchange, and the columns that name a group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTIAL = pa.schema(
         ("max_ns", pa.int64()),
     ]
 )
-"""A partial result: rows of metric, kept grouping, group and bucket, which merge by sum, minimum and maximum.
+"""A partial result: rows of metric, stored grouping, group and bucket, which merge by sum, minimum and maximum.
 
 `count` is of the bucket, which is null for a group without latencies. The other columns are of the group: they stand in
 its first row, and are 0 or null in the others.

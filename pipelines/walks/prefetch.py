@@ -1,9 +1,9 @@
-"""Prefetch windows: what is delivered and not settled, against what basic.qos allows.
+"""Prefetch windows: unsettled deliveries against what basic.qos allows.
 
-As RabbitMQ has it: without `global`, basic.qos is for consumers begun later on the channel, each counted alone; with
-it, for all deliveries of the channel together, at once. Got messages do not count; 0 is no limit. A window (`windows`,
-WIN) is open, full (the broker waits), or was opened again and waits for the delivery that proves that the broker had
-waited.
+As RabbitMQ has it: without `global`, basic.qos applies to consumers begun later on the channel, each counted alone;
+with it, at once to all deliveries of the channel together. Got messages do not count; 0 is no limit. A window
+(`windows`, WIN) is open, full (the broker waits), or opened: it was full, and the next delivery may prove that the
+broker had waited.
 
 | event | open | full | opened |
 |---|---|---|---|
@@ -11,7 +11,7 @@ waited.
 | other delivery | | | the wait is proven if it comes soon; open |
 | acknowledgement, recover, larger limit | | opened | |
 | cancel, close | | the wait ends with it | the wait is possible |
-| gap | | how the wait ended is not known; open | the wait is possible |
+| gap | | the wait ends at an unknown time; open | the wait is possible |
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.store import declare
 
 SOON_NS = 1_000_000
-"""A delivery that follows an acknowledgement within this, or within two round trips, is an answer to it."""
+"""A delivery this soon after an acknowledgement, or within two round trips, is a response to it."""
 
 
 class Window(NamedTuple):
     """Columns of `windows`."""
 
     LIMIT: int  # 0: none
-    COUNT: int  # deliveries not settled
+    COUNT: int  # unsettled deliveries
     START: int  # full: id of the event that filled it; -1: it is not full
     START_TS: int
     END: int  # opened: id of the frame that opened it; -1: it was not
@@ -43,7 +43,7 @@ class Window(NamedTuple):
     WHOLE: int  # 1: of a whole channel
     CHANNEL: int
     EPOCH: int
-    SINCE: int  # what was delivered up to this frame does not count: a gap may have settled it
+    SINCE: int  # deliveries up to this frame do not count: a gap may have settled them
 
 
 class Wait(NamedTuple):
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
     START: int  # id of its first event
     END: int  # id of its last event; -1: none, or not seen
-    END_TS: int  # when it ended, or how far it was seen
+    END_TS: int  # when it ended, or until when it certainly went on
     SEEN: int  # whether its end was seen
     PROVEN: int
     WHOLE: int  # 1: of a whole channel, 0: of a consumer
@@ -67,13 +67,13 @@ WAITS, SOON, CONNECTION = range(3)
 
 
 def fresh() -> Prefetch:
-    """No windows."""
+    """Return the state without windows."""
     return np.zeros((32, len(WIN)), np.int64), np.zeros((64, len(WAIT)), np.int64), np.zeros(3, np.int64)
 
 
 @called
 def reset(prefetch: Prefetch, window: int, channel: int, epoch: int, whole: int, limit: int) -> None:
-    """Make a window a new one."""
+    """Reset a window."""
     windows, _, _ = prefetch
     for column in range(len(WIN)):
         windows[window, column] = -1
@@ -86,19 +86,19 @@ def reset(prefetch: Prefetch, window: int, channel: int, epoch: int, whole: int,
 
 @kernel
 def of_channel(account: int) -> int:
-    """The window of a channel epoch."""
+    """Return the window of a channel epoch."""
     return 2 * account
 
 
 @kernel
 def of_consumer(consumer: int) -> int:
-    """The window of a consumer."""
+    """Return the window of a consumer."""
     return 2 * consumer + 1
 
 
 @called
 def unsure(prefetch: Prefetch, window: int, frame: int, ts: int) -> None:
-    """Acknowledgements may have been lost before a frame: how a wait goes on is not known, nor what is outstanding."""
+    """Note that acknowledgements may be lost before a frame: how a wait goes on is unknown then."""
     windows, _, _ = prefetch
     closed(prefetch, window, -1, ts, 0)
     windows[window, WIN.COUNT] = 0
@@ -107,7 +107,7 @@ def unsure(prefetch: Prefetch, window: int, frame: int, ts: int) -> None:
 
 @kernel
 def delivered(prefetch: Prefetch, window: int, identity: int, ts: int) -> None:
-    """A delivery that is to be settled."""
+    """Count a delivery that must be settled."""
     windows, _, counts = prefetch
     if windows[window, WIN.END] >= 0:
         _report(
@@ -119,7 +119,7 @@ def delivered(prefetch: Prefetch, window: int, identity: int, ts: int) -> None:
 
 @called
 def limited(prefetch: Prefetch, window: int, limit: int, identity: int, ts: int) -> None:
-    """A new limit, for what is delivered already as well."""
+    """Set a limit, which applies to outstanding deliveries as well."""
     windows, _, _ = prefetch
     windows[window, WIN.LIMIT] = limit
     if windows[window, WIN.START] < 0:
@@ -130,7 +130,7 @@ def limited(prefetch: Prefetch, window: int, limit: int, identity: int, ts: int)
 
 @kernel
 def settled(prefetch: Prefetch, window: int, since: int, identity: int, ts: int, answers: int) -> None:
-    """What was delivered at frame `since` is settled, by an acknowledgement or (answers 0) otherwise."""
+    """Remove a delivery of frame `since`, settled by an acknowledgement or (answers 0) otherwise."""
     windows, _, _ = prefetch
     if since > windows[window, WIN.SINCE] and windows[window, WIN.COUNT] > 0:
         windows[window, WIN.COUNT] -= 1
@@ -140,7 +140,7 @@ def settled(prefetch: Prefetch, window: int, since: int, identity: int, ts: int,
 
 @called
 def closed(prefetch: Prefetch, window: int, identity: int, ts: int, seen: int) -> None:
-    """Nobody waits any more, since a frame or (identity -1) a time; `seen` 0: it is not known since when."""
+    """Close a window, at a frame or (identity -1) at a time; `seen` 0: the time of the end is unknown."""
     windows, waits, counts = prefetch
     if windows[window, WIN.END] >= 0:
         _report(prefetch, window, False)

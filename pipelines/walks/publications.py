@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.pipelines.walks.digests import combined, hashed
 from amqpscope.pipelines.walks.events import EV, MESSAGES, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.store import declare
@@ -18,7 +18,7 @@ from amqpscope.pipelines.walks.streams import matrix_of
 class More(NamedTuple):
     """Columns of `Batch.more`; -1 for null unless said otherwise."""
 
-    IDENTITY: int  # id of the event; of messages of that of the one with the least name
+    IDENTITY: int  # id of the event; of messages, of the one with the least name
     POSITION: int  # its position in the batch
     PUBLISHER: int  # publisher_id
     EPOCH: int  # publisher_epoch of messages
@@ -27,7 +27,7 @@ class More(NamedTuple):
     RANK: int  # of the least name among names; meaningful where an id stands several times in a frame
     STREAM: int  # digest; 0 for null; where a publisher may begin, and of requests
     REFERENCE: int  # digest of stream and reference; 0 without a reference
-    CORRELATION: int  # of answers and requests that tell what is stored
+    CORRELATION: int  # of answers and requests that report stored ids
     CODE: int
     SEQUENCE: int
     TEXT: int  # where in `text` the list of an answer begins
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     matrix: Ints
     """EV; messages of one frame and publishing id that follow each other are one event."""
     more: Ints
-    text: Octets
+    text: Bytes
 
 
 MORE = declare(More)
@@ -81,7 +81,7 @@ def publications(events: Events, at: Ints, base: int) -> Batch:
 
 
 def _changes(matrix: Ints, more: Ints, rows: Ints, columns: tuple[int, ...], further: tuple[int, ...]) -> Any:
-    """Which of these rows differ from the one before them (bool)."""
+    """Return which of these rows differ from the one before them (bool)."""
     changed = np.ones(len(rows), np.bool_)
     changed[1:] = False
     for values in (*(matrix[rows, column] for column in columns), *(more[rows, column] for column in further)):
@@ -90,7 +90,7 @@ def _changes(matrix: Ints, more: Ints, rows: Ints, columns: tuple[int, ...], fur
 
 
 def _name(events: Events, matrix: Ints, more: Ints, published: Ints) -> None:
-    """Digests of stream and reference where a publisher may begin."""
+    """Write digests of stream and reference where a publisher may begin."""
     if events.tables[MESSAGES]["publisher_reference"].null_count == len(events.tables[MESSAGES]):
         return
     begins = published[_changes(matrix, more, published, (EV.CONNECTION,), (MORE.PUBLISHER, MORE.EPOCH))]
@@ -136,7 +136,7 @@ def _joined(events: Events, matrix: Ints, more: Ints, published: Ints) -> Any:
 
 
 def _rank(events: Events, more: Ints, published: Ints, run: Ints, frame: Ints, disorder: Any) -> None:
-    """Ranks of the names of messages that stand for one event, or may do so with others of their frame."""
+    """Write ranks of the names of messages that share an event, or may share it with others of their frame."""
     names = events.tables[MESSAGES]["message_id"]
     if names.null_count == len(names):
         return
@@ -148,7 +148,7 @@ def _rank(events: Events, more: Ints, published: Ints, run: Ints, frame: Ints, d
 
 
 def _tell(events: Events, matrix: Ints, more: Ints) -> None:
-    """What answers and requests say that tell what is stored."""
+    """Write what answers and requests report of stored ids."""
     rows = np.flatnonzero(np.isin(matrix[:, EV.WHAT], _TELLING))
     if not len(rows):
         return
@@ -162,8 +162,8 @@ def _tell(events: Events, matrix: Ints, more: Ints) -> None:
     _digest(events, STREAM_FRAMES, more, rows)
 
 
-def _lists(events: Events, matrix: Ints, more: Ints) -> Octets:
-    """The lists of ids of answers, one behind the other, as bytes; their places are written to `more`."""
+def _lists(events: Events, matrix: Ints, more: Ints) -> Bytes:
+    """Return the ids that answers list, one list after the other, as bytes; write their places to `more`."""
     parts: list[Any] = [_NO_TEXT]
     begin = 1
     for word, column in _LISTS.items():

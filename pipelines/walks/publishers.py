@@ -1,7 +1,7 @@
-"""Publishers of the open connection: what they sent, and what the broker had stored before, as far as that is known.
+"""Publishers of the open connection: what they sent, and what the broker had stored before, as far as known.
 
-An epoch of a publisher begins with its first publish and ends where its id stands for another one, or the connection is
-over. Both are partial results (`stored.FACT`), as are answers to queries, and streams that are created or deleted.
+An epoch of a publisher begins with its first publish and ends when its id goes to another one, or the connection ends.
+Both are partial results (`stored.FACT`), as are answers to queries, and streams that are created or deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.events import EV, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.publications import MORE
 from amqpscope.pipelines.walks.store import declare
-from amqpscope.pipelines.walks.stored import BEGUN, ENDED, FACT, RENEWED, TOLD
+from amqpscope.pipelines.walks.stored import BEGUN, ENDED, FACT, RENEWED, REPORTED
 from amqpscope.pipelines.walks.streams import ASKED, IDS, NEVER, OK
 
 UNKNOWN, NO, YES, SENT_BEFORE = range(4)
@@ -40,15 +40,15 @@ class Publisher(NamedTuple):
     HIGHEST: int  # id that was sent and not refused; -1: none
     HIGHEST_ACKED: int
     HIGHEST_REFUSED: int
-    STORED: int  # what `stored.begin` said
+    STORED: int  # what `stored.begin` returned
     ABOVE: int
     GENERATION: int
     GAPS: int  # gaps in what the client sent before it was declared
-    DOUBT: int  # 1: ids may have been sent before, or were refused
+    UNSURE: int  # 1: ids may have been sent before, or were refused
 
 
 class Request(NamedTuple):
-    """Columns of `asked`: a request whose answer tells what is stored, by the last bits of its correlation id."""
+    """Columns of `asked`: a request whose answer reports what is stored, by the last bits of its correlation id."""
 
     CONNECTION: int
     CORRELATION: int
@@ -72,7 +72,7 @@ def fresh() -> tuple[Ints, Ints, Ints, Ints]:
 
 @kernel
 def ask(events: Array, more: Array, i: int, asked: Array) -> None:
-    """A request whose answer may tell what is stored."""
+    """Note a request whose answer may report what is stored."""
     correlation = more[i, MORE.CORRELATION]
     if correlation >= 0 and more[i, MORE.STREAM] != 0:
         at = correlation % ASKED
@@ -85,7 +85,7 @@ def ask(events: Array, more: Array, i: int, asked: Array) -> None:
 
 @kernel
 def learn(events: Array, more: Array, i: int, asked: Array, book: stored.Book, facts: Facts) -> None:
-    """The answer to such a request."""
+    """Note the answer to such a request."""
     at = max(more[i, MORE.CORRELATION], 0) % ASKED
     same = asked[at, RQ.CONNECTION] == events[i, EV.CONNECTION] and asked[at, RQ.WHAT] == events[i, EV.WHAT]
     if not same or asked[at, RQ.CORRELATION] != more[i, MORE.CORRELATION]:
@@ -98,15 +98,15 @@ def learn(events: Array, more: Array, i: int, asked: Array, book: stored.Book, f
         stored.renew(book, stream)
         note(facts, events, i, RENEWED, stream, 0, -1, -1, -1)
     elif more[i, MORE.SEQUENCE] >= 0 and reference != 0:
-        stored.tell(book, stream, reference, more[i, MORE.SEQUENCE])
-        note(facts, events, i, TOLD, stream, reference, -1, -1, more[i, MORE.SEQUENCE])
+        stored.report(book, stream, reference, more[i, MORE.SEQUENCE])
+        note(facts, events, i, REPORTED, stream, reference, -1, -1, more[i, MORE.SEQUENCE])
 
 
 @kernel
 def note(
     facts: Facts, events: Array, i: int, kind: int, stream: int, reference: int, publisher: int, epoch: int, number: int
 ) -> None:
-    """A partial result of a frame."""
+    """Write a partial result for a frame."""
     rows, count = facts
     at = count[0]
     rows[at, FACT.connection_id] = events[i, EV.CONNECTION]
@@ -119,13 +119,13 @@ def note(
     rows[at, FACT.publisher_epoch] = epoch
     rows[at, FACT.stored] = number
     rows[at, FACT.sent] = -1
-    rows[at, FACT.doubt] = 0
+    rows[at, FACT.unsure] = 0
     count[0] = at + 1
 
 
 @kernel
 def finish(publishers: Publishers, publisher: int, conn: Array, book: stored.Book, facts: Facts) -> None:
-    """An epoch of a publisher is over."""
+    """End an epoch of a publisher."""
     rows = publishers[0]
     stream, reference = rows[publisher, PUB.STREAM], rows[publisher, PUB.REFERENCE]
     if reference == 0:
@@ -146,7 +146,7 @@ def finish(publishers: Publishers, publisher: int, conn: Array, book: stored.Boo
     noted[at, FACT.publisher_epoch] = rows[publisher, PUB.EPOCH]
     noted[at, FACT.stored] = acked
     noted[at, FACT.sent] = sent
-    noted[at, FACT.doubt] = rows[publisher, PUB.DOUBT]
+    noted[at, FACT.unsure] = rows[publisher, PUB.UNSURE]
     count[0] = at + 1
 
 
@@ -154,7 +154,7 @@ def finish(publishers: Publishers, publisher: int, conn: Array, book: stored.Boo
 def sender(
     events: Array, more: Array, i: int, conn: Array, publishers: Publishers, book: stored.Book, facts: Facts
 ) -> int:
-    """The row of the publisher that sends a message; its id may stand for another one from now on."""
+    """Return the row of the publisher that sends a message; its id may go to another one from now on."""
     rows, row_of, before, count = publishers
     number = min(more[i, MORE.PUBLISHER], IDS - 1)
     epoch = more[i, MORE.EPOCH]
@@ -189,7 +189,7 @@ def sender(
 
 @kernel
 def finish_all(publishers: Publishers, conn: Array, book: stored.Book, facts: Facts) -> bool:
-    """The connection is over; False: there is no room for partial results, and it is to be closed on."""
+    """End the connection; return False if there is no room for partial results: call it again."""
     rows, row_of, before, count = publishers
     while count[0] > 0:
         if facts[1][0] >= len(facts[0]):
@@ -207,7 +207,7 @@ def finish_all(publishers: Publishers, conn: Array, book: stored.Book, facts: Fa
 
 @kernel
 def sent(rows: Array, row: int, number: int, frame: int, ts: int) -> None:
-    """A publisher sent an id."""
+    """Note that a publisher sent an id."""
     rows[row, PUB.COUNT] += 1
     rows[row, PUB.HIGHEST] = max(rows[row, PUB.HIGHEST], number)
     rows[row, PUB.FRAME] = frame
@@ -216,7 +216,7 @@ def sent(rows: Array, row: int, number: int, frame: int, ts: int) -> None:
 
 @kernel
 def guess(rows: Array, row: int, number: int, epoch: int, conn: Array) -> int:
-    """Whether the broker has an id already, if it acknowledges it; before `sent`.
+    """Return whether the broker has an id already, if it acknowledges it; call this before `sent`.
 
     Args:
         rows: PUB.
@@ -240,7 +240,7 @@ def guess(rows: Array, row: int, number: int, epoch: int, conn: Array) -> int:
 
 @kernel
 def answered(rows: Array, row: int, number: int, refused: bool, frame: int, ts: int, guessed: int) -> int:
-    """An id of a publisher is answered; whether it was deduplicated, as far as is known by now."""
+    """Note the answer to an id of a publisher; return whether it was deduplicated, as far as known so far."""
     rows[row, PUB.FRAME] = frame
     rows[row, PUB.TS] = max(rows[row, PUB.TS], ts)
     if refused:
@@ -256,6 +256,6 @@ def answered(rows: Array, row: int, number: int, refused: bool, frame: int, ts: 
     if guessed == SENT_BEFORE:
         if rows[row, PUB.HIGHEST_REFUSED] < number:
             return YES
-        rows[row, PUB.DOUBT] = 1
+        rows[row, PUB.UNSURE] = 1
         return UNKNOWN
     return guessed

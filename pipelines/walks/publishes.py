@@ -1,15 +1,15 @@
 """Publisher confirms of AMQP 0-9-1: each publish in confirm mode, and the broker's answer to it.
 
-A publish waits from its last frame on. What ends that:
+A publish is outstanding from its last frame on. What ends that:
 
 | event | what it does |
 |---|---|
 | basic.ack, basic.nack of its number | answers it |
-| the same with `multiple` | answers all that wait up to that number, but those that a gap may have answered |
-| a gap in what the server sends | what waits may have been answered in it: `multiple` says nothing of it any more |
-| the server's close | what is published behind it is discarded |
-| either side's close, the channel opened anew, the end of the connection | nobody answered: `ended_by` |
-| basic.return | the oldest equal mandatory publish that waits was returned |
+| the same with `multiple` | answers all outstanding ones up to that number, except those that a gap may have answered |
+| a gap in what the server sends | publishes may have been answered in it: `multiple` does not apply to them |
+| the server's close | what is published after it is discarded |
+| a close of either side, the channel opened again, the end of the connection | nobody answers: `ended_by` |
+| basic.return | the oldest equal outstanding mandatory publish was returned |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from amqpscope.pipelines.walks.store import declare
 
 NONE, ACK, NACK = range(3)
 NOT_MANDATORY, MANDATORY, UNEXPECTED, ENTRIES = range(4)
-"""What a slot's EXTRA says of returns; UNEXPECTED: its return would not be known; from ENTRIES on, the entry
+"""What a slot's EXTRA says of returns; UNEXPECTED: whether it was returned is unknown; from ENTRIES on, the entry
 (`returns`)."""
 
 ON_PUBLISH, ON_RETURN = what(MESSAGES, "publish"), what(MESSAGES, "return")
@@ -39,7 +39,7 @@ ON_OPEN, ON_CLOSE = ch.OPEN, ch.CLOSE
 
 
 class Output(NamedTuple):
-    """Columns of `out`: a publish that waits no more."""
+    """Columns of `out`: a publish that is no longer outstanding."""
 
     ROW: int  # its id
     OUTCOME: int
@@ -51,7 +51,7 @@ class Output(NamedTuple):
 
 
 class More(NamedTuple):
-    """Columns of `more`: what this walk wants of an event besides EV."""
+    """Columns of `more`: what this walk needs of an event besides EV."""
 
     MANDATORY: int  # of publishes: 0 or 1; -1 for null
     CODE: int  # of returns: reply_code
@@ -64,7 +64,7 @@ class State(NamedTuple):
     AT: int  # the next event of the batch
     BASE: int  # id of the first event of the batch
     OUT: int  # rows of `out`
-    LIMIT: int  # publishes that may wait
+    LIMIT: int  # publishes that may be outstanding
 
 
 OUT, MORE, ST = declare(Output), declare(More), declare(State)
@@ -81,7 +81,7 @@ def walk(
     events: Array, more: Array, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger,
     returns: rt.Returns, out: Array, state: Array,
 ) -> int:  # fmt: skip
-    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch)."""
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
     accounts, _, _, counts = channels
     base = state[ST.BASE]
     for i in range(state[ST.AT], len(events)):
@@ -140,7 +140,7 @@ def opened(
     conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
     channel: int, epoch: int,
 ) -> int:  # fmt: skip
-    """An account for a channel epoch, in place of the one before the last; -1: `out` is full."""
+    """Return a new account for a channel epoch, in place of the one before the last; -1: `out` is full."""
     account = channels[1][ch.place_of(channel, epoch)]
     if account < 0:
         account = channels[3][0]
@@ -156,7 +156,7 @@ def publish(
     events: Array, more: Array, i: int, account: int, conn: Array, channels: ch.Channels, ledger: lg.Ledger,
     returns: rt.Returns, out: Array, state: Array,
 ) -> bool:  # fmt: skip
-    """A publish begins to wait, where it has a number; False: there is no free page."""
+    """Add a publish, if it has a number; return False if there is no free page."""
     accounts = channels[0]
     number = events[i, EV.NUMBER]
     mandatory = more[i, MORE.MANDATORY] != 0
@@ -176,7 +176,7 @@ def publish(
         finish(out, state, row, NONE, -1, EVICTED, events[i, EV.TS], -1 if mandatory else 0, -1)
         return True
     slots = ledger[1]
-    if slots[slot, SL.ROW] >= 0:  # the number stands twice: the first one's answer is not known
+    if slots[slot, SL.ROW] >= 0:  # the number occurs twice: the answer to the first is unknown
         old = slots[slot, SL.EXTRA]
         code = rt.release(returns, old - ENTRIES) if old >= ENTRIES else -1
         finish(out, state, slots[slot, SL.ROW], NONE, -1, EVICTED, events[i, EV.TS], 1 if code >= 0 else -1, code)
@@ -195,7 +195,7 @@ def confirm(
     events: Array, i: int, account: int, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger,
     returns: rt.Returns, out: Array, state: Array,
 ) -> bool:  # fmt: skip
-    """An answer to one publish or to many; False: `out` is full, and the answer is to be taken again."""
+    """Apply an answer to one or several publishes; return False if `out` is full: apply it again."""
     accounts = channels[0]
     number = events[i, EV.NUMBER]
     outcome = ACK if events[i, EV.WHAT] == ON_ACK else NACK
@@ -225,7 +225,7 @@ def settle(
     slot: int, outcome: int, answer: int, frame: int, account: int, conn: Array, gaps: Array, channels: ch.Channels,
     ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
 ) -> None:  # fmt: skip
-    """What waits in a slot is answered."""
+    """Answer the publish in a slot."""
     slots = ledger[1]
     extra, row = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
     code = -1
@@ -248,15 +248,15 @@ def settle(
 def unreturned(
     extra: int, account: int, conn: Array, gaps: Array, channels: ch.Channels, frame: int, until: int
 ) -> int:  # fmt: skip
-    """What is known of a publish of which no return was seen: 0 that there was none, -1 nothing.
+    """Return what is known of a publish without a return: 0 that there was none, -1 nothing.
 
     Args:
         extra: SL.EXTRA.
-        account: its channel epoch's.
+        account: that of its channel epoch.
         conn: `connection.CONN`.
         gaps: see `connection`.
         channels: see `channels`.
-        frame: since when it waits.
+        frame: its frame.
         until: frame before which its return would have come.
     """
     if extra == NOT_MANDATORY:
@@ -269,7 +269,7 @@ def unreturned(
 
 @called
 def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array) -> None:
-    """A publish that was answered is returned, or (code -1) returned no more."""
+    """Write a publish that was answered: it is returned, or (code -1) can no longer be returned."""
     entries = returns[0]
     row, outcome, answer = (
         entries[entry, rt.ENTRY.ROW],
@@ -287,7 +287,7 @@ def drain(
     account: int, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array,
     state: Array,
 ) -> bool:  # fmt: skip
-    """Nobody answers any more what waits on a channel epoch; False: `out` is full, and it is to be drained on."""
+    """End the publishes of a channel epoch without an answer; return False if `out` is full: call it again."""
     accounts = channels[0]
     slots = ledger[1]
     slot = lg.first_above(ledger, accounts, account, -1)
@@ -313,7 +313,7 @@ def drain(
 def close(
     conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array
 ) -> bool:
-    """The connection is over; False: `out` is full, and it is to be closed on."""
+    """End the connection; return False if `out` is full: call it again."""
     for account in range(channels[3][0]):
         if not drain(account, conn, gaps, channels, ledger, returns, out, state):
             return False
@@ -336,9 +336,9 @@ def mark(
     still: Array,
     state: Array,
 ) -> int:
-    """Set `still` (uint8, PUBLISH and ANSWER per event) for events of this batch of which the rows are still needed.
+    """Set `still` (uint8, PUBLISH and ANSWER per event) for events of this batch whose rows are still needed.
 
-    Those are publishes that wait, or may still be returned, and the answers to these.
+    These are outstanding publishes, publishes that may still be returned, and the answers to the latter.
 
     Returns:
         The smallest id of such an answer; NEVER for none.
@@ -366,7 +366,7 @@ def mark(
 def finish(
     out: Array, state: Array, row: int, outcome: int, answer: int, by: int, end_ts: int, returned: int, code: int
 ) -> None:
-    """A row of `out`."""
+    """Write a row of `out`."""
     at = state[ST.OUT]
     out[at, OUT.ROW] = row
     out[at, OUT.OUTCOME] = outcome

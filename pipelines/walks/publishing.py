@@ -1,14 +1,14 @@
-"""What frames do to publishing ids that wait: the kernel of `stream_confirms`.
+"""How frames change outstanding publishing ids: the kernel of `stream_confirms`.
 
-A publishing id waits from the frame on that sent it. What ends that:
+A publishing id is outstanding from the frame on that sent it. What ends that:
 
 | event | what it does |
 |---|---|
-| publish-confirm, publish-error that list the id | answers its oldest sending that waits, and no other |
-| the same, where several sendings wait, with a gap behind the first | nobody knows whose it is: all are censored |
-| the publisher's id declared anew, and the id sent again | answers are of the later sending from then on |
-| the server's close | what is sent behind it is discarded |
-| either side's close, the end of the connection, a gap behind it | nobody answered: `ended_by` |
+| publish-confirm, publish-error that list the id | answers its oldest outstanding sending, and no other |
+| the same, with several outstanding sendings and a gap after the first | whose it is is unknown: all are censored |
+| the publisher's id declared again, and the id sent again | answers belong to the later sending from then on |
+| the server's close | what is sent after it is discarded |
+| a close of either side, the end of the connection, a gap after it | nobody answers: `ended_by` |
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CREATE, _DELETE = what(STREAM_FRAMES, "create"), what(STREAM_FRAMES, "delete")
 
 
 class Output(NamedTuple):
-    """Columns of `out`: a publishing id that waits no more."""
+    """Columns of `out`: a publishing id that is no longer outstanding."""
 
     OPENER: int
     OTHER: int
@@ -95,7 +95,7 @@ def walk(
     events: Array, more: Array, text: Array, conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers,
     asked: Array, book: stored.Book, facts: pb.Facts, out: Array, state: Array,
 ) -> int:  # fmt: skip
-    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch)."""
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if not has_room(facts, out, state):
@@ -131,7 +131,7 @@ def walk(
 
 @kernel
 def has_room(facts: pb.Facts, out: Array, state: Array) -> bool:
-    """Whether what one event may bring has room."""
+    """Return whether there is room for what one event may add."""
     return state[ST.OUT] + 2 <= len(out) and facts[1][0] + 2 <= len(facts[0])
 
 
@@ -143,7 +143,7 @@ def publish(
     events: Array, more: Array, i: int, conn: Array, ids: Ids, publishers: pb.Publishers, book: stored.Book,
     facts: pb.Facts, out: Array, state: Array,
 ) -> None:  # fmt: skip
-    """Messages of one frame and publishing id: a sending, or more of the last one."""
+    """Add messages of one frame and publishing id: a sending, or more of the last one."""
     waiting, index, counts = ids
     publisher = pb.sender(events, more, i, conn, publishers, book, facts)
     rows = publishers[0]
@@ -179,7 +179,7 @@ def publish(
 
 @kernel
 def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -> None:
-    """More records of a sending; it is named after the message whose name is the least."""
+    """Add records to a sending; it is named after the message with the least name."""
     waiting[row, WAIT.RECORDS] += more[i, MORE.RECORDS]
     if more[i, MORE.SIZE] >= 0:
         waiting[row, WAIT.SIZE] = max(waiting[row, WAIT.SIZE], 0) + more[i, MORE.SIZE]
@@ -194,7 +194,7 @@ def answer(
     events: Array, more: Array, i: int, text: Array, conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers,
     facts: pb.Facts, out: Array, state: Array,
 ) -> bool:  # fmt: skip
-    """A list of ids that are confirmed or refused; False: `out` is full, and the list is to be read on."""
+    """Apply a list of confirmed or refused ids; return False if `out` is full: read the list on."""
     waiting, index, _ = ids
     rows, row_of, _, _ = publishers
     publisher = min(more[i, MORE.PUBLISHER], IDS - 1)
@@ -237,7 +237,7 @@ def finish(
     ids: Ids, row: int, out: Array, state: Array, outcome: int, answered_by: int, code: int, multiple: int, by: int,
     end_ts: int, deduplicated: int,
 ) -> None:  # fmt: skip
-    """A row of `out`."""
+    """Write a row of `out`."""
     waiting, index, counts = ids
     at = state[ST.OUT]
     out[at, OUT.OPENER] = waiting[row, WAIT.OPENER]
@@ -260,7 +260,7 @@ def close(
     conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers, book: stored.Book, facts: pb.Facts, out: Array,
     state: Array,
 ) -> bool:  # fmt: skip
-    """The connection is over; False: there is no room, and it is to be closed on."""
+    """End the connection; return False if there is no room: call it again."""
     waiting, index, counts = ids
     if not pb.finish_all(publishers, conn, book, facts):
         return False

@@ -1,7 +1,7 @@
-"""Publishing ids that wait for the broker's answer, found by publisher and id; and ids as answers list them.
+"""Outstanding publishing ids, found by publisher and id; and ids as answers list them.
 
-`waiting` (WAIT) has a row for each sending, in order. `index` finds the oldest sending of an id that an answer can be
-of. Rows stay where they are until there is no room for more: then `compact` drops what waits no longer.
+`waiting` (WAIT) has a row for each sending, in order. `index` finds the oldest sending of an id that an answer can
+belong to. Rows stay where they are until there is no room for more: then `compact` drops answered ones.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.streams import NEVER
 
 FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
-"""What may become of a sending: its answer is found by its id; the publisher's id was declared anew and the same
-publishing id sent again, so that answers are of the later one; a gap may have taken its answer or another's."""
+"""What may become of a sending: an answer finds it by its id; the publisher's id was declared again and the same
+publishing id sent again, so answers belong to the later sending; a gap may hold its answer or another's."""
 
 
 class Sending(NamedTuple):
     """Columns of `waiting`: a publishing id that was sent."""
 
-    OPENER: int  # id of a message's event; -1: it waits no longer
+    OPENER: int  # id of a message's event; -1: it is no longer outstanding
     OTHER: int  # id of a message of the same sending in this batch, where OPENER is of an earlier one; -1: none
     RANK: int  # among names of messages in this batch, of the one of them that is in it
     FRAME: int
@@ -43,26 +43,26 @@ class Count(NamedTuple):
     """Columns of `counts`, which `waiting` and `index` come with."""
 
     ROWS: int  # rows of `waiting`
-    LIVE: int  # of these still wait
-    OLDEST: int  # none before this row waits
+    LIVE: int  # of these outstanding
+    OLDEST: int  # no row before this is outstanding
     LAST_FRAME: int  # first row of the last frame
     FRESH: int  # first row of the frame that was the last when the batch began
 
 
 WAIT, CT = declare(Sending), declare(Count)
 TOGETHER = 8
-"""Publishing ids that differ in so many last bits alone are neighbours."""
+"""Publishing ids that differ in this many last bits alone are neighbours."""
 
 
 @kernel
 def home_of(publisher: int, number: int, mask: int) -> int:
-    """Where `index` is searched from for an id. Neighbours lie together: publishers count, and it may be a file."""
+    """Return where the search of `index` for an id begins. Neighbours lie together: publishers count up."""
     return (mix(publisher + 1, number >> TOGETHER) ^ (number & ((1 << TOGETHER) - 1))) & mask
 
 
 @kernel
 def place_of(waiting: Array, index: Array, publisher: int, number: int) -> int:
-    """The place in `index` of an id, or the free place where it would stand."""
+    """Return the place in `index` of an id, or the free place where it would be."""
     mask = len(index) - 1
     at = home_of(publisher, number, mask)
     while index[at] >= 0:
@@ -75,7 +75,7 @@ def place_of(waiting: Array, index: Array, publisher: int, number: int) -> int:
 
 @kernel
 def found(waiting: Array, index: Array, publisher: int, number: int) -> int:
-    """The row of the oldest sending of an id that an answer can be of; -1: none."""
+    """Return the row of the oldest sending of an id that an answer can belong to; -1: none."""
     row = index[place_of(waiting, index, publisher, number)]
     if row < 0 or waiting[row, WAIT.OPENER] < 0 or waiting[row, WAIT.FATE] != FINDABLE:
         return -1
@@ -84,14 +84,14 @@ def found(waiting: Array, index: Array, publisher: int, number: int) -> int:
 
 @kernel
 def enter(waiting: Array, index: Array, row: int) -> None:
-    """Make a row findable, behind other sendings of the same id; those of an earlier epoch are superseded."""
+    """Make a row findable, after other sendings of the same id; those of an earlier epoch are superseded."""
     place = place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])
     first = index[place]
     waiting[row, WAIT.NEXT] = -1
     waiting[row, WAIT.LAST] = row
     if first >= 0 and waiting[first, WAIT.OPENER] >= 0:
         if waiting[first, WAIT.EPOCH] == waiting[row, WAIT.EPOCH]:
-            if waiting[first, WAIT.FATE] == UNCERTAIN:  # an answer may still be of those before
+            if waiting[first, WAIT.FATE] == UNCERTAIN:  # an answer may still belong to earlier ones
                 settle_all(waiting, row, UNCERTAIN, waiting[first, WAIT.LOST_TS])
             else:
                 waiting[waiting[first, WAIT.LAST], WAIT.NEXT] = row
@@ -104,7 +104,7 @@ def enter(waiting: Array, index: Array, row: int) -> None:
 
 @kernel
 def settle_all(waiting: Array, first: int, fate: int, ts: int) -> None:
-    """No answer is of these sendings of an id any more."""
+    """Note that no answer belongs to these sendings of an id any more."""
     row = first
     while row >= 0:
         waiting[row, WAIT.FATE] = fate
@@ -114,7 +114,7 @@ def settle_all(waiting: Array, first: int, fate: int, ts: int) -> None:
 
 @kernel
 def leave(waiting: Array, index: Array, counts: Array, row: int) -> None:
-    """A row waits no longer; it is the first sending of its id, or is not findable."""
+    """Remove a row that is no longer outstanding; it is the first sending of its id, or is not findable."""
     if waiting[row, WAIT.FATE] == FINDABLE and waiting[row, WAIT.NEXT] >= 0:
         following = waiting[row, WAIT.NEXT]
         waiting[following, WAIT.LAST] = waiting[row, WAIT.LAST]
@@ -125,7 +125,7 @@ def leave(waiting: Array, index: Array, counts: Array, row: int) -> None:
 
 @kernel
 def oldest(waiting: Array, counts: Array) -> int:
-    """The first row that waits; -1: none."""
+    """Return the first outstanding row; -1: none."""
     row = counts[CT.OLDEST]
     while row < counts[CT.ROWS] and waiting[row, WAIT.OPENER] < 0:
         row += 1
@@ -135,15 +135,15 @@ def oldest(waiting: Array, counts: Array) -> int:
 
 @kernel
 def censor(waiting: Array, gaps: Array, first: int, gap: int) -> None:
-    """An answer may be of any of these sendings of an id, for a gap may have taken another."""
+    """Note that an answer may belong to any of these sendings of an id, because a gap may hold another."""
     settle_all(waiting, first, UNCERTAIN, gaps[gap, GAP_TS])
 
 
 @kernel
 def compact(waiting: Array, counts: Array, first: int, end: int, kept: int) -> int:
-    """Drop those of some rows that wait no longer, behind others that were kept; returns how many are kept then.
+    """Drop answered rows among these, and move the others up to `kept`; return the number of rows there then.
 
-    To be called for all rows in their order; `index` is to be built anew.
+    Call this for all rows in order, then build `index` anew.
     """
     for row in range(first, min(end, counts[CT.ROWS])):
         if row == counts[CT.LAST_FRAME]:
@@ -160,7 +160,7 @@ def compact(waiting: Array, counts: Array, first: int, end: int, kept: int) -> i
 
 @kernel
 def build(waiting: Array, index: Array, first: int, end: int) -> None:
-    """Make some rows findable, of those that are to be. For all in their order; `index` is empty at first."""
+    """Make some rows findable, except superseded ones. Call this for all rows in order; `index` is empty at first."""
     for row in range(first, end):
         if waiting[row, WAIT.OPENER] >= 0 and waiting[row, WAIT.FATE] != SUPERSEDED:
             enter(waiting, index, row)
@@ -168,9 +168,9 @@ def build(waiting: Array, index: Array, first: int, end: int) -> None:
 
 @kernel
 def clear(waiting: Array, index: Array, row: int) -> None:
-    """Forget a row; to be called for all.
+    """Forget a row; call this for all.
 
-    From where it would stand to the next free place all are taken; rows of others that stand there go as well.
+    The places from its own to the next free one are emptied, those of other rows included.
     """
     mask = len(index) - 1
     at = home_of(waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER], mask)
@@ -184,14 +184,14 @@ def clear(waiting: Array, index: Array, row: int) -> None:
 
 @kernel
 def digit(text: Array, at: int) -> int:
-    """The digit there; -1: none."""
+    """Return the digit at a place; -1: none."""
     value = i64(text[at]) - 48
     return value if 0 <= value <= 9 else -1
 
 
 @kernel
 def number_at(text: Array, at: int, end: int) -> tuple[int, int]:
-    """The first number from `at` on, and the place behind it; -1: there is none, -2: it has more than 63 bits."""
+    """Return the first number from `at` on, and the place after it; -1: there is none, -2: it has more than 63 bits."""
     while at < end and digit(text, at) < 0:
         at += 1
     if at >= end:
@@ -207,7 +207,7 @@ def number_at(text: Array, at: int, end: int) -> tuple[int, int]:
 
 @kernel
 def holds_many(text: Array, at: int, end: int, width: int) -> bool:
-    """Whether a list has more than one item of `width` numbers."""
+    """Return whether a list has more than one item of `width` numbers."""
     value = 0
     for _ in range(width + 1):
         value, at = number_at(text, at, end)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks.connection import CONN
-from amqpscope.pipelines.walks.doubts import is_doubtful
 from amqpscope.pipelines.walks.open_requests import (
     CH,
     HEAP,
@@ -20,11 +19,12 @@ from amqpscope.pipelines.walks.open_requests import (
     find_queue,
     pop,
 )
+from amqpscope.pipelines.walks.uncertain import is_uncertain
 
 
 @called
 def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool, named: int, identity: int) -> None:
-    """A channel.close or connection.close, before it is asked.
+    """Note a channel.close or connection.close, before it becomes a request itself.
 
     Args:
         state: see `open_requests`.
@@ -34,14 +34,14 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
         ts: its time.
         whole: it closes the connection.
         named: kind of the request that it is an error of; -1 for none.
-        identity: the event's id.
+        identity: the id of the event.
     """
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     first = slot
-    behind = slot + 1
+    end = slot + 1
     if whole:
         first = 0
-        behind = heap[HEAP.CHANNELS]
+        end = heap[HEAP.CHANNELS]
         if conn[CONN.SERVER_CLOSE + side] != frame:
             return
     elif channels[slot, CH.CLOSE_SERVER + side] >= 0:
@@ -55,18 +55,18 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
         return
     refused = NONE
     candidates = 0
-    doubtful = 0
-    for each in range(first, behind):
+    uncertain = 0
+    for each in range(first, end):
         q = candidate(channels, queues, each, named, side, whole)
         if q >= 0:
             candidates += 1
             certain = queues[q, QU.COUNT] > 0 and queues[q, QU.HELD] == 0 and queues[q, QU.SKIP] == 0
-            if certain and not is_doubtful(conn, gaps, channels, queues, nodes, each, q):
+            if certain and not is_uncertain(conn, gaps, channels, queues, nodes, each, q):
                 refused = q
             else:
-                doubtful += 1
-    if refused >= 0 and doubtful > 0:  # it would be this one's error if the others' answers are lost
-        for each in range(first, behind):
+                uncertain += 1
+    if refused >= 0 and uncertain > 0:  # it is this one's error only if the answers to the others are lost
+        for each in range(first, end):
             q = candidate(channels, queues, each, named, side, whole)
             if q >= 0 and queues[q, QU.COUNT] > 0 and nodes[queues[q, QU.HEAD], NO.CUT_FRAME] < 0:
                 nodes[queues[q, QU.HEAD], NO.CUT_FRAME] = frame
@@ -79,7 +79,7 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
 
 @called
 def candidate(channels: Array, queues: Array, slot: int, named: int, side: int, whole: bool) -> int:
-    """The queue of a channel that a side's close may be about; -1 for none."""
+    """Return the queue of a channel that a side's close may be about; -1 for none."""
     if whole and (channels[slot, CH.CLOSE_SERVER + side] >= 0 or channels[slot, CH.REOPENED] >= 0):
         return NONE
     q = find_queue(channels, queues, slot, named, 1 - side)
@@ -88,7 +88,7 @@ def candidate(channels: Array, queues: Array, slot: int, named: int, side: int, 
 
 @called
 def close_missing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool) -> None:
-    """A close of a side that may be the error of any request that is open: it, or what it says of that, is missing."""
+    """Note a close that may be the error of any open request: the close is missing, or what it says of that."""
     _, _, _, channels, _, _, heap, _ = state
     if channels[slot, CH.CUT_SERVER + side] < 0:
         for each in range(heap[HEAP.CHANNELS] if whole else 0):

@@ -5,15 +5,15 @@ Any walk may use it: `Requests` holds the state, the kernels `channel_of`, `ask`
 
 A pair is certain, or there is none:
 
-- An answer is the oldest open request's, unless there is a gap behind that request in the direction of the answers:
+- An answer belongs to the oldest open request, unless there is a gap after that request in the direction of answers:
   its answer may be lost. Such answers are held until the next request of that kind, or the end.
-- Then, when there were as many answers as requests, and no request can be missing, nothing was lost.
-- Else of a side that asks one at a time (it did so `TRUST` times on this connection, and never otherwise), an answer is
-  the newest request's before it, unless both that one's answer and a request may be lost between them.
-- Else what answers say themselves may tell: the name of a queue, a consumer's tag.
-- Else nothing is known of these requests and answers, and of later ones until all are answered as far as can be
-  counted, or the side proves to ask one at a time, or the channel is opened anew.
-- Behind a gap in the direction of requests, nothing is known of a side that does not ask one at a time.
+- Then, if there are as many answers as requests, and no request can be missing, nothing was lost.
+- Otherwise, of a side that asks one at a time (it did so `TRUST` times on this connection, and never otherwise), an
+  answer belongs to the newest request before it, unless both that one's answer and a request may be lost between them.
+- Otherwise the content of an answer may decide: the name of a queue, a consumer's tag.
+- Otherwise nothing is known of these requests and answers, and of later ones until all are answered as far as can be
+  counted, or the side proves to ask one at a time, or the channel is opened again.
+- After a gap in the direction of requests, nothing is known of a side that does not ask one at a time.
 """
 
 from __future__ import annotations
@@ -23,21 +23,10 @@ from typing import Any
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import connection
 from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, open_connection
-from amqpscope.pipelines.walks.doubts import (
-    TRUST,
-    differ,
-    drop_held,
-    give_up,
-    is_doubtful,
-    may_lack_requests,
-    resolve,
-    trusted,
-)  # fmt: skip
 from amqpscope.pipelines.walks.events import FRAMES, WORDS, what
 from amqpscope.pipelines.walks.open_requests import (
     CH,
@@ -61,6 +50,16 @@ from amqpscope.pipelines.walks.open_requests import (
     unanswered,
 )  # fmt: skip
 from amqpscope.pipelines.walks.store import grown
+from amqpscope.pipelines.walks.uncertain import (
+    TRUST,
+    differ,
+    drop_answers,
+    drop_requests,
+    is_uncertain,
+    may_lack_requests,
+    resolve,
+    trusted,
+)  # fmt: skip
 
 __all__ = [
     "HELD", "KINDS", "ROLES", "TRUST", "UNKNOWN", "Requests", "answer", "ask", "begin_connection", "channel_of",
@@ -68,11 +67,11 @@ __all__ = [
 ]  # fmt: skip
 
 UNKNOWN, HELD = -2, -3
-"""What `answer` returns besides ids and NONE: it is not known whose answer it is; and may be known later."""
+"""What `answer` returns besides ids and NONE: the request is unknown; or it may be known later."""
 HELD_AT_MOST = 256
-"""Answers of a queue that are held."""
+"""Most held answers of a queue."""
 OPEN_AT_MOST = 1 << 18
-"""Open requests of a connection; of the queue that asks for one more, the oldest is evicted."""
+"""Most open requests of a connection; for one more, the oldest of its queue is evicted."""
 _CHANNEL_WIDTH = len(CH)
 
 _FIRST = (
@@ -80,7 +79,7 @@ _FIRST = (
 )  # fmt: skip
 _ASKING = {method.full_name: method for method in spec.load().methods if method.responses}
 KINDS = (*_FIRST, *(name for name in _ASKING if name not in _FIRST))
-"""Methods that ask for an answer; what is asked once per epoch first (`open_requests.ONCE`)."""
+"""Methods that ask for an answer; first those that occur once per epoch (`open_requests.ONCE`)."""
 ASKS, ANSWERS, MAY_NOT_WAIT = range(3)
 
 
@@ -102,7 +101,7 @@ NAMED = {(_ASKING[name].class_id << 16) | _ASKING[name].id: kind for kind, name 
 
 
 def responses(kind: str) -> tuple[str, ...]:
-    """Methods that answer one of KINDS."""
+    """Return the methods that answer one of KINDS."""
     return _ASKING[kind].responses
 
 
@@ -119,10 +118,9 @@ class Requests:
         self.heap[[HEAP.FREE_NODE, HEAP.FREE_QUEUE]] = NONE
         self.found = np.zeros((0, len(FO)), np.int64)
 
-    def state(self, events: Array) -> State:
-        """What kernels take, with room for all that a batch may bring; `found` is empty."""
-        count = len(events)
-        self.gaps = connection.with_room(self.conn, self.gaps, events)
+    def state(self, count: int, lacking: int) -> State:
+        """What kernels take, with room for all that a batch of so many events may bring; `found` is empty."""
+        self.gaps = connection.with_room(self.conn, self.gaps, lacking)
         self.channels = grown(self.channels, min(int(self.heap[HEAP.CHANNELS]) + count, CHANNELS))
         self.queues = grown(self.queues, int(self.heap[HEAP.QUEUES]) + count)
         self.nodes = grown(self.nodes, int(self.heap[HEAP.NODES]) + count)
@@ -131,11 +129,11 @@ class Requests:
         return self.conn, self.gaps, self.places, self.channels, self.queues, self.nodes, self.heap, self.found
 
     def decided(self) -> Any:
-        """Rows of `found` since `state` was called."""
+        """Return the rows of `found` since `state` was called."""
         return self.found[: int(self.heap[HEAP.FOUND])]
 
     def parts(self) -> dict[str, Any]:
-        """What is to be kept (`store.pack`)."""
+        """Return the parts of a state (`store.pack`)."""
         heap = self.heap
         return {
             "conn": self.conn,
@@ -147,7 +145,7 @@ class Requests:
         }
 
     def put_back(self, parts: dict[str, Any]) -> None:
-        """Go on with what `parts` gave."""
+        """Restore what `parts` returned."""
         for name in ("conn", "gaps", "channels", "queues", "nodes", "heap"):
             setattr(self, name, parts[name])
         self.places[:] = NONE
@@ -167,7 +165,7 @@ def begin_connection(state: State, identity: int) -> None:
 
 @called
 def end_connection(state: State) -> None:
-    """All that is open was not answered."""
+    """End all open requests without an answer."""
     _, _, places, channels, _, _, heap, _ = state
     for slot in range(heap[HEAP.CHANNELS]):
         release(state, slot)
@@ -182,7 +180,7 @@ def end_connection(state: State) -> None:
 
 @kernel
 def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, opens: int) -> int:
-    """Row of a channel epoch; the epoch before it ends when the next begins, and is over for good with the one after.
+    """Return the row of a channel epoch; the epoch before it ends now, and is over for good when the next begins.
 
     Args:
         state: see `open_requests`.
@@ -219,7 +217,7 @@ def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, open
 
 @called
 def release(state: State, slot: int) -> None:
-    """End all that is open on a channel."""
+    """End all open requests on a channel."""
     _, _, _, channels, queues, nodes, heap, _ = state
     q = channels[slot, CH.QUEUES]
     while q >= 0:
@@ -228,7 +226,7 @@ def release(state: State, slot: int) -> None:
             resolve(state, slot, q)
             if queues[q, QU.HELD] > 0:
                 unknown = 1
-                drop_held(state, q)
+                drop_answers(state, q)
         while queues[q, QU.COUNT] > 0:
             head = queues[q, QU.HEAD]
             unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], head, unknown)
@@ -242,7 +240,7 @@ def release(state: State, slot: int) -> None:
 
 @kernel
 def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int, ts: int, key: int, note: int) -> None:
-    """A request that asks for an answer.
+    """Add a request that asks for an answer.
 
     Args:
         state: see `open_requests`.
@@ -252,8 +250,8 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
         identity: the event's id.
         frame: its frame.
         ts: its time.
-        key: digest of what its answer says as well; 0 for nothing.
-        note: carried along.
+        key: digest of what its answer repeats; 0 for nothing.
+        note: passed through.
     """
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     q = queue_of(state, slot, kind, side)
@@ -266,7 +264,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
         queues[q, QU.STATE] = SURE
     if queues[q, QU.STATE] == SURE and missing and not alone:
         if queues[q, QU.HELD] > 0:
-            give_up(state, slot, q)
+            drop_requests(state, slot, q)
         queues[q, QU.STATE] = LOST
         queues[q, QU.SLACK] = NONE
     channels[slot, CH.ASKED_SERVER + side] = frame
@@ -282,7 +280,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
     append(queues, nodes, q, node)
     if heap[HEAP.LIVE] > OPEN_AT_MOST:
         if queues[q, QU.HELD] > 0:
-            give_up(state, slot, q)
+            drop_requests(state, slot, q)
         else:
             head = queues[q, QU.HEAD]
             if queues[q, QU.SKIP] == 0:
@@ -294,7 +292,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
 
 @kernel
 def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: int, ts: int, key: int) -> int:
-    """An answer.
+    """Apply an answer.
 
     Args:
         state: see `open_requests`.
@@ -304,11 +302,11 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
         identity: the event's id.
         frame: its frame.
         ts: its time.
-        key: digest of what its request says as well; 0 for not known.
+        key: digest of what it repeats of its request; 0 for unknown.
 
     Returns:
-        Id of the request; NONE: no request is open; UNKNOWN: it is not known which one; HELD: that may be known later,
-        and until `found` says what became of it, its row is to be kept.
+        Id of the request; NONE: no request is open; UNKNOWN: it is unknown which one; HELD: that may be known later,
+        and its row is needed until `found` says what became of it.
     """
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     q = find_queue(channels, queues, slot, kind, side)
@@ -319,13 +317,13 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
         return UNKNOWN
     if queues[q, QU.COUNT] == 0 and queues[q, QU.SKIP] == 0:
         return NONE
-    if queues[q, QU.HELD] == 0 and not is_doubtful(conn, gaps, channels, queues, nodes, slot, q):
+    if queues[q, QU.HELD] == 0 and not is_uncertain(conn, gaps, channels, queues, nodes, slot, q):
         if queues[q, QU.SKIP] > 0:
             queues[q, QU.SKIP] -= 1
             return UNKNOWN
         head = queues[q, QU.HEAD]
         if differ(nodes[head, NO.KEY], key):
-            return NONE  # of a request that was not captured
+            return NONE  # its request was not captured
         request: int = nodes[head, NO.ID]
         since = nodes[head, NO.FRAME]
         emit(state, request, identity, ANSWERED, NONE, nodes[head, NO.NOTE], 0)
@@ -336,7 +334,7 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
             heap[HEAP.ALONE_SERVER + side] += 1
         return request
     if queues[q, QU.SKIP] > 0 or queues[q, QU.STATE] == LOST or queues[q, QU.HELD] >= HELD_AT_MOST:
-        give_up(state, slot, q)
+        drop_requests(state, slot, q)
         return UNKNOWN
     node = new_node(nodes, heap, identity, frame, ts, key, NONE, queues[q, QU.ASKED])
     nodes[node, NO.ASKED] = channels[slot, CH.ASKED_SERVER + side]

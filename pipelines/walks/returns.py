@@ -1,9 +1,9 @@
-"""Publishes that may be returned: a return belongs to the oldest one of its channel epoch that equals it.
+"""Publishes that may be returned: a return belongs to the oldest equal one of its channel epoch.
 
-Equal are exchange, routing key, properties and body, by a digest. An entry (`entries`, ENTRY) is made for each
-mandatory publish; entries of equal digests are chained, oldest first, in `buckets` (head, tail). It goes when the
-publish is answered, for a broker returns first; the last LATE that were answered stay (`book`: in their order), for not
-every broker does. Publishes before confirm mode, which nothing answers, count as well, the first so many of them.
+Equal means the same exchange, routing key, properties and body, by a digest. Each mandatory publish has an entry
+(`entries`, ENTRY); entries of equal digests are chained, oldest first, in `buckets` (head, tail). An entry goes when
+the publish is answered, because a broker returns first; the last LATE answered ones stay (`book`: in order), because
+not every broker does. Publishes before confirm mode, which nothing answers, count as well, up to a limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amqpscope.pipelines.walks.store import declare, grown
 UNANSWERED = 1 << 16
 """Mandatory publishes of one connection before confirm mode that are remembered."""
 EXPECTED = 1 << 20
-"""Mandatory publishes of one connection that wait: whether more of them were returned is not known."""
+"""Outstanding mandatory publishes of one connection; whether further ones were returned is unknown."""
 LATE = 256
 """Mandatory publishes of one connection that were answered, and may still be returned."""
 
@@ -30,10 +30,10 @@ class Entry(NamedTuple):
     ACCOUNT: int  # -1: free
     EPOCH: int
     DIGEST: int
-    NUMBERED: int  # 1: it waits for a confirm, 0: it was published before confirm mode
+    NUMBERED: int  # 1: it expects a confirm, 0: it was published before confirm mode
     CODE: int  # reply code of its return; -1: none came
-    BEFORE: int  # the entry before it in its bucket; -1: none
-    BEHIND: int  # the one behind it; of free entries the next free one
+    PREVIOUS: int  # the entry before it in its bucket; -1: none
+    NEXT: int  # the entry after it; of free entries the next free one
     ROW: int  # of one that was answered: its id; else -1
     OUTCOME: int  # how it was answered
     ANSWER: int  # by which event
@@ -51,7 +51,7 @@ Returns = tuple[Array, Array, Array]
 
 
 def fresh() -> Returns:
-    """Nothing that may be returned."""
+    """Return the state without entries."""
     return (
         np.zeros((16, len(ENTRY)), np.int64),
         np.full((32, 2), -1, np.int64),
@@ -60,7 +60,7 @@ def fresh() -> Returns:
 
 
 def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
-    """Room for so many further entries."""
+    """Return the state with room for this many more entries."""
     entries, buckets, counts = returns
     entries = grown(entries, int(counts[USED]) + more)
     if len(buckets) < len(entries):
@@ -75,19 +75,19 @@ def _move(entries: Array, old: Array, buckets: Array) -> None:
     for bucket in range(len(old)):
         entry = old[bucket, 0]
         while entry >= 0:
-            behind = entries[entry, ENTRY.BEHIND]
+            after = entries[entry, ENTRY.NEXT]
             _append(entries, buckets, entry)
-            entry = behind
+            entry = after
 
 
 @called
 def _append(entries: Array, buckets: Array, entry: int) -> None:
     bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
     tail = buckets[bucket, 1]
-    entries[entry, ENTRY.BEFORE] = tail
-    entries[entry, ENTRY.BEHIND] = -1
+    entries[entry, ENTRY.PREVIOUS] = tail
+    entries[entry, ENTRY.NEXT] = -1
     if tail >= 0:
-        entries[tail, ENTRY.BEHIND] = entry
+        entries[tail, ENTRY.NEXT] = entry
     else:
         buckets[bucket, 0] = entry
     buckets[bucket, 1] = entry
@@ -96,25 +96,25 @@ def _append(entries: Array, buckets: Array, entry: int) -> None:
 @called
 def _unchain(entries: Array, buckets: Array, entry: int) -> None:
     bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
-    before = entries[entry, ENTRY.BEFORE]
-    behind = entries[entry, ENTRY.BEHIND]
+    before = entries[entry, ENTRY.PREVIOUS]
+    after = entries[entry, ENTRY.NEXT]
     if before >= 0:
-        entries[before, ENTRY.BEHIND] = behind
+        entries[before, ENTRY.NEXT] = after
     else:
-        buckets[bucket, 0] = behind
-    if behind >= 0:
-        entries[behind, ENTRY.BEFORE] = before
+        buckets[bucket, 0] = after
+    if after >= 0:
+        entries[after, ENTRY.PREVIOUS] = before
     else:
         buckets[bucket, 1] = before
 
 
 @called
 def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: int) -> int:
-    """An entry for a mandatory publish; the caller has made room."""
+    """Return an entry for a mandatory publish; the caller has made room."""
     entries, buckets, counts = returns
     entry = counts[FREE]
     if entry >= 0:
-        counts[FREE] = entries[entry, ENTRY.BEHIND]
+        counts[FREE] = entries[entry, ENTRY.NEXT]
     else:
         entry = counts[USED]
         counts[USED] = entry + 1
@@ -131,7 +131,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
 
 @called
 def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -> int:
-    """A return: note its code with the oldest equal publish, which can be returned no more.
+    """Note the code of a return at the oldest equal publish, which cannot be returned again.
 
     Returns:
         Its entry; -1: there is none.
@@ -147,7 +147,7 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
             _unchain(entries, buckets, entry)
             entries[entry, ENTRY.CODE] = code
             return entry
-        entry = entries[entry, ENTRY.BEHIND]
+        entry = entries[entry, ENTRY.NEXT]
     return -1
 
 
@@ -171,7 +171,7 @@ def keep(returns: Returns, entry: int, row: int, outcome: int, answer_: int, ret
 
 @called
 def let_out(returns: Returns, entry: int) -> None:
-    """Take an entry out of those that were answered."""
+    """Take an entry out of the answered ones."""
     entries, _, counts = returns
     earlier, later = entries[entry, ENTRY.EARLIER], entries[entry, ENTRY.LATER]
     if earlier >= 0:
@@ -188,13 +188,13 @@ def let_out(returns: Returns, entry: int) -> None:
 
 @called
 def release(returns: Returns, entry: int) -> int:
-    """Give an entry back: the reply code of its return, -1 for none."""
+    """Free an entry; return the reply code of its return, -1 for none."""
     entries, buckets, counts = returns
     code = entries[entry, ENTRY.CODE]
     if code < 0:
         _unchain(entries, buckets, entry)
     entries[entry, ENTRY.ACCOUNT] = -1
-    entries[entry, ENTRY.BEHIND] = counts[FREE]
+    entries[entry, ENTRY.NEXT] = counts[FREE]
     counts[FREE] = entry
     counts[LIVE] -= 1
     return code
@@ -202,7 +202,7 @@ def release(returns: Returns, entry: int) -> int:
 
 @called
 def forget(returns: Returns) -> None:
-    """Forget everything: the connection is over."""
+    """Forget everything at the end of a connection."""
     entries, buckets, counts = returns
     for entry in range(counts[USED]):
         if entries[entry, ENTRY.ACCOUNT] >= 0:

@@ -1,7 +1,7 @@
-"""Arrow rows that wait: each is written once, when its batch ends and it still waits, and read once.
+"""Arrow rows of outstanding events: a row is written once, if it is outstanding at the end of its batch, and read once.
 
-A row has an id, a number that grows: `base` and its event's position in the batch. What an answer in the same batch
-takes never leaves the batch. Chunks of rows beyond a bound lie in files that are mapped.
+The id of a row is a growing number: `base` plus the position of its event in the batch. Rows that are answered in their
+own batch never leave it. Chunks of rows beyond a bound lie in mapped files.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _ID = "__id"
 
 @dataclass
 class Chunk:
-    """Rows of one batch that wait, in the order of their ids."""
+    """Outstanding rows of one batch, in the order of their ids."""
 
     rows: pa.Table
     memory: mmap | None
-    """What they lie in, where that is a file."""
+    """The mapping in which they lie, if that is a file."""
     first: int
     """Id of the first."""
     left: int
-    """So many still wait."""
+    """Number of rows that are still outstanding."""
 
     @property
     def ids(self) -> Any:
-        """Of all its rows (int64)."""
+        """Ids of all its rows (int64)."""
         return self.rows[_ID].to_numpy()
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Chunk:
 
 
 class Waiting:
-    """Rows of one source that wait for something.
+    """Rows of one source that are outstanding.
 
     Attributes:
         base: id of the first event of the batch.
@@ -61,14 +61,14 @@ class Waiting:
         self._held = 0
 
     def begin(self, events: Events) -> None:
-        """A batch begins: its events have ids from `base` on."""
+        """Begin a batch: its events have ids from `base` on."""
         self._batch = events
 
     def end(self, still: Any) -> None:
-        """The batch ends.
+        """End the batch.
 
         Args:
-            still: positions in the batch (int64, growing) of rows that wait on.
+            still: positions in the batch (int64, growing) of rows that stay outstanding.
         """
         assert self._batch is not None
         if len(still):
@@ -86,7 +86,7 @@ class Waiting:
         self._chunks.append(Chunk(rows, memory, rows[_ID][0].as_py(), len(rows)))
 
     def has(self, ids: Any) -> Any:
-        """Whether ids (int64) are of rows of this store's source that are here (bool)."""
+        """Return which ids (int64) are of rows of this store's source that are here (bool)."""
         found = np.zeros(len(ids), np.bool_)
         here = ids >= self.base
         if here.any():
@@ -99,11 +99,11 @@ class Waiting:
         return found
 
     def get(self, ids: Any) -> pa.Table:
-        """Rows by id (int64), in this order, with the columns of this store; they wait on."""
+        """Return rows by id (int64), in this order, with the columns of this store; they stay here."""
         return self._get(ids, take=False)
 
     def chosen(self, ids: Any) -> pa.Table:
-        """Rows by id, a row of nulls for -1; they wait on."""
+        """Return rows by id, a row of nulls for -1; they stay here."""
         there = ids >= 0
         rows = self.get(ids[there])
         if there.all():
@@ -112,7 +112,7 @@ class Waiting:
         return rows.take(pa.array(place, mask=~there))
 
     def take(self, ids: Any) -> pa.Table:
-        """Rows by id, in this order; they wait no more."""
+        """Return rows by id, in this order, and remove them."""
         return self._get(ids, take=True)
 
     def _get(self, ids: Any, take: bool) -> pa.Table:
@@ -139,7 +139,7 @@ class Waiting:
         return pa.concat_tables(parts).take(pa.array(order))
 
     def _earlier(self, ids: Any) -> Iterator[tuple[Chunk, Any]]:
-        """Chunks in which ids of earlier batches may be, and which of the ids those are (positions)."""
+        """Yield chunks that may have ids of earlier batches, and the positions of these ids."""
         earlier = np.flatnonzero(ids < self.base)
         firsts = np.array([chunk.first for chunk in self._chunks], np.int64)
         of = np.searchsorted(firsts, ids[earlier], "right") - 1
@@ -154,29 +154,29 @@ class Waiting:
         return pa.table({name: pa.nulls(0) for name in self.columns})
 
     def _forget(self) -> None:
-        """Let chunks go of which nothing waits."""
+        """Drop chunks without outstanding rows."""
         if all(chunk.left > 0 for chunk in self._chunks):
             return
         self._chunks = [chunk for chunk in self._chunks if chunk.left > 0]
         self._held = sum(chunk.rows.nbytes for chunk in self._chunks if chunk.memory is None)
 
     def forget(self, before: int) -> None:
-        """Let chunks go of which all rows have ids below this."""
+        """Drop chunks of which all rows have ids below this."""
         for chunk in self._chunks:
             if chunk.rows[_ID][-1].as_py() < before:
                 chunk.left = 0
         self._forget()
 
     def drop(self) -> None:
-        """Nothing waits any more: ids may begin anew."""
+        """Drop all rows: ids may begin again."""
         self._chunks, self._held = [], 0
 
     def table(self) -> pa.Table | None:
-        """All rows that wait, with their ids, for `put_back`; None for none."""
+        """Return all outstanding rows with their ids, for `put_back`; None for none."""
         return pa.concat_tables([chunk.rows for chunk in self._chunks]) if self._chunks else None
 
     def put_back(self, rows: pa.Table | None, base: int) -> None:
-        """Go on with rows that `table` gave, and ids from `base` on."""
+        """Restore rows that `table` returned; ids go on from `base`."""
         self.drop()
         self.base = base
         if rows is not None and len(rows):
@@ -184,7 +184,7 @@ class Waiting:
 
 
 def spilled(rows: pa.Table) -> tuple[pa.Table, mmap]:
-    """Write rows to a file that is mapped; it goes when they do."""
+    """Write rows to a mapped file, which is removed with them."""
     handle, path = tempfile.mkstemp(prefix="amqpscope-", suffix=".arrow")
     os.close(handle)
     try:

@@ -1,4 +1,4 @@
-"""What frames say to the machines that pair requests with answers: AMQP 0-9-1 (`requests`) and streams."""
+"""How frames drive the machines that pair requests with answers: AMQP 0-9-1 (`requests`) and streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, add_gap, attend
-from amqpscope.pipelines.walks.doubts import may_lack_requests
 from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.names import NO_NAME
 from amqpscope.pipelines.walks.open_requests import CH, CLOSES_CHANNEL, CLOSES_CONNECTION, NONE, State, cut_frame
@@ -23,6 +22,7 @@ from amqpscope.pipelines.walks.requests import (
 )
 from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.stream_requests import answer_stream, ask_stream, close_stream, end_stream
+from amqpscope.pipelines.walks.uncertain import may_lack_requests
 
 _STREAM_CLOSE, _TUNE = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "tune")
 _CHANNEL_OPEN = what(FRAMES, "channel.open")
@@ -31,15 +31,15 @@ _SUCCESS = 200
 
 
 class Arguments(NamedTuple):
-    """Columns of what kernels need of an event besides EV; -1 for null."""
+    """What kernels need of an event besides EV, as columns; -1 for null."""
 
     ASKS: int  # kind that it asks; of streams 1 for ANSWERED_ALWAYS
     ANSWERS: int  # kind that it answers
-    WAITS: int  # 1 for a request that asks for an answer, 0 for one that does not; -1: that is not known
+    WAITS: int  # 1 for a request that asks for an answer, 0 for one that does not; -1: unknown
     CODE: int  # reply code, or closing code
     KIND: int  # kind of request that a close names; UNKNOWN where that part of it is missing
     CORRELATION: int
-    KEY: int  # digest of what an answer says as well as its request; 0 for nothing
+    KEY: int  # digest of what an answer repeats of its request; 0 for nothing
     NAME: int  # number of the name of a queue that is declared; of other requests NO_NAME where it is empty
 
 
@@ -48,7 +48,7 @@ AR = declare(Arguments)
 
 @kernel
 def walk(events: Array, arguments: Array, state: State, streams: State, asks: Array, base: int) -> None:
-    """Walk over a batch of events; `asks` becomes 1 for those whose rows may wait."""
+    """Walk over a batch of events; `asks` becomes 1 for those whose rows may be needed later."""
     conn, gaps, _, _, _, _, _, _ = state
     for i in range(len(events)):
         identity = events[i, EV.CONNECTION]
@@ -71,7 +71,7 @@ def walk(events: Array, arguments: Array, state: State, streams: State, asks: Ar
 
 @kernel
 def method_frame(events: Array, arguments: Array, state: State, i: int, identity: int) -> int:
-    """A method frame of AMQP 0-9-1; whether its row may wait."""
+    """Apply a method frame of AMQP 0-9-1; return whether its row may be needed later."""
     conn, gaps, _, channels, _, _, _, _ = state
     word = events[i, EV.WHAT]
     side = events[i, EV.FROM_CLIENT]
@@ -120,7 +120,7 @@ def method_frame(events: Array, arguments: Array, state: State, i: int, identity
 
 @kernel
 def stream_frame(events: Array, arguments: Array, streams: State, i: int, identity: int) -> int:
-    """A frame of the stream protocol; whether its row may wait."""
+    """Apply a frame of the stream protocol; return whether its row may be needed later."""
     word = events[i, EV.WHAT]
     side = events[i, EV.FROM_CLIENT]
     response = events[i, EV.RESPONSE]
@@ -139,6 +139,6 @@ def stream_frame(events: Array, arguments: Array, streams: State, i: int, identi
 
 @called
 def finish(state: State, streams: State) -> None:
-    """The connection is over."""
+    """End the connection."""
     end_connection(state)
     end_stream(streams)

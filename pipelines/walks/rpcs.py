@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import requests
 from amqpscope.pipelines.walks.channels import ENDED_BY
@@ -34,12 +33,14 @@ _KEYS = {
     "queue": (_DECLARE, _DECLARE_OK),
     "consumer_tag": tuple(what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")),
 }
-"""Columns that say the same in a request and its answer."""
+"""Columns that a request and its answer have in common."""
 _WITH_QUEUE = tuple(
     what(FRAMES, method.full_name)
     for method in spec.load().methods
     if (method.responses or method.full_name == "queue.declare-ok") and any(f.name == "queue" for f in method.fields)
 )
+_WITH_ROLE = (ROLES[:, [requests.ASKS, requests.ANSWERS]] >= 0).any(axis=1)
+"""By EV.WHAT."""
 _EXTRA = ("no_wait", "reply_code", "class_id", "method_id", "queue", "consumer_tag", "reply_text")
 _FRAME_COLUMNS = (
     "connection_id", "channel", "channel_epoch", "from_client", "method", "frame_no", "ts_ns", "capture", "packet",
@@ -51,7 +52,7 @@ _STREAM_COLUMNS = (
 )  # fmt: skip
 _POINT = ("ts_ns", "frame_no", "capture", "packet")
 _WELL = (1, 10)
-"""Response codes of streams of what went well: ok, and a further challenge."""
+"""Response codes of streams that mean success: ok, and a further challenge."""
 
 
 class Rpcs:
@@ -82,7 +83,7 @@ class Rpcs:
             waiting.begin(events)
         asks = np.zeros(len(events), np.int64)
         arguments = self._arguments(events)
-        state, streams = self._states(events.matrix)
+        state, streams = self._states(len(events), events.lacking)
         call(walk, self._compiled, events.matrix, arguments, state, streams, asks, self._frames.base)
         base = self._frames.base
         for machine, waiting, made in (
@@ -103,7 +104,7 @@ class Rpcs:
 
     def finish(self) -> Iterator[Rows]:
         """All that is open was not answered."""
-        state, streams = self._states(np.empty((0, len(EV)), np.int64))
+        state, streams = self._states(0, 0)
         call(finish, self._compiled, state, streams)
         if len(found := self._requests.decided()):
             yield from self._rows(found)
@@ -111,12 +112,18 @@ class Rpcs:
             yield from self._stream_rows(found)
         self._fresh()
 
-    def _states(self, events: Array) -> tuple[State, State]:
-        state = self._requests.state(events)
-        return state, self._streams.state(self._requests.conn, self._requests.gaps, len(events))
+    def _states(self, count: int, lacking: int) -> tuple[State, State]:
+        state = self._requests.state(count, lacking)
+        return state, self._streams.state(self._requests.conn, self._requests.gaps, count)
 
     def _arguments(self, events: Events) -> Any:
-        """Columns of `Arguments` per event."""
+        """Columns of `Arguments` per event; most events have none that is looked at."""
+        made = np.full((len(events), len(AR)), NONE, np.int64)
+        at = np.flatnonzero(_WITH_ROLE[events.what] | (events.source == STREAM_FRAMES))
+        made[at] = self._told(events.only(at))
+        return made
+
+    def _told(self, events: Events) -> Any:
         made = np.empty((len(events), len(AR)), np.int64)
         roles = ROLES[events.what]
         made[:, AR.ASKS] = roles[:, requests.ASKS]
@@ -154,7 +161,7 @@ class Rpcs:
         return made
 
     def _rows(self, found: Any) -> Iterator[Rows]:
-        """Rows of AMQP 0-9-1."""
+        """Yield rows of AMQP 0-9-1."""
         dropped = found[found[:, FO.HOW] == DROPPED, FO.ANSWER]
         if len(dropped):
             self._frames.take(dropped)
@@ -166,7 +173,7 @@ class Rpcs:
         place = np.full(len(found), NONE, np.int64)
         place[refused] = np.arange(np.count_nonzero(refused))
         place[plain] = np.count_nonzero(refused) + np.arange(np.count_nonzero(plain))
-        closes = self._frames.get(found[refused, FO.ANSWER])  # each waits for its own answer: it is needed again
+        closes = self._frames.get(found[refused, FO.ANSWER])  # a close is a request as well, so its row is needed again
         others = self._frames.take(found[plain, FO.ANSWER])
         parts = [asked.slice(0, 0), closes, others]
         answers = pa.concat_tables(parts, promote_options="default").take(known(place))
@@ -191,7 +198,7 @@ class Rpcs:
         )
 
     def _stream_rows(self, found: Any) -> Iterator[Rows]:
-        """Rows of the stream protocol."""
+        """Yield rows of the stream protocol."""
         asked = self._stream_frames.take(found[:, FO.REQUEST])
         refused = found[:, FO.HOW] == REFUSED
         answered = found[:, FO.ANSWER] >= 0
@@ -220,7 +227,7 @@ class Rpcs:
         )
 
     def take_out(self) -> bytes:
-        """State, versioned; the walk is then as new."""
+        """Return the state as versioned bytes, and reset the walk."""
         parts: dict[str, Any] = {f"requests {name}": part for name, part in self._requests.parts().items()}
         parts |= {f"streams {name}": part for name, part in self._streams.parts().items()}
         for name, waiting in (("frames", self._frames), ("stream frames", self._stream_frames)):
@@ -233,10 +240,10 @@ class Rpcs:
         return state
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack("rpcs", VERSION, state)
         for prefix, machine in (("requests ", self._requests), ("streams ", self._streams)):
@@ -247,13 +254,13 @@ class Rpcs:
 
 
 def _done(asks: Any, found: Any, base: int) -> None:
-    """Mark events of this batch that wait no longer."""
+    """Unmark events of this batch that are no longer open."""
     for ids in (found[:, FO.REQUEST], found[found[:, FO.HELD] == 1, FO.ANSWER]):
         asks[ids[ids >= base] - base] = 0
 
 
 def _made(found: Any, asked: pa.Table, answers: pa.Table, columns: dict[str, Any]) -> Iterator[Rows]:
-    """Rows of `rpcs`: who asked and who answered when, and why nobody did."""
+    """Yield rows of `rpcs`: who asked and who answered when, or why nobody did."""
     columns |= {"connection_id": asked["connection_id"], "from_client": asked["from_client"]}
     columns |= {f"request_{name}": asked[name] for name in _POINT}
     columns |= {f"response_{name}": answers[name] for name in _POINT}

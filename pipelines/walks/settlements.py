@@ -1,4 +1,4 @@
-"""Writes `settlements`, and the waits for prefetch windows in `flow_control`: see `deliveries` for what happens."""
+"""Writes `settlements`, and the waits for prefetch windows in `flow_control`; the rules are in `deliveries`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from amqpscope.pipelines.walks.store import group, grown, named, pack, release_a
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
 LIMIT = 1 << 26
-"""Deliveries of one connection that may wait; what comes behind them is evicted at once."""
+"""Outstanding deliveries of one connection; further ones are evicted at once."""
 PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown")
 UNKNOWN = OUTCOMES.index("unknown")
 ROOM = 1 << 16
 LONGEST = 1 << 60
-"""Round trips, in ns, are clamped to this: twice as much is still a number."""
+"""Round trips (ns) are clamped to this, so that twice as much still fits."""
 
 _METHODS = (
     *(
@@ -52,6 +52,7 @@ _METHODS = (
 )  # fmt: skip
 _TAGGED = [what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")]
 _DELIVER = what(MESSAGES, "deliver")
+_WITH_MORE = [what(CONNECTIONS), _DELIVER, what(MESSAGES, "get"), *(what(FRAMES, name) for name in _METHODS)]
 _QUEUED = [what(FRAMES, name) for name in ("basic.consume", "basic.get", "queue.declare-ok")]
 """Frames that name a queue."""
 _LIMITS = what(FRAMES, "basic.qos")
@@ -62,7 +63,7 @@ class Settlements:
 
     Args:
         compiled: whether kernels run compiled.
-        limit: deliveries of one connection that may wait.
+        limit: outstanding deliveries of one connection.
     """
 
     tables = ("settlements", "flow_control")
@@ -117,9 +118,9 @@ class Settlements:
             store.begin(events)
         base, before = self.deliveries.base, int(self.conn[CONN.ID])
         self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, base, self.limit
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         accounts, table, own, counts = self.channels
-        self.channels = accounts, table, grown(own, int(counts[1]) + _count(matrix[:, EV.CUT] > 0)), counts
+        self.channels = accounts, table, grown(own, int(counts[1]) + events.lacking), counts
         self._make_room(_count(events.among((*_TAGGED, *_QUEUED))), len(events))
         why = dv.SPENT_OUT
         while why != dv.DONE:
@@ -149,7 +150,7 @@ class Settlements:
         self.prefetch = grown(windows, 2 * most), grown(waits, 4 * most + 64), counts
 
     def _end(self, events: Events, still: Any, first: int) -> None:
-        """The batch is over: keep what is still needed of it, and of earlier ones."""
+        """End the batch: store what is still needed of it, and of earlier ones."""
         matrix, source = events.matrix, events.source
         self.deliveries.end(np.flatnonzero(still[:, dl.DELIVERY]))
         self.answers.end(np.flatnonzero(still[:, dl.ANSWER]))
@@ -197,7 +198,15 @@ class Settlements:
             store.put_back(parts.get(f"rows {number}"), parts["base"])
 
     def _more(self, events: Events) -> Any:
+        """Columns of MORE per event; most events have none that is looked at."""
         more = np.full((len(events), len(MORE)), -1, np.int64)
+        at = np.flatnonzero(events.among(_WITH_MORE))
+        more[at] = self._told(events.only(at))
+        return more
+
+    def _told(self, events: Events) -> Any:
+        more = np.empty((len(events), len(MORE)), np.int64)
+        more[:, MORE.UNNAMED] = -1
         more[:, MORE.NO_ACK] = events.ints({MESSAGES: "no_ack"})
         more[:, MORE.REQUEUE] = events.ints({FRAMES: "requeue"})
         limits = events.ints({FRAMES: "prefetch_count", CONNECTIONS: "rtt_ns"})
@@ -292,7 +301,7 @@ def _flag(values: Any) -> pa.Array:
 
 
 def _either(messages: Waiting, frames: Waiting, ids: Any) -> pa.Table:
-    """Rows by id, of which some are of messages, the others of frames; these have no consumer_tag."""
+    """Return rows by id, of which some are of messages, the others of frames; these have no consumer_tag."""
     of_message = messages.has(ids)
     found = messages.get(ids[of_message])
     others = frames.get(ids[~of_message])

@@ -52,7 +52,7 @@ from amqpscope.pipelines.walks.transactions import ACT, ASKED, PERHAPS, PLAIN, S
 
 @kernel
 def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """An ack, nack or reject of the client; returns DONE, or what is spent."""
+    """Apply an ack, nack or reject of the client; return DONE, or what has run out."""
     conn, gaps, channels, ledger = book
     _, transactions, _ = own
     out, state = result
@@ -98,7 +98,7 @@ def settle(
     slot: int, outcome: int, multiple: int, requeue: int, events: Array, i: int, account: int, book: Book, own: Own,
     result: Result,
 ) -> bool:  # fmt: skip
-    """A delivery is acknowledged: at once, or perhaps later; False: there is no room in `acts`."""
+    """Acknowledge a delivery, at once or perhaps later; return False if there is no room in `acts`."""
     _, _, channels, ledger = book
     consumers, transactions, _ = own
     slots, acts = ledger[1], transactions[1]
@@ -117,9 +117,9 @@ def settle(
         acts[act, ACT.OUTCOME] = outcome
         acts[act, ACT.MULTIPLE] = multiple
         acts[act, ACT.REQUEUE] = requeue
-        acts[act, ACT.SAID] = identity
-        acts[act, ACT.SAID_FRAME] = events[i, EV.ORDER]
-        acts[act, ACT.SAID_TS] = events[i, EV.TS]
+        acts[act, ACT.ACK] = identity
+        acts[act, ACT.ACK_FRAME] = events[i, EV.ORDER]
+        acts[act, ACT.ACK_TS] = events[i, EV.TS]
         if mode == PERHAPS:
             leave_windows(account, acts[act, ACT.EXTRA], frame, identity, events[i, EV.TS], 1, own)
     else:
@@ -134,7 +134,7 @@ def settle(
 
 @called
 def take_effect(act: int, outcome: int, answer: int, by: int, ts: int, own: Own, result: Result) -> None:
-    """An acknowledgement that waited takes effect, or (NONE) never will."""
+    """Apply an acknowledgement of a transaction, or (NONE) discard it."""
     consumers, transactions, _ = own
     acts = transactions[1]
     extra = acts[act, ACT.EXTRA]
@@ -149,23 +149,23 @@ def take_effect(act: int, outcome: int, answer: int, by: int, ts: int, own: Own,
 
 @called
 def lose_patience(account: int, now: int, own: Own, result: Result) -> bool:
-    """Acknowledgements that waited too long for signs of a transaction were in none; False: `out` is full."""
+    """Apply acknowledgements that waited too long for signs of a transaction; return False if `out` is full."""
     _, transactions, _ = own
     work, acts, _, _ = transactions
     while work[account, TX.OPEN] >= 0:
         act = work[account, TX.OPEN]
-        if now - acts[act, ACT.SAID_TS] < tx.PATIENCE_NS:
+        if now - acts[act, ACT.ACK_TS] < tx.PATIENCE_NS:
             return True
         if result[1][ST.OUT] >= len(result[0]):
             return False
         work[account, TX.OPEN] = acts[act, ACT.NEXT]
-        take_effect(act, acts[act, ACT.OUTCOME], acts[act, ACT.SAID], ch.ANSWERED, -1, own, result)
+        take_effect(act, acts[act, ACT.OUTCOME], acts[act, ACT.ACK], ch.ANSWERED, -1, own, result)
     return True
 
 
 @called
 def transact(events: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """A method of the class tx, or confirm.select; returns DONE, or what is spent."""
+    """Apply a method of the class tx, or confirm.select; return DONE, or what has run out."""
     conn, gaps, _, _ = book
     _, transactions, _ = own
     work, acts, asked, _ = transactions
@@ -189,7 +189,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
                 act = asked[first, ASKED.FIRST]
                 if result[1][ST.OUT] >= len(result[0]):
                     return SPENT_OUT
-                missed = cn.first_gap(conn, gaps, CLIENT, acts[act, ACT.SAID_FRAME])
+                missed = cn.first_gap(conn, gaps, CLIENT, acts[act, ACT.ACK_FRAME])
                 following = acts[act, ACT.NEXT]
                 if missed >= 0 and gaps[missed, GAP_FRAME] <= frame:
                     take_effect(act, NONE, -1, IN_GAP, gaps[missed, GAP_TS], own, result)
@@ -213,7 +213,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
 
 @called
 def bring_back(account: int, act: int, ts: int, book: Book, own: Own, result: Result) -> bool:
-    """A rollback: the delivery waits again; False: there is no free page."""
+    """Make a delivery outstanding again after a rollback; return False if there is no free page."""
     _, _, channels, ledger = book
     _, transactions, _ = own
     acts, slots = transactions[1], ledger[1]
@@ -232,7 +232,7 @@ def bring_back(account: int, act: int, ts: int, book: Book, own: Own, result: Re
 
 @called
 def recover(events: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """A basic.recover, or what makes it happen; returns DONE, or what is spent."""
+    """Apply a basic.recover, or what makes it happen; return DONE, or what has run out."""
     work = own[1][0]
     if events[i, EV.WHAT] == ON_RECOVER:
         work[account, TX.RECOVER] = events[i, EV.ORDER]
@@ -246,7 +246,7 @@ def recover(events: Array, i: int, account: int, book: Book, own: Own, result: R
 
 @called
 def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own, result: Result) -> bool:
-    """What was delivered before a frame is void; False: `out` is full."""
+    """Void what was delivered before a frame; return False if `out` is full."""
     _, _, channels, ledger = book
     consumers, transactions, _ = own
     slots = ledger[1]
@@ -268,7 +268,7 @@ def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own,
 
 @called
 def drain(account: int, book: Book, own: Own, result: Result) -> bool:
-    """Nobody settles any more what waits on a channel epoch; False: `out` is full, and it is to be drained on."""
+    """End the deliveries of a channel epoch without a settlement; return False if `out` is full: call it again."""
     conn, gaps, channels, ledger = book
     consumers, transactions, _ = own
     out, state = result
@@ -327,7 +327,7 @@ def drain(account: int, book: Book, own: Own, result: Result) -> bool:
 
 @called
 def end_channel(account: int, book: Book, own: Own) -> None:
-    """Windows and consumers of a channel epoch are over."""
+    """End the windows and consumers of a channel epoch."""
     conn = book[0]
     consumers, _, _ = own
     if cn.is_missing(conn, CLIENT):
@@ -341,7 +341,7 @@ def end_channel(account: int, book: Book, own: Own) -> None:
 
 @called
 def close(book: Book, own: Own, result: Result) -> bool:
-    """The connection is over; False: `out` is full, and it is to be closed on."""
+    """End the connection; return False if `out` is full: call it again."""
     channels = book[2]
     for account in range(channels[3][0]):
         if not drain(account, book, own, result):

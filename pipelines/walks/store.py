@@ -1,4 +1,4 @@
-"""Where walks keep what they must remember: arrays that grow and spill to disk, and state as versioned bytes."""
+"""What walks remember: arrays that grow and spill to disk, and state as versioned bytes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pyarrow as pa
 T = TypeVar("T")
 
 SPILL = 32 << 20
-"""Bytes of one array, or of the rows of one kind that wait, beyond which they lie in a file that is mapped: some twenty
-of these are in use at the same time at most, and a task is to stay below 1 GB."""
+"""Bytes of one array, or of the outstanding rows of one kind, beyond which they lie in a mapped file: some twenty of
+these are in use at the same time at most, and a task should stay below 1 GB."""
 STEP = 16 << 20
-"""Bytes of a mapped file that are gone through at once."""
+"""Bytes of a mapped file that are processed at a time."""
 MAGIC = b"amqpscope state 1\n"
 _LET_GO = getattr(mmap, "MADV_DONTNEED", None)
-"""Where the system has it: pages of a file that is mapped shared leave this process, not the file's cache."""
+"""Where the system has it: pages of a shared mapping leave this process, not the file's cache."""
 
 
 def declare(columns: type[T]) -> T:
-    """A NamedTuple of ints whose fields are the numbers of a matrix's columns: `EV.TS` in kernels and out of them.
+    """Return a NamedTuple of ints whose fields are the column numbers of a matrix: `EV.TS` in kernels and elsewhere.
 
     Its length is the width of the matrix.
     """
@@ -33,12 +33,12 @@ def declare(columns: type[T]) -> T:
 
 
 def grown(array: Any, rows: int, fill: int = 0) -> Any:
-    """The array with at least so many rows (at least doubled), in memory or, beyond SPILL, in a file.
+    """Return the array with at least this many rows (at least doubled), in memory or, beyond SPILL, in a file.
 
     Args:
         array: int64 of one or two dimensions.
-        rows: of the result, at least.
-        fill: value of what is new.
+        rows: least number of rows of the result.
+        fill: value of new rows.
     """
     have = len(array)
     if rows <= have:
@@ -55,19 +55,19 @@ def grown(array: Any, rows: int, fill: int = 0) -> Any:
 
 
 def steps(array: Any) -> Iterator[tuple[int, int]]:
-    """Rows of an array in parts that are worth STEP bytes: first, and the one behind the last."""
+    """Yield row ranges of an array that are worth STEP bytes: the first row, and the one after the last."""
     size = max(STEP // (array[:1].nbytes or 1), 1)
     return ((first, min(first + size, len(array))) for first in range(0, len(array), size))
 
 
 def _mapped(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array in an unlinked temporary file: it goes with the array."""
+    """Return an array in an unlinked temporary file, which is removed with the array."""
     with tempfile.TemporaryFile(prefix="amqpscope-") as file:
         return np.memmap(file, dtype, "w+", shape=shape)
 
 
 def release(memory: mmap.mmap | None, first: int = 0, end: int | None = None) -> None:
-    """Let bytes of a mapped file go from the memory of this process, until they are used again.
+    """Release bytes of a mapped file from the memory of this process, until they are used again.
 
     Args:
         memory: the mapping; None: nothing is mapped.
@@ -80,18 +80,18 @@ def release(memory: mmap.mmap | None, first: int = 0, end: int | None = None) ->
 
 
 def release_arrays(arrays: Iterable[Any]) -> None:
-    """Let those of the arrays that `grown` put into files go from memory, until they are used again."""
+    """Release the arrays that `grown` put into files from memory, until they are used again."""
     for array in arrays:
         if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
             release(array.base)
 
 
 def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:
-    """State as bytes: numpy arrays, Arrow tables, bytes, and what JSON can hold.
+    """Return state as bytes: numpy arrays, Arrow tables, bytes, and what JSON can hold.
 
     Args:
         name: whose state it is.
-        version: counted up when its parts change.
+        version: increased when its parts change.
         parts: by name.
     """
     kinds: dict[str, Any] = {}
@@ -117,10 +117,10 @@ def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:
 
 
 def unpack(name: str, version: int, state: bytes) -> dict[str, Any]:
-    """The parts of a state.
+    """Return the parts of a state.
 
     Raises:
-        ValueError: it is not the state of that, or of another version.
+        ValueError: it is the state of something else, or of another version.
     """
     if not state.startswith(MAGIC):
         raise ValueError(f"not a state of {name}")
@@ -144,10 +144,10 @@ def unpack(name: str, version: int, state: bytes) -> dict[str, Any]:
 
 
 def named(name: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
-    """Arrays of a group as parts of a state."""
+    """Return the arrays of a group as parts of a state."""
     return {f"{name} {number}": array for number, array in enumerate(arrays)}
 
 
 def group(parts: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The arrays that `named` named."""
+    """Return the arrays that `named` named."""
     return tuple(parts[key] for key in parts if key.rpartition(" ")[0] == name)

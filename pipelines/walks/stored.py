@@ -1,4 +1,4 @@
-"""What a broker has stored of publishers' ids, as far as a capture tells: the ground for `deduplicated`.
+"""What a broker has stored of publishers' ids, as far as a capture shows: the basis of `deduplicated`.
 
 A broker keeps the highest publishing id for each stream and publisher reference, over reconnections, and drops what is
 not above it. What each event does to what is known of a reference:
@@ -7,10 +7,10 @@ not above it. What each event does to what is known of a reference:
 |---|---|
 | create or delete of the stream, done | nothing is stored, of any reference |
 | answer to query-publisher-sequence | that is stored, and nothing above; 0 may also mean that nothing is |
-| a publisher begins | what is known then holds for it; while another is at it, nobody knows what is not stored |
-| it ends | what was confirmed is stored; of what was sent without an answer nobody knows |
+| a publisher begins | what is known then holds for it; while another is active, it is unknown what is not stored |
+| it ends | what was confirmed is stored; whether ids without an answer are is unknown |
 
-`stream_confirms` keeps a book of the open connection alone, and says what happened as partial results (PARTIAL, few
+`stream_confirms` has a book of the open connection alone, and reports what happened as partial results (PARTIAL, few
 rows of numbers). `verdicts` reads these of all connections, in the order of time, into one book, and `resolve` fills in
 what the connection alone did not decide. Streams (column `stream`) may go to several tasks: verdicts of all are their
 union.
@@ -32,8 +32,8 @@ from amqpscope.pipelines.walks.streams import NEVER
 
 PARTIAL = "stream_references"
 """Name of the partial results."""
-RENEWED, TOLD, BEGUN, ENDED = range(4)
-"""Kinds of partial results: the stream is new, the broker told, a publisher began, and ended."""
+RENEWED, REPORTED, BEGUN, ENDED = range(4)
+"""Kinds of partial results: the stream is new, the broker reported, a publisher began, and ended."""
 
 
 class Fact(NamedTuple):
@@ -42,23 +42,23 @@ class Fact(NamedTuple):
     connection_id: int
     frame_no: int
     ts_ns: int
-    kind: int  # RENEWED, TOLD, BEGUN, ENDED
+    kind: int  # RENEWED, REPORTED, BEGUN, ENDED
     stream: int  # digest of its name
     reference: int  # digest of stream and reference; 0 for RENEWED
     publisher_id: int  # of BEGUN and ENDED, else -1
     publisher_epoch: int
-    stored: int  # TOLD: the answer; ENDED: the highest id that was confirmed; -1 for none
-    sent: int  # ENDED: the highest id that may be stored; NEVER where that is not known
-    doubt: int  # ENDED: 1 where it is not certain what was sent before what, for ids were refused
+    stored: int  # REPORTED: the answer; ENDED: the highest id that was confirmed; -1 for none
+    sent: int  # ENDED: the highest id that may be stored; NEVER where that is unknown
+    unsure: int  # ENDED: 1 where the order of sending is uncertain, because ids were refused
 
 
 class Entry(NamedTuple):
     """Columns of a book, a hash table."""
 
     KEY: int  # digest of a stream, or of stream and reference; 0: free
-    GENERATION: int  # how often the stream began anew; of a reference, when it was noted
-    STORED: int  # the highest id of which it is certain that it is stored; -1: none
-    ABOVE: int  # ids above are certainly not stored; NEVER: not known
+    GENERATION: int  # number of times that the stream began anew; of a reference, that number when it was noted
+    STORED: int  # the highest id that is certainly stored; -1: none
+    ABOVE: int  # ids above are certainly not stored; NEVER: unknown
     ACTIVE: int  # publishers that have begun and not ended
 
 
@@ -71,7 +71,7 @@ VERDICTS = pa.schema(
 )
 """Of a publisher: ids up to `stored` were stored before it began, ids above `above` were not (NEVER: not known)."""
 Book = tuple[Ints, Ints]
-"""Entries (BK), and the places that are used, behind their number."""
+"""Entries (BK), and the places in use, after their number."""
 
 
 def fresh(places: int = PLACES) -> Book:
@@ -85,7 +85,7 @@ def fresh(places: int = PLACES) -> Book:
 
 @kernel
 def place_of(entries: Array, key: int) -> int:
-    """Where a key stands, or the free place where it would."""
+    """Return the place of a key, or the free place where it would be."""
     mask = len(entries) - 1
     at = key & mask
     while entries[at, BK.KEY] != 0 and entries[at, BK.KEY] != key:
@@ -104,7 +104,7 @@ def forget(book: tuple[Array, Array]) -> None:
 
 @kernel
 def entered(book: tuple[Array, Array], key: int) -> int:
-    """The place of a key, which is new where it was not there; where there is no room the book is emptied."""
+    """Return the place of a key, which is added if it is not there; if there is no room the book is emptied first."""
     entries, used = book
     at = place_of(entries, key)
     if entries[at, BK.KEY] == 0:
@@ -123,7 +123,7 @@ def entered(book: tuple[Array, Array], key: int) -> int:
 
 @kernel
 def generation_of(book: tuple[Array, Array], stream: int) -> int:
-    """How often a stream began anew, as far as is known."""
+    """Return how often a stream began anew, as far as known."""
     entries, _ = book
     at = place_of(entries, stream)
     return entries[at, BK.GENERATION] if entries[at, BK.KEY] == stream else 0
@@ -131,14 +131,14 @@ def generation_of(book: tuple[Array, Array], stream: int) -> int:
 
 @kernel
 def renew(book: tuple[Array, Array], stream: int) -> None:
-    """A stream was created or deleted."""
+    """Note that a stream was created or deleted."""
     at = entered(book, stream)
     book[0][at, BK.GENERATION] += 1
 
 
 @kernel
 def noted(book: tuple[Array, Array], stream: int, reference: int) -> int:
-    """The place of a reference, with what holds for it since its stream began anew."""
+    """Return the place of a reference, with what holds for it since its stream began anew."""
     entries, _ = book
     at = entered(book, reference)
     generation = generation_of(book, stream)
@@ -151,8 +151,8 @@ def noted(book: tuple[Array, Array], stream: int, reference: int) -> int:
 
 
 @kernel
-def tell(book: tuple[Array, Array], stream: int, reference: int, number: int) -> None:
-    """The broker answered how far a reference is stored."""
+def report(book: tuple[Array, Array], stream: int, reference: int, number: int) -> None:
+    """Note the broker's answer on how far a reference is stored."""
     entries, _ = book
     at = noted(book, stream, reference)
     entries[at, BK.STORED] = number if number > 0 else -1
@@ -162,7 +162,7 @@ def tell(book: tuple[Array, Array], stream: int, reference: int, number: int) ->
 
 @kernel
 def begin(book: tuple[Array, Array], stream: int, reference: int) -> tuple[int, int, int]:
-    """A publisher begins: what is stored, above what nothing is, and of which generation that is."""
+    """Begin a publisher: return what is stored, above what nothing is, and of which generation that is."""
     entries, _ = book
     at = noted(book, stream, reference)
     entries[at, BK.ACTIVE] += 1
@@ -172,7 +172,7 @@ def begin(book: tuple[Array, Array], stream: int, reference: int) -> tuple[int, 
 
 @kernel
 def end(book: tuple[Array, Array], stream: int, reference: int, generation: int, stored: int, sent: int) -> None:
-    """A publisher of that generation ends, of which ids up to `stored` are stored, and up to `sent` may be."""
+    """End a publisher of that generation, of which ids up to `stored` are stored, and up to `sent` may be."""
     entries, _ = book
     at = noted(book, stream, reference)
     if entries[at, BK.GENERATION] == generation:
@@ -189,15 +189,15 @@ def read(facts: Array, publishers: Array, book: tuple[Array, Array], found: Arra
         facts: FACT, each of one publisher at most once BEGUN and at most once ENDED.
         publishers: int64 per fact: number of the publisher.
         book: empty.
-        found: int64 per publisher: stored, above, generation (-1: not begun), doubt; is written.
+        found: int64 per publisher: stored, above, generation (-1: not begun), unsure; is written.
     """
     for i in range(len(facts)):
         kind, stream, reference = facts[i, FACT.kind], facts[i, FACT.stream], facts[i, FACT.reference]
         who = publishers[i]
         if kind == RENEWED:
             renew(book, stream)
-        elif kind == TOLD:
-            tell(book, stream, reference, facts[i, FACT.stored])
+        elif kind == REPORTED:
+            report(book, stream, reference, facts[i, FACT.stored])
         elif kind == BEGUN:
             stored, above, generation = begin(book, stream, reference)
             found[who, 0] = stored
@@ -205,13 +205,13 @@ def read(facts: Array, publishers: Array, book: tuple[Array, Array], found: Arra
             found[who, 2] = generation
         elif found[who, 2] >= 0:
             end(book, stream, reference, found[who, 2], facts[i, FACT.stored], facts[i, FACT.sent])
-            found[who, 3] = facts[i, FACT.doubt]
+            found[who, 3] = facts[i, FACT.unsure]
             if facts[i, FACT.sent] == NEVER:
                 found[who, 1] = NEVER
 
 
 def verdicts(partial: pa.Table, compiled: bool = False) -> pa.Table:
-    """Say of each publisher what was stored before it began.
+    """Return for each publisher what was stored before it began.
 
     Args:
         partial: partial results of all connections (SCHEMA), in any order; all of a stream are there.

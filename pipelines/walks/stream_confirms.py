@@ -1,8 +1,8 @@
 """Confirms of streams: each publishing id and the broker's answer to it.
 
-`publishing` says what frames do to ids that wait. Whether the broker had an id already (`deduplicated`) is decided as
-far as the connection alone tells: by what was sent before, its queries, and streams that it created (`publishers`).
-Partial results say the rest to `stored.verdicts`.
+`publishing` says how frames change outstanding ids. Whether the broker had an id already (`deduplicated`) is decided as
+far as the connection alone shows: by what was sent before, its queries, and streams that it created (`publishers`).
+Partial results leave the rest to `stored.verdicts`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from amqpscope.pipelines.walks.streams import ASKED, ENDED_BY, GAP, PROTOCOL, di
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 25
-"""Publishing ids of one connection that may wait; of more the oldest are evicted."""
+"""Outstanding publishing ids of one connection; beyond that the oldest are evicted."""
 ROOM = 1 << 16
-"""Rows that the kernel writes at once."""
+"""Rows that the kernel writes at a time."""
 RELEASE = 2
-"""Batches after which mapped files leave memory: to touch a page of them again is not for nothing."""
+"""Batches after which mapped files are released from memory: using their pages again has a cost."""
 FIRST = 1 << 10
 """Publishing ids that there is room for at first."""
 OUTCOMES = ("none", "ack", "nack")
 DEDUPLICATED = (None, False, True, True)
-"""Of `publishers.UNKNOWN`, NO, YES, SENT_BEFORE."""
+"""Values for `publishers.UNKNOWN`, NO, YES, SENT_BEFORE."""
 
 
 class StreamConfirms:
@@ -50,13 +50,13 @@ class StreamConfirms:
 
     Args:
         compiled: whether kernels run compiled.
-        limit: publishing ids of one connection that may wait.
+        limit: outstanding publishing ids of one connection.
     """
 
     tables = ("confirms",)
     partial = (stored.PARTIAL,)
     needs: Mapping[int, Needs] = {
-        # Frames of all commands: those that were seen tell which directions were.
+        # Frames of all commands: they show which directions were captured.
         STREAM_FRAMES: Needs(
             (
                 "publisher_id", "publishing_ids", "publishing_errors", "correlation_id", "stream",
@@ -94,7 +94,7 @@ class StreamConfirms:
         self.state[ST.TEXT] = -1
 
     def _make_room(self, waiting: Any, counts: Any) -> None:
-        """Drop ids that wait no longer; half of the rows are free then."""
+        """Drop ids that are no longer outstanding; half of the rows are free then."""
         kept = 0
         for first, end in steps(waiting):
             kept = call(pid.compact, self.compiled, waiting, counts, first, end, kept)
@@ -117,7 +117,7 @@ class StreamConfirms:
         batch = publications(events, at, self.waiting.base)
         self.waiting.begin(events)
         self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
-        self.gaps = cn.with_room(self.conn, self.gaps, batch.matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.ids[2][CT.FRESH] = self.ids[2][CT.LAST_FRAME]
         why = FULL
         while why != DONE:
@@ -130,7 +130,7 @@ class StreamConfirms:
         self.waiting.end(self._still())
 
     def _still(self) -> Any:
-        """Positions in the batch of messages that wait on."""
+        """Return the positions in the batch of messages that stay outstanding."""
         waiting, _, counts = self.ids
         fresh = waiting[counts[CT.FRESH] : counts[CT.ROWS]]
         fresh = np.flatnonzero(fresh[:, WAIT.OPENER] >= 0) + counts[CT.FRESH]
@@ -142,7 +142,7 @@ class StreamConfirms:
         return np.sort(here) - self.waiting.base
 
     def _named(self, openers: Any, others: Any) -> Any:
-        """Ids of the messages that sendings are named after: of OPENER and OTHER the one with the lesser name."""
+        """Return the ids of the messages that name sendings: of OPENER and OTHER the one with the lesser name."""
         several = np.flatnonzero(others >= 0)
         mine, theirs = openers[several], others[several]
         names = (self.waiting.get(each)["message_id"].to_pylist() for each in (mine, theirs))
@@ -187,7 +187,7 @@ class StreamConfirms:
         self.waiting.put_back(parts.get("rows"), parts["base"])
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
-        """What the kernel wrote, as rows."""
+        """Yield what the kernel wrote, as rows."""
         self._calls += 1
         if self._calls % RELEASE == 0:
             release_arrays(self.ids)
@@ -202,7 +202,7 @@ class StreamConfirms:
             yield "confirms", self._made(events, self.out[:count])
 
     def _made(self, events: Events | None, out: Any) -> pa.Table:
-        """Rows of `confirms` for rows of `out`."""
+        """Return rows of `confirms` for rows of `out`."""
         openers = np.ascontiguousarray(out[:, OUT.OPENER])
         if (out[:, OUT.OTHER] >= 0).any():
             openers = self._named(openers, out[:, OUT.OTHER])

@@ -1,4 +1,4 @@
-"""The credit of subscriptions to streams: what was granted, what deliveries used, and since when there is none left.
+"""The credit of subscriptions to streams: what was granted, what deliveries used, and since when none is left.
 
 A unit of credit is one chunk. A subscription begins with some; each delivery uses one, whatever it holds; the consumer
 grants more (the broker reads the number as signed). `credit_accounts` has the states of a subscription.
@@ -20,7 +20,7 @@ from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.credit_accounts import AT_LEAST, CH, DONE, FULL, KINDS, MORE, ST, WT, close, walk
 from amqpscope.pipelines.walks.events import CONNECTIONS, STREAM_FRAMES, Events
 from amqpscope.pipelines.walks.store import group, named, pack, unpack
-from amqpscope.pipelines.walks.streams import NONE, Kept, difference, matrix_of, of_streams
+from amqpscope.pipelines.walks.streams import NONE, Retained, difference, matrix_of, of_streams
 from amqpscope.pipelines.walks.subscriptions import SUB, consumers
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
@@ -38,7 +38,7 @@ class StreamCredit:
     tables = ("stream_credit", "flow_control")
     needs: Mapping[int, Needs] = {
         CONNECTIONS: Needs(("rtt_ns",)),
-        # Frames of all commands: those that were seen tell which directions were.
+        # Frames of all commands: they show which directions were captured.
         STREAM_FRAMES: Needs(
             ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties")
         ),
@@ -47,9 +47,9 @@ class StreamCredit:
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
-        self.kept = Kept(STREAM_FRAMES, ("frame_no", "ts_ns", "capture", "packet", "stream", "properties"))
+        self.retained = Retained(STREAM_FRAMES, ("frame_no", "ts_ns", "capture", "packet", "stream", "properties"))
         room = ROOM if compiled else ROOM >> 8
-        self.told = np.zeros((room, len(CH)), np.int64), np.zeros((room, len(WT)), np.int64)
+        self.written = np.zeros((room, len(CH)), np.int64), np.zeros((room, len(WT)), np.int64)
         self._reset()
 
     def _reset(self) -> None:
@@ -64,21 +64,21 @@ class StreamCredit:
         if not len(at):
             return
         matrix = matrix_of(events, at)
-        self.kept.begin(events)
+        self.retained.begin(events)
         more = self._more(events, at)
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.state[ST.AT] = 0
         why = FULL
         while why != DONE:
             why = call(
-                walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.told, self.state
+                walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.written, self.state
             )
             yield from self._rows()
-        self.kept.end(self._referred())
+        self.retained.end(self._referred())
 
     def _more(self, events: Events, at: Ints) -> Ints:
         more = np.empty((len(at), len(MORE)), np.int64)
-        more[:, MORE.IDENTITY] = at + self.kept.base
+        more[:, MORE.IDENTITY] = at + self.retained.base
         for column, of, missing in (
             (MORE.SUBSCRIPTION, {STREAM_FRAMES: "subscription_id"}, -1),
             (MORE.CREDIT, {STREAM_FRAMES: "credit"}, NONE),
@@ -90,7 +90,7 @@ class StreamCredit:
         return more
 
     def _referred(self) -> Ints:
-        """Ids of frames that rows may still name."""
+        """Return the ids of frames that rows may still refer to."""
         rows, _, _, count = self.subscriptions
         columns = [SUB.EVENT, SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED]
         closes = self.conn[[CONN.SERVER_CLOSE_EVENT, CONN.CLIENT_CLOSE_EVENT]]
@@ -99,20 +99,20 @@ class StreamCredit:
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
-        self.kept.close()
+        self.retained.close()
         why = False
         while not why:
-            why = call(close, self.compiled, self.conn, self.gaps, self.subscriptions, self.told, self.state)
+            why = call(close, self.compiled, self.conn, self.gaps, self.subscriptions, self.written, self.state)
             yield from self._rows()
-        self.kept.drop()
+        self.retained.drop()
         self._reset()
 
     def take_out(self) -> bytes:
         """See `walk.Walk`."""
         parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "state": self.state}
-        parts |= named("subscriptions", self.subscriptions) | self.kept.parts("kept")
+        parts |= named("subscriptions", self.subscriptions) | self.retained.parts("retained")
         state = pack("stream_credit", self.VERSION, parts)
-        self.kept.drop()
+        self.retained.drop()
         self._reset()
         return state
 
@@ -122,12 +122,12 @@ class StreamCredit:
         self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
         rows, places, requests, count = group(parts, "subscriptions")
         self.subscriptions = rows, places, requests, count
-        self.kept.put_back("kept", parts)
+        self.retained.put_back("retained", parts)
 
     def _rows(self) -> Iterator[Rows]:
-        """What the kernel wrote, as rows."""
-        changes = self.told[0][: self.state[ST.CHANGES]]
-        waits = self.told[1][: self.state[ST.WAITS]]
+        """Yield what the kernel wrote, as rows."""
+        changes = self.written[0][: self.state[ST.CHANGES]]
+        waits = self.written[1][: self.state[ST.WAITS]]
         self.state[ST.CHANGES] = self.state[ST.WAITS] = 0
         if len(changes):
             yield "stream_credit", self._changes(changes)
@@ -135,7 +135,7 @@ class StreamCredit:
             yield "flow_control", self._waits(waits)
 
     def _changes(self, changes: Ints) -> pa.Table:
-        frames = self.kept.get(changes[:, CH.EVENT])
+        frames = self.retained.get(changes[:, CH.EVENT])
         assert frames is not None
         certain = changes[:, CH.KNOWN] == 1
         columns = {
@@ -150,14 +150,14 @@ class StreamCredit:
             "zero_since_ts_ns": known(changes[:, CH.SINCE], NONE),
         }
         columns |= {name: frames[name] for name in ("frame_no", "capture", "packet", "ts_ns")}
-        columns |= consumers(self.kept.get(changes[:, CH.BEGUN]), len(changes))
+        columns |= consumers(self.retained.get(changes[:, CH.BEGUN]), len(changes))
         return conform("stream_credit", columns, len(changes))
 
     def _waits(self, waits: Ints) -> pa.Table:
         count = len(waits)
         columns: dict[str, Any] = {}
         for end, ids in (("start", waits[:, WT.START]), ("end", waits[:, WT.END])):
-            frames = self.kept.get(ids)
+            frames = self.retained.get(ids)
             for name in ("frame_no", "capture", "packet"):
                 columns[f"{end}_{name}"] = frames[name] if frames is not None else None
         until = known(waits[:, WT.END_TS], NONE)

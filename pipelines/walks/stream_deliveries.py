@@ -1,7 +1,7 @@
-"""Deliveries of streams: each chunk that was delivered, how old it was, and what else tells how long its stream is.
+"""Deliveries of streams: each delivered chunk, its age, and other frames that show how long its stream is.
 
-How far behind its stream a consumer was is known only together with other connections to that broker: this walk yields
-partial results (OFFSETS), `stream_lag` brings them together and writes the table.
+How far a consumer was behind its stream is known only together with other connections to that broker: this walk yields
+partial results (OFFSETS); `stream_lag` merges them and writes the table.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from amqpscope.pipelines.walks import subscriptions as sb
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.store import declare, group, named, pack, unpack
-from amqpscope.pipelines.walks.streams import ASKED, OK, Kept, difference, matrix_of, of_streams
+from amqpscope.pipelines.walks.streams import ASKED, OK, Retained, difference, matrix_of, of_streams
 from amqpscope.pipelines.walks.subscriptions import SUB, consumers
 from amqpscope.pipelines.walks.walk import Needs, Rows, schema
 
 PARTIAL = "stream_offsets"
 """Name of the partial results."""
-TOLD, DELIVERY, RENEWED = range(3)
-"""Kinds of partial results: an offset that the stream has reached; a delivery, which also tells one; the stream was
-deleted or created: its offsets begin anew."""
+REACHED, DELIVERY, RENEWED = range(3)
+"""Kinds of partial results: an offset that the stream has reached; a delivery, which also shows one; the stream was
+deleted or created: its offsets begin again."""
 OFFSETS = pa.schema(
-    [*schema("stream_deliveries"), ("server_ip", pa.string()), ("told", pa.int64()), ("kind", pa.int64())]
+    [*schema("stream_deliveries"), ("server_ip", pa.string()), ("reached", pa.int64()), ("kind", pa.int64())]
 )
-"""Columns of partial results: those of `stream_deliveries`, the broker, the offset told (null for none), the kind."""
+"""Columns of partial results: those of `stream_deliveries`, the broker, the reached offset (or null), the kind."""
 MILLISECOND = 1_000_000
 
 _SUBSCRIBE, _DELIVER = what(STREAM_FRAMES, "subscribe"), what(STREAM_FRAMES, "deliver")
@@ -77,7 +77,7 @@ FULL, DONE = range(2)
 def walk(
     events: Array, more: Array, conn: Array, gaps: Array, subs: sb.Subscriptions, asked: Array, out: Array, state: Array
 ) -> int:
-    """Walk over a batch from state[ST.AT] on; returns why it stopped (DONE: at the end of the batch).
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
 
     Args:
         events: EV.
@@ -109,7 +109,7 @@ def walk(
                 sb.grant(rows, row)
             note(out, state, identity, rows[row, SUB.EVENT], DELIVERY, rows[row, SUB.EPOCH])
         elif word == _STORE and side == CLIENT:
-            note(out, state, identity, identity, TOLD, 0)
+            note(out, state, identity, identity, REACHED, 0)
         elif word == _SUBSCRIBE and response == 0 and number >= 0:
             row = sb.row_of(subs, number)
             if rows[row, SUB.ASKED] >= 0:
@@ -130,7 +130,7 @@ def walk(
                 asked[at, 3] = identity
             elif response == 1 and side == SERVER and asked[at, 0] == conn[CONN.ID] and asked[at, 2] == word:
                 if asked[at, 1] == more[i, MORE.CORRELATION] and more[i, MORE.CODE] == OK:
-                    note(out, state, identity, asked[at, 3], TOLD if word == _STATS else RENEWED, 0)
+                    note(out, state, identity, asked[at, 3], REACHED if word == _STATS else RENEWED, 0)
                 asked[at, 0] = -1
                 asked[at, 3] = -1
     state[ST.AT] = len(events)
@@ -139,7 +139,7 @@ def walk(
 
 @kernel
 def note(out: Array, state: Array, event: int, of: int, kind: int, epoch: int) -> None:
-    """A row of `out`."""
+    """Write a row of `out`."""
     at = state[ST.OUT]
     out[at, OUT.EVENT] = event
     out[at, OUT.OF] = of
@@ -173,8 +173,8 @@ class StreamDeliveries:
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
-        self.named = Kept(STREAM_FRAMES, ("stream", "properties"))
-        self.servers = Kept(CONNECTIONS, ("server_ip",))
+        self.named = Retained(STREAM_FRAMES, ("stream", "properties"))
+        self.servers = Retained(CONNECTIONS, ("server_ip",))
         self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
         self._reset()
 
@@ -198,7 +198,7 @@ class StreamDeliveries:
             (MORE.SUBSCRIPTION, "subscription_id"), (MORE.CORRELATION, "correlation_id"), (MORE.CODE, "response_code")
         ):  # fmt: skip
             more[:, column] = events.ints({STREAM_FRAMES: name})[at]
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.named.begin(events)
         self.servers.begin(events)
         self.state[ST.AT] = 0
@@ -236,7 +236,7 @@ class StreamDeliveries:
         self.servers.put_back("servers", parts)
 
     def _rows(self, events: Events) -> Iterator[Rows]:
-        """What the kernel wrote, as rows."""
+        """Yield what the kernel wrote, as rows."""
         out = self.out[: self.state[ST.OUT]]
         self.state[ST.OUT] = 0
         if len(out):
@@ -267,7 +267,7 @@ class StreamDeliveries:
             "chunk_ts_ns": made,
             "age_ns": age,
             "server_ip": servers["server_ip"] if servers is not None else None,
-            "told": pa.array(_told(frames, last, delivers), pa.int64()),
+            "reached": pa.array(_reached(frames, last, delivers), pa.int64()),
             "kind": pa.array(out[:, OUT.KIND]),
         }
         columns |= {name: frames[name] for name in OFFSETS.names if name in frames.column_names}
@@ -279,12 +279,12 @@ class StreamDeliveries:
             schema=OFFSETS,
         )
         whole = chunk.is_valid().to_numpy(zero_copy_only=False)
-        useful = rows["told"].is_valid().to_numpy() | (out[:, OUT.KIND] == RENEWED)
+        useful = rows["reached"].is_valid().to_numpy() | (out[:, OUT.KIND] == RENEWED)
         return rows.filter(pa.array(np.where(delivers, whole, useful)))
 
 
 def _ages(frames: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """When chunks were made, and how old they were (ns); null where that is out of the range of times."""
+    """Return when chunks were made, and how old they were (ns); null where that is out of the range of times."""
     stamps = frames["chunk_timestamp"].cast(pa.int64()).combine_chunks()
     milliseconds = stamps.fill_null(0).to_numpy(zero_copy_only=False)
     most = (1 << 63) // MILLISECOND
@@ -293,25 +293,25 @@ def _ages(frames: pa.Table) -> tuple[pa.Array, pa.Array]:
     return made, difference(frames["ts_ns"], made)
 
 
-def _told(frames: pa.Table, last: pa.Array, delivers: Any) -> Any:
-    """Offsets that streams have reached, as far as frames tell (masked where they tell none)."""
+def _reached(frames: pa.Table, last: pa.Array, delivers: Any) -> Any:
+    """Return the offsets that streams have reached, as far as frames show (masked where they show none)."""
 
     def numbers(column: Any) -> Any:
         return column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
-    told = np.where(
+    reached = np.where(
         delivers, np.maximum(numbers(last), numbers(frames["committed_chunk_id"])), numbers(frames["offset"])
     )
     for row in np.flatnonzero(frames["statistics"].is_valid().to_numpy()).tolist():  # few
-        told[row] = _committed(frames["statistics"][row].as_py())
-    return np.ma.masked_less(told, 0)
+        reached[row] = _committed(frames["statistics"][row].as_py())
+    return np.ma.masked_less(reached, 0)
 
 
 def _committed(statistics: str) -> int:
-    """The id of the last committed chunk in the statistics of a stream; -1: none that can be."""
+    """Return the id of the last committed chunk in the statistics of a stream; -1: none that can be."""
     try:
         found = json.loads(statistics)
     except ValueError:  # cut by a gap
         return -1
-    told = found.get("committed_chunk_id") if isinstance(found, dict) else None
-    return told if isinstance(told, int) and 0 <= told < 1 << 63 else -1
+    reached = found.get("committed_chunk_id") if isinstance(found, dict) else None
+    return reached if isinstance(reached, int) and 0 <= reached < 1 << 63 else -1

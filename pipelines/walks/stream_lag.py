@@ -1,9 +1,9 @@
-"""How far behind their streams consumers were: a walk over streams, in the order of time.
+"""How far consumers were behind their streams: a walk over streams, in the order of time.
 
 Its rows are partial results of `stream_deliveries` of all connections, sorted by KEY and ORDER. All rows of a stream on
-a broker go to the same walk. The lag is counted against the highest offset that was seen of the stream until then (what
-is of the same time counts), on whichever connection to that broker: it is a lower bound, for nobody tells how long a
-stream is. Where a stream is deleted or created anew its offsets begin anew.
+a broker go to the same walk. The lag counts from the highest offset seen of the stream so far (rows of the same time
+included), on any connection to that broker: it is a lower bound, because no frame says how long a stream is. When a
+stream is deleted or created again, its offsets begin again.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from amqpscope.pipelines.walks.streams import difference
 from amqpscope.pipelines.walks.walk import Rows, conform
 
 KEY = ("server_ip", "stream")
-"""Columns by which rows are brought together."""
+"""Columns that group rows."""
 ORDER = ("ts_ns", "connection_id", "frame_no")
 MOST_AT_ONCE = 1 << 20
-"""Rows of one stream and time; behind more, those that follow are not seen by those that went before."""
+"""Rows of one stream and time; beyond that, later ones do not count for earlier ones."""
 
 
 @kernel
-def walk(keys: Array, times: Array, told: Array, renewed: Array, state: Array, seen: Array) -> None:
+def walk(keys: Array, times: Array, reached: Array, renewed: Array, state: Array, seen: Array) -> None:
     """Find the highest offset at each row.
 
     Args:
         keys: two int64 per row; 0 for null.
         times: ns.
-        told: -1 for none.
+        reached: -1 for none.
         renewed: 1 where the stream begins anew.
         state: the last row's keys, and the highest offset (-1: none).
         seen: written, -1 for none.
@@ -52,8 +52,8 @@ def walk(keys: Array, times: Array, told: Array, renewed: Array, state: Array, s
             state[0] = keys[i, 0]
             state[1] = keys[i, 1]
             state[2] = -1
-        if keys[i, 0] != 0 and keys[i, 1] != 0 and told[i] > state[2]:
-            state[2] = told[i]
+        if keys[i, 0] != 0 and keys[i, 1] != 0 and reached[i] > state[2]:
+            state[2] = reached[i]
     for row in range(first, len(times)):
         seen[row] = state[2]
 
@@ -78,7 +78,7 @@ class StreamLag:
         """The last rows, of one stream and time: more of them may come."""
 
     def feed(self, rows: pa.Table) -> Iterator[Rows]:
-        """Walk over a batch; rows that are certain. To be exhausted before the next call.
+        """Walk over a batch; yield rows that are final. Exhaust it before the next call.
 
         Args:
             rows: partial results (OFFSETS), sorted by KEY and ORDER, also between batches.
@@ -95,22 +95,22 @@ class StreamLag:
         yield from self._walked(rows.slice(0, last), keys[:last], times[:last])
 
     def finish(self) -> Iterator[Rows]:
-        """Rows of all that is still held. The walk is then as new."""
+        """Yield the rows that are still held, and reset the walk."""
         rows = self.held
         yield from self._walked(rows, self._keys(rows), rows["ts_ns"].to_numpy())
         self._reset()
 
     def take_out(self) -> bytes:
-        """State, versioned; the walk is then as new."""
+        """Return the state as versioned bytes, and reset the walk."""
         state = pack("stream_lag", self.VERSION, {"state": self.state, "held": self.held})
         self._reset()
         return state
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack("stream_lag", self.VERSION, state)
         self.state, self.held = parts["state"], parts["held"]
@@ -123,17 +123,17 @@ class StreamLag:
         if not len(rows):
             return
         kind = rows["kind"].to_numpy()
-        told = rows["told"].fill_null(-1).to_numpy()
+        reached = rows["reached"].fill_null(-1).to_numpy()
         seen = np.empty(len(rows), np.int64)
         renewed = (kind == RENEWED).astype(np.int64)
-        arrays = (np.ascontiguousarray(each) for each in (keys, times, told, renewed))
+        arrays = (np.ascontiguousarray(each) for each in (keys, times, reached, renewed))
         call(walk, self.compiled, *arrays, self.state, seen)
         delivered = pa.array(kind == DELIVERY)
         found = rows.filter(delivered)
         if not len(found):
             return
         offset = pa.array(seen, mask=seen < 0).filter(delivered)
-        columns = {name: found[name] for name in OFFSETS.names if name not in ("server_ip", "told", "kind")}
+        columns = {name: found[name] for name in OFFSETS.names if name not in ("server_ip", "reached", "kind")}
         columns |= {"stream_offset": offset, "lag_records": difference(offset, found["last_offset"])}
         yield "stream_deliveries", conform("stream_deliveries", columns, len(found))
 

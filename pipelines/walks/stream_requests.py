@@ -1,8 +1,8 @@
 """Requests of the stream protocol and their answers: by command, correlation id and initiator.
 
-Open requests lie in `nodes`: in chains by what their answers are found by (`chains`, heads by hash), and in a list in
-the order in which they were asked, for a close is an error of the oldest one. An id that is used anew while its request
-is open takes the place of that: what comes then is the answer to the later one.
+Open requests lie in `nodes`: in chains by what identifies their answers (`chains`, heads by hash), and in a list in the
+order of sending, because a close is an error of the oldest one. A correlation id that is used again while its request
+is open belongs to the later request from then on.
 
 Kernels take these together as `state`: conn, gaps (`connection`), chains, nodes, heap, found (as in `open_requests`).
 """
@@ -38,14 +38,14 @@ ANSWERED_ALWAYS = tuple(
 """Commands with a correlation id, and tune; credit is answered where it fails."""
 _TUNE, _CLOSE = what(STREAM_FRAMES, "tune"), what(STREAM_FRAMES, "close")
 OK = 1
-"""Code of a close for no reason."""
+"""Code of a close without an error."""
 
 
 class Node(NamedTuple):
     """Columns of `nodes`: an open request."""
 
     CHAIN: int  # next of its chain, or the next free row
-    CHAINED: int  # 0: an answer to it cannot be told any more
+    CHAINED: int  # 0: its answer can no longer be found
     EARLIER: int  # of the same side, in their order
     LATER: int
     ID: int  # of the event
@@ -95,7 +95,7 @@ class StreamRequests:
         self.found = np.zeros((0, len(FO)), np.int64)
 
     def state(self, conn: Array, gaps: Array, count: int) -> State:
-        """What kernels take, with room for all that a batch of so many events may bring; `found` is empty."""
+        """Return what kernels take, with room for a batch of this many events; `found` is empty."""
         self.nodes = grown(self.nodes, int(self.heap[SH.NODES]) + count)
         live = int(self.heap[SH.LIVE])
         if len(self.chains) < live + count:
@@ -116,11 +116,11 @@ class StreamRequests:
                 node = int(self.nodes[node, SN.LATER])
 
     def decided(self) -> Any:
-        """Rows of `found` since `state` was called."""
+        """Return the rows of `found` since `state` was called."""
         return self.found[: int(self.heap[SH.FOUND])]
 
     def parts(self) -> dict[str, Any]:
-        """What is to be kept (`store.pack`)."""
+        """Return the parts of a state (`store.pack`)."""
         return {
             "chains": self.chains,
             "nodes": self.nodes[: self.heap[SH.NODES]],
@@ -128,14 +128,14 @@ class StreamRequests:
         }
 
     def put_back(self, parts: dict[str, Any]) -> None:
-        """Go on with what `parts` gave."""
+        """Restore what `parts` returned."""
         for name in ("chains", "nodes", "heap"):
             setattr(self, name, parts[name])
 
 
 @kernel
 def chain_of(chains: Array, command: int, correlation: int, side: int) -> int:
-    """Where the chain of these requests begins."""
+    """Return where the chain of these requests begins."""
     return ((correlation & 0xFFFFFFFF) * 2654435761 + command * 131 + side) & (len(chains) - 1)
 
 
@@ -170,7 +170,7 @@ def unchain(chains: Array, nodes: Array, node: int) -> None:
 
 @kernel
 def forget(state: State, node: int) -> None:
-    """A request is open no longer."""
+    """Remove a request that is no longer open."""
     _, _, chains, nodes, heap, _ = state
     unchain(chains, nodes, node)
     side = nodes[node, SN.SIDE]
@@ -191,7 +191,7 @@ def forget(state: State, node: int) -> None:
 
 @kernel
 def find_request(state: State, command: int, correlation: int, side: int) -> int:
-    """The open request that an answer belongs to; -1 for none."""
+    """Return the open request that an answer belongs to; -1 for none."""
     _, _, chains, nodes, _, _ = state
     node: int = chains[chain_of(chains, command, correlation, side)]
     while node >= 0:
@@ -204,7 +204,7 @@ def find_request(state: State, command: int, correlation: int, side: int) -> int
 
 @kernel
 def ask_stream(state: State, command: int, correlation: int, side: int, identity: int, frame: int, ts: int) -> None:
-    """A request."""
+    """Add a request."""
     _, _, chains, nodes, heap, _ = state
     node = find_request(state, command, correlation, side)
     if node >= 0:
@@ -245,7 +245,7 @@ def ask_stream(state: State, command: int, correlation: int, side: int, identity
 
 @kernel
 def answer_stream(state: State, command: int, correlation: int, side: int, identity: int) -> None:
-    """An answer to a request of a side."""
+    """Apply an answer to a request of a side."""
     _, _, _, nodes, _, _ = state
     node = find_request(state, command, correlation, side)
     if node >= 0:
@@ -255,9 +255,9 @@ def answer_stream(state: State, command: int, correlation: int, side: int, ident
 
 @called
 def close_stream(state: State, side: int, frame: int, code: int, identity: int) -> None:
-    """A close by a side: for a reason, an error in answer to the other side's oldest request that is open.
+    """Apply a close by a side: if it gives an error, it answers the other side's oldest open request.
 
-    Where that one's answer may be lost, nobody knows whose error it is.
+    If the answer to that one may be lost, it is unknown whose error it is.
     """
     conn, gaps, _, nodes, heap, _ = state
     if conn[CONN.SERVER_CLOSE + side] != frame or code < 0 or code == OK:
@@ -272,7 +272,7 @@ def close_stream(state: State, side: int, frame: int, code: int, identity: int) 
 
 @called
 def end_stream(state: State) -> None:
-    """The connection is over: all that is open was not answered."""
+    """End the connection: all open requests end without an answer."""
     conn, gaps, _, nodes, heap, _ = state
     for side in range(2):
         other = 1 - side

@@ -17,9 +17,9 @@ PROTOCOL = "rabbitmq-stream"
 OK = 1
 """Response code of what went well."""
 IDS = 257
-"""Publisher ids or subscription ids of a connection: they have 8 bits, and what has more shares the last place."""
+"""Publisher ids or subscription ids of a connection: they have 8 bits, and larger ones share the last place."""
 ASKED = 256
-"""Requests of a connection that may wait for an answer and have correlation ids that differ in their last 8 bits."""
+"""Open requests of a connection with correlation ids that differ in their last 8 bits."""
 NEVER = (1 << 63) - 1
 NONE = -(1 << 62)
 """Stands for null where -1 may be a value."""
@@ -31,7 +31,7 @@ _PUBLISH = what(MESSAGES, "publish")
 
 
 def of_streams(events: Events, conn: Ints, *, publishes: bool = False) -> Ints:
-    """Return positions of the events that concern streams; none in a batch without any, at next to no cost.
+    """Return the positions of the events that concern streams; a batch without any costs almost nothing.
 
     Args:
         events: the batch.
@@ -69,7 +69,7 @@ def matrix_of(events: Events, at: Ints) -> Ints:
 
 @kernel
 def ending(conn: Array, gaps: Array, frame: int) -> tuple[int, int]:
-    """Why the server never answered a frame of the client's (of ENDED_BY), and when that was certain; -1: not known."""
+    """Return why the server never answered a frame (of ENDED_BY), and when that was certain; -1: unknown."""
     server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
     if 0 <= server < frame:
         return DISCARDED, conn[CONN.SERVER_CLOSE_TS]
@@ -89,7 +89,7 @@ def ending(conn: Array, gaps: Array, frame: int) -> tuple[int, int]:
 
 @kernel
 def lasted(start: int, end: int) -> int:
-    """Time from the one to the other; -1 where it is negative, or does not fit."""
+    """Return the time between two ends; -1 where it is negative, or does not fit."""
     if end < start or (start < 0 and end > NEVER + start):
         return -1
     return end - start
@@ -108,8 +108,8 @@ def difference(minuend: Any, subtrahend: Any) -> pa.Array:
     return pa.array(found, mask=~valid | wraps)
 
 
-class Kept:
-    """Few rows of one source that accounts refer to for long, by the ids of their events.
+class Retained:
+    """A few rows of one source that are needed for long, by the ids of their events.
 
     An id is `base` and the event's position in its batch.
 
@@ -123,14 +123,14 @@ class Kept:
         self.drop()
 
     def drop(self) -> None:
-        """Forget all: ids begin anew."""
+        """Forget all rows; ids begin again."""
         self.base = 0
         self.ids: Ints = np.zeros(0, np.int64)
         self.rows: pa.Table | None = None
         self._batch: Events | None = None
 
     def begin(self, events: Events) -> None:
-        """A batch begins."""
+        """Begin a batch."""
         self._batch = events
 
     def get(self, ids: Ints) -> pa.Table | None:
@@ -153,25 +153,25 @@ class Kept:
         return rows.take(pa.array(place, mask=place < 0))
 
     def end(self, ids: Any) -> None:
-        """The batch ends; of all rows those of these ids are kept (-1: none)."""
+        """End the batch: of all rows those of these ids stay (-1: none)."""
         assert self._batch is not None
-        kept = np.unique(np.asarray(ids, np.int64))
-        kept = kept[kept >= 0]
-        rows = self.get(kept)
-        self.ids, self.rows = kept, rows.combine_chunks() if rows is not None else None
+        retained = np.unique(np.asarray(ids, np.int64))
+        retained = retained[retained >= 0]
+        rows = self.get(retained)
+        self.ids, self.rows = retained, rows.combine_chunks() if rows is not None else None
         self.base += len(self._batch)
         self._batch = None
 
     def close(self) -> None:
-        """No batch is open any more: all ids are those of kept rows."""
+        """Close the batch: all ids are those of stored rows."""
         self._batch = None
 
     def parts(self, name: str) -> dict[str, Any]:
-        """Parts of a state."""
+        """Return the parts of a state."""
         found: dict[str, Any] = {f"{name} base": self.base, f"{name} ids": self.ids}
         return found if self.rows is None else found | {f"{name} rows": self.rows}
 
     def put_back(self, name: str, parts: dict[str, Any]) -> None:
-        """Go on with what `parts` gave."""
+        """Restore what `parts` returned."""
         self.base, self.ids = parts[f"{name} base"], parts[f"{name} ids"]
         self.rows = parts.get(f"{name} rows")

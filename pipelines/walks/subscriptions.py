@@ -1,13 +1,13 @@
-"""Subscriptions to streams: which one a subscription id stands for, at each frame.
+"""Subscriptions to streams: which one a subscription id belongs to, at each frame.
 
 | event | what it does |
 |---|---|
-| subscribe | is asked; what the client sends under that id from here on is of the new subscription |
-| its answer, done | the new one stands for the id: what the server sends from here on is of it |
-| its answer, refused | the old one goes on, with the credit that was granted since |
-| subscribe or unsubscribe again; the end; a delivery, where the answer may lie in a gap | as if it was done |
+| subscribe | is requested; what the client sends under that id from here on is of the new subscription |
+| its answer, done | the new one has the id: what the server sends from here on is of it |
+| its answer, refused | the old one goes on, with the credit granted since |
+| subscribe or unsubscribe again; the end; a delivery, where a gap may hold the answer | as if it was done |
 
-Nothing else ends a subscription: behind unsubscribe chunks may still be under way.
+Nothing else ends a subscription: chunks may still follow an unsubscribe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUBSCRIBE = what(STREAM_FRAMES, "subscribe")
 
 
 class Subscription(NamedTuple):
-    """Columns of `rows`: a subscription id; what is asked has columns of its own."""
+    """Columns of `rows`: a subscription id; what is requested has columns of its own."""
 
     ID: int
     EPOCH: int  # counts subscriptions; 0: of one whose beginning was not seen
@@ -48,7 +48,7 @@ class Subscription(NamedTuple):
     SINCE: int  # id of the frame since which there is no credit; -1: there is, or it is not known
     SINCE_FRAME: int
     SINCE_TS: int
-    PROOF: int  # id of the frame that began the last wait, where the next delivery tells of it; -1: none
+    PROOF: int  # id of the frame that began the last wait, if the next delivery decides about it; -1: none
     PROOF_TS: int  # when that began
     RELEASED: int  # id of the frame that ended it
     RELEASED_TS: int
@@ -68,7 +68,7 @@ def fresh() -> tuple[Ints, Ints, Ints, Ints]:
 
 @kernel
 def row_of(subscriptions: Subscriptions, number: int) -> int:
-    """The row of a subscription id."""
+    """Return the row of a subscription id."""
     rows, places, _, count = subscriptions
     number = min(number, IDS - 1)
     if places[number] < 0:
@@ -88,7 +88,7 @@ def row_of(subscriptions: Subscriptions, number: int) -> int:
 
 @kernel
 def forget(subscriptions: Subscriptions) -> None:
-    """The connection is over."""
+    """Forget all at the end of a connection."""
     rows, places, _, count = subscriptions
     for row in range(count[0]):
         places[rows[row, SUB.ID]] = -1
@@ -97,7 +97,7 @@ def forget(subscriptions: Subscriptions) -> None:
 
 @kernel
 def gaps_of(conn: Array) -> int:
-    """Gaps of a connection so far."""
+    """Return the number of gaps of a connection so far."""
     return conn[CONN.SERVER_GAPS] + conn[CONN.CLIENT_GAPS]
 
 
@@ -106,7 +106,7 @@ def ask(
     subscriptions: Subscriptions, row: int, conn: Array, identity: int, frame: int, ts: int, correlation: int,
     credit: int,
 ) -> None:  # fmt: skip
-    """A client asks for a subscription, and none is asked for under that id."""
+    """Note a request for a subscription, with no other request open under that id."""
     rows, _, requests, _ = subscriptions
     rows[row, SUB.ASKED] = identity
     rows[row, SUB.ASKED_FRAME] = frame
@@ -125,7 +125,7 @@ def ask(
 
 @kernel
 def asker(subscriptions: Subscriptions, conn: Array, correlation: int) -> int:
-    """The row whose question an answer is of; -1: none."""
+    """Return the row whose request an answer belongs to; -1: none."""
     rows, _, requests, _ = subscriptions
     at = max(correlation, 0) % ASKED
     if requests[at, 0] != conn[CONN.ID] or requests[at, 1] != correlation:
@@ -137,13 +137,13 @@ def asker(subscriptions: Subscriptions, conn: Array, correlation: int) -> int:
 
 @kernel
 def is_overdue(rows: Array, row: int, conn: Array) -> bool:
-    """Whether the answer to what is asked may lie in a gap, for the server delivers under that id."""
+    """Return whether a gap may hold the answer to what is requested, because the server delivers under that id."""
     return rows[row, SUB.ASKED] >= 0 and conn[CONN.SERVER_GAPS] > rows[row, SUB.ASKED_LOST]
 
 
 @kernel
 def grant(rows: Array, row: int) -> None:
-    """What is asked was done, as far as is known."""
+    """Grant what is requested, as far as known."""
     rows[row, SUB.EPOCH] += 1
     rows[row, SUB.EVENT] = rows[row, SUB.ASKED]
     rows[row, SUB.GAPS] = rows[row, SUB.ASKED_GAPS]
@@ -155,13 +155,13 @@ def grant(rows: Array, row: int) -> None:
 
 @kernel
 def refuse(rows: Array, row: int) -> None:
-    """What is asked was refused."""
+    """Refuse what is requested."""
     rows[row, SUB.GRANTED] += rows[row, SUB.ASKED_MORE]
     rows[row, SUB.ASKED] = -1
 
 
 def consumers(rows: pa.Table | None, count: int) -> dict[str, Any]:
-    """Columns `stream` and `consumer` of the frames that asked for subscriptions.
+    """Return the columns `stream` and `consumer` of the frames that asked for subscriptions.
 
     Args:
         rows: with `stream` and `properties`; None for null in all.
@@ -175,7 +175,7 @@ def consumers(rows: pa.Table | None, count: int) -> dict[str, Any]:
 
 
 def _name(properties: str) -> str | None:
-    """The name of a consumer, among the properties of its subscription."""
+    """Return the name of a consumer, among the properties of its subscription."""
     if '"name"' not in properties:
         return None
     try:

@@ -8,8 +8,8 @@ A channel epoch (`work`, TX, a row for each account of `channels`) is in one of 
 | PERHAPS | a tx.select may have been missed: they wait for what shows that (PATIENCE_NS at most) |
 | SELECTED | wait for a commit or rollback |
 
-What waits (`acts`, ACT) is listed: since the last commit or rollback (TX.OPEN), and for each of these that has no
-answer yet (`asked`).
+Acknowledgements that wait (`acts`, ACT) are listed: those since the last commit or rollback (TX.OPEN), and for each
+commit or rollback without an answer those before it (`asked`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from amqpscope.pipelines.walks.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
 PATIENCE_NS = 60_000_000_000
-"""A transaction of which the tx.select was missed is committed within this."""
+"""A transaction whose tx.select was missed is committed within this."""
 
 
 class Channel(NamedTuple):
     """Columns of `work`."""
 
     MODE: int
-    OPEN: int  # the first of what waits since the last commit or rollback; -1: nothing
+    OPEN: int  # the first acknowledgement since the last commit or rollback; -1: none
     OPEN_LAST: int
     ASKED: int  # the oldest commit or rollback without an answer; -1: none
     ASKED_LAST: int
@@ -49,9 +49,9 @@ class Act(NamedTuple):
     OUTCOME: int
     MULTIPLE: int
     REQUEUE: int
-    SAID: int  # id of the acknowledgement
-    SAID_FRAME: int
-    SAID_TS: int
+    ACK: int  # id of the acknowledgement
+    ACK_FRAME: int
+    ACK_TS: int
     ROLLED_TS: int  # when a rollback brought it back before; -1: never
     NEXT: int
 
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
     COMMITS: int
     FRAME: int
-    FIRST: int  # what it is about; -1: nothing
+    FIRST: int  # the first acknowledgement that it is about; -1: none
     NEXT: int
 
 
@@ -72,7 +72,7 @@ Transactions = tuple[Array, Array, Array, Array]
 
 
 def fresh() -> Transactions:
-    """No transactions."""
+    """Return the state without transactions."""
     return (
         np.full((16, len(TX)), -1, np.int64),
         np.zeros((16, len(ACT)), np.int64),
@@ -82,14 +82,14 @@ def fresh() -> Transactions:
 
 
 def roomy(state: Transactions, accounts: int, asked: int) -> Transactions:
-    """Room for so many accounts in all, and so many further commits and rollbacks."""
+    """Return the state with room for this many accounts in all, and for more commits and rollbacks."""
     work, acts, requests, counts = state
     return grown(work, accounts, -1), acts, grown(requests, int(counts[ASKED_USED]) + asked), counts
 
 
 @called
 def forget(state: Transactions) -> None:
-    """Forget everything: the connection is over, and nothing waits."""
+    """Forget everything at the end of a connection."""
     counts = state[3]
     counts[FREE] = -1
     counts[USED] = 0
@@ -99,7 +99,7 @@ def forget(state: Transactions) -> None:
 
 @called
 def begin_channel(state: Transactions, account: int, mode: int) -> None:
-    """Make the row of an account that of a channel epoch on which nothing waits."""
+    """Reset the row of an account for a channel epoch on which nothing is outstanding."""
     work = state[0]
     for column in range(len(TX)):
         work[account, column] = -1
@@ -108,7 +108,7 @@ def begin_channel(state: Transactions, account: int, mode: int) -> None:
 
 @called
 def act(state: Transactions, account: int) -> int:
-    """A row for an acknowledgement that waits, behind those since the last commit; -1: there is no room."""
+    """Return a row for an acknowledgement that waits, after those since the last commit; -1: there is no room."""
     work, acts, _, counts = state
     each = counts[FREE]
     if each >= 0:
@@ -129,7 +129,7 @@ def act(state: Transactions, account: int) -> int:
 
 @called
 def free(state: Transactions, each: int) -> None:
-    """Give a row of `acts` back."""
+    """Free a row of `acts`."""
     _, acts, _, counts = state
     acts[each, ACT.ROW] = -1
     acts[each, ACT.NEXT] = counts[FREE]
@@ -138,7 +138,7 @@ def free(state: Transactions, each: int) -> None:
 
 @called
 def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
-    """A commit or rollback of what waits since the last one."""
+    """Add a commit or rollback of the acknowledgements since the last one."""
     work, _, asked, counts = state
     each = counts[ASKED_FREE]
     if each >= 0:
@@ -160,7 +160,7 @@ def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
 
 @called
 def answered(state: Transactions, account: int) -> None:
-    """The oldest commit or rollback waits no more, and nothing is left of what it was about."""
+    """Remove the oldest commit or rollback, and the acknowledgements that it was about."""
     work, _, asked, counts = state
     each = work[account, TX.ASKED]
     work[account, TX.ASKED] = asked[each, ASKED.NEXT]

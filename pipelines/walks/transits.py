@@ -1,18 +1,18 @@
 """Transits: deliveries and the publishes that they came from, on whichever connection. A walk over keys (`keys`).
 
 The messages with the same key are a group. A delivery came from the one publish of its group that is in the window
-before it. Where several are, the kinds of keys after the group's own refine: the one publish of the group with the
-delivery's trace, else the one with its content. For that each sub-key (the key itself, key and trace, key and content)
-has its latest publish and the time of the one before:
+before it. If there are several, the kinds of keys after the group's own decide: the one publish of the group with the
+delivery's trace, else the one with its content. For that, each sub-key (the key itself, key and trace, key and content)
+stores its latest publish and the time of the one before:
 
     sub-key       latest publish      the one before      a delivery
     unknown       -                   -                   asks the next kind; is ambiguous where the sub-key may be one
-                                                          that was not kept for lack of room
+                                                          that was not stored for lack of room
     known         out of the window   -                   asks the next kind
     known         in the window       out of the window   came from the latest publish
     known         in the window       in the window       asks the next kind
 
-A delivery for which no kind is left is ambiguous.
+A delivery is ambiguous if no kind is left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from amqpscope.pipelines.walks.walk import Rows, conform, known
 
 HOUR_NS = 3_600_000_000_000
 SUB_KEYS = 1_000_000
-"""Sub-keys that are kept of one key."""
+"""Most sub-keys that are stored of one key."""
 MATCHED_BY = ("message-id", "trace", "content", "ambiguous")
 NEVER = -(1 << 63)
 """A time that is in no window."""
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 class Slot(NamedTuple):
     """Columns of the table of sub-keys; from TS on those of `Row`: of the latest publish."""
 
-    GROUP: int  # the slot is free unless this is the group that is open
+    GROUP: int  # the slot is free unless this is the open group
     SUB_KEY: int
     BEFORE: int  # time of the publish before the latest (or one that may have been it), or NEVER
     TS: int
@@ -85,13 +85,13 @@ class Match(NamedTuple):
 
 
 class State(NamedTuple):
-    """What else the walk remembers."""
+    """Further state of the walk."""
 
-    GROUP: int  # number of the group that is open; 0 before the first
+    GROUP: int  # number of the open group; 0 before the first
     KEY: int
     COUNT: int  # sub-keys of it
-    REFUSED: int  # time of the latest publish of which a sub-key was not kept, or NEVER
-    NEW: int  # sub-keys, kept or not, since those out of the window were dropped
+    REFUSED: int  # time of the latest publish of which a sub-key was not stored, or NEVER
+    NEW: int  # sub-keys, stored or not, since those out of the window were dropped
     LIMIT: int
     WINDOW: int
     OVERFLOWED: int
@@ -108,7 +108,7 @@ def transits(messages: pa.Table, window_ns: int = HOUR_NS, compiled: bool | None
 
     Args:
         messages: rows of `messages` with COLUMNS, in any order.
-        window_ns: how long before a delivery its publish may have been.
+        window_ns: how far before a delivery to look for its publish (ns).
         compiled: whether to run compiled; None leaves it to the size of the columns.
 
     Returns:
@@ -125,22 +125,22 @@ class Transits:
     """The walk over rows of `keyed` in ORDER.
 
     Attributes:
-        overflowed: publishes of which not all sub-keys were kept, for there were too many in the window; deliveries
-            that need these are ambiguous.
+        overflowed: publishes of which not all sub-keys were stored, because the window had too many; deliveries that
+            need these are ambiguous.
     """
 
     tables = ("transits",)
 
     def __init__(self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False) -> None:
-        """Begin.
+        """Create the walk.
 
         Args:
-            window_ns: how long before a delivery its publish may have been.
+            window_ns: how far before a delivery to look for its publish (ns).
             limit: sub-keys of a key.
             compiled: whether to run compiled.
 
         Raises:
-            ValueError: the window is negative, or nothing may be kept.
+            ValueError: the window is negative, or the limit is not positive.
         """
         if window_ns < 0 or limit < 1:
             raise ValueError("the window and the limit must be positive")
@@ -175,24 +175,24 @@ class Transits:
         yield "transits", self._rows(rows.filter(is_delivery), matches)
 
     def finish(self) -> Iterator[Rows]:
-        """End the last group. No row waits for it; the walk is then as new, but for `overflowed`."""
+        """End the last group, and reset the walk except for `overflowed`. No row is outstanding."""
         overflowed = self.overflowed
         self._clear()
         self.state[STATE.OVERFLOWED] = overflowed
         yield from ()
 
     def take_out(self) -> bytes:
-        """Return the state, versioned; the walk is then as new."""
+        """Return the state as versioned bytes, and reset the walk."""
         parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
         state = pack("transits", 1, parts)
         self._clear()
         return state
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left; window and limit are those of that walk.
+        """Restore the state that `take_out` returned; window and limit are those of that walk.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         parts = unpack("transits", 1, state)
         self.state = parts["state"]
@@ -200,12 +200,12 @@ class Transits:
         self._fill(parts["slots"])
 
     def _open(self, since: int) -> Any:
-        """Slots of the group that is open whose latest publish is not before a time."""
+        """Return the slots of the open group whose latest publish is not before a time."""
         found = (self.slots[:, SLOT.GROUP] == self.state[STATE.GROUP]) & (self.slots[:, SLOT.TS] >= since)
         return self.slots[found & (self.slots[:, SLOT.GROUP] > 0)]
 
     def _make_room(self, ts: int) -> None:
-        """Make the table larger; where that is not allowed, drop what is out of the window."""
+        """Make the table larger; at its limit, drop what is out of the window."""
         if self.state[STATE.COUNT] + KINDS > self.state[STATE.LIMIT]:
             kept = self._open(max(ts - int(self.state[STATE.WINDOW]), NEVER))
             self.state[STATE.NEW] = 0
@@ -222,7 +222,7 @@ class Transits:
         call(fill, self.compiled, self.slots, kept)
 
     def _matrix(self, rows: pa.Table) -> Any:
-        """Rows as a matrix, columns as ROW."""
+        """Return rows as a matrix, columns as ROW."""
         columns: dict[int, Any] = {column: rows[name] for column, name in _NUMBERS.items()}
         columns[ROW.CAPTURE] = self._numbers(rows["capture"])
         matrix = np.empty((len(ROW), len(rows)), np.int64).T  # filled by columns
@@ -233,7 +233,7 @@ class Transits:
         return matrix
 
     def _numbers(self, names: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Numbers of captures, null for null."""
+        """Return the numbers of captures, null for null."""
         encoded = names.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
@@ -283,7 +283,7 @@ def match(rows: Array, first: int, slots: Array, state: Array, matches: Array) -
         matches: MATCH, of -1, a row for each delivery.
 
     Returns:
-        The number of rows; or before, the publish for which there must be made room first.
+        The number of rows; or less: the publish that needs room first.
     """
     for i in range(first, len(rows)):
         if rows[i, ROW.KIND] < KINDS and (state[STATE.GROUP] == 0 or rows[i, ROW.KEY] != state[STATE.KEY]):
@@ -303,9 +303,9 @@ def match(rows: Array, first: int, slots: Array, state: Array, matches: Array) -
 
 @kernel
 def lacks_room(slots: Array, state: Array) -> bool:
-    """Whether the table is to be made larger, or rid of what is out of the window, before it takes a publish.
+    """Return whether the table must grow, or drop what is out of the window, before it takes a publish.
 
-    It is rid of that when half as many sub-keys as it may have came since the last time: each pays for two of them.
+    It drops when half as many sub-keys as the limit came since the last time: each pays for two of them.
     """
     needed: int = state[STATE.COUNT] + KINDS
     new: int = state[STATE.NEW]
@@ -354,7 +354,7 @@ def find_publish(rows: Array, i: int, slots: Array, state: Array, matches: Array
         at = slot_of(slots, state[STATE.GROUP], sub_key)
         if slots[at, SLOT.GROUP] != state[STATE.GROUP]:
             if is_within(state[STATE.REFUSED], ts, window):
-                return  # it may be one that was not kept
+                return  # it may be one that was not stored
             continue
         if is_within(slots[at, SLOT.TS], ts, window) and not is_within(slots[at, SLOT.BEFORE], ts, window):
             matches[line, MATCH.KIND] = kind
@@ -365,7 +365,7 @@ def find_publish(rows: Array, i: int, slots: Array, state: Array, matches: Array
 
 @kernel
 def sub_key_of(rows: Array, i: int, kind: int) -> int:
-    """The sub-key of a message for a kind; -1 where it has none."""
+    """Return the sub-key of a message for a kind; -1 where it has none."""
     digest = rows[i, ROW.KEY]
     if kind != rows[i, ROW.KIND]:
         digest = rows[i, ROW.TRACE] if kind == TRACE else rows[i, ROW.CONTENT]
@@ -376,7 +376,7 @@ def sub_key_of(rows: Array, i: int, kind: int) -> int:
 
 @kernel
 def slot_of(slots: Array, group: int, sub_key: int) -> int:
-    """The slot of a sub-key, or the free one in which it is to be put."""
+    """Return the slot of a sub-key, or the free one for it."""
     last = len(slots) - 1
     at = sub_key & last
     while slots[at, SLOT.GROUP] == group and slots[at, SLOT.SUB_KEY] != sub_key:
@@ -386,7 +386,7 @@ def slot_of(slots: Array, group: int, sub_key: int) -> int:
 
 @kernel
 def is_within(earlier: int, later: int, window: int) -> bool:
-    """Whether a time is at most so long before another that is not before it."""
+    """Return whether a time is at most `window` before another, and not after it."""
     return ((u64(later) - u64(earlier)) & MASK) <= u64(window)
 
 

@@ -1,25 +1,25 @@
-"""The numbers of publishes as the confirms of their channel tell them: what is noted of each, and the kernels over it.
+"""The numbers of publishes, derived from the confirms of their channel: the rules, and what is noted of each publish.
 
-Of a channel epoch let a publish be the k-th seen (its turn), and k + ahead its number. `ahead` changes only at gaps in
-what the client sent, and only grows; from one gap to the next is a segment. Three things tell what it is there:
+The k-th publish seen of a channel epoch has turn k, and the number k + ahead. `ahead` changes only at gaps in what the
+client sent, and only grows; from one gap to the next is a segment. Three rules find it there:
 
-- No confirm comes before its publish: a confirm of number t, before which k publishes were seen to begin, says that
-  `ahead` is at least t - k. The largest of these bounds in a segment is the number itself if at any one time the newest
-  publish was confirmed. It is too small where a client always has some outstanding.
-- Where the client sent nothing for `QUIET_NS` after the confirm that the bound comes from, and no other confirm came,
-  the newest publish was confirmed: a broker does not take that long. When it is reached by the confirm of another
-  publish, too, for a broker may stall once, the bound is proven. So it is where it agrees with the number that the
-  client itself puts into a header.
-- A client that waits for each confirm has nothing outstanding when the confirm comes. A steady window looks the same
-  from its confirms alone, only with smaller numbers; so that a client waits must be known from before the gap, where
-  the numbers are known: at `ROUNDS` publishes in a row nothing else was outstanding; after three in four the next
-  publish came sooner after the confirm than the confirm had taken; and it was not a clock that did so, for the longest
-  of these rounds took at least twice as long as the shortest. From then on each publish must have its own confirm
-  before the next one, the confirms of what was sent in the gap included, without one missing in between; and `AGAIN`
-  publishes after the gap as well, again with three quick rounds in four.
+- No confirm comes before its publish: a confirm of number t, before which k publishes were seen to begin, shows that
+  `ahead` is at least t - k. The largest of these bounds in a segment is `ahead` itself if at any one time the newest
+  publish was confirmed. It is too small if a client always has some outstanding.
+- If the client sent nothing for `QUIET_NS` after the confirm that gave the bound, and no other confirm came, the newest
+  publish was confirmed: a broker does not take that long. Because a broker may stall once, the bound is proven only
+  when the confirm of another publish reaches it too. It is also proven if it agrees with the number that the client
+  itself puts into a header.
+- A client that waits for each confirm has nothing outstanding when the confirm comes. The confirms of a steady window
+  look the same, only with smaller numbers; so traffic before the gap, where the numbers are known, must show that the
+  client waits: at `ROUNDS` publishes in a row nothing else was outstanding; after three in four the next publish came
+  sooner after the confirm than the confirm had taken; and no clock did so, because the longest of these rounds took at
+  least twice as long as the shortest. From then on each publish must have its own confirm before the next one, the
+  confirms of what was sent in the gap included, with none missing in between; and so must `AGAIN` publishes after the
+  gap, again with three quick rounds in four.
 
-What comes first is judged by the time of a publish's first byte, not by the order of frames alone: what a client sends
-after a gap is read late, when it is certain that the gap will not be filled, and answers are read before it.
+Order is judged by the time of a publish's first byte, not by the order of frames alone: what a client sends after a gap
+is read late, when it is certain that the gap will not be filled, and answers are read before it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from amqpscope.pipelines.walks.store import declare
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
 ROUNDS = 16
-"""Publishes in a row that tell that a client waits for each confirm."""
+"""Publishes in a row that show that a client waits for each confirm."""
 AGAIN = 8
-"""Publishes in a row after a gap that tell that it still does."""
+"""Publishes in a row after a gap that show that it still does."""
 
 NONE = -(1 << 62)
 """Stands for null among numbers that may be below zero."""
@@ -49,17 +49,17 @@ class Turn(NamedTuple):
 
     KIND: int
     EPOCH: int  # row of `epochs`; of what concerns a connection its first
-    TS: int  # `tell`: of confirms the largest so far in the epoch, of publishes the least BEGUN from here on
+    TS: int  # `derive`: of confirms the largest so far in the epoch, of publishes the least BEGUN from here on
     BEGUN: int  # first_ts_ns of a publish
     NUMBER: int  # publish_seq (-1 for none), or the number confirmed (0: not to be looked at). Of what concerns a
-    # connection: its last epoch + 1, or -1 for that of all. `tell`: the turn of a publish, at last its number
-    SAID: int  # number that the client itself gave, -1 for none. `tell`: the next publish of the epoch, at last how
+    # connection: its last epoch + 1, or -1 for that of all. `derive`: the turn of a publish, at last its number
+    GIVEN: int  # number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how
     GAP: int  # the last gap before it in what the client sent: row of the times of gaps
-    LOST: int  # gaps before it in what the broker sent. `tell`: of publishes the segment
+    LOST: int  # gaps before it in what the broker sent. `derive`: of publishes the segment
 
 
 class Base(NamedTuple):
-    """Columns of `bases`: publishes of an epoch that are not among the rows any more."""
+    """Columns of `bases`: publishes of an epoch that are no longer among the rows."""
 
     COUNT: int
     AHEAD: int  # the number of the last with one, less its turn; NONE
@@ -74,7 +74,7 @@ class Epoch(NamedTuple):
     UNTIL: int
     LOST: int
     GAP: int
-    END_TURN: int  # turn at which the client ended it, else behind all; -1 for not yet
+    END_TURN: int  # turn at which the client ended it, else after all; -1 for not yet
     END_TS: int  # when anyone did
     END_GAP: int
     NEXT: int  # row of the first publish that had not begun
@@ -98,7 +98,7 @@ class Epoch(NamedTuple):
     LAST_IN: int  # segment
     LAST_ROW: int  # of the publish that followed
     ROUNDS: int
-    QUICK: int  # of these, after how many the next came sooner than the confirm had
+    QUICK: int  # of these, those after which the next came sooner than the confirm had
     SHORTEST: int  # time of a quick round, from one publish to the next
     LONGEST: int
     WAITS: int
@@ -114,13 +114,13 @@ class Segment(NamedTuple):
     GAP: int
     FIRST: int  # first turn without a certain number; 0 for none
     COUNTED: int
-    SAID_LEAST: int
-    SAID_MOST: int
+    GIVEN_LEAST: int
+    GIVEN_MOST: int
     TAG: int
     BOUND: int
     BOUND_FIRST: int  # the first and the last turn with that bound
     BOUND_LAST: int
-    FOLLOWED: int  # the largest bound in front of a publish
+    FOLLOWED: int  # the largest bound before a publish
     QUIET_LOST: int
     QUIET_BOUND: int
     WAITED: int  # 1: the client waits for each, as known from before

@@ -1,4 +1,4 @@
-"""What a walk is: events in, rows of its tables out, state that can be taken out."""
+"""What a walk is: events in, rows of its tables out, state as bytes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Needs:
-    """What a walk wants of a table besides the leading columns (`events.LEADING`), which all events have.
+    """What a walk needs of a table besides the leading columns (`events.LEADING`), which all events have.
 
     Attributes:
         columns: further ones.
         names: the methods, commands, kinds or codes that it wants; None for all. Of others it is told at least when
             which side was heard (`merging`).
+        last: those of `names` of which it wants only the last on a channel before a close.
     """
 
     columns: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
+    last: tuple[str, ...] = ()
 
 
 class Walk(Protocol):
@@ -52,35 +54,35 @@ class Walk(Protocol):
 
     @property
     def needs(self) -> Mapping[int, Needs]:
-        """What it wants, by source (`events.SOURCES`)."""
+        """What it needs, by source (`events.SOURCES`)."""
 
     def feed(self, events: Events) -> Iterator[Rows]:
-        """Walk over a batch; rows that are certain. To be exhausted before the next call."""
+        """Walk over a batch; yield rows that are final. Exhaust it before the next call."""
         ...
 
     def finish(self) -> Iterator[Rows]:
-        """The end of the last connection; rows of all that still waits. The walk is then as new."""
+        """End the last connection: yield the rows of everything outstanding, and reset the walk."""
         ...
 
     def take_out(self) -> bytes:
-        """State of the connection that is open, versioned; the walk is then as new."""
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
         ...
 
     def put_back(self, state: bytes) -> None:
-        """Go on where `take_out` left.
+        """Restore the state that `take_out` returned.
 
         Raises:
-            ValueError: that is the state of something else.
+            ValueError: the bytes are the state of something else.
         """
         ...
 
 
 @cache
 def schema(table: str) -> pa.Schema:
-    """The declared columns of a table.
+    """Return the declared columns of a table.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no table has that name.
     """
     found = spec.tables()[table]
     declared = found.with_methods(spec.load(found.methods_of)) if found.methods_of else found
@@ -88,7 +90,7 @@ def schema(table: str) -> pa.Schema:
 
 
 def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
-    """Columns as rows of a declared table: in order, cast, null where none is given.
+    """Return columns as rows of a declared table: in order, cast, null where none is given.
 
     Args:
         table: its name.
@@ -114,7 +116,7 @@ def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
 
 
 def known(values: Any, missing: int = -1) -> pa.Array:
-    """int64 values as Arrow, null where they are `missing`."""
+    """Return int64 values as Arrow, null where they are `missing`."""
     return pa.array(values, pa.int64(), mask=values == missing)
 
 
@@ -125,10 +127,10 @@ class Collected:
     parts: dict[str, list[pa.Table]] = field(default_factory=dict)
 
     def add(self, rows: Iterable[Rows]) -> None:
-        """Take rows."""
+        """Add rows."""
         for table, part in rows:
             self.parts.setdefault(table, []).append(part)
 
     def table(self, name: str) -> pa.Table:
-        """All rows of a table."""
+        """Return all rows of a table."""
         return pa.concat_tables([schema(name).empty_table(), *self.parts.get(name, ())])

@@ -158,7 +158,7 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
     found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.accounting.total)
     assert 80_000 < most < 140_000
     told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
-    assert len(told) >= 2 and all("octets of open connections were remembered" in text for text in told)
+    assert len(told) >= 2 and all("bytes of open connections were retained" in text for text in told)
     for size in (1_000, 5_000, 1 << 20):
         again = dissect(tmp_path / "many.pcap", batch_bytes=size)
         assert {name: sorted(map(str, again[name].to_pylist())) for name in found} == {
@@ -168,16 +168,17 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
 
 def test_octets_that_wait_for_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where most wait, what is missing counts as lost."""
-    monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
+    monkeypatch.setattr(limits, "WAITING_BYTES", 50_000)
     turns = [*handshake(), (CLIENT, b"".join(publish(bytes(9_000), 1, largest=9_000)) * 1)]
     found, most = read(many(tmp_path, 5672, turns, wait=True), lambda reading: reading.dissector.tcp.waiting)
     assert 40_000 < most < 60_000
     assert sum(row["code"] == "tcp-gap" for row in found["anomalies"]) == 40
     assert {row["lost_bytes"] for row in found["connections"]} == {0, 7}
+    assert any("waited for earlier ones" in row["detail"] for row in found["anomalies"])
 
 
 def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(limits, "WAITING_OCTETS", 50_000)
+    monkeypatch.setattr(limits, "WAITING_BYTES", 50_000)
     turns = [*handshake(), (CLIENT, raw(1, 1, bytes(20_000))[:9_000])]
     found, most = read(many(tmp_path, 5672, turns), lambda reading: stage(reading).framing.cursor[Cursor.CHAINED])
     assert 40_000 < most <= 50_000
@@ -185,11 +186,12 @@ def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_octets_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(limits, "HELD_IN_ALL", 50_000)
+    monkeypatch.setattr(limits, "REMEMBERED", 100_000)
     turns = [(CLIENT, b"\1" * 9_000)]
-    found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.detector.held)
-    assert most < 60_000
+    found, most = read(many(tmp_path, 5672, turns, syn=False), lambda reading: reading.dissector.accounting.total)
+    assert 80_000 < most < 140_000
     assert sum(row["skipped_bytes"] for row in found["connections"]) == 40 * 9_000
+    assert any(row["code"] == "limit-reached" for row in found["anomalies"])
 
 
 def test_files_that_were_read_leave_little(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_told_and_the_others_are_read(
         words = [str(tmp_path / word) if word == "out" else word for word in command]
         assert main([*words, str(tmp_path / given)]) == 2
         told = capsys.readouterr().err.splitlines()
-        why = "is no capture (pcap or pcapng) but text; it is left out, the others are read"
+        why = "not a pcap or pcapng file (looks like text); it is left out, the others are read"
         assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: {why}"
         assert str(tmp_path / "c.pcap") in told[1]
     names = pq.read_table(tmp_path / "out" / "captures").column("capture").to_pylist()
@@ -233,7 +233,7 @@ def test_what_was_cut_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path.write_bytes(SESSION.read_bytes()[:-3])
     for words in (["frames"], ["handshakes"], ["dissect", "-o", tmp_path / "out"]):
         line = told(capsys, words[0], path, *words[1:])[-1]
-        assert line.startswith("amqpscope: cut.pcap: the file ends inside this record (packet ")
+        assert line.startswith("amqpscope: cut.pcap: truncated inside packet ")
         assert line.endswith("; what came before was read")
 
 

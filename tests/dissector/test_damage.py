@@ -14,7 +14,7 @@ from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.recordings import covered
-from tests.dissector.runs import Row, dissect_packets, rows
+from tests.dissector.runs import Row, dissect_packets, recorded, rows
 from tests.dissector.stream import wire as stream
 from tests.dissector.stream.runs import Wire
 from tests.dissector.wire import (
@@ -33,6 +33,8 @@ from tests.dissector.wire import (
     session,
 )  # fmt: skip
 
+QPID = ["qpid_multi_session.pcap", "qpid_props.pcap", "qpid_session_controls.pcap", "qpid_topology.pcap"]
+"""Of AMQP 0-10, of which `tests.dissector.amqp010` says what is in them."""
 RECORDED = [
     "interleaved_channels.pcap", "many_confirms.pcap", "orders_pika.pcap", "ipv6.pcap", "any_sll2.pcap",
     "channel_reopened.pcap", "stream_chunks.pcap", "stream_rstream.pcap", "stream_js.pcap",
@@ -42,7 +44,7 @@ BEGIN = handshake() + opening(1)
 
 @cache
 def capture_of(name: str) -> tuple[Capture, dict[str, pa.Table]]:
-    packets, link = covered(name)
+    packets, link = recorded(name) if name in QPID else covered(name)
     capture = Capture(numbered(packets), link)
     return capture, dissect_packets(capture.packets, link)
 
@@ -56,7 +58,7 @@ def score(capture: Capture, whole: dict[str, pa.Table], damaged: list[Packet]) -
 
 
 @pytest.mark.parametrize("way", HARMLESS)
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", RECORDED + QPID)
 def test_disorder_and_repetition_change_no_row(name: str, way: str) -> None:
     capture, whole = capture_of(name)
     found = dissect_packets(HARMLESS[way](capture, random.Random(way + name)), capture.link)
@@ -67,7 +69,7 @@ def test_disorder_and_repetition_change_no_row(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", HARMFUL)
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", RECORDED + QPID)
 def test_what_is_still_whole_is_found(name: str, way: str) -> None:
     capture, whole = capture_of(name)
     total = Score()

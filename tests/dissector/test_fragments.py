@@ -176,7 +176,7 @@ def test_what_is_never_complete_is_told_after_a_while():
     known.add(lone(3), limits.FRAGMENTS_WAIT_NS, 13)
     assert not known.problems
     known.add(lone(4), limits.FRAGMENTS_WAIT_NS + 1, 14)
-    assert known.problems == [("ip-fragment", "an IP packet that began in packet 11 was not complete within 30 s")]
+    assert known.problems == [("ip-fragment", "the IP packet that began in packet 11 was not complete within 30 s")]
     assert known.finish() == 2
     decoder = PacketDecoder()
     assert decoder.finish() == []
@@ -187,7 +187,7 @@ def test_what_is_missing_at_the_end_is_told(tmp_path: Path):
         (tmp_path / f"{number}.pcap").write_bytes(pcap(frames(parts)))
     (anomaly,) = dissect(tmp_path)["anomalies"].to_pylist()
     assert (anomaly["code"], anomaly["capture"], anomaly["packet"]) == ("ip-fragment", "1.pcap", None)
-    assert anomaly["detail"] == "IP packets that were not complete at the end: 2"
+    assert anomaly["detail"] == "IP packets still incomplete at the end of the capture: 2"
 
 
 def test_fragments_may_lie_in_several_files(tmp_path: Path):
@@ -208,7 +208,7 @@ def test_fragments_may_lie_in_several_files(tmp_path: Path):
 
 @pytest.mark.parametrize("kept", [0, 1000])
 def test_memory_is_bounded(kept, monkeypatch):
-    monkeypatch.setattr(limits, "FRAGMENT_OCTETS", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENT_BYTES", 100_000)
     monkeypatch.setattr(limits, "FRAGMENTED_PACKETS", 150)
     known, told = Fragments(), 0
     for ident in range(2000):
@@ -223,8 +223,8 @@ def test_memory_is_bounded(kept, monkeypatch):
 
 def test_memory_is_bounded_over_all_capture_points(monkeypatch):
     """Those of the point out of use for longest go first; the last one keeps what it has."""
-    monkeypatch.setattr(limits, "FRAGMENT_OCTETS", 100_000)
-    monkeypatch.setattr(limits, "FRAGMENT_OCTETS_ALL", 250_000)
+    monkeypatch.setattr(limits, "FRAGMENT_BYTES", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENT_BYTES_ALL", 250_000)
     decoder = PacketDecoder()
     parts = [fragments(ipv4(tcp(bytes(1000))), [50], ident=ident)[0] for ident in range(60)]
     for point in range(10):
@@ -234,7 +234,7 @@ def test_memory_is_bounded_over_all_capture_points(monkeypatch):
         assert sum(held) <= 250_000 + 2_000
         assert len(held) == min(point + 1, 250_000 // held[-1])
     (told,) = decoder.finish()
-    assert told.detail == "IP packets that were not complete at the end: 600"
+    assert told.detail == "IP packets still incomplete at the end of the capture: 600"
 
 
 def test_fragments_of_few_octets_that_claim_many_take_little():

@@ -4,7 +4,7 @@ import json
 import re
 import string
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,10 +28,11 @@ from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import Reading
 from amqpscope.spec import handshakes, load
 from tests.dissector import builders
+from tests.dissector.amqp010 import wire as w010
 from tests.dissector.builders import Packet, ethernet, ipv4, tcp
 from tests.dissector.runs import dissect_packets, recorded
 from tests.dissector.stream import wire as sw
-from tests.dissector.wire import T0
+from tests.dissector.wire import T0, Turn
 
 FOLDER = Path(__file__).parent.parent / "captures"
 KNOWN = handshakes.load()
@@ -331,6 +332,21 @@ def sealed(length: int) -> bytes:
     return b"\x17\x03\x03" + length.to_bytes(2, "big") + b"\x07" * length
 
 
+SASL_LAYER = (40).to_bytes(4, "big") + bytes(range(40))
+
+
+def played(turns: Sequence[Turn]) -> Wire:
+    """A connection in which this is said."""
+    wire = Wire().shaken()
+    for at, (side, octets) in enumerate(turns, 10):
+        wire.send(side, at, octets)
+    return wire
+
+
+def redirect(host: str) -> bytes:
+    return b"".join(w010.operation("connection.redirect", 0, host=host))
+
+
 BUILT = {
     "half-open": Wire().send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=SYN_ACK).again(1001).again(3001),
     "capture-end": Wire().send(CLIENT, 0, flags=SYN),
@@ -371,7 +387,8 @@ BUILT = {
     .send(SERVER, 16, flags=FIN_ACK),
     "handshake-timeout": asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 10, sw.string("who?")))
     .send(SERVER, 12_000, flags=FIN_ACK),
-    "amqp-0-10": Wire().shaken().send(CLIENT, 10, b"AMQP\x01\x01\x00\x0a").send(SERVER, 11, b"AMQP\x01\x01\x00\x0a"),
+    "sasl-encrypted": played(w010.opening("DIGEST-MD5")).send(CLIENT, 20, SASL_LAYER).send(SERVER, 21, SASL_LAYER),
+    "redirected": played(w010.opening()[:-1]).send(SERVER, 20, redirect("amqp:tcp:10.0.0.9:5672")),
     "http-on-amqp-port": Wire().shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 11, HEADER),
 }  # fmt: skip
 
@@ -570,7 +587,7 @@ def test_json_says_when_who_and_whose_time_it_was() -> None:
     assert slow["client"] == f"{slow['client_ip']}:{slow['client_port']}"
     assert slow["first"].startswith("2026-") and slow["first"].endswith("Z")
     assert all(step["ts"][-10:-1] == f"{step['ts_ns'] % 10**9:09d}" for step in slow["handshake_steps"])
-    assert document["groups"][0]["text"].startswith("2 connections from 127.0.0.1: the broker gave up")
+    assert document["groups"][0]["text"].startswith("2 connections from 127.0.0.1: the broker waited 10 s")
 
 
 def test_repeated_requests_and_slow_steps_are_noted(tmp_path: Path) -> None:

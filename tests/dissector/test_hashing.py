@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import SEED, hash_begin, hash_end, hash_feed, hash_octets
+from amqpscope.dissector.kernels.hashing import SEED, hash_begin, hash_bytes, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import call, kernel
 from tests.dissector.runs import BOTH
 
@@ -18,7 +18,7 @@ def digest(data: Array, cuts: Array, lanes: Array, waiting: Array) -> int:
         at = cuts[i]
     hash_feed(lanes, waiting, 1, data, at, len(data) - at)
     lanes[1, 5] = hash_end(lanes, waiting, 1)
-    lanes[1, 6] = hash_octets(data, 0, len(data))
+    lanes[1, 6] = hash_bytes(data, 0, len(data))
     return 0
 
 

@@ -216,6 +216,6 @@ def test_hundreds_of_thousands_of_half_open_connections() -> None:
             ended += made.num_rows if name == "connections" else 0
             assert made.num_rows <= 1 << 15
     assert ended >= 150_000 - limits.CONNECTIONS
-    assert len(dissector.tcp.slots) == limits.CONNECTIONS
+    assert len(dissector.tcp.flows.facts) == limits.CONNECTIONS
     state = vars(dissector.tcp) | vars(dissector.tcp.slots) | vars(dissector.tcp.parts)
     assert sum(a.nbytes for a in state.values() if isinstance(a, np.ndarray)) < 150 << 20

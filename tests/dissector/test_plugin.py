@@ -1,10 +1,13 @@
 """A made-up protocol joins as a plug-in: one document, one module, and no other file knows of it."""
 
 import json
+import os
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,15 +18,11 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.protocols import registry
 from tests.dissector.builders import pcap
 from tests.dissector.plugin.protocol import PROTOCOL
+from tests.dissector.plugin.wire import HELLO, PORT, WELCOME, put, session
 from tests.dissector.runs import dissect_packets, rows
 from tests.dissector.stream.runs import Wire
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 HERE = Path(__file__).parent / "plugin"
-PORT = 7000
-HELLO, WELCOME = b"g\1\0\7\6client", b"g\2\0\0"
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 
 
@@ -32,22 +31,6 @@ def _known() -> Iterator[None]:
     registry.add(PROTOCOL, HERE / "gizmo.toml")
     yield
     registry.remove("gizmo")
-
-
-def put(count: int, part: bytes) -> bytes:
-    payload = count.to_bytes(4, "big") + bytes([len(part)]) + part
-    return b"g\3" + len(payload).to_bytes(2, "big") + payload
-
-
-def session(puts: int = 5, welcomed: bool = True) -> Wire:
-    wire = Wire(port=PORT)
-    wire.send(True, HELLO)
-    if welcomed:
-        wire.send(False, WELCOME)
-    for n in range(puts):
-        wire.send(True, put(n, b"wheel"), most=6)
-    wire.close()
-    return wire
 
 
 def test_the_module_is_small() -> None:
@@ -139,14 +122,19 @@ def test_commands_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert pq.read_table(tmp_path / "tables/gizmo_frames").num_rows == 7
 
 
-def test_tables_are_read_back_on_spark(tmp_path: Path, spark: "SparkSession") -> None:
-    from amqpscope import pipelines  # noqa: PLC0415
-
-    path = tmp_path / "gizmo.pcap"
-    path.write_bytes(pcap(session().packets, ns=True))
-    main(["dissect", str(path), "-o", str(tmp_path / "tables")])
-    frame = pipelines.read(spark, tmp_path / "tables", "gizmo_frames")
-    assert [row.part for row in frame.orderBy("frame_no").select("part").collect()] == [None, None, *["wheel"] * 5]
+def test_an_installed_plug_in_is_found(tmp_path: Path) -> None:
+    (tmp_path / "gizmo").mkdir()
+    for name in ("protocol.py", "gizmo.toml", "__init__.py"):
+        shutil.copy(HERE / name, tmp_path / "gizmo")
+    info = tmp_path / "gizmo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gizmo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[amqpscope.protocols]\ngizmo = gizmo.protocol:PROTOCOL\n")
+    (tmp_path / "gizmo.pcap").write_bytes(pcap(session().packets, ns=True))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "amqpscope.dissector.cli.program", "frames", str(tmp_path / "gizmo.pcap")]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True)
+    assert ran.stdout.count("gizmo.put") == 5 and ran.stderr == ""
 
 
 def test_a_name_is_taken_once() -> None:

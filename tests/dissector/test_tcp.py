@@ -144,7 +144,7 @@ def test_a_port_used_again_before_its_end_is_noted() -> None:
     mine = next(row for row in rows(tables["connections"]) if row["connection_id"] == note["connection_id"])
     assert (note["code"], note["severity"], note["packet"]) == ("connection-reused-port", "note", 12)
     assert (mine["first_packet"], note["from_client"]) == (1, True)
-    assert note["detail"] == "the connection had 11 packets until then"
+    assert note["detail"] == "the old connection had 11 packets"
 
 
 def test_the_same_connection_again_has_another_identity() -> None:
@@ -192,7 +192,7 @@ def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batc
         patch.setattr(Reassembler.__init__, "__defaults__", (3,))
         patch.setattr(endings, "LINGER_SEGMENTS", 4)
         patch.setattr(limits, "WAITING_PARTS_PER_STREAM", 2)
-        patch.setattr(limits, "WAITING_OCTETS", 40)
+        patch.setattr(limits, "WAITING_BYTES", 40)
         for octets in (1 << 20, batch_bytes, 64):
             tables = dissect_packets(packets, batch_bytes=octets, check=True)
             found.append({name: sorted(table.to_pylist(), key=str) for name, table in tables.items()})
@@ -240,12 +240,12 @@ def test_a_frame_is_timed_by_its_last_missing_octet() -> None:
     assert [(row["first_packet"], row["packet"]) for row in frames(tape.packets)][-1] == (14, 15)
 
 
-def test_one_octet_is_one() -> None:
+def test_one_byte_is_singular() -> None:
     tape = Tape().play(BEGIN)
     tape.next[CLIENT] += 1
     tape.say(CLIENT, published(b"behind") * 3)
     told = [row["detail"] for row in rows(dissect_packets(tape.packets)["anomalies"])]
-    assert "1 octet not captured, the next frame's head among them" in told
+    assert "1 byte not captured, among them the header of the next frame" in told
 
 
 def test_a_first_copy_that_differs_is_told() -> None:
@@ -258,7 +258,7 @@ def test_a_first_copy_that_differs_is_told() -> None:
     (told,) = rows(dissect_packets(tape.packets, check=True)["anomalies"])
     assert (told["code"], told["packet"], told["from_client"]) == ("overlap-mismatch", 13, True)
     different = sum(octet != 0 for octet in octets[20:])
-    assert told["detail"] == f"{different} octets other than those that came first"
+    assert told["detail"] == f"{different} bytes unlike those that came first"
     assert told["offset"] == at + 10 - 1001
 
 

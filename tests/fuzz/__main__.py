@@ -23,7 +23,7 @@ LONGEST = {
 """The targets, and octets of an input at most."""
 TARGETS = tuple(LONGEST)
 LARGEST = 300
-"""Octets of an input that is kept at most."""
+"""Bytes of an input that is kept at most."""
 
 
 def fuzz(target: str, corpus: Path, flags: list[str]) -> int:

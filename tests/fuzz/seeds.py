@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+from tests.dissector.amqp010 import wire as amqp010
 from tests.dissector.amqp010.wire import PROTOCOL, arguments, header
 from tests.dissector.amqp10 import wire as w
 from tests.dissector.builders import (
@@ -29,7 +30,7 @@ from tests.dissector.builders import (
 from tests.dissector.letters import LETTERS
 from tests.dissector.links import LINKS as KNOWN
 from tests.dissector.runs import CAPTURES, FOLDER, SETS, recorded
-from tests.dissector.wire import session
+from tests.dissector.wire import CLIENT, SERVER, session
 from tests.fuzz.targets import LINKS
 
 RECORDED = 24
@@ -91,6 +92,10 @@ def _turns(turns: list[tuple[int, bytes]], how: int = 0) -> bytes:
 def _segments() -> Iterator[bytes]:
     yield _turns(session())
     yield _turns(session()[6:], 1)
+    said = b"".join(amqp010.transfer(b"body" * 20, largest=60) + amqp010.operation("session.flush", completed=True))
+    turns = [*amqp010.opening(), *amqp010.attaching(), (CLIENT, said), (SERVER, said)]
+    yield _turns(turns)
+    yield _turns(turns[8:], 1)
     for number, path in enumerate(CAPTURES):
         if path in SETS or path.suffix != ".pcap" or path.stat().st_size > 1 << 20:
             continue

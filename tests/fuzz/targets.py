@@ -23,7 +23,7 @@ from amqpscope.dissector.fields.decoding import decode
 from amqpscope.dissector.fields.headers import Headers
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import kernel, retained
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.fragments import Fragment, Fragments
 from amqpscope.dissector.protocols.amqp10 import sections, values
@@ -247,7 +247,7 @@ def _dissected(given: list[Packet], compiled: bool, rows_wanted: bool) -> Any:
     return made
 
 
-def _columns(data: bytes) -> tuple[Octets, Ints, Ints]:
+def _columns(data: bytes) -> tuple[Bytes, Ints, Ints]:
     """Pieces of the octets, cut where the first octets say."""
     cuts = [0, *sorted(octet % max(len(data), 1) for octet in data[:2]), len(data)]
     at = np.array(cuts[:-1], np.int64)
@@ -269,7 +269,7 @@ def maps(data: bytes, compiled: bool) -> Any:
     return *_json(made.octets, made.sizes), made.problems.tolist(), made.trace.tolist()
 
 
-def _json(octets: Octets, sizes: Ints) -> list[str]:
+def _json(octets: Bytes, sizes: Ints) -> list[str]:
     """Each is JSON."""
     text, ends = octets.tobytes(), np.cumsum(sizes).tolist()
     assert ends[-1] == len(text)

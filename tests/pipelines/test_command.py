@@ -34,7 +34,7 @@ def test_spark_is_not_imported(tmp_path):
 def test_folder_without_tables(tmp_path):
     with pytest.raises(ReadError, match="no such folder"):
         dissected(tmp_path / "nowhere")
-    with pytest.raises(ReadError, match="no table captures here"):
+    with pytest.raises(ReadError, match="no table captures in it"):
         dissected(tmp_path)
 
 
@@ -98,15 +98,15 @@ def test_says_that_dissection_was_killed(tmp_path, capsys):
     folder = written(tmp_path / "tables", [Connection()], complete=False)
     assert main(["analyze", str(folder), "-o", str(tmp_path / "statistics")]) == 0
     said = capsys.readouterr().err
-    assert "tables: dissect did not finish; this is what it wrote until then" in said
-    assert "in this process: the tables take" in said
+    assert "tables: incomplete: dissect was interrupted; this is what it wrote" in said
+    assert "in this process: the tables need" in said
     assert json.loads((tmp_path / "statistics" / NOTE).read_text())["tables_complete"] is False
 
 
 def test_a_column_of_another_type_is_named(tmp_path):
     folder = written(tmp_path / "tables", [Connection()])
     pq.write_table(pa.table({"connection_id": ["x"]}), folder / "anomalies" / "part-0.parquet")
-    with pytest.raises(ReadError, match="column connection_id is string, not int64"):
+    with pytest.raises(ReadError, match="column connection_id has type string, not int64"):
         here.analyze_folder(folder, tmp_path / "statistics", {})
 
 
@@ -143,7 +143,7 @@ def test_nothing_to_read(spark, tmp_path):
         pipelines.read(spark, tmp_path, "frames")
     with pytest.raises(ReadError, match="no such file"):
         pipelines.read(spark, tmp_path / "no.pcap", "messages")
-    with pytest.raises(ReadError, match="no table confirms here"):
+    with pytest.raises(ReadError, match="no table confirms in it"):
         pipelines.read(spark, CAPTURE, "confirms")
 
 

@@ -19,21 +19,18 @@ from tests.captures.damage.recordings import FOLDER, Recording
 from tests.pipelines.scenario import Connection, arrow
 
 ALL = {FRAMES: Needs()}
+either_way = pytest.mark.parametrize("compiled", [False, True])
 
 
 def frames(connection: Connection) -> pa.Table:
     return prepared(FRAMES, arrow([connection])["amqp091_frames"])
 
 
-def kept(connection: Connection, apart: tuple[int, ...] = ()) -> list[int]:
+def kept(connection: Connection, compiled: bool, apart: tuple[int, ...] = ()) -> list[int]:
     """Numbers of the frames that stay, where only basic.ack is asked for."""
     asked = wanted([{FRAMES: Needs((), ("basic.ack",))}])
-    both = [
-        merged(frames(connection), asked, pa.array(apart, pa.int64()), compiled)["frame_no"].to_pylist()
-        for compiled in (False, True)
-    ]
-    assert both[0] == both[1]
-    return both[0]
+    rows = merged(frames(connection), asked, pa.array(apart, pa.int64()), compiled)
+    return rows["frame_no"].to_pylist()
 
 
 def talk(**second: int) -> Connection:
@@ -47,8 +44,54 @@ def talk(**second: int) -> Connection:
     return c
 
 
-def test_a_frame_goes_where_the_next_begins_in_its_packet():
-    assert kept(talk()) == [0, 1, 3, 4]
+@either_way
+def test_a_frame_goes_where_the_next_begins_in_its_packet(compiled: bool):
+    assert kept(talk(), compiled) == [0, 1, 3, 4]
+
+
+def published(*methods: str | None) -> Connection:
+    """A frame of each side, and frames of the client in one packet; None for one without a method."""
+    c = Connection()
+    c.frame(False)
+    for method in (None, *methods):
+        columns = {"method": method} if method else {}
+        c.frame(True, ts_ns=2000, first_ts_ns=2000, **columns)
+    return c
+
+
+PUBLISH = ("basic.publish", None)
+
+
+@either_way
+@pytest.mark.parametrize(
+    ("methods", "gone"),
+    [
+        ((*PUBLISH, *PUBLISH, *PUBLISH), {2, 3, 4}),
+        ((*PUBLISH, "channel.close", *PUBLISH), set()),
+        ((*PUBLISH, "connection.close", *PUBLISH), set()),
+        ((*PUBLISH, "exchange.declare", *PUBLISH), set()),
+    ],
+    ids=["another follows", "channel closed between", "connection closed between", "of another method between"],
+)
+def test_of_some_only_the_last_before_a_close_stays(methods: tuple[str | None, ...], gone: set[int], compiled: bool):
+    last = ("basic.publish", "exchange.declare")
+    asked = wanted([{FRAMES: Needs((), ("channel.close", "connection.close", *last), last)}])
+    nobody = pa.array([], pa.int64())
+    c = published(*methods)
+    stay = [frame["frame_no"] for frame in c.frames if frame["frame_no"] not in gone]
+    assert merged(frames(c), asked, nobody, compiled)["frame_no"].to_pylist() == stay
+
+
+def test_all_stay_where_a_close_may_be_in_another_part():
+    c = published(*PUBLISH, *PUBLISH)
+    del c.frames[3]
+    asked = wanted([{FRAMES: Needs((), ("basic.publish",), ("basic.publish",))}])
+    assert len(merged(frames(c), asked, pa.array([], pa.int64()), False)) == len(c.frames)
+
+
+def test_all_are_wanted_that_one_walk_wants_all_of():
+    some, all_ = {FRAMES: Needs((), ("basic.get",), ("basic.get",))}, {FRAMES: Needs((), ("basic.get",))}
+    assert wanted([some, all_]).tolist() == wanted([all_]).tolist() != wanted([some]).tolist()
 
 
 def test_the_next_one_then_begins_when_it_did():
@@ -92,20 +135,22 @@ def not_in_order(c: Connection) -> None:
     c.frames[0]["frame_no"] = 9
 
 
+@either_way
 @pytest.mark.parametrize(
     "change",
     [behind_silence, of_the_other_side, behind_one_that_is_missing, asked_for, cut, without_a_time,
      not_seen_from_both_sides, not_in_order],
 )  # fmt: skip
-def test_it_stays_where_somebody_could_tell(change: Callable[[Connection], None]):
+def test_it_stays_where_somebody_could_tell(change: Callable[[Connection], None], compiled: bool):
     c = talk()
     change(c)
-    assert kept(c) == [frame["frame_no"] for frame in c.frames]
+    assert kept(c, compiled) == [frame["frame_no"] for frame in c.frames]
 
 
-def test_it_stays_where_frames_may_be_missing():
+@either_way
+def test_it_stays_where_frames_may_be_missing(compiled: bool):
     c = talk()
-    assert kept(c, (c.id,)) == [0, 1, 2, 3, 4]
+    assert kept(c, compiled, (c.id,)) == [0, 1, 2, 3, 4]
 
 
 def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[str, Counter[str]]:
@@ -118,7 +163,10 @@ def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[st
     return found
 
 
-@pytest.mark.parametrize("name", ["many_confirms", "prefetch", "recover", "failed_handshakes", "gets"])
+@pytest.mark.parametrize(
+    "name",
+    ["many_confirms", "prefetch", "recover", "failed_handshakes", "gets", "failed_calls", "publish_behind_close"],
+)
 def test_no_row_of_a_recording_shows_it(name):
     recording = Recording.of(FOLDER / f"{name}.pcap")
     captures = [recording.tables] + [

@@ -158,7 +158,7 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
 
 
 def _proxy_header(data: bytes) -> int:
-    """Octets of what a proxy put in front (PROXY protocol, version 1 or 2), 0 if there is nothing."""
+    """Bytes of what a proxy put in front (PROXY protocol, version 1 or 2), 0 if there is nothing."""
     if data.startswith(PROXY_1):
         return data.find(b"\r\n") + 2 if b"\r\n" in data else len(data)
     if data.startswith(PROXY_2) and len(data) >= 16:
@@ -167,7 +167,7 @@ def _proxy_header(data: bytes) -> int:
 
 
 def _size_at(data: bytes, at: int) -> int | None:
-    """Octets of the frame that would begin here, None if none can."""
+    """Bytes of the frame that would begin here, None if none can."""
     if data[at : at + 4] == b"AMQP":
         return 8
     if at + HEAD > len(data) or data[at] not in FRAME_TYPES:

@@ -143,8 +143,8 @@ def test_protocol_is_sound():
             assert field.reserved == (field.column is None) == (not field.doc)
             assert field.wire_name in (field.name.replace("_", "-"), "nowait")
     for header in protocol.headers:
-        assert len(header.octets) == 8
-        assert header.octets.startswith(b"AMQP")
+        assert len(header.data) == 8
+        assert header.data.startswith(b"AMQP")
 
 
 def test_extensions_are_marked_throughout():

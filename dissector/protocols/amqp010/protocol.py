@@ -1,5 +1,263 @@
-"""AMQP 0-10: known by its header (§4.3); nothing of it is decoded."""
+"""AMQP 0-10 of all connections: chunks in, columns of frames and messages out.
 
-from amqpscope.dissector.protocols.registry import ProtocolPlugin
+Holds the state that the kernels of `frames`, `assembly` and `sessions` work on, makes room for it, and has the fields
+decoded as `spec` says.
+"""
 
-PROTOCOL = ProtocolPlugin("amqp-0-10", headers=(b"AMQP\1\1\0\x0a",), ports=(5672,), tls_ports=(5671,))
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amqpscope.dissector.fields.decoding import Decoded, decode
+from amqpscope.dissector.fields.plan import Plan
+from amqpscope.dissector.fields.secrets import hide, with_secrets
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.dissector.kernels.pool import APART, Pool, grown
+from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.protocols.amqp010 import assembly, channels, frames
+from amqpscope.dissector.protocols.amqp010 import layout as ly
+from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
+from amqpscope.dissector.protocols.amqp010.handshake import Amqp010Handshakes
+from amqpscope.dissector.protocols.amqp010.rows import Messages, RowMaker
+from amqpscope.dissector.protocols.amqp010.sessions import Sessions
+from amqpscope.dissector.protocols.amqp010.state import (
+    FAULTS,
+    SEALED,
+    UNFINISHED,
+    Assembly,
+    Batch,
+    Channel,
+    Channels,
+    Frame,
+    Kept,
+    Message,
+    Own,
+    Piece,
+    Sender,
+    Span,
+    Track,
+)
+from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
+from amqpscope.dissector.protocols.rows import Faults, Made
+from amqpscope.dissector.protocols.stage import FramedStage
+from amqpscope.dissector.protocols.state import SEARCH, Fault
+from amqpscope.dissector.tcp.state import clients
+
+
+class Finished(NamedTuple):
+    """Messages as the assembly brings them: (Message, n), (n,) uint64, and n."""
+
+    rows: Ints
+    hashes: NDArray[np.uint64]
+    bodies: list[bytes | None] | None
+
+
+class Amqp010(FramedStage):
+    """The walk, the assemblies and the sessions of all connections that speak AMQP 0-10."""
+
+    def __init__(self, context: Context) -> None:
+        room = (65_536 if context.compiled else 2_048) + APART
+        super().__init__(
+            context, frames.walk_chunks, Frame.room(room), Span.room(room), FAULTS, (ly.HEAD_BYTES, 0)
+        )  # fmt: skip
+        protocol = context.specification(ly.NAME)
+        self.plan = Plan.of_methods(protocol)
+        self.has_secret = with_secrets(protocol)
+        self.methods, self.traits = ly.method_table(protocol), ly.trait_table(protocol)
+        self.sessions = Sessions(ly.role_table(protocol), context.accounting, context.compiled)
+        self.handshakes = Amqp010Handshakes(protocol, context)
+        self.only_handshakes = context.handshakes
+        self.rows = RowMaker(protocol, context)
+        self.senders = Sender.make(0)
+        self.bodies: dict[int, list[bytes]] = {}
+        self.assembly = Assembly.make(1)[0]
+        self.assembly[Assembly.KEEP] = context.bodies == "full"
+        self.first = np.zeros(0, np.int64)
+        self.messages = Message.room(room)
+        self.hashes = np.empty(room, np.uint64)
+        self.assembly_faults = Fault.room(room)
+        self.kept = Kept.room(room)
+        self.channels = Pool(Channel.WIDTH, 0)
+        self.tracks = Track.make(0)
+        self.lanes = np.zeros((0, 8), np.uint64)
+        self.waiting = np.zeros(0, np.uint8)
+        self.pieces = Pool(Piece.WIDTH, 256)
+        self._grow_channels(64)
+
+    # ---------------------------------------------------------------------------------------------- state
+
+    @property
+    def ranges(self) -> list[Ranges]:
+        """Bytes of unfinished frames and assemblies, which must outlive their batch."""
+        tracks, pieces = self.tracks, self.pieces
+        return [
+            *super().ranges,
+            Ranges(tracks, Track.USED, Track.AT, Track.OCTETS, len(tracks)),
+            Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_OCTETS, len(tracks)),
+            Ranges(pieces.rows, Piece.USED, Piece.OFFSET, Piece.LENGTH, pieces.taken),
+        ]
+
+    @property
+    def own(self) -> Own:
+        """What the kernels of the framing have besides."""
+        return Own(self.methods, self.traits, self.senders)
+
+    def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
+        """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
+        if len(self.first) < capacity:
+            self.first = grown(self.first, capacity, -1)
+            self.senders = Sender.grown(self.senders, 2 * capacity)
+        for side in range(2):
+            Sender.clear(self.senders, 2 * slots + side)
+            self.senders[2 * slots + side, Sender.GAPPED] = states == SEARCH
+        super().begin(slots, states, capacity)
+
+    def _grow_channels(self, capacity: int) -> None:
+        self.channels.grow(capacity)
+        self.tracks = Track.grown(self.tracks, 4 * capacity)
+        self.lanes = grown(self.lanes, 2 * capacity)
+        self.waiting = grown(self.waiting, 64 * capacity)
+        self._rebuild(4 * capacity)
+
+    def _rebuild(self, size: int) -> None:
+        self.table = np.zeros(size, np.int64)
+        self.assembly[Assembly.TOMBSTONES] = 0
+        call(channels.place_channels, self.compiled, self.channels.rows, self.table)
+
+    def _channels(self) -> Channels:
+        return Channels(
+            self.channels.rows, self.channels.free, self.table, self.first, self.tracks, self.pieces.rows,
+            self.pieces.free, self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept,
+            self.assembly,
+        )  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------- stages
+
+    def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
+        """Put assemblies together, and make rows of these frames and of the messages that they complete."""
+        faults, messages = self._assemble(n, spans, buffer, facts)
+        rows = self.frames[:, :n]
+        if self.only_handshakes:
+            rows = rows[:, self.handshakes.telling(rows)]
+            self.handshakes.take(rows, self._fields(rows, buffer), buffer.data)
+            return
+        yield from faults
+        if n:
+            fields = self._fields(rows, buffer)
+            self.handshakes.take(rows, fields, buffer.data)
+            self.sessions.take(rows, fields, self.channels.rows, facts)
+            rows = rows.copy()
+            yield self.rows.frames(rows, fields, self.sessions.column(rows[Frame.SESSION]))
+        for found in messages:
+            yield self._message_rows(found, buffer, facts)
+        if self.assembly[Assembly.TOMBSTONES] > len(self.table) // 4:
+            self._rebuild(len(self.table))
+
+    def _assemble(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> tuple[list[Faults], list[Finished]]:
+        """Put frames together; returns what is wrong with them, and the messages that come of them."""
+        q = self.assembly
+        q[Assembly.FRAME] = q[Assembly.SPAN] = 0
+        q[Assembly.FRAMES], q[Assembly.SPANS] = n, spans
+        q[Assembly.LONGEST] = self.tracks[:, Track.CHAINED].max()
+        faults: list[Faults] = []
+        messages: list[Finished] = []
+        while q[Assembly.FRAME] < n or q[Assembly.SPAN] < spans:
+            q[Assembly.MESSAGES] = q[Assembly.FAULTS] = q[Assembly.KEPT] = 0
+            q[Assembly.ARENA] = buffer.top
+            batch = Batch(buffer.data, facts, self.frames, self.aside, self.own)
+            call(assembly.assemble, self.compiled, batch, self._channels())
+            buffer.top = int(q[Assembly.ARENA])
+            faults += self._new_faults()
+            messages += self._new_messages(buffer)
+            if q[Assembly.FRAME] < n or q[Assembly.SPAN] < spans:
+                self._make_room(buffer)
+        return faults, messages
+
+    def _make_room(self, buffer: Buffer) -> None:
+        if self.channels.left == 0 and len(self.channels) < limits.CHANNELS:
+            self._grow_channels(2 * len(self.channels))
+        if self.pieces.left == 0 and len(self.pieces) < limits.FRAGMENTS:
+            self.pieces.grow(2 * len(self.pieces))
+        buffer.reserve(int(self.assembly[Assembly.LONGEST]) + 2 * ly.LARGEST)
+
+    def _new_faults(self) -> list[Faults]:
+        n = int(self.assembly[Assembly.FAULTS])
+        return [self.faults(self.assembly_faults[:, :n].copy())] if n else []
+
+    def _new_messages(self, buffer: Buffer) -> list[Finished]:
+        q = self.assembly
+        for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
+            if length < 0:
+                self.bodies.pop(body, None)
+            else:
+                self.bodies.setdefault(body, []).append(buffer.data[offset : offset + length].tobytes())
+        n = int(q[Assembly.MESSAGES])
+        if not n:
+            return []
+        rows = self.messages[:, :n].copy()
+        bodies = None
+        if q[Assembly.KEEP]:
+            bodies = []
+            for body, whole in zip(rows[Message.BODY].tolist(), rows[Message.HASH].tolist(), strict=True):
+                octets = b"".join(self.bodies.pop(body, []))
+                bodies.append(octets if whole and body >= 0 else None)
+        return [Finished(rows, self.hashes[:n].copy(), bodies)]
+
+    def _message_rows(self, found: Finished, buffer: Buffer, facts: Ints) -> Made:
+        """Messages with what their frames, or else their channels, say of the session."""
+        rows = found.rows
+        frame = rows[Message.FRAME]
+        channel = self.channels.rows[rows[Message.ROW]]
+        session = np.where(frame >= 0, self.frames[Frame.SESSION, frame], channel[:, Channel.SESSION])
+        epoch = np.where(frame >= 0, self.frames[Frame.EPOCH, frame], channel[:, Channel.EPOCH])
+        whole = rows[Message.PARTIAL] != UNFINISHED
+        command = np.where(whole, self.frames[Frame.COMMAND, frame], -1)
+        from_client = rows[Message.SIDE] == clients(facts, rows[Message.SLOT])
+        return self.rows.messages(
+            Messages(
+                rows, found.hashes, buffer.data, found.bodies, self.sessions.column(session), epoch, command,
+                from_client,
+            )
+        )  # fmt: skip
+
+    def _fields(self, rows: Ints, buffer: Buffer) -> Decoded:
+        """The arguments of the operations that frames complete."""
+        fields = decode(
+            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.OCTETS] - ly.IDS_BYTES,
+            rows[Frame.METHOD], rows[Frame.CUT].astype(np.uint8), self.compiled,
+        )  # fmt: skip
+        hide(fields, self.has_secret[rows[Frame.METHOD]], ("mechanism", "locale"))
+        return fields
+
+    def faults(self, rows: Ints) -> Faults:
+        """Faults with the names of this protocol; what is encrypted is noted with its connection."""
+        for slot in rows[Fault.SLOT, rows[Fault.CODE] == SEALED].tolist():
+            self.handshakes.seal(slot)
+        return super().faults(rows)
+
+    def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
+        """Forget connections that are over. What was under way comes out as partial messages and faults."""
+        yield from super().end(slots, facts, buffer)
+        q = self.assembly
+        at = 0
+        while at < len(slots):
+            q[Assembly.MESSAGES] = q[Assembly.FAULTS] = q[Assembly.KEPT] = 0
+            at = call(assembly.end_channels, self.compiled, self._channels(), facts, self.traits, slots, at)
+            yield from self._new_faults()
+            for found in self._new_messages(buffer):
+                yield self._message_rows(found, buffer, facts)
+        self.sessions.forget(slots)
+
+
+PROTOCOL = ProtocolPlugin(
+    ly.NAME,
+    headers=(b"AMQP\1\1\0\x0a",),
+    ports=(5672,),
+    tls_ports=(5671,),
+    recogniser=Amqp010Recogniser,
+    stage=Amqp010,
+)

@@ -1,7 +1,7 @@
 """AMQP 0-9-1: what can be a frame, for searches (specification §2.3.5, §4.2.3, §4.2.6)."""
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.protocols.amqp091.layout import (
@@ -240,7 +240,7 @@ class Amqp091Recogniser:
         self.compiled = context.compiled
         self.methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
 
-    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
         if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
             return True, -1

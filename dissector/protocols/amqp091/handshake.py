@@ -11,7 +11,7 @@ from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArgumen
 from amqpscope.dissector.handshakes.cache import BoundedCache
 from amqpscope.dissector.handshakes.logins import Logins
 from amqpscope.dissector.handshakes.record import PacketRef
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.state import Frame
 from amqpscope.dissector.protocols.registry import Context
@@ -57,7 +57,7 @@ class Amqp091Handshakes:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
         return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, ~self.is_telling)
 
-    def take(self, frames: Ints, fields: Decoded, data: Octets) -> None:
+    def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
         """Read the frames that tell of their connection, and note who is in use.
 
         Args:
@@ -93,7 +93,7 @@ class Amqp091Handshakes:
                 record.describe(side_told, text)
             record.say(event, role, side, at, values, detail)
 
-    def _said(self, rows: Ints, index: Ints, fields: Decoded, data: Octets) -> list[_Arguments | None]:
+    def _said(self, rows: Ints, index: Ints, fields: Decoded, data: Bytes) -> list[_Arguments | None]:
         """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
         methods = rows[Frame.METHOD]
         said: list[_Arguments | None] = [None] * len(index)
@@ -126,7 +126,7 @@ class Amqp091Handshakes:
         text = values["reply_text"] or str(values["reply_code"])
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
-    def _users(self, rows: Ints, said: list[_Arguments | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
+    def _users(self, rows: Ints, said: list[_Arguments | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
         """Of each start-ok the user's name, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
         if not len(mine):

@@ -13,10 +13,11 @@ from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.kernels.pool import APART, Pool, grown
-from amqpscope.dissector.kernels.retained import Buffer, Ranges
+from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
+from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
@@ -41,6 +42,13 @@ from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import Fault
+from amqpscope.dissector.tcp.state import both
+
+LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
+ENDED = [Channel.CONSUMES, Channel.GETS]
+"""Lists whose last node stands in the column behind."""
+WAITING = 32
+"""Bytes of a body that wait to be hashed, at most."""
 
 
 class Amqp091(FramedStage):
@@ -99,6 +107,78 @@ class Amqp091(FramedStage):
         Announced.clear(self.announced, 2 * slots)
         Announced.clear(self.announced, 2 * slots + 1)
         super().begin(slots, states, capacity)
+
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+        rows = both(slots)
+        announced = Announced.written(self.announced[rows])
+        Announced.clear(self.announced, rows)
+        return PLAIN.written([super().take_out(slots, data), announced, self._take_channels(slots, data)])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        framing, announced, channels = PLAIN.read(octets)
+        super().put_back(framing, target)
+        self._put_channels(channels, target)
+        self.announced[both(target.slots)] = Announced.read(announced)
+
+    def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the channels of connections out; `data` has the bytes that are retained of them."""
+        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
+        channels, places = self.channels.rows[rows], both(rows)
+        contents = self.contents[places]
+        octets = gather(_content_ranges(contents), data, self.compiled).data
+        nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
+        state = [
+            Channel.written(channels), lengths, Content.written(contents), octets, self.lanes[places],
+            self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
+            [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
+        ]  # fmt: skip
+        self._count_kept(contents, -1)
+        give_rows(self.nodes.free, nodes)
+        self.channels.rows[rows, Channel.USED] = 0
+        self.contents[places] = 0
+        give_rows(self.channels.free, rows)
+        self.first[slots] = -1
+        self._rebuild(len(self.table))
+        return PLAIN.written(state)
+
+    def _put_channels(self, octets: bytes, target: Target) -> None:
+        """Put channels back."""
+        state = PLAIN.read(octets)
+        channels, lengths, contents, retained, lanes, waiting, nodes, node_lengths, bodies = state
+        channels, nodes = Channel.read(channels), Node.read(nodes)
+        contents = Content.read(contents, target.captures)
+        put_bytes(_content_ranges(contents), retained, target.buffer, self.compiled)
+        while self.channels.left < len(channels):
+            self._grow_channels(2 * len(self.channels))
+        self.nodes.reserve(len(nodes))
+        _, firsts, lasts = put_chains(self.nodes.rows, self.nodes.free, nodes, node_lengths, Node.NEXT)
+        channels[:, LISTS] = firsts.reshape(-1, len(LISTS))
+        channels[:, np.array(ENDED) + 1] = lasts.reshape(-1, len(LISTS))[:, -len(ENDED) :]
+        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
+        rows, self.first[target.slots], _ = put_chains(
+            self.channels.rows, self.channels.free, channels, lengths, Channel.NEXT
+        )
+        kept = np.flatnonzero(_keeps(contents))
+        contents[kept, Content.BODY] = self.assembly[Assembly.BODIES] + np.arange(len(kept))
+        self.assembly[Assembly.BODIES] += len(kept)
+        self.bodies |= {
+            body: parts
+            for body, parts in zip(contents[kept, Content.BODY].tolist(), bodies, strict=True)
+            if parts is not None
+        }
+        places = both(rows)
+        self.contents[places], self.lanes[places] = contents, lanes
+        self.waiting.reshape(-1, WAITING)[places] = waiting
+        self._count_kept(contents, 1)
+        self._rebuild(len(self.table))
+
+    def _count_kept(self, contents: Ints, sign: int) -> None:
+        """Count the bytes of these contents, or with -1 count them no more."""
+        going = contents[contents[:, Content.STATE] != 0]
+        self.assembly[Assembly.HELD] += sign * going[:, [Content.METHOD_LENGTH, Content.HEADER_LENGTH]].sum()
+        self.assembly[Assembly.KEEPING] += sign * going[:, Content.KEPT].sum()
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
@@ -162,7 +242,7 @@ class Amqp091(FramedStage):
         if q[Assembly.TOMBSTONES] > len(self.table) // 4:
             self._rebuild(len(self.table))
 
-    def _finished(self, data: Octets) -> Iterator[Made | Faults]:
+    def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
         if q[Assembly.KEEP]:
             for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
@@ -183,7 +263,7 @@ class Amqp091(FramedStage):
                     bodies.append(octets if whole and body >= 0 else None)
             yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, bodies))
 
-    def _fields(self, rows: Ints, data: Octets) -> Decoded:
+    def _fields(self, rows: Ints, data: Bytes) -> Decoded:
         """The arguments of frames."""
         cut = (rows[Frame.MISSING] > 0).astype(np.uint8)
         offset, length = rows[Frame.OFFSET] + ly.IDS_BYTES, rows[Frame.LENGTH] - ly.IDS_BYTES
@@ -212,7 +292,20 @@ class Amqp091(FramedStage):
         q[Assembly.FULL] = 0
 
 
-def _flags(column: pa.Array) -> Octets:
+def _content_ranges(contents: Ints) -> list[Ranges]:
+    return [
+        Ranges(contents, Content.STATE, Content.METHOD_OFFSET, Content.METHOD_LENGTH, len(contents)),
+        Ranges(contents, Content.STATE, Content.HEADER_OFFSET, Content.HEADER_LENGTH, len(contents)),
+    ]
+
+
+def _keeps(contents: Ints) -> Ints:
+    """Whether the body of a content is kept."""
+    keeps: Ints = (contents[:, Content.STATE] != 0) & (contents[:, Content.BODY] >= 0)
+    return keeps
+
+
+def _flags(column: pa.Array) -> Bytes:
     """A decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(-(-len(column) // 8), np.uint8)

@@ -11,7 +11,7 @@ from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.columns import Names, repeated
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.state import UNFINISHED, Frame, Message
 from amqpscope.dissector.protocols.registry import Context
@@ -35,7 +35,7 @@ class Messages(NamedTuple):
 
     rows: Ints
     hashes: NDArray[np.uint64]
-    data: Octets
+    data: Bytes
     bodies: list[bytes | None] | None
 
 

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
 from amqpscope.dissector.protocols.amqp10.state import Count
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import HEAD as HEAD_STATE
-from amqpscope.dissector.tcp.state import Chunk, Facts
+from amqpscope.dissector.protocols.state import SEARCH
+from amqpscope.dissector.tcp.state import Chunk, Facts, both
 from amqpscope.spec import amqp10
 
 HEAD = 8
@@ -137,6 +139,18 @@ class Amqp10:
                 found[self.names.get(code, "unknown")] += int(self.counts[slot, code])
             self.record(slot).columns["performatives"] = json.dumps(found, separators=(",", ":"))
         yield from ()
+
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; no bytes are retained in `data`."""
+        rows = both(slots)
+        return PLAIN.written([self.walk[rows], self.counts[slots], self.handshakes.take_out(slots)])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        walk, counts, halves = PLAIN.read(octets)
+        self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
+        self.walk[both(target.slots)], self.counts[target.slots] = walk, counts
+        self.handshakes.put_back(halves, target)
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes passed over: none, for nothing is decoded."""

@@ -14,6 +14,7 @@ from amqpscope.dissector.handshakes.arguments import ArgumentsCache
 from amqpscope.dissector.handshakes.logins import user_name
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
 from amqpscope.dissector.protocols.registry import Context
@@ -37,6 +38,9 @@ class _Half:
     headers: int = 0
 
 
+STATE = Coding(_Half)
+
+
 class Amqp10Handshakes:
     """Reads the beginnings of connections into their records."""
 
@@ -58,6 +62,16 @@ class Amqp10Handshakes:
         """Forget connections that are over."""
         for slot in slots.tolist():
             self.halves.pop(slot, None)
+
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out what was not read yet of connections."""
+        return STATE.written([self.halves.pop(slot, None) for slot in slots.tolist()])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        for slot, halves in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+            if halves:
+                self.halves[slot] = halves
 
     def feed(self, pieces: Ints, buffer: Buffer) -> None:
         """Take pieces of their streams."""

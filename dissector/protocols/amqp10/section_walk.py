@@ -3,7 +3,7 @@
 from amqpscope.dissector.fields.json_text import write_integer, write_uuid
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed, hash_octets
+from amqpscope.dissector.kernels.hashing import hash_begin, hash_bytes, hash_end, hash_feed
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
 from amqpscope.dissector.protocols.amqp10.state import Body, Messages, Place, Section
@@ -282,7 +282,7 @@ def hash_bodies(
         size = body[Body.SIZE, r]
         if body[Body.PIECES, r] <= 1:
             there = body[Body.PIECES, r] == 1 and begin >= 0 and size > 0 and begin + size <= len(data)
-            hashed[r] = hash_octets(data, begin, size if there else 0)
+            hashed[r] = hash_bytes(data, begin, size if there else 0)
             continue
         hash_begin(lanes, 0)
         p = at[r]

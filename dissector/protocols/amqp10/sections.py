@@ -15,7 +15,7 @@ from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.state import Problem
 from amqpscope.dissector.fields.trace import trace_columns
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.hashing import LANES
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.protocols.amqp10 import values
@@ -56,7 +56,7 @@ class Slot:
     divide: int = 1
 
 
-def _plan() -> tuple[tuple[Slot, ...], Ints, Octets]:
+def _plan() -> tuple[tuple[Slot, ...], Ints, Bytes]:
     """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
@@ -92,7 +92,7 @@ class Sections(NamedTuple):
     """(problems, 3): record, index into `PROBLEM_CODES`, place in the data."""
 
 
-def read(data: Octets, at: Ints, length: Ints, missing: Ints, compiled: bool) -> Sections:
+def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> Sections:
     """Read records.
 
     Args:
@@ -130,7 +130,7 @@ def _room(n: int) -> Messages:
     )  # fmt: skip
 
 
-def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
+def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
     """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
     lanes, waiting = np.zeros((1, LANES), np.uint64), np.zeros(32, np.uint8)
@@ -141,7 +141,7 @@ def hashes(data: Octets, at: Ints, length: Ints, found: Sections, compiled: bool
     return hashed
 
 
-def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
+def body(data: Bytes, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
     """The bytes of one whole body."""
     if pieces <= 1:
         return data[found_at : found_at + size].tobytes()
@@ -156,7 +156,7 @@ def body(data: Octets, at: int, length: int, found_at: int, size: int, pieces: i
 
 
 def _column(
-    n: int, slot: Slot, data: Octets, row: Ints, value: Ints, size: Ints, form: Ints, compiled: bool
+    n: int, slot: Slot, data: Bytes, row: Ints, value: Ints, size: Ints, form: Ints, compiled: bool
 ) -> tuple[dict[str, pa.Array], Ints]:
     if slot.what == NUMBERS:
         fits = value <= ((1 << 31) - 1 if slot.type == "int32" else (1 << 63) - 1)

@@ -67,7 +67,7 @@ from amqpscope.dissector.fields.value_text import (
 from amqpscope.dissector.fields.value_text import FALSE as FALSE_WORD
 from amqpscope.dissector.fields.value_text import NULL as NULL_WORD
 from amqpscope.dissector.fields.value_text import TRUE as TRUE_WORD
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
 from amqpscope.dissector.protocols.amqp10.state import Constructors
@@ -110,7 +110,7 @@ def _constructors() -> Constructors:
 CONSTRUCTORS = _constructors()
 
 
-def render(data: Octets, at: Ints, size: Ints, compiled: bool) -> Rendered:
+def render(data: Bytes, at: Ints, size: Ints, compiled: bool) -> Rendered:
     """Render the maps that are the values of `size[e]` bytes, constructor included, from `data[at[e]]` on."""
     total = int(size.sum())
     text = room(len(at), GROWTH * total + 2 * len(at), PROBLEMS, total // 4 + 1, DEPTH)

@@ -2,7 +2,7 @@
 
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.protocols.registry import Context
@@ -196,6 +196,6 @@ class StreamRecogniser:
         self.compiled = context.compiled
         self.layouts = layout_table(protocol, Plan.of_methods(protocol))
 
-    def look(self, data: Octets, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Whether these bytes are frames; see `registry.Recogniser`."""
         return call(looks_like_frames, self.compiled, data, begin, end, self.layouts) >= 0, -1

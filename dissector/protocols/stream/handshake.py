@@ -15,7 +15,7 @@ from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.handshakes.arguments import ArgumentsCache
 from amqpscope.dissector.handshakes.logins import Logins
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.stream.state import Frame
 from amqpscope.spec.model import Protocol
@@ -56,7 +56,7 @@ class StreamHandshakes:
         """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
         return self.used.telling(rows[Frame.SLOT], rows[Frame.LAYOUT], self.is_telling, self.is_use)
 
-    def take(self, frames: Ints, fields: Decoded, data: Octets) -> None:
+    def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
         """Read the frames that tell of their connection, and note who is in use.
 
         Args:
@@ -117,7 +117,7 @@ class StreamHandshakes:
         else:
             record.step(name, side, at)
 
-    def _users(self, rows: Ints, mechanisms: list[str | None], data: Octets) -> dict[int, tuple[str | None, bool]]:
+    def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
         """Of each login the user's name, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.LAYOUT] == self.logins.method)
         if not len(mine):

@@ -12,12 +12,14 @@ from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints, Octets
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.protocols.amqp10.sections import Sections
 from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 from amqpscope.dissector.protocols.stream import layout as sl
 from amqpscope.dissector.protocols.stream import names, tracking
-from amqpscope.dissector.protocols.stream.records import Long, Reader, Regions
+from amqpscope.dissector.protocols.stream.records import Large, Long, Reader, Regions
 from amqpscope.dissector.protocols.stream.state import (
     COUNT_WRONG,
     CRC_WRONG,
@@ -33,6 +35,7 @@ from amqpscope.dissector.protocols.stream.state import (
 )
 from amqpscope.spec.model import Protocol
 
+STATE = Coding(Long, Large, Sections)
 PUBLISH = 2
 USER_CHUNK = 0
 TRACKING_CHUNKS = (1, 2)
@@ -43,7 +46,7 @@ class Unread:
     """Records of which places are known, and what to do to have columns of messages. Any thread may do it."""
 
     reader: Reader
-    data: Octets
+    data: Bytes
     records: Ints
     """As `records.Found`."""
     holder: Ints
@@ -101,6 +104,18 @@ class Records:
         gone = set(slots.tolist())
         for key in [key for key in self.long if key[0] in gone]:
             del self.long[key]
+
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out the long frames of connections."""
+        keys = [(slot, side) for slot in slots.tolist() for side in range(2)]
+        return STATE.written([self.long.pop(key, None) for key in keys])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        keys = [(slot, side) for slot in target.slots.tolist() for side in range(2)]
+        for key, long in zip(keys, STATE.read(octets, target.captures), strict=True):
+            if long:
+                self.long[key] = long
 
     # -------------------------------------------------------------------------------------------------- long frames
 

@@ -17,6 +17,7 @@ from amqpscope.dissector.fields.arrow import array, picked
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.protocols.stream.state import Frame
 
 SUBSCRIPTIONS = 256
@@ -75,6 +76,9 @@ class Book:
         return asked
 
 
+STATE = Coding(Book, Meaning)
+
+
 class Names:
     """The books of all connections, by slot."""
 
@@ -92,6 +96,16 @@ class Names:
         """Connections that are over."""
         for slot in slots.tolist():
             self.books.pop(slot, None)
+
+    def take_out(self, slots: Ints) -> bytes:
+        """Take out the books of connections."""
+        return STATE.written([self.books.pop(slot, None) for slot in slots.tolist()])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        for slot, book in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+            if book:
+                self.books[slot] = book
 
     def meanings(self, rows: Ints, fields: Decoded, wanted: Ints, ids: Ints) -> tuple[Ints, list[Meaning]]:
         """What ids stand for at frames.

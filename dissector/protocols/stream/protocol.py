@@ -10,7 +10,8 @@ import numpy as np
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.secrets import hide, with_secrets
-from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART
 from amqpscope.dissector.kernels.retained import Buffer
@@ -25,6 +26,7 @@ from amqpscope.dissector.protocols.stream.messages import Records
 from amqpscope.dissector.protocols.stream.names import Names
 from amqpscope.dissector.protocols.stream.rows import RowMaker
 from amqpscope.dissector.protocols.stream.state import FAULTS, Body, Frame, Own, Part
+from amqpscope.dissector.tcp.state import both
 
 
 class Stream(FramedStage):
@@ -51,6 +53,21 @@ class Stream(FramedStage):
         if len(self.bodies) < 2 * capacity:
             self.bodies = Body.grown(self.bodies, 2 * capacity)
         super().begin(slots, states, capacity)
+
+    def take_out(self, slots: Ints, data: Bytes) -> bytes:
+        """Take the state of connections out; `data` has the bytes that are retained of them."""
+        rows = both(slots)
+        bodies = Body.written(self.bodies[rows])
+        names, records = self.names.take_out(slots), self.records.take_out(slots)
+        return PLAIN.written([super().take_out(slots, data), bodies, names, records])
+
+    def put_back(self, octets: bytes, target: Target) -> None:
+        """Put back what `take_out` took."""
+        framing, bodies, names, records = PLAIN.read(octets)
+        super().put_back(framing, target)
+        self.bodies[both(target.slots)] = Body.read(bodies)
+        self.names.put_back(names, target)
+        self.records.put_back(records, target)
 
     @property
     def own(self) -> Own:

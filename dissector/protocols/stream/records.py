@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from amqpscope.dissector.fields import columns, text
 from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
@@ -234,7 +234,7 @@ class Reader:
         wrong.extend((int(found[Entry.REGION, batches[k]]), COUNT_WRONG, int(counts[k])) for k in other.tolist())
         return at, counts
 
-    def columns(self, records: Ints, data: Octets) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+    def columns(self, records: Ints, data: Bytes) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
         """Those columns of messages that records themselves tell, and what is wrong in them: region, fault, how many.
 
         Touches no state: any thread may do it.

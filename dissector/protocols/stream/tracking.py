@@ -12,7 +12,7 @@ import pyarrow as pa
 from amqpscope.dissector.fields import columns
 from amqpscope.dissector.fields.json_text import ESCAPES, QUOTE, write_escaped, write_integer
 from amqpscope.dissector.fields.text import copy
-from amqpscope.dissector.kernels.arrays import Array, Ints, Octets
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.spec.model import Protocol
@@ -28,7 +28,7 @@ GROWTH, LEAST = 8, 9
 """A byte becomes at most this many; an item without a kind has at least this many."""
 
 
-def texts(protocol: Protocol) -> Octets:
+def texts(protocol: Protocol) -> Bytes:
     """The fixed texts: of each kind, by its name in the specification, and what stands between."""
     prefix = "tracking-item-"
     kinds = {c.value: c.name.removeprefix(prefix) for c in protocol.constants if c.name.startswith(prefix)}
@@ -41,7 +41,7 @@ def texts(protocol: Protocol) -> Octets:
 
 
 def render(
-    data: Octets, n: int, row: Ints, at: Ints, size: Ints, kind: Ints, table: Octets, compiled: bool
+    data: Bytes, n: int, row: Ints, at: Ints, size: Ints, kind: Ints, table: Bytes, compiled: bool
 ) -> tuple[pa.Array, Ints]:
     """The column `tracking` of n frames, and which entries do not end where their items do.
 

@@ -20,19 +20,19 @@ from tests.captures.damage.ways import SYN, Capture, other_way
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import Row, rows
 
-FRAMES = {"amqp091_frames": 7, "stream_frames": 8}
+FRAMES = {"amqp091_frames": 7, "stream_frames": 8, "amqp010_frames": 12}
 """Tables of frames, and the octets of a head there: what tells where the next frame is, and what kind this is."""
 LEFT_OUT = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
     "channel_epoch", "is_partial", "missing", "first_frame_no", "publish_seq_unsure", "unfinished",
 }  # fmt: skip
-OF_OTHERS = {"publish_seq", "no_ack", "stream", "publisher_reference", "publisher_epoch"}
-"""What a message's row has of other frames, which may be lost."""
+OF_OTHERS = {"publish_seq", "no_ack", "stream", "publisher_reference", "publisher_epoch", "session", "command_id"}
+"""What a row has of other frames, which may be lost."""
 LONG = {
     "arguments", "headers", "client_properties", "server_properties", "peer_properties", "connection_properties",
-    "properties", "mechanisms", "publishing_ids", "streams", "brokers",
+    "properties", "mechanisms", "publishing_ids", "streams", "brokers", "reply_to", "value", "commands", "transfers",
 }  # fmt: skip
-"""Tables and lists: of one that is cut there are the entries in front of the hole."""
+"""Tables, lists and structs: of one that is cut there are the entries in front of the hole."""
 Direction = tuple[int, tuple[bytes, int, int]]
 """Which connection of its addresses and ports, and these, the sender's first."""
 
@@ -146,11 +146,19 @@ def is_head(stream: bytearray, begin: int, row: Row, table: str) -> bool:
     size: int = row["size"]
     if table == "stream_frames":
         return int.from_bytes(stream[begin : begin + 4], "big") + 4 == size
-    if row["frame_type"] == "protocol-header":
+    if table == "amqp010_frames" and row["segment_type"]:
+        kind = ["control", "command", "header", "body"].index(row["segment_type"])
+        return stream[begin + 1 : begin + 4] == bytes([kind]) + size.to_bytes(2, "big")
+    if is_protocol_header(row):
         return stream.startswith(b"AMQP", begin)
     kind = ["method", "header", "body"].index(row["frame_type"]) + 1 if row["frame_type"] != "heartbeat" else 8
     channel: int = row["channel"]
     return stream.startswith(bytes([kind]) + channel.to_bytes(2, "big") + (size - 8).to_bytes(4, "big"), begin)
+
+
+def is_protocol_header(row: Row) -> bool:
+    """Whether a frame is one with which a side begins."""
+    return row.get("frame_type") == "protocol-header" or row.get("segment_type", "") is None
 
 
 class Visible:
@@ -190,7 +198,7 @@ class Visible:
     def opened(self, frame: Frame) -> bool:
         """Whether it is known that the frame is the first of its stream."""
         first = frame.begin == 0 and frame.follows is None
-        return first and (frame.direction in self._opened or frame.row.get("frame_type") == "protocol-header")
+        return first and (frame.direction in self._opened or is_protocol_header(frame.row))
 
 
 class Missed(NamedTuple):
@@ -348,11 +356,13 @@ def agrees(row: Row, sent: Row) -> bool:
 
 def differences(row: Row, sent: Row) -> set[str]:
     """The columns in which a row says something else than what was sent; one with a hole may say less."""
-    partial = row["is_partial"]
+    # what an operation of AMQP 0-10 says is in frames before that of its header or body
+    partial = row["is_partial"] or row.get("segment_type") in ("header", "body")
+    others = OF_OTHERS | ({"delivery_tag"} if row.get("protocol") == "amqp-0-10" else set())
     return {
         name for name, value in sent.items()
         if name not in LEFT_OUT and row[name] != value
-        and not (row[name] is None and (partial or name in OF_OTHERS)) and not (partial and name in LONG)
+        and not (row[name] is None and (partial or name in others)) and not (partial and name in LONG)
     }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class Capture:
         self.segments = [dissect_octets(p.octets, self.link) for p in self.packets]
 
     def data(self, i: int) -> int:
-        """Octets of payload in a packet, trailers of short frames left out."""
+        """Bytes of payload in a packet, trailers of short frames left out."""
         segment, octets = self.segments[i], self.packets[i].octets
         if segment is None:
             return 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from amqpscope import spec
 from amqpscope.spec.model import Field, Method, Struct
+from tests.dissector.wire import CLIENT, SERVER, Turn
 
 PROTOCOL = spec.load("amqp-0-10")
 TYPES = {t.name: t for t in PROTOCOL.types}
@@ -123,3 +124,71 @@ def arguments(method: Method, given: dict[str, Any], sync: bool = False) -> byte
 def header(*structs: tuple[str, dict[str, Any]]) -> bytes:
     """A header segment: structs one behind the other."""
     return b"".join(value("struct32", each) for each in structs)
+
+
+METHODS = {m.full_name: m for m in PROTOCOL.methods}
+HEADER = b"AMQP\1\1\0\x0a"
+CONTROL, COMMAND, HEADERS, BODY = range(4)
+LARGEST = 65_535
+
+
+def frame(kind: int, payload: bytes = b"", channel: int = 1, flags: int = 15) -> bytes:
+    """A frame of a segment of this kind; flags: 8 and 4 its segment, 2 and 1 itself is first and last."""
+    head = bytes([flags, kind]) + number(12 + len(payload), 2) + bytes([0, kind != CONTROL]) + number(channel, 2)
+    return head + bytes(4) + payload
+
+
+def segment(kind: int, payload: bytes, channel: int, flags: int, largest: int) -> list[bytes]:
+    """The frames of a segment, of at most so many bytes each."""
+    room = largest - 12
+    parts = [payload[at : at + room] for at in range(0, len(payload), room)] or [b""]
+    last = len(parts) - 1
+    return [frame(kind, part, channel, flags | (n == 0) << 1 | (n == last)) for n, part in enumerate(parts)]
+
+
+def operation(
+    name: str, /, channel: int = 1, heads: bytes | None = None, body: bytes | None = None, largest: int = LARGEST,
+    sync: bool = False, **given: Any,
+) -> list[bytes]:  # fmt: skip
+    """The frames of a control or command, with header and body where these are given."""
+    method = METHODS[name]
+    payload = bytes([method.class_id, method.id]) + arguments(method, given, sync)
+    parts = [(CONTROL if method.kind == "control" else COMMAND, payload)]
+    parts += [(HEADERS, heads)] if heads is not None else []
+    parts += [(BODY, body)] if body is not None else []
+    return [
+        each
+        for n, (kind, octets) in enumerate(parts)
+        for each in segment(kind, octets, channel, (n == 0) << 3 | (n == len(parts) - 1) << 2, largest)
+    ]
+
+
+def transfer(body: bytes | None = b"x", channel: int = 1, largest: int = LARGEST, **given: Any) -> list[bytes]:
+    """The frames of a message."""
+    heads = header(("message.delivery-properties", {"routing_key": "k"}), ("message.message-properties", {}))
+    given.setdefault("destination", "x")
+    return operation("message.transfer", channel, heads, body, largest, **given)
+
+
+def opening(mechanism: str = "ANONYMOUS") -> list[Turn]:
+    """A connection up to connection.open-ok."""
+    said = {
+        "connection.start": {"mechanisms": ("str16", ["ANONYMOUS", "PLAIN", "DIGEST-MD5"])},
+        "connection.start-ok": {"mechanism": mechanism, "response": b"\0me\0secret"},
+        "connection.tune": {"channel_max": 65534, "max_frame_size": LARGEST, "heartbeat_max": 120},
+        "connection.tune-ok": {"channel_max": 65534, "max_frame_size": LARGEST, "heartbeat": 60},
+        "connection.open": {"virtual_host": "v"},
+        "connection.open-ok": {},
+    }
+    sides = {name: CLIENT if METHODS[name].from_client else SERVER for name in said}
+    turns = [(sides[name], b"".join(operation(name, 0, **given))) for name, given in said.items()]
+    return [(CLIENT, HEADER), (SERVER, HEADER), *turns]
+
+
+def attaching(name: bytes = b"s", channel: int = 1) -> list[Turn]:
+    """A session is attached; both sides count their commands from 0 on."""
+    point = b"".join(operation("session.command-point", channel, command_id=0, command_offset=0))
+    return [
+        (CLIENT, b"".join(operation("session.attach", channel, name=name)) + point),
+        (SERVER, b"".join(operation("session.attached", channel, name=name)) + point),
+    ]

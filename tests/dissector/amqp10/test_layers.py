@@ -30,7 +30,7 @@ VALUES = [
     (b"\xf0\x00\x00\x00\x0a\x00\x00\x00\x01\xb3\x00\x00\x00\x01x", ["x"]),
     (b"\x00\x53\x10\x45", (0x10, [])), (b"\x00\xa3\x01d\x40", ("d", None)),
 ]  # fmt: skip
-"""Octets and what they are, by the tables of section 1.6."""
+"""Bytes and what they are, by the tables of section 1.6."""
 
 
 @pytest.mark.parametrize(("octets", "wanted"), VALUES)

@@ -40,14 +40,14 @@ class Wire:
         self.packets.append(Packet(START + STEP * len(self.packets), ethernet(ipv4(segment, *hosts))))
 
     def send(self, from_client: bool, octets: bytes, most: int = 1400) -> None:
-        """Octets in segments of at most so many."""
+        """Bytes in segments of at most so many."""
         for at in range(0, len(octets), most):
             part = octets[at : at + most]
             self._packet(from_client, part)
             self.next[from_client] += len(part)
 
     def lose(self, from_client: bool, octets: int) -> None:
-        """Octets that were sent and not captured."""
+        """Bytes that were sent and not captured."""
         self.next[from_client] += octets
 
     def close(self) -> None:

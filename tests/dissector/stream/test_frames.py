@@ -336,7 +336,7 @@ def test_a_hole_over_a_head_is_searched_across() -> None:
 def test_a_frame_that_never_ends() -> None:
     found = dissect(talk([*w.hello(), (True, w.publish(3, [(1, w.simple(bytes(100)))])[:50])]))
     assert [(row["code"], row["detail"]) for row in found["anomalies"]] == [
-        ("frame-cut", "ended inside a frame, 75 octets before its end")
+        ("frame-cut", "the stream ends 75 bytes before the end of the frame")
     ]
 
 

@@ -28,7 +28,7 @@ PLAIN = w.messages(INNER)
 
 
 def packed(octets: bytes, codec: str, magic: str) -> bytes:
-    """Octets in the container that begins so."""
+    """Bytes in the container that begins so."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as stream:
         stream.write(octets)
@@ -152,7 +152,7 @@ def test_damaged_data() -> None:
     found = read((False, w.deliver(5, chunk)))
     assert codes(found) == [("chunk-crc-wrong", 10)]
     assert [row["detail"] for row in found["anomalies"]] == [
-        f"the data have the CRC 0x{zlib.crc32(w.simple(b'm5') + w.simple(b'm6')):08x}"
+        f"the CRC of the data is 0x{zlib.crc32(w.simple(b'm5') + w.simple(b'm6')):08x}"
     ]
     assert len(found["messages"]) == 2
 

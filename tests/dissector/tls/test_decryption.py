@@ -222,7 +222,7 @@ LONG = tuple(long_session())
 
 
 RECORD = 1 << 14
-"""Octets that OpenSSL puts in a record at most."""
+"""Bytes that OpenSSL puts in a record at most."""
 EXACT = [kind for kind in KINDS if not kind[1].endswith(("-SHA", "AES128-SHA256", "AES256-SHA384")) or "GCM" in kind[1]]
 """With CBC the length of what was lost is not known exactly."""
 

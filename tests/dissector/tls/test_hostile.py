@@ -147,8 +147,8 @@ def test_malformed_messages_are_told(batch_bytes: int) -> None:
     told = [(r["code"], r["from_client"], r["packet"], r["detail"]) for r in rows(found["anomalies"])]
     octets = len(hello) - HEAD - 4
     assert told == [
-        ("tls-message-malformed", True, 4, f"client_hello, of {octets} octets: its lengths contradict each other"),
-        ("tls-message-malformed", False, 5, "a certificate that is none"),
+        ("tls-message-malformed", True, 4, f"the lengths in client_hello ({octets} bytes) contradict each other"),
+        ("tls-message-malformed", False, 5, "the certificate cannot be parsed"),
     ]
     (row,) = rows(found["connections"])
     assert {r["connection_id"] for r in rows(found["anomalies"])} == {row["connection_id"]}

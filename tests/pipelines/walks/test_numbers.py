@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines import engine
-from amqpscope.pipelines.walks import held, noted, telling
+from amqpscope.pipelines.walks import deriving, held, noted
 from amqpscope.pipelines.walks.events import ANOMALIES, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.walks.numbers import Numbering
 from amqpscope.pipelines.walks.turns import AGAIN, QUIET_NS, ROUNDS
@@ -671,7 +671,7 @@ def test_what_lies_in_files_is_the_same(some, monkeypatch, keep: int) -> None:
     expected = publishes(numbered(some))
     monkeypatch.setattr(held, "BLOCK", 40)
     monkeypatch.setattr(noted, "SPILL", 2000)
-    monkeypatch.setattr(telling, "STEP", 7)
+    monkeypatch.setattr(deriving, "STEP", 7)
     assert publishes(numbered(some, 10, room=2000)) == expected
     assert keep == 6 or expected == whole
 

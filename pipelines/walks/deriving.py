@@ -1,4 +1,4 @@
-"""Kernels that tell the numbers of publishes; what they go by is in `turns`."""
+"""Kernels that derive the numbers of publishes; the rules are in `turns`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from amqpscope.pipelines.walks.turns import (
 )
 
 STEP = 1 << 20
-"""Rows that are gone through at once."""
+"""Rows that are processed at a time."""
 _MOST = (1 << 63) - 1
 
 Release = Callable[[int, int], None]
@@ -40,15 +40,15 @@ def nothing(first: int, end: int) -> None:
     """Keep rows in memory."""
 
 
-def tell(rows: Array, bases: Array, gaps: Array, compiled: bool = False, release: Release = nothing) -> None:
-    """Tell the numbers of publishes: NUMBER is then a number that is told here, else -1, and SAID how it is known.
+def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, release: Release = nothing) -> None:
+    """Derive the numbers of publishes: NUMBER becomes the derived number, else -1, and GIVEN how it is known.
 
     Args:
         rows: TURN, int64; overwritten.
         bases: BASE, a row per epoch (those of a connection together).
         gaps: time at which each gap was certain (int64); below all times for the beginning of a connection.
         compiled: whether kernels are compiled.
-        release: called with a range of rows that are not used for now.
+        release: called with a range of rows that are not needed for now.
     """
     epochs = np.zeros((len(bases), len(EPOCH)), np.int64)
     call(begin, compiled, bases, epochs)
@@ -104,7 +104,7 @@ def begin(bases: Array, epochs: Array) -> None:
 
 @kernel
 def count(rows: Array, epochs: Array, first: int, end: int, made: int, closed: int) -> tuple[int, int]:
-    """Go forward: how many publishes an epoch has, and where it ends.
+    """Go forward: count the publishes of an epoch, and find its end.
 
     Args:
         rows: TURN.
@@ -146,7 +146,7 @@ def count(rows: Array, epochs: Array, first: int, end: int, made: int, closed: i
 
 @kernel
 def segment(segments: Array, made: int, e: int, gap: int) -> int:
-    """Begin a segment. Returns how many there are."""
+    """Begin a segment; return the number of segments."""
     segments[made, SEGMENT.EPOCH] = e
     segments[made, SEGMENT.GAP] = gap
     segments[made, SEGMENT.FIRST] = 0
@@ -160,7 +160,7 @@ def segment(segments: Array, made: int, e: int, gap: int) -> int:
 
 @kernel
 def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made: int) -> int:
-    """Go backward: turns, segments, and of each publish the next of its epoch. Returns how many segments there are.
+    """Go backward: set turns, segments, and of each publish the next of its epoch; return the number of segments.
 
     Segments of an epoch are made from its last to its first.
     """
@@ -188,16 +188,16 @@ def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made
         epochs[e, EPOCH.LEAST] = min(epochs[e, EPOCH.LEAST], rows[i, TURN.BEGUN])
         if rows[i, TURN.NUMBER] >= 0 and rows[i, TURN.NUMBER] - turn > segments[at, SEGMENT.COUNTED]:
             segments[at, SEGMENT.COUNTED] = rows[i, TURN.NUMBER] - turn
-        if rows[i, TURN.SAID] > 0:
-            said = rows[i, TURN.SAID] - turn
-            if segments[at, SEGMENT.SAID_LEAST] == NONE or said < segments[at, SEGMENT.SAID_LEAST]:
-                segments[at, SEGMENT.SAID_LEAST] = said
-            segments[at, SEGMENT.SAID_MOST] = max(segments[at, SEGMENT.SAID_MOST], said)
+        if rows[i, TURN.GIVEN] > 0:
+            given = rows[i, TURN.GIVEN] - turn
+            if segments[at, SEGMENT.GIVEN_LEAST] == NONE or given < segments[at, SEGMENT.GIVEN_LEAST]:
+                segments[at, SEGMENT.GIVEN_LEAST] = given
+            segments[at, SEGMENT.GIVEN_MOST] = max(segments[at, SEGMENT.GIVEN_MOST], given)
         if kind == UNSURE:
             segments[at, SEGMENT.FIRST] = turn
         rows[i, TURN.NUMBER] = turn
         rows[i, TURN.TS] = epochs[e, EPOCH.LEAST]
-        rows[i, TURN.SAID] = epochs[e, EPOCH.NEXT]
+        rows[i, TURN.GIVEN] = epochs[e, EPOCH.NEXT]
         rows[i, TURN.LOST] = at
         epochs[e, EPOCH.NEXT] = i
     return made
@@ -205,7 +205,7 @@ def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made
 
 @kernel
 def join(bases: Array, epochs: Array, segments: Array, made: int) -> int:
-    """Add what is known of the numbers of publishes before the rows. Returns how many segments there are."""
+    """Add what is known of the numbers of publishes before the rows; return the number of segments."""
     for e in range(len(epochs)):
         at = epochs[e, EPOCH.SEGMENT]
         if at >= 0 and bases[e, BASE.AHEAD] != NONE:
@@ -218,10 +218,10 @@ def join(bases: Array, epochs: Array, segments: Array, made: int) -> int:
 
 @kernel
 def follow(rows: Array, epochs: Array, segments: Array, e: int, at: int, bound: int) -> None:
-    """Note whether the client still waits for each confirm, as far as the confirms of a turn tell.
+    """Note whether the client still waits for each confirm, as far as the confirms of a turn show.
 
     States: ROUNDS counts publishes in a row that had their own confirm before the next; WAITS is 1 once `ROUNDS` of
-    them told that the client waits. Any other order of things begins anew, and breaks the segment.
+    them showed that the client waits. Any other order of events begins anew, and breaks the segment.
     """
     turn = epochs[e, EPOCH.TURN]
     same = epochs[e, EPOCH.LAST_IN] == at
@@ -271,7 +271,7 @@ def follow(rows: Array, epochs: Array, segments: Array, e: int, at: int, bound: 
 
 @kernel
 def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
-    """Note what the confirms of a turn tell: all that came after as many publishes had begun."""
+    """Note what the confirms of a turn show: all came after the same number of publishes had begun."""
     turn = epochs[e, EPOCH.TURN]
     if turn == 0:
         return
@@ -304,7 +304,7 @@ def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
 
 @kernel
 def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> None:
-    """Go forward: which publishes had begun when each confirm came, and what that tells of the segment."""
+    """Go forward: which publishes had begun when each confirm came, and what that shows of the segment."""
     for i in range(first, end):
         e = rows[i, TURN.EPOCH]
         tag = rows[i, TURN.NUMBER]
@@ -312,7 +312,7 @@ def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> 
             continue
         when = rows[i, TURN.TS]
         while epochs[e, EPOCH.NEXT] >= 0 and rows[epochs[e, EPOCH.NEXT], TURN.TS] <= when:
-            epochs[e, EPOCH.NEXT] = rows[epochs[e, EPOCH.NEXT], TURN.SAID]
+            epochs[e, EPOCH.NEXT] = rows[epochs[e, EPOCH.NEXT], TURN.GIVEN]
             epochs[e, EPOCH.SENT] += 1
         if epochs[e, EPOCH.SENT] + 1 != epochs[e, EPOCH.TURN]:
             conclude(rows, epochs, segments, e)
@@ -331,7 +331,7 @@ def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> 
 
 @kernel
 def conclude_all(rows: Array, epochs: Array, segments: Array) -> None:
-    """Note what the last confirms of each epoch tell."""
+    """Note what the last confirms of each epoch show."""
     for e in range(len(epochs)):
         conclude(rows, epochs, segments, e)
 
@@ -345,16 +345,16 @@ def judge(epochs: Array, segments: Array, made: int) -> None:
         bound = segments[s, SEGMENT.BOUND]
         followed = segments[s, SEGMENT.FOLLOWED]
         counted = segments[s, SEGMENT.COUNTED]
-        said = segments[s, SEGMENT.SAID_LEAST]
+        given = segments[s, SEGMENT.GIVEN_LEAST]
         if counted < followed:
             counted = NONE
-        if said != segments[s, SEGMENT.SAID_MOST] or said < followed:
-            said = NONE
-        told = counted if counted != NONE else said if said != NONE else bound
-        ahead = told if told > epochs[e, EPOCH.AHEAD] else epochs[e, EPOCH.AHEAD]
+        if given != segments[s, SEGMENT.GIVEN_MOST] or given < followed:
+            given = NONE
+        best = counted if counted != NONE else given if given != NONE else bound
+        ahead = best if best > epochs[e, EPOCH.AHEAD] else epochs[e, EPOCH.AHEAD]
         epochs[e, EPOCH.AHEAD] = ahead
         segments[s, SEGMENT.AHEAD] = ahead
-        # After the last publish seen there may be others that were not, which nothing that follows tells.
+        # After the last seen publish there may be unseen ones, which nothing later shows.
         reached = followed != NONE and followed == ahead
         at_rest = (
             bound != NONE
@@ -362,7 +362,7 @@ def judge(epochs: Array, segments: Array, made: int) -> None:
             and segments[s, SEGMENT.QUIET_LOST] == epochs[e, EPOCH.LOST]
             and segments[s, SEGMENT.BOUND_FIRST] != segments[s, SEGMENT.BOUND_LAST]
         )
-        agreed = said != NONE and said == ahead and (reached or bound == ahead)
+        agreed = given != NONE and given == ahead and (reached or bound == ahead)
         waits = (
             epochs[e, EPOCH.KNOWN] == 1
             and segments[s, SEGMENT.WAITED] == 1
@@ -389,7 +389,7 @@ def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> No
     for i in range(first, end):
         turn = rows[i, TURN.NUMBER]
         rows[i, TURN.NUMBER] = -1
-        rows[i, TURN.SAID] = 0
+        rows[i, TURN.GIVEN] = 0
         if rows[i, TURN.KIND] != UNSURE:
             continue
         at = rows[i, TURN.LOST]
@@ -398,5 +398,5 @@ def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> No
         if how == 0 or ahead > _MOST - turn or turn + ahead <= 0:
             continue
         rows[i, TURN.NUMBER] = turn + ahead
-        # What was read late has the time at which that was, not its own.
-        rows[i, TURN.SAID] = INFERRED if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]] else how
+        # What was read late has the time of reading, not its own.
+        rows[i, TURN.GIVEN] = INFERRED if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]] else how

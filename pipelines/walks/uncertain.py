@@ -1,4 +1,4 @@
-"""Pairs that a gap makes doubtful: what can be known of answers that were held (`requests` says how)."""
+"""Pairs that a gap makes uncertain: what held answers allow to conclude (`requests` has the rules)."""
 
 from __future__ import annotations
 
@@ -23,50 +23,48 @@ from amqpscope.pipelines.walks.open_requests import (
 )  # fmt: skip
 
 TRUST = 2
-"""So many requests answered before the next of their kind show that a side asks one at a time."""
+"""Requests answered before the next of their kind which show that a side asks one at a time."""
 LOOKED_AT = 256
-"""Requests among which that of an answer is looked for by what both say."""
+"""Open requests among which the one of an answer is looked for by content."""
 
 
 @kernel
 def trusted(heap: Array, side: int) -> bool:
-    """Whether a side asks one at a time, as far as was seen."""
+    """Return whether a side asks one at a time, so far."""
     return heap[HEAP.PIPELINED_SERVER + side] == 0 and heap[HEAP.ALONE_SERVER + side] >= TRUST
 
 
 @kernel
 def differ(key: int, other: int) -> bool:
-    """Whether a request and an answer cannot belong together."""
+    """Return whether a request and an answer cannot belong together."""
     return key != 0 and other not in (0, key)
 
 
 @kernel
-def may_lack_requests(
-    conn: Array, gaps: Array, channels: Array, slot: int, side: int, behind: int, before: int
-) -> bool:
-    """Whether requests of a side may be missing between two frames; certain once a later frame of it was seen."""
-    row = first_gap(conn, gaps, side, behind)
-    return (row >= 0 and gaps[row, GAP_SINCE] < before) or channels[slot, CH.CUT_SERVER + side] > behind
+def may_lack_requests(conn: Array, gaps: Array, channels: Array, slot: int, side: int, after: int, before: int) -> bool:
+    """Return whether requests of a side may be missing between two frames, as later frames of it show."""
+    row = first_gap(conn, gaps, side, after)
+    return (row >= 0 and gaps[row, GAP_SINCE] < before) or channels[slot, CH.CUT_SERVER + side] > after
 
 
 @kernel
 def may_be_last(conn: Array, queues: Array, q: int, frame: int) -> bool:
-    """Whether requests may be missing before a frame, for no later frame of that side was seen that would show it."""
+    """Return whether requests may be missing before a frame, because no later frame of that side was seen."""
     return queues[q, QU.KIND] >= ONCE and conn[CONN.LAST_SERVER + queues[q, QU.SIDE]] < frame
 
 
 @kernel
-def is_doubtful(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
-    """Whether the answer to the oldest request may be missing."""
+def is_uncertain(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
+    """Return whether the answer to the oldest request may be missing."""
     oldest = queues[q, QU.SKIP_FRAME] if queues[q, QU.SKIP] > 0 else nodes[queues[q, QU.HEAD], NO.FRAME]
-    behind = max(oldest, queues[q, QU.ALIGNED])
+    after = max(oldest, queues[q, QU.ALIGNED])
     other = 1 - queues[q, QU.SIDE]
-    return first_gap(conn, gaps, other, behind) >= 0 or channels[slot, CH.CUT_SERVER + other] > behind
+    return first_gap(conn, gaps, other, after) >= 0 or channels[slot, CH.CUT_SERVER + other] > after
 
 
 @called
-def drop_held(state: State, q: int) -> None:
-    """Nobody will know whose answers these are."""
+def drop_answers(state: State, q: int) -> None:
+    """Drop all held answers: whose they are stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     while queues[q, QU.HELD] > 0:
         node = queues[q, QU.HELD_HEAD]
@@ -77,8 +75,8 @@ def drop_held(state: State, q: int) -> None:
 
 
 @called
-def give_up(state: State, slot: int, q: int) -> None:
-    """Nobody will know which of these requests were answered: the queue is LOST."""
+def drop_requests(state: State, slot: int, q: int) -> None:
+    """Drop all requests of a queue, which is LOST: which of them were answered stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     slack = queues[q, QU.COUNT] - queues[q, QU.HELD]
     if slack < 0 or queues[q, QU.SKIP] > 0 or queues[q, QU.STATE] == LOST:
@@ -86,7 +84,7 @@ def give_up(state: State, slot: int, q: int) -> None:
     queues[q, QU.SLACK] = slack
     queues[q, QU.STATE] = LOST
     queues[q, QU.SKIP] = 0
-    drop_held(state, q)
+    drop_answers(state, q)
     while queues[q, QU.COUNT] > 0:
         unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
         pop(queues, nodes, heap, q)
@@ -94,11 +92,11 @@ def give_up(state: State, slot: int, q: int) -> None:
 
 @called
 def resolve(state: State, slot: int, q: int) -> None:
-    """Decide about answers that are held, as far as can be: when the next is asked, or at the end."""
+    """Pair held answers as far as possible: when the next request comes, or at the end."""
     conn, gaps, _, channels, queues, nodes, heap, _ = state
     side = queues[q, QU.SIDE]
     if queues[q, QU.HELD] == queues[q, QU.TRIED] and not trusted(heap, side):
-        return  # there is nothing new
+        return  # nothing is new
     oldest = nodes[queues[q, QU.HEAD], NO.FRAME]
     newest = nodes[queues[q, QU.HELD_TAIL], NO.FRAME]
     lacking = may_lack_requests(conn, gaps, channels, slot, side, oldest, newest) or may_be_last(
@@ -122,7 +120,7 @@ def resolve(state: State, slot: int, q: int) -> None:
 
 @called
 def pair(state: State, q: int) -> None:
-    """The oldest answer that is held is the oldest request's."""
+    """Pair the oldest held answer with the oldest request."""
     _, _, _, _, queues, nodes, heap, _ = state
     request = queues[q, QU.HEAD]
     held = queues[q, QU.HELD_HEAD]
@@ -134,8 +132,8 @@ def pair(state: State, q: int) -> None:
 
 
 @called
-def drop_one(state: State, q: int) -> None:
-    """Nobody will know whose the oldest answer is that is held."""
+def drop_answer(state: State, q: int) -> None:
+    """Drop the oldest held answer: whose it is stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     held = queues[q, QU.HELD_HEAD]
     emit(state, NONE, nodes[held, NO.ID], DROPPED, NONE, NONE, 1)
@@ -145,8 +143,8 @@ def drop_one(state: State, q: int) -> None:
 
 
 @called
-def give_up_one(state: State, slot: int, q: int) -> None:
-    """Nobody will know what became of the oldest request."""
+def drop_request(state: State, slot: int, q: int) -> None:
+    """Drop the oldest request: whether it was answered stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
     unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
     pop(queues, nodes, heap, q)
@@ -154,7 +152,7 @@ def give_up_one(state: State, slot: int, q: int) -> None:
 
 @called
 def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
-    """Whether as many answers as requests can belong together one by one."""
+    """Return whether held answers and as many requests can belong together one by one."""
     request = queues[q, QU.HEAD]
     held = queues[q, QU.HELD_HEAD]
     for _ in range(queues[q, QU.HELD]):
@@ -167,16 +165,16 @@ def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
 
 
 @called
-def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, behind: int, before: int) -> bool:
-    """Whether the answer to a request of a side may be missing between two frames."""
-    row = first_gap(conn, gaps, 1 - side, behind)
+def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, after: int, before: int) -> bool:
+    """Return whether the answer to a request of a side may be missing between two frames."""
+    row = first_gap(conn, gaps, 1 - side, after)
     cut = nodes[request, NO.CUT_FRAME]
-    return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > behind and cut < before)
+    return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > after and cut < before)
 
 
 @called
 def one_at_a_time(state: State, slot: int, q: int) -> bool:
-    """Whether each request may have been answered before the next was asked, and once."""
+    """Return whether each request may have been answered before the next one, and once."""
     conn, gaps, _, channels, queues, nodes, _, _ = state
     side = queues[q, QU.SIDE]
     request = queues[q, QU.HEAD]
@@ -193,8 +191,8 @@ def one_at_a_time(state: State, slot: int, q: int) -> bool:
             held = nodes[held, NO.NEXT]
             left -= 1
         if answers == 0 and following >= 0:
-            behind = max(frame, queues[q, QU.ALIGNED])
-            if not may_lack_answer(conn, gaps, nodes, side, request, behind, nodes[following, NO.FRAME]):
+            after = max(frame, queues[q, QU.ALIGNED])
+            if not may_lack_answer(conn, gaps, nodes, side, request, after, nodes[following, NO.FRAME]):
                 return False
         request = following
     return True
@@ -202,14 +200,14 @@ def one_at_a_time(state: State, slot: int, q: int) -> bool:
 
 @called
 def take_newest(state: State, slot: int, q: int) -> None:
-    """Each answer is the newest request's before it; the last request may still be open."""
+    """Pair each answer with the newest request before it; the last request may still be open."""
     conn, gaps, _, channels, queues, nodes, _, _ = state
     side = queues[q, QU.SIDE]
     while queues[q, QU.HELD] > 0:
         request = queues[q, QU.HEAD]
         held = queues[q, QU.HELD_HEAD]
         if nodes[held, NO.ORDINAL] > nodes[request, NO.ORDINAL]:
-            give_up_one(state, slot, q)
+            drop_request(state, slot, q)
             continue
         frame = nodes[request, NO.FRAME]
         answered = nodes[held, NO.FRAME]
@@ -218,17 +216,17 @@ def take_newest(state: State, slot: int, q: int) -> None:
         lacking = lacking or may_be_last(conn, queues, q, answered)
         of_another = lacking and may_lack_answer(conn, gaps, nodes, side, request, frame, answered)
         if of_another or differ(nodes[request, NO.KEY], nodes[held, NO.KEY]):
-            give_up_one(state, slot, q)
-            drop_one(state, q)
+            drop_request(state, slot, q)
+            drop_answer(state, q)
         else:
             pair(state, q)
         while queues[q, QU.HELD] > 0 and nodes[queues[q, QU.HELD_HEAD], NO.ORDINAL] == ordinal:
-            drop_one(state, q)
+            drop_answer(state, q)
 
 
 @called
 def recognise(state: State, slot: int, q: int) -> None:
-    """Take answers for those requests that they alone can be of, by what both say; then by turn up to the next gap."""
+    """Pair answers with the only requests that fit their content; then in order, up to the next gap."""
     conn, gaps, _, _, queues, nodes, _, _ = state
     held = queues[q, QU.HELD_HEAD]
     passed = 0
@@ -240,9 +238,9 @@ def recognise(state: State, slot: int, q: int) -> None:
             passed += 1
         else:
             for _ in range(before):
-                give_up_one(state, slot, q)
+                drop_request(state, slot, q)
             for _ in range(passed):
-                drop_one(state, q)
+                drop_answer(state, q)
             passed = 0
             pair(state, q)
             queues[q, QU.ALIGNED] = frame
@@ -251,7 +249,7 @@ def recognise(state: State, slot: int, q: int) -> None:
 
 @called
 def place_of(conn: Array, gaps: Array, queues: Array, nodes: Array, q: int, held: int, passed: int) -> int:
-    """How many open requests are before the one that an answer belongs to; -1 where that is not known."""
+    """Return the number of open requests before the one that an answer belongs to; -1 where that is unknown."""
     if queues[q, QU.COUNT] == 0:
         return NONE
     key = nodes[held, NO.KEY]

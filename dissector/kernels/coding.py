@@ -1,0 +1,203 @@
+"""State that is no matrix as bytes: plain values, and objects of a closed list of classes.
+
+Nothing but these comes out of bytes, whoever wrote them: no other class is looked up, and no code of theirs is run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.kernels.state import HEAD, StateError
+
+COUNT = Struct("<BQ")
+"""What a value is, and how many bytes or items it has."""
+NONE, FALSE, TRUE, INT, STR, BYTES, BYTEARRAY, LIST, TUPLE, DICT, NUMBERS, COLUMN, FIRST = range(13)
+"""From FIRST on the number of a class."""
+CONSTANTS: dict[int, Any] = {NONE: None, FALSE: False, TRUE: True}
+CAPTURE = "capture"
+"""The field of a class that holds the index of a capture."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """Bytes, and how many of them were read."""
+
+    octets: bytes
+    at: int
+    captures: Ints | None
+
+    def take(self, count: int) -> bytes:
+        """Return so many bytes more."""
+        if count > len(self.octets) - self.at:
+            raise ValueError
+        self.at += count
+        return self.octets[self.at - count : self.at]
+
+
+class Target(NamedTuple):
+    """Where state is put back.
+
+    Attributes:
+        slots: (n,) of the connections, in the order in which they were taken out.
+        capacity: number of slots there are.
+        captures: for each index of a capture where the state comes from, what it is here.
+        buffer: gets the bytes that rows point at.
+    """
+
+    slots: Ints
+    capacity: int
+    captures: Ints
+    buffer: Buffer
+
+
+class Coding:
+    """Writes and reads plain values, lists, tuples, dicts, arrays of numpy and Arrow, and objects of these classes.
+
+    Of an object all fields of its dataclass or NamedTuple count, or else its `__slots__`.
+    """
+
+    def __init__(self, *classes: type) -> None:
+        self.classes = classes
+        self.numbers = {each: number for number, each in enumerate(classes, FIRST)}
+        self.fields = [_fields(each) for each in classes]
+        layout = "".join(f"{each.__name__}{fields}" for each, fields in zip(classes, self.fields, strict=True))
+        self.head = crc32(layout.encode()).to_bytes(HEAD, "little")
+
+    def written(self, value: Any) -> bytes:
+        """Return a value as bytes.
+
+        Raises:
+            TypeError: something in it is of another class.
+        """
+        return b"".join([self.head, *self._written(value)])
+
+    def read(self, octets: bytes, captures: Ints | None = None) -> Any:
+        """Return the value of which `written` made bytes.
+
+        Args:
+            octets: these bytes.
+            captures: what the indexes of captures are now, as `state.Matrix.read` has it.
+
+        Raises:
+            StateError: the bytes are not of these classes with these fields.
+        """
+        source = _Source(octets, HEAD, captures)
+        try:
+            if octets[:HEAD] == self.head:
+                value = self._read(source)
+                if source.at == len(octets):
+                    return value
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError, StopIteration):
+            pass
+        raise StateError(f"not state of {self.classes[0].__name__ if self.classes else 'values'} of this release")
+
+    def _written(self, value: Any) -> Iterator[bytes]:
+        kind = type(value)
+        if value is None or kind is bool:
+            yield COUNT.pack(NONE if value is None else TRUE if value else FALSE, 0)
+        elif kind is int:
+            yield from _counted(INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+        elif kind is str:
+            yield from _counted(STR, value.encode("utf-8", "surrogatepass"))
+        elif kind is bytes:
+            yield from _counted(BYTES, value)
+        elif kind is bytearray:
+            yield from _counted(BYTEARRAY, bytes(value))
+        elif kind is list or kind is tuple:
+            yield from self._items(LIST if kind is list else TUPLE, value)
+        elif kind is dict:
+            yield from self._items(DICT, [each for item in value.items() for each in item])
+        elif kind is np.ndarray:
+            yield from self._items(NUMBERS, (value.dtype.str, value.shape, value.tobytes()))
+        elif isinstance(value, pa.Array):
+            yield from _counted(COLUMN, _streamed(value))
+        elif kind in self.numbers:
+            number = self.numbers[kind]
+            yield from self._items(number, [getattr(value, name) for name in self.fields[number - FIRST]])
+        else:
+            raise TypeError(f"{kind.__name__} is not declared as state")
+
+    def _items(self, kind: int, items: list[Any] | tuple[Any, ...]) -> Iterator[bytes]:
+        yield COUNT.pack(kind, len(items))
+        for item in items:
+            yield from self._written(item)
+
+    def _read(self, source: _Source) -> Any:
+        kind, count = COUNT.unpack(source.take(COUNT.size))
+        if kind in CONSTANTS:
+            return CONSTANTS[kind]
+        if kind == INT:
+            return int.from_bytes(source.take(count), "little", signed=True)
+        if kind == STR:
+            return source.take(count).decode("utf-8", "surrogatepass")
+        if kind in (BYTES, BYTEARRAY):
+            return source.take(count) if kind == BYTES else bytearray(source.take(count))
+        if kind == COLUMN:
+            return _column(source.take(count))
+        if count > len(source.octets):
+            raise ValueError
+        items = [self._read(source) for _ in range(count)]
+        if kind == DICT:
+            return dict(zip(items[::2], items[1::2], strict=True))
+        if kind in (LIST, TUPLE):
+            return items if kind == LIST else tuple(items)
+        if kind == NUMBERS:
+            return _numbers(*items)
+        values = dict(zip(self.fields[kind - FIRST], items, strict=True))
+        if source.captures is not None and CAPTURE in values:
+            values[CAPTURE] = int(source.captures[values[CAPTURE]])
+        return _made(self.classes[kind - FIRST], values)
+
+
+def _counted(kind: int, octets: bytes) -> Iterator[bytes]:
+    yield COUNT.pack(kind, len(octets))
+    yield octets
+
+
+def _numbers(kind: str, shape: tuple[int, ...], octets: bytes) -> NDArray[Any]:
+    """An array; of objects there are none."""
+    if np.dtype(kind).kind not in "biu":
+        raise ValueError
+    return np.frombuffer(octets, kind).reshape(shape).copy()
+
+
+def _streamed(column: pa.Array) -> bytes:
+    """An Arrow array as a stream of its own."""
+    batch = pa.record_batch([column], [""])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _column(octets: bytes) -> pa.Array:
+    column = pa.ipc.open_stream(octets).read_next_batch().column(0)
+    column.validate(full=True)
+    return column
+
+
+def _fields(of: Any) -> tuple[str, ...]:
+    """Names of the fields of a class."""
+    return tuple(getattr(of, "_fields", None) or getattr(of, "__dataclass_fields__", None) or of.__slots__)
+
+
+def _made(of: Any, values: dict[str, Any]) -> Any:
+    """An object with these fields."""
+    if issubclass(of, tuple):
+        return of(**values)
+    made = object.__new__(of)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)  # of frozen ones, too
+    return made
+
+
+PLAIN = Coding()
+"""For state without objects."""

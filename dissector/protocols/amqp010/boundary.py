@@ -1,0 +1,179 @@
+"""AMQP 0-10: what can be a frame, for searches and for recognition in the middle of connections.
+
+Nothing marks where a frame ends, but half of its head's bits are given: reserved ones are 0, the track follows from
+the type, and so do two of the flags. Frames of one track go on where the last one left off.
+"""
+
+from amqpscope.dissector.kernels.arrays import Array, Bytes
+from amqpscope.dissector.kernels.integers import be16, be32
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.protocols.amqp010.layout import (
+    BEGINS,
+    BODY,
+    BY_CLIENT,
+    BY_SERVER,
+    COMMAND,
+    CONTROL,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    FLAGS,
+    HEAD_BYTES,
+    HEADER,
+    IDS,
+    LARGEST,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    NAME,
+    method_table,
+)
+from amqpscope.dissector.protocols.amqp010.state import Own
+from amqpscope.dissector.protocols.registry import Context
+from amqpscope.dissector.protocols.state import Trial
+
+USUAL = LARGEST
+"""The frame size that brokers propose."""
+MARKED_ENDS = False
+"""Frames end where their sizes say, and with nothing else."""
+BROKERS = (5672, 5671)
+"""Where brokers listen, if frames do not tell who is the client."""
+ANYTHING, MORE, NEXT, NEW = range(4)
+"""What may follow on a track: anything; a further frame of the segment; a further segment; an assembly."""
+
+
+@kernel
+def method_at(data: Array, p: int, kind: int, methods: Array) -> int:
+    """The index of the control or command whose class and code stand at p; -1 when there is none."""
+    return i64(methods[kind * IDS + be16(data, p)])
+
+
+@kernel
+def plausible(data: Array, p: int, end: int, methods: Array) -> int:
+    """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. A head must be there."""
+    flags, kind = i64(data[p]), i64(data[p + 1])
+    size = be16(data, p + 2)
+    if flags >= FLAGS or kind > BODY or size < HEAD_BYTES:
+        return -1
+    if be16(data, p + 4) != (0 if kind == CONTROL else 1) or be32(data, p + 8) != 0:
+        return -1
+    first = flags & FIRST_SEGMENT != 0
+    if first != (kind in (CONTROL, COMMAND)) or (kind in (CONTROL, BODY) and flags & LAST_SEGMENT == 0):
+        return -1
+    if first and flags & FIRST_FRAME != 0 and end - p >= HEAD_BYTES + 2:
+        if flags & LAST_FRAME != 0 and size < HEAD_BYTES + (4 if kind == CONTROL else 6):
+            return -1
+        if size >= HEAD_BYTES + 2 and method_at(data, p + HEAD_BYTES, kind, methods) < 0:
+            return -1
+    return size
+
+
+@kernel
+def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
+    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+
+    Beside what a frame looks like, it must be of its sender, and in its place on its track; of the tracks only the one
+    used last is remembered.
+    """
+    if end - p < HEAD_BYTES:
+        return 0 if i64(data[p]) < FLAGS and (end - p < 2 or i64(data[p + 1]) <= BODY) else -1
+    size: int = plausible(data, p, end, own.methods)
+    if size < 0:
+        return -1
+    flags, kind = i64(data[p]), i64(data[p + 1])
+    track = be16(data, p + 6) << 1 | i64(data[p + 5])
+    expect = trial[Trial.EXPECT] if trial[Trial.CHANNEL] == track else ANYTHING
+    begins = flags & BEGINS == BEGINS
+    if expect == MORE and (flags & FIRST_FRAME != 0 or kind != trial[Trial.REST]):
+        return -1
+    if expect == NEXT and (flags & FIRST_FRAME == 0 or kind <= trial[Trial.REST]):
+        return -1
+    if expect == NEW and not begins:
+        return -1
+    if begins and size >= HEAD_BYTES + 2 and end - p >= HEAD_BYTES + 2:
+        method = method_at(data, p + HEAD_BYTES, kind, own.methods)
+        if own.traits[method] & trial[Trial.SENDER] == 0:
+            return -1
+    trial[Trial.CHANNEL] = track
+    trial[Trial.REST] = kind
+    trial[Trial.EXPECT] = MORE
+    if flags & LAST_FRAME != 0:
+        trial[Trial.EXPECT] = NEW if flags & LAST_SEGMENT != 0 else NEXT
+    return size if p + size <= end else 0
+
+
+@kernel
+def may_begin(data: Array, p: int) -> bool:
+    """Whether a frame may begin at p; most bytes are settled by the flags, the type and what is reserved."""
+    return i64(data[p]) < FLAGS and i64(data[p + 1]) <= BODY and data[p + 4] == 0
+
+
+@kernel
+def sender(data: Array, p: int, end: int, own: Own) -> int:
+    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    while end - p >= HEAD_BYTES + 2:
+        size = plausible(data, p, end, own.methods)
+        if size < 0:
+            break
+        if i64(data[p]) & BEGINS == BEGINS and size >= HEAD_BYTES + 2:
+            method = method_at(data, p + HEAD_BYTES, i64(data[p + 1]), own.methods)
+            who: int = own.traits[method] & (BY_CLIENT | BY_SERVER)
+            if who in (BY_CLIENT, BY_SERVER):
+                return who
+        p += size
+    return BY_CLIENT | BY_SERVER
+
+
+@kernel
+def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
+    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+
+    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
+    must be two, or one that fills the rest.
+    """
+    for p in range(start, end - HEAD_BYTES + 1):
+        if not may_begin(data, p):
+            continue
+        q = p
+        count = 0
+        while end - q >= HEAD_BYTES and count < 8:
+            size = plausible(data, q, end, methods)
+            if size < 0:
+                count = -1
+                break
+            if q + size > end:
+                break
+            q += size
+            count += 1
+        if count >= 2 or (count == 1 and (p == start or q == end)):
+            return p
+    return -1
+
+
+@kernel
+def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
+    """Where the frame of a body or header seems to begin that ends behind these bytes, or -1."""
+    for p in range(start, end - HEAD_BYTES + 1):
+        if may_begin(data, p) and i64(data[p + 1]) in (HEADER, BODY) and plausible(data, p, end, methods) > end - p:
+            return p
+    return -1
+
+
+class Amqp010Recogniser:
+    """Sees AMQP 0-10 in the middle of connections, also where its frames are longer than segments."""
+
+    def __init__(self, context: Context) -> None:
+        self.compiled = context.compiled
+        self.methods = method_table(context.specification(NAME))
+
+    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+        """Whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
+        if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
+            return True, -1
+        at = due - position + begin if due >= 0 else -1
+        if at > end - HEAD_BYTES:
+            return False, due
+        if at >= begin and call(plausible, self.compiled, data, at, end, self.methods) >= 0:
+            return True, -1
+        first = call(long_frame, self.compiled, data, begin, end, self.methods)
+        if first < 0:
+            return False, -1
+        return False, position + first - begin + int.from_bytes(data[first + 2 : first + 4].tobytes(), "big")

@@ -1,0 +1,232 @@
+"""AMQP 0-10: what is kept of an assembly under way: segments that go on, the body as it passes, and what it becomes."""
+
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.pool import give_row, take_row
+from amqpscope.dissector.kernels.words import copy_bytes
+from amqpscope.dissector.protocols.amqp010.state import (
+    UNFINISHED,
+    Assembly,
+    Channel,
+    Channels,
+    Frame,
+    Kept,
+    Message,
+    Piece,
+    Track,
+)
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
+
+
+@kernel
+def assembly_fault(of: Channels, frames: Array, i: int, code: int, value: int) -> None:
+    """Note a fault at this frame. One that finds no room is dropped: the caller leaves enough of it."""
+    n = of.assembly[Assembly.FAULTS]
+    if n >= of.faults.shape[1]:
+        return
+    for k in range(Place.WIDTH):
+        of.faults[k, n] = frames[k, i]
+    put_fault(of, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+
+
+@kernel
+def unfinished_fault(of: Channels, k: int, side: int, code: int, value: int) -> None:
+    """Note a fault of an assembly that is under way, at the last frame it had."""
+    n = of.assembly[Assembly.FAULTS]
+    if n >= of.faults.shape[1]:
+        return
+    put_track(of.faults, n, of, k, side)
+    put_fault(of, code, value, of.channels[k // 4, Channel.CHANNEL], -1)
+
+
+@kernel
+def put_fault(of: Channels, code: int, value: int, channel: int, pos: int) -> None:
+    """Write what a fault has besides its place."""
+    faults, n = of.faults, of.assembly[Assembly.FAULTS]
+    faults[Fault.CODE, n] = code
+    faults[Fault.VALUE, n] = value
+    faults[Fault.CHANNEL, n] = channel
+    faults[Fault.POS, n] = pos
+    of.assembly[Assembly.FAULTS] = n + 1
+
+
+@kernel
+def put_track(rows: Array, n: int, of: Channels, k: int, side: int) -> None:
+    """Write where an assembly is that `side` sends: at its last frame so far."""
+    tracks = of.tracks
+    rows[Place.SLOT, n] = of.channels[k // 4, Channel.SLOT]
+    rows[Place.SIDE, n] = side
+    rows[Place.NUMBER, n] = tracks[k, Track.NUMBER]
+    rows[Place.CAPTURE, n] = tracks[k, Track.CAPTURE]
+    rows[Place.PACKET, n] = tracks[k, Track.PACKET]
+    rows[Place.TS, n] = tracks[k, Track.TS]
+    rows[Place.FIRST_CAPTURE, n] = tracks[k, Track.FIRST_CAPTURE]
+    rows[Place.FIRST_PACKET, n] = tracks[k, Track.FIRST_PACKET]
+    rows[Place.FIRST_TS, n] = tracks[k, Track.FIRST_TS]
+
+
+@kernel
+def begin_track(of: Channels, frames: Array, i: int, k: int, kind: int) -> None:
+    """An assembly begins with this frame."""
+    tracks, assembly = of.tracks, of.assembly
+    for column in range(Track.WIDTH):
+        tracks[k, column] = 0
+    tracks[k, Track.USED] = 1
+    tracks[k, Track.SEGMENT] = kind
+    tracks[k, Track.KIND] = kind
+    tracks[k, Track.OPEN] = 1
+    tracks[k, Track.METHOD] = -1
+    tracks[k, Track.CHAIN] = -1
+    tracks[k, Track.HEADER_AT] = -1
+    tracks[k, Track.FIRST_NUMBER] = frames[Frame.NUMBER, i]
+    tracks[k, Track.FIRST_PACKET] = frames[Frame.FIRST_PACKET, i]
+    tracks[k, Track.FIRST_TS] = frames[Frame.FIRST_TS, i]
+    tracks[k, Track.FIRST_CAPTURE] = frames[Frame.FIRST_CAPTURE, i]
+    tracks[k, Track.BODY] = -1
+    if assembly[Assembly.KEEP]:
+        tracks[k, Track.BODY] = assembly[Assembly.BODIES]
+        assembly[Assembly.BODIES] += 1
+    hash_begin(of.lanes, k // 2)
+
+
+@kernel
+def touch(of: Channels, frames: Array, i: int, k: int) -> None:
+    """Note the last frame of an assembly so far."""
+    tracks = of.tracks
+    tracks[k, Track.NUMBER] = frames[Frame.NUMBER, i]
+    tracks[k, Track.PACKET] = frames[Frame.PACKET, i]
+    tracks[k, Track.TS] = frames[Frame.TS, i]
+    tracks[k, Track.CAPTURE] = frames[Frame.CAPTURE, i]
+
+
+@kernel
+def add_piece(of: Channels, k: int, offset: int, length: int) -> int:
+    """Keep bytes of a segment that goes on; 0 when a limit forbids it."""
+    tracks, pieces, assembly = of.tracks, of.pieces, of.assembly
+    if (
+        of.free_pieces[0] == 0
+        or tracks[k, Track.CHAINED] + length > limits.PAYLOAD
+        or assembly[Assembly.CHAINED] + length > limits.CONTENTS
+    ):
+        return 0
+    piece = take_row(of.free_pieces)
+    pieces[piece, Piece.NEXT] = -1
+    pieces[piece, Piece.OFFSET] = offset
+    pieces[piece, Piece.LENGTH] = length
+    pieces[piece, Piece.USED] = 1
+    if tracks[k, Track.CHAIN] < 0:
+        tracks[k, Track.CHAIN] = piece
+    else:
+        pieces[tracks[k, Track.CHAIN_END], Piece.NEXT] = piece
+    tracks[k, Track.CHAIN_END] = piece
+    tracks[k, Track.CHAINED] += length
+    assembly[Assembly.CHAINED] += length
+    assembly[Assembly.LONGEST] = max(assembly[Assembly.LONGEST], tracks[k, Track.CHAINED])
+    return 1
+
+
+@kernel
+def join_pieces(of: Channels, k: int, data: Array) -> int:
+    """Copy the pieces of a segment to the arena, where the caller has left room; returns where they begin."""
+    offset: int = of.assembly[Assembly.ARENA]
+    at = offset
+    piece = of.tracks[k, Track.CHAIN]
+    while piece >= 0:
+        length = of.pieces[piece, Piece.LENGTH]
+        start = of.pieces[piece, Piece.OFFSET]
+        # the first and the last byte lie in the data, so all do; the arena is behind all pieces
+        data[at] = data[start]
+        data[at + length - 1] = data[start + length - 1]
+        copy_bytes(data, start, data, at, length)
+        at += length
+        piece = of.pieces[piece, Piece.NEXT]
+    of.assembly[Assembly.ARENA] = at
+    drop_pieces(of, k)
+    return offset
+
+
+@kernel
+def drop_pieces(of: Channels, k: int) -> None:
+    """Give back the pieces of a segment."""
+    piece = of.tracks[k, Track.CHAIN]
+    while piece >= 0:
+        of.pieces[piece, Piece.USED] = 0
+        give_row(of.free_pieces, piece)
+        piece = of.pieces[piece, Piece.NEXT]
+    of.assembly[Assembly.CHAINED] -= of.tracks[k, Track.CHAINED]
+    of.tracks[k, Track.CHAIN] = -1
+    of.tracks[k, Track.CHAINED] = 0
+
+
+@kernel
+def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
+    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
+    tracks, kept, assembly = of.tracks, of.kept, of.assembly
+    tracks[k, Track.SIZE] += length
+    if offset < 0:
+        tracks[k, Track.MISSING] += length
+        return 0
+    hash_feed(of.lanes, of.waiting, k // 2, data, offset, length)
+    if tracks[k, Track.BODY] < 0:
+        return 0
+    n = assembly[Assembly.KEPT]
+    assembly[Assembly.KEPT] = n + 1
+    kept[Kept.BODY, n] = tracks[k, Track.BODY]
+    kept[Kept.OFFSET, n] = offset
+    kept[Kept.LENGTH, n] = length
+    has: int = tracks[k, Track.KEPT]
+    if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
+        kept[Kept.LENGTH, n] = -1
+        assembly[Assembly.KEEPING] -= has
+        tracks[k, Track.KEPT] = 0
+        tracks[k, Track.BODY] = -1
+        return has + length
+    tracks[k, Track.KEPT] = has + length
+    assembly[Assembly.KEEPING] += length
+    return 0
+
+
+@kernel
+def add_span(of: Channels, k: int, data: Array, offset: int, length: int, side: int) -> None:
+    """Take bytes of a body; where that is too much to be kept, it is a fault of the frame before."""
+    dropped = add_body(of, k, data, offset, length)
+    if dropped > 0:
+        unfinished_fault(of, k, side, LIMIT, dropped)
+
+
+@kernel
+def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None:
+    """Write the row of a message that is complete at frame i, or given up there."""
+    tracks, messages, assembly = of.tracks, of.messages, of.assembly
+    n = assembly[Assembly.MESSAGES]
+    put_track(messages, n, of, k, side)
+    missing = tracks[k, Track.CUT] + tracks[k, Track.HEADER_CUT] + tracks[k, Track.MISSING]
+    messages[Message.CHANNEL, n] = of.channels[k // 4, Channel.CHANNEL]
+    messages[Message.FIRST_NUMBER, n] = tracks[k, Track.FIRST_NUMBER]
+    messages[Message.METHOD, n] = tracks[k, Track.METHOD]
+    messages[Message.AT, n] = tracks[k, Track.AT]
+    messages[Message.OCTETS, n] = tracks[k, Track.OCTETS]
+    messages[Message.CUT, n] = 1 if tracks[k, Track.CUT] > 0 else 0
+    messages[Message.HEADER_AT, n] = tracks[k, Track.HEADER_AT]
+    messages[Message.HEADER_OCTETS, n] = tracks[k, Track.HEADER_OCTETS]
+    messages[Message.HEADER_CUT, n] = 1 if tracks[k, Track.HEADER_CUT] > 0 else 0
+    messages[Message.SIZE, n] = tracks[k, Track.SIZE] if is_whole else -1
+    messages[Message.MISSING, n] = missing
+    messages[Message.PARTIAL, n] = int(missing > 0) if is_whole else UNFINISHED
+    messages[Message.HASH, n] = 1 if is_whole and tracks[k, Track.MISSING] == 0 else 0
+    of.hashes[n] = hash_end(of.lanes, of.waiting, k // 2)
+    messages[Message.BODY, n] = tracks[k, Track.BODY]
+    messages[Message.ROW, n] = k // 4
+    messages[Message.FRAME, n] = i
+    assembly[Assembly.MESSAGES] = n + 1
+
+
+@kernel
+def end_track(of: Channels, k: int) -> None:
+    """Forget an assembly."""
+    if of.tracks[k, Track.CHAIN] >= 0:
+        drop_pieces(of, k)
+    of.assembly[Assembly.KEEPING] -= of.tracks[k, Track.KEPT]
+    of.tracks[k, Track.USED] = 0

@@ -1,0 +1,256 @@
+"""AMQP 0-10 framing: stream chunks to frames.
+
+A head of twelve bytes, and a payload that ends where the head says. Bodies are never put together: bytes of those that
+do not lie whole in one chunk leave as spans, in order.
+"""
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.integers import be16, be32
+from amqpscope.dissector.kernels.kernel import i64, kernel
+from amqpscope.dissector.protocols.amqp010 import boundary
+from amqpscope.dissector.protocols.amqp010.boundary import method_at
+from amqpscope.dissector.protocols.amqp010.layout import (
+    BEGINS,
+    BODY,
+    CONTROL,
+    FLAGS,
+    HEAD_BYTES,
+    HEADER_BYTES,
+    OPENS,
+    PROTOCOL_HEADER,
+    TRACKS,
+)
+from amqpscope.dissector.protocols.amqp010.state import (
+    HEAD_WRONG,
+    HEADER_UNKNOWN,
+    LOST_WAY,
+    SEALED,
+    TOO_SHORT,
+    Frame,
+    Own,
+    Sender,
+    Span,
+)
+from amqpscope.dissector.protocols.framing import (
+    end_frame,
+    frame_fault,
+    keep_payload,
+    lose,
+    put_first,
+    put_place,
+    put_together,
+)
+from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.walking import laid_over
+from amqpscope.dissector.tcp.state import Chunk
+
+PROTOCOL = 0x414D5150
+"""`AMQP`, with which a protocol header begins."""
+NEVER = 1 << 62
+"""A position that no stream comes to."""
+
+
+@kernel
+def head_bytes(octet: int) -> int:
+    """A protocol header has no other head than its eight bytes."""
+    return HEADER_BYTES if octet == PROTOCOL_HEADER else HEAD_BYTES
+
+
+@kernel
+def wrong_byte(head: Array, p: int) -> int:
+    """Which byte of the head at p is none that the protocol has; -1: all are right."""
+    if i64(head[p]) >= FLAGS:
+        return 0
+    if i64(head[p + 1]) > BODY:
+        return 1
+    if be16(head, p + 2) < HEAD_BYTES:
+        return 2
+    if i64(head[p + 4]) != 0:
+        return 4
+    if i64(head[p + 5]) >= TRACKS:
+        return 5
+    if be32(head, p + 8) != 0:
+        return 8
+    return -1
+
+
+@kernel
+def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+    """Take a frame that begins here if it lies whole in the chunk, as most do; returns its bytes, else 0."""
+    data = walk.data
+    p = chunks[Chunk.OFFSET, i] + at
+    end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
+    if end - p < HEAD_BYTES or wrong_byte(data, p) >= 0 or own.senders[row, Sender.OPENED] != 0:
+        return 0
+    size = be16(data, p + 2)
+    if p + size > end:
+        return 0
+    walk.parsers[row, Parser.LARGEST] = max(walk.parsers[row, Parser.LARGEST], size)
+    n = put_place(walk, chunks, i)
+    put_frame(walk.frames, n, i64(data[p + 1]), i64(data[p]), i64(data[p + 5]), be16(data, p + 6))
+    put_payload(walk, n, size, p + HEAD_BYTES, size - HEAD_BYTES, 0, chunks[Chunk.POS, i] + at)
+    note_opening(walk, n, row, own)
+    return size
+
+
+@kernel
+def put_frame(frames: Array, n: int, kind: int, flags: int, track: int, channel: int) -> None:
+    """Write what a frame's head says."""
+    frames[Frame.TYPE, n] = kind
+    frames[Frame.FLAGS, n] = flags
+    frames[Frame.TRACK, n] = track
+    frames[Frame.CHANNEL, n] = channel
+
+
+@kernel
+def put_payload(walk: Walk, n: int, size: int, offset: int, length: int, missing: int, pos: int) -> None:
+    """Write where a frame's payload lies, and how much of it is there."""
+    frames = walk.frames
+    frames[Frame.SIZE, n] = size
+    frames[Frame.OFFSET, n] = offset
+    frames[Frame.LENGTH, n] = length
+    frames[Frame.MISSING, n] = missing
+    frames[Frame.POS, n] = pos
+
+
+@kernel
+def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
+    """Note whether a frame is one behind which a SASL layer may begin."""
+    frames = walk.frames
+    opened = 0
+    begins = frames[Frame.TYPE, n] == CONTROL and frames[Frame.FLAGS, n] & BEGINS == BEGINS
+    if begins and frames[Frame.CHANNEL, n] == 0 and frames[Frame.LENGTH, n] >= 2:
+        method = method_at(walk.data, frames[Frame.OFFSET, n], CONTROL, own.methods)
+        if method >= 0 and own.traits[method] & OPENS != 0:
+            opened = 1
+    own.senders[row, Sender.OPENED] = opened
+
+
+@kernel
+def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+    """A head is complete: note the frame's type, channel and size, or lose the way."""
+    parsers = walk.parsers
+    if parsers[row, Parser.WANTED] == HEADER_BYTES:
+        begin_header(walk, chunks, i, row, head, p, own)
+        return
+    parsers[row, Parser.CHANNEL] = -1
+    if own.senders[row, Sender.OPENED] != 0 and be16(head, p) == 0:  # no frame is like that: controls have flags
+        frame_fault(walk, chunks, i, row, SEALED, be32(head, p))
+        stray(walk, chunks, i, row, HEAD_BYTES, own)
+        parsers[row, Parser.UNTIL] = NEVER
+        return
+    wrong = wrong_byte(head, p)
+    if wrong >= 0:
+        code, value = HEAD_WRONG, wrong << 16 | i64(head[p + wrong])
+        if wrong == 1:
+            code, value = TYPE_UNKNOWN, i64(head[p + 1])
+        elif wrong == 2:
+            code, value = TOO_SHORT, be16(head, p + 2)
+        frame_fault(walk, chunks, i, row, code, value)
+        stray(walk, chunks, i, row, HEAD_BYTES, own)
+        return
+    parsers[row, Parser.TYPE] = be16(head, p) << 8 | i64(head[p + 5])
+    parsers[row, Parser.CHANNEL] = be16(head, p + 6)
+    parsers[row, Parser.SIZE] = be16(head, p + 2) - HEAD_BYTES
+    parsers[row, Parser.STATE] = PAYLOAD
+
+
+@kernel
+def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+    """A protocol header is its own head, and has no payload."""
+    parsers = walk.parsers
+    parsers[row, Parser.CHANNEL] = -1
+    if be32(head, p) != PROTOCOL:
+        frame_fault(walk, chunks, i, row, HEADER_UNKNOWN, be32(head, p))
+        stray(walk, chunks, i, row, HEADER_BYTES, own)
+        return
+    n = put_place(walk, chunks, i)
+    put_first(walk.frames, n, parsers, row)
+    put_frame(walk.frames, n, PROTOCOL_HEADER, 0, -1, -1)
+    put_payload(walk, n, HEADER_BYTES, 0, 0, 0, parsers[row, Parser.POS])
+    parsers[row, Parser.SIZE] = 0
+    end_frame(walk, row, HEADER_BYTES)
+
+
+@kernel
+def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -> None:
+    """What came is no frame: look for the next behind what was read of it."""
+    lost_way(walk, chunks, i, row, own)
+    lose(walk, row, -1, skipped)
+    own.senders[row, Sender.OPENED] = 0
+
+
+@kernel
+def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+    """Hand on bytes of bodies, keep those of other frames."""
+    kind = walk.parsers[row, Parser.TYPE]
+    if (kind >> 8) & 0xFF == BODY:
+        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], kind >> 16, offset, length)
+    else:
+        keep_payload(walk, chunks, i, row, offset, length, 0)
+
+
+@kernel
+def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    parsers, frames = walk.parsers, walk.frames
+    kind = parsers[row, Parser.TYPE]
+    size = parsers[row, Parser.SIZE]
+    length = size if offset >= 0 else parsers[row, Parser.CHAINED]
+    if offset < 0 and length > 0:
+        offset = put_together(walk, row)
+    n = put_place(walk, chunks, i)
+    put_first(frames, n, parsers, row)
+    put_frame(frames, n, (kind >> 8) & 0xFF, kind >> 16, kind & 0xFF, parsers[row, Parser.CHANNEL])
+    put_payload(walk, n, size + HEAD_BYTES, offset, length, parsers[row, Parser.MISSING], parsers[row, Parser.POS])
+    note_opening(walk, n, row, own)
+    end_frame(walk, row, size + HEAD_BYTES)
+
+
+@kernel
+def span(
+    walk: Walk, chunks: Array, i: int, channel: int, flags: int, offset: int, length: int
+) -> None:  # fmt: skip
+    """Hand on bytes of a body frame that is not whole in one chunk."""
+    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
+    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
+    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
+    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
+    spans[Span.CHANNEL, n] = channel
+    spans[Span.FLAGS, n] = flags
+    spans[Span.OFFSET, n] = offset
+    spans[Span.LENGTH, n] = length
+    walk.cursor[Cursor.ASIDE] = n + 1
+
+
+@kernel
+def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+    """Frames of this direction may be lost: assemblies under way may not be joined with what follows."""
+    span(walk, chunks, i, -1, 0, LOST_WAY, 0)
+    own.senders[row, Sender.GAPPED] = 1
+
+
+@kernel
+def begins_connection(data: Array, p: int, end: int) -> bool:
+    """Whether a protocol header stands here."""
+    return end - p >= HEADER_BYTES and be32(data, p) == PROTOCOL
+
+
+walk_chunks = laid_over(
+    {
+        "USUAL": boundary.USUAL,
+        "BROKERS": boundary.BROKERS,
+        "MARKED_ENDS": boundary.MARKED_ENDS,
+        "sender": boundary.sender,
+        "may_begin": boundary.may_begin,
+        "next_frame": boundary.next_frame,
+    },
+    head_bytes=head_bytes,
+    take_whole=take_whole,
+    begin_payload=begin_payload,
+    pass_payload=pass_payload,
+    finish_frame=finish_frame,
+    begins_connection=begins_connection,
+    lost_way=lost_way,
+)
+"""The walk over chunks with AMQP 0-10's kernels in it."""

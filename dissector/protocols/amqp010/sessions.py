@@ -1,0 +1,144 @@
+"""AMQP 0-10 sessions: which one a channel is attached to at each frame, and the ids of its commands.
+
+Ids are not on the wire: each side counts its commands, from the id of its last session.command-point on, and wraps at
+2^32. Unwrapped they go on, also where a session is attached anew. Where a command may be lost they are not known until
+the next command-point.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.fields.arrow import array, numbers, picked, valid
+from amqpscope.dissector.fields.decoding import Decoded
+from amqpscope.dissector.kernels.accounting import PIECE_COST, MemoryAccounting
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.pool import Pool, give_rows, take_row
+from amqpscope.dissector.protocols.amqp010.layout import (
+    ATTACH,
+    ATTACHED,
+    COMMAND,
+    COMMAND_POINT,
+    CONNECTION,
+    DETACHED,
+    PLAIN,
+)
+from amqpscope.dissector.protocols.amqp010.state import Channel, Frame, Session
+from amqpscope.dissector.tcp.state import Facts
+
+WRAP = 1 << 32
+"""Ids wrap there."""
+POINT = "command_id_sequence_no"
+"""Column of the id that session.command-point names."""
+
+
+class Sessions:
+    """The sessions of all connections."""
+
+    def __init__(self, roles: Ints, accounting: MemoryAccounting, compiled: bool) -> None:
+        self.roles = roles
+        self.accounting = accounting
+        self.compiled = compiled
+        self.rows = Pool(Session.WIDTH, 64)
+        self.known: dict[int, dict[str, int]] = {}
+        """By slot the rows of its sessions, by name."""
+        self.names: dict[int, str] = {}
+
+    def take(self, frames: Ints, fields: Decoded, channels: Ints, facts: Ints) -> None:
+        """Fill SESSION, EPOCH and COMMAND of frames, whose operations have these fields."""
+        role = np.where(frames[Frame.METHOD] >= 0, self.roles[frames[Frame.METHOD]], PLAIN)
+        named = np.full(frames.shape[1], -1, np.int64)
+        naming = np.flatnonzero((role >= ATTACH) & (role <= DETACHED))
+        names = picked(fields.columns["name"], naming)
+        for i, slot, name in zip(naming.tolist(), frames[Frame.SLOT, naming].tolist(), names, strict=True):
+            if name:
+                named[i] = self._row(slot, name)
+        column = fields.columns[POINT]
+        points = np.where(valid(column), numbers(column), 0) if (role == COMMAND_POINT).any() else named
+        call(number, self.compiled, frames, frames.shape[1], role, named, points, channels, self.rows.rows, facts)
+
+    def column(self, rows: Ints) -> pa.Array:
+        """The names of sessions; null for those below 0."""
+        found, places = np.unique(rows, return_inverse=True)
+        return array([self.names.get(row) for row in found.tolist()], pa.string()).take(array(places))
+
+    def forget(self, slots: Ints) -> None:
+        """Connections that are over."""
+        for slot in slots.tolist():
+            rows = list(self.known.pop(slot, {}).values())
+            for row in rows:
+                del self.names[row]
+            self.rows.rows[rows, Session.USED] = 0
+            give_rows(self.rows.free, np.array(rows, np.int64))
+
+    def _row(self, slot: int, name: str) -> int:
+        known = self.known.setdefault(slot, {})
+        row = known.get(name)
+        if row is None:
+            if self.rows.left == 0:
+                self.rows.grow(2 * len(self.rows))
+            row = known[name] = take_row(self.rows.free)
+            Session.clear(self.rows.rows, np.array([row]))
+            self.rows.rows[row, [Session.USED, Session.SLOT]] = 1, slot
+            self.names[row] = name
+            self.accounting.change(slot, PIECE_COST + len(name))
+        return row
+
+
+@kernel
+def number(
+    frames: Array, n: int, roles: Array, named: Array, points: Array, channels: Array, sessions: Array, facts: Array
+) -> None:  # fmt: skip
+    """Fill SESSION, EPOCH and COMMAND of n frames.
+
+    Args:
+        frames: (Frame, n).
+        n: how many.
+        roles: (n,) what their operations mean for sessions.
+        named: (n,) the session that an operation names; -1: none.
+        points: (n,) the id that session.command-point names.
+        channels: (channels, Channel).
+        sessions: (sessions, Session).
+        facts: (slots, Facts).
+    """
+    for i in range(n):
+        frames[Frame.SESSION, i] = -1
+        frames[Frame.EPOCH, i] = 0
+        frames[Frame.COMMAND, i] = -1
+        row = frames[Frame.ROW, i]
+        if row < 0:
+            continue
+        role = roles[i]
+        if role == ATTACH:
+            channels[row, Channel.EPOCH] += 1
+        if role == ATTACHED or (role == ATTACH and channels[row, Channel.SESSION] < 0):
+            channels[row, Channel.SESSION] = named[i]
+        session = channels[row, Channel.SESSION]
+        frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
+        if session < 0:
+            continue
+        if role != CONNECTION:
+            frames[Frame.SESSION, i] = session
+        server = 0 if frames[Frame.SIDE, i] == facts[frames[Frame.SLOT, i], Facts.CLIENT] else 1
+        after = sessions[session, Session.CLIENT_NEXT + server]
+        if frames[Frame.GAPPED, i] != 0:
+            after = -1
+        if role == COMMAND_POINT:
+            after = unwrapped(points[i], sessions[session, Session.CLIENT_NEXT + server])
+        elif frames[Frame.OPERATION, i] == COMMAND and after >= 0:
+            frames[Frame.COMMAND, i] = after
+            after += 1
+        sessions[session, Session.CLIENT_NEXT + server] = after
+        if role == DETACHED and named[i] == session:
+            channels[row, Channel.SESSION] = -1
+
+
+@kernel
+def unwrapped(number: int, near: int) -> int:
+    """The id with these 32 bits that is nearest to another; -1: none is known."""
+    if near < 0:
+        return number
+    step = (number - near) & (WRAP - 1)
+    if step >= WRAP // 2:
+        step -= WRAP
+    return near + step if near + step >= 0 else number

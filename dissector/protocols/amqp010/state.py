@@ -1,0 +1,256 @@
+"""AMQP 0-10: what is remembered of channels, sessions and assemblies, and the groups in which kernels take it.
+
+A channel has four rows in `tracks`, 4 * row + 2 * (1 for what the server sends) + track; of bodies, which are on the
+second track alone, it has two in `lanes`.
+"""
+
+from typing import NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.state import Matrix, Records, column
+from amqpscope.dissector.protocols import state
+from amqpscope.dissector.protocols.state import Place
+
+LOST_WAY = -2
+"""An offset of a span which says that frames of this direction may be lost."""
+UNFINISHED = 2
+"""In Message.PARTIAL: not only are bytes missing, but frames at the end were not seen."""
+
+FAULTS = (
+    *state.FAULTS,
+    "header-unknown",  # value: the first four bytes
+    "frame-head-wrong",  # value: place of the byte << 16 | the byte
+    "frame-too-short",  # value: announced size
+    "sasl-encrypted",  # value: bytes of the first sealed block
+    "method-unknown",  # value: class << 16 | code
+    "content-interrupted",  # value: frame_no of the first frame
+    "content-unexpected",  # value: type of the segment
+    "content-abandoned",  # value: frame_no of the first frame
+)
+(
+    HEADER_UNKNOWN, HEAD_WRONG, TOO_SHORT, SEALED, METHOD_UNKNOWN, INTERRUPTED, UNEXPECTED, ABANDONED,
+) = range(len(state.FAULTS), len(FAULTS))  # fmt: skip
+
+
+class Sender(Matrix):
+    """Directions of connections."""
+
+    GAPPED = column("1: frames of it may be lost")
+    OPENED = column("1: the last frame was connection.open or its answer, behind which a SASL layer may begin")
+
+
+class Frame(Place):
+    """Frames, one column each."""
+
+    TYPE = column("type of the segment, or PROTOCOL_HEADER")
+    FLAGS = column("flags")
+    TRACK = column("track")
+    CHANNEL = column("channel")
+    SIZE = column("bytes on the wire")
+    OFFSET = column("where the payload's bytes lie that are there before its first gap")
+    LENGTH = column("how many these are")
+    MISSING = column("bytes in gaps")
+    POS = column("position in the stream")
+    ROW = column("row of its channel; -1: none")
+    GAPPED = column("1: frames of its direction may be lost between this and the one before on its channel")
+    OPERATION = column("CONTROL or COMMAND where the frame completes one; -1: it does not")
+    METHOD = column("index of that; -1: none, -2: unknown")
+    AT = column("where its bytes lie")
+    OCTETS = column("how many")
+    CUT = column("1: bytes of it are missing")
+    SESSION = column("session of the channel; -1: none, or not known")
+    EPOCH = column("channel_epoch")
+    COMMAND = column("command_id; -1: none, or not known")
+
+
+class Span(Records):
+    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+
+    BEFORE = column("frames that were complete before")
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CHANNEL = column("channel")
+    FLAGS = column("flags of the frame")
+    OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
+    LENGTH = column("how many")
+
+
+class Channel(Matrix):
+    """Channels that are, or were, in use."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CHANNEL = column("channel number")
+    NEXT = column("next channel of the connection; -1: none", empty=-1)
+    CLIENT_GAPPED = column("1: frames of the client's may be lost since its last frame here")
+    SERVER_GAPPED = column("the same of the server's")
+    EPOCH = column("how often a session was attached")
+    SESSION = column("session that is attached; -1: none, or not known", empty=-1)
+
+
+class Session(Matrix):
+    """Sessions of connections, by name."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CLIENT_NEXT = column("id of the client's next command; -1: not known", empty=-1)
+    SERVER_NEXT = column("id of the server's", empty=-1)
+
+
+class Track(Matrix):
+    """Assemblies under way."""
+
+    USED = column("1 while one is")
+    LOST = column("1: frames may be lost, so what does not begin an assembly is of one that is not known")
+    SEGMENT = column("type of the last segment")
+    OPEN = column("1: that goes on")
+    WITHIN = column("1: bytes of the next frame were taken already")
+    CHAIN = column("first piece of the segment that goes on; -1: none", empty=-1)
+    CHAIN_END = column("last piece", empty=-1)
+    CHAINED = column("bytes in these")
+    CHAIN_MISSING = column("bytes of that segment that are missing")
+    KIND = column("CONTROL or COMMAND")
+    METHOD = column("index of that; -1: not known yet, -2: unknown")
+    AT = column("where its bytes lie")
+    OCTETS = column("how many")
+    CUT = column("how many are missing")
+    HEADER_AT = column("where the bytes of the header lie; -1: there is none", empty=-1)
+    HEADER_OCTETS = column("how many")
+    HEADER_CUT = column("how many are missing")
+    SIZE = column("bytes of the body so far")
+    MISSING = column("bytes of these in gaps")
+    BODY = column("number under which the body is kept; -1: it is not")
+    KEPT = column("bytes of it that are kept")
+    FIRST_NUMBER = column("frame_no of its first frame")
+    FIRST_PACKET = column("packet with that frame's first byte")
+    FIRST_TS = column("its time")
+    FIRST_CAPTURE = column("its capture")
+    NUMBER = column("frame_no of its last frame so far")
+    PACKET = column("packet that completed that")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+
+
+class Piece(Matrix):
+    """Bytes of segments that go on in a later frame."""
+
+    NEXT = column("the next one of the segment; -1: none", empty=-1)
+    OFFSET = column("where they lie")
+    LENGTH = column("bytes")
+    USED = column("1 while the row holds one")
+
+
+class Message(Place):
+    """Messages, one column each."""
+
+    CHANNEL = column("channel")
+    FIRST_NUMBER = column("frame_no of the first frame")
+    METHOD = column("index of the command")
+    AT = column("where its bytes lie")
+    OCTETS = column("how many")
+    CUT = column("1: bytes of it are missing")
+    HEADER_AT = column("where the bytes of the header lie; -1: there is none")
+    HEADER_OCTETS = column("how many")
+    HEADER_CUT = column("1: bytes of it are missing")
+    SIZE = column("bytes of the body")
+    MISSING = column("bytes of all that were not seen")
+    HASH = column("1: there is a hash of the body")
+    PARTIAL = column("1: bytes are missing; UNFINISHED")
+    BODY = column("number under which the body is kept; -1: it is not")
+    ROW = column("row of the channel")
+    FRAME = column("frame of the batch at which it was complete, or given up; -1: behind all")
+
+
+class Kept(Records):
+    """Bytes of bodies to keep, in order, one column each."""
+
+    BODY = column("number of the body")
+    OFFSET = column("where the bytes lie")
+    LENGTH = column("how many; -1: none of this body after all")
+
+
+class Assembly(Matrix):
+    """Where the assembly is, and what it counts: one row."""
+
+    FRAME = column("next frame")
+    FRAMES = column("frames")
+    SPAN = column("next span")
+    SPANS = column("spans")
+    MESSAGES = column("messages brought")
+    FAULTS = column("faults brought")
+    KEPT = column("pieces of bodies brought")
+    KEEP = column("1: bodies are kept")
+    BODIES = column("bodies so far: the next number")
+    TOMBSTONES = column("places of the hash table that are free again")
+    CHAINED = column("bytes in all pieces")
+    LONGEST = column("bytes of the longest segment that goes on; never less")
+    KEEPING = column("bytes of bodies under way that are kept")
+    ARENA = column("where the arena behind the batch's bytes is free")
+
+
+class Own(NamedTuple):
+    """What the kernels of the framing have besides.
+
+    Attributes:
+        methods: see `layout.method_table`.
+        traits: see `layout.trait_table`.
+        senders: (2 * slots, Sender).
+    """
+
+    methods: Array
+    traits: Array
+    senders: Array
+
+
+class Batch(NamedTuple):
+    """Frames and spans that are put together.
+
+    Attributes:
+        data: the buffer.
+        facts: (slots, tcp.state.Facts).
+        frames: (Frame, frames); from ROW to CUT filled.
+        spans: (Span, spans).
+        own: what the framing has.
+    """
+
+    data: Array
+    facts: Array
+    frames: Array
+    spans: Array
+    own: Own
+
+
+class Channels(NamedTuple):
+    """Channels, assemblies under way, and room for what comes of them.
+
+    Attributes:
+        channels: (channels, Channel).
+        free: rows of these, as in `Pool`.
+        table: hash table: row + 1; 0: free, -1: free again.
+        first: first channel of each connection; -1: none.
+        tracks: (4 * channels, Track).
+        pieces: (pieces, Piece).
+        free_pieces: rows of these.
+        lanes: (2 * channels, 8) uint64: hashes of bodies so far.
+        waiting: 32 bytes for each: what was not hashed yet.
+        messages: (Message, room).
+        hashes: (room,) uint64.
+        faults: (state.Fault, room).
+        kept: (Kept, room).
+        assembly: (Assembly,).
+    """
+
+    channels: Array
+    free: Array
+    table: Array
+    first: Array
+    tracks: Array
+    pieces: Array
+    free_pieces: Array
+    lanes: Array
+    waiting: Array
+    messages: Array
+    hashes: Array
+    faults: Array
+    kept: Array
+    assembly: Array

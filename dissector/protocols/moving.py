@@ -1,0 +1,67 @@
+"""What a framing remembers of connections, taken out as bytes and put back."""
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN, Target
+from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains
+from amqpscope.dissector.kernels.retained import Ranges, gather, put_bytes
+from amqpscope.dissector.protocols.framing import Framing
+from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Fragment, Held, Parser
+from amqpscope.dissector.tcp.state import both
+
+
+def _ranges(fragments: Ints, held: Ints) -> list[Ranges]:
+    return [
+        Ranges(fragments, Fragment.USED, Fragment.OFFSET, Fragment.LENGTH, len(fragments)),
+        Ranges(held, Held.USED, Held.OFFSET, Held.LENGTH, len(held)),
+    ]
+
+
+def take_out(framing: Framing, slots: Ints, data: Bytes) -> bytes:
+    """Take connections out; `data` has the bytes that are retained of them."""
+    rows = both(slots)
+    parsers = framing.parsers[rows]
+    payloads, payload_lengths = chained(framing.fragments.rows, parsers[:, Parser.CHAIN], Fragment.NEXT)
+    queue, queue_lengths = chained(framing.held.rows, parsers[:, Parser.QUEUE], Held.NEXT)
+    fragments, held = framing.fragments.rows[payloads], framing.held.rows[queue]
+    octets = gather(_ranges(fragments, held), data, framing.compiled).data
+    for pool, places, used in ((framing.fragments, payloads, Fragment.USED), (framing.held, queue, Held.USED)):
+        pool.rows[places, used] = 0
+        give_rows(pool.free, places)
+    _count(framing, parsers, -1)
+    heads = framing.heads.reshape(-1, HEAD_ROOM)[rows]
+    Parser.clear(framing.parsers, rows)
+    return PLAIN.written(
+        [
+            Parser.written(parsers), heads, Fragment.written(fragments), payload_lengths, Held.written(held),
+            queue_lengths, octets,
+        ]
+    )  # fmt: skip
+
+
+def put_back(framing: Framing, octets: bytes, target: Target) -> None:
+    """Put connections back, which have begun."""
+    state = PLAIN.read(octets)
+    parsers, heads, fragments, payload_lengths, held, queue_lengths, retained = state
+    parsers, held = Parser.read(parsers, target.captures), Held.read(held, target.captures)
+    fragments = Fragment.read(fragments)
+    put_bytes(_ranges(fragments, held), retained, target.buffer, framing.compiled)
+    held[:, Held.SLOT] = np.repeat(np.repeat(target.slots, 2), queue_lengths)
+    for pool, count in ((framing.fragments, len(fragments)), (framing.held, len(held))):
+        pool.reserve(count)
+    chains, queues = framing.fragments, framing.held
+    _, *ends = put_chains(chains.rows, chains.free, fragments, payload_lengths, Fragment.NEXT)
+    parsers[:, Parser.CHAIN], parsers[:, Parser.CHAIN_END] = ends
+    _, *ends = put_chains(queues.rows, queues.free, held, queue_lengths, Held.NEXT)
+    parsers[:, Parser.QUEUE], parsers[:, Parser.QUEUE_END] = ends
+    rows = both(target.slots)
+    framing.parsers[rows] = parsers
+    framing.heads.reshape(-1, HEAD_ROOM)[rows] = heads
+    _count(framing, parsers, 1)
+
+
+def _count(framing: Framing, parsers: Ints, sign: int) -> None:
+    """Count the bytes that are kept of these directions, or with -1 count them no more."""
+    framing.cursor[Cursor.CHAINED] += sign * parsers[:, Parser.CHAINED].sum()
+    framing.cursor[Cursor.HELD] += sign * parsers[:, Parser.BYTES].sum()

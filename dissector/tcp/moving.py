@@ -1,0 +1,69 @@
+"""Connections of TCP, taken out as bytes and put back."""
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.coding import PLAIN
+from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains, take_rows
+from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
+from amqpscope.dissector.tcp.reassembler import Reassembler
+from amqpscope.dissector.tcp.state import REPEATS, Conn, Control, Direction, Facts, Repeat, Segment, both
+
+CONTROLS = [Control.CLOCK, Control.SEGMENTS]
+"""What only grows: the later of two counts."""
+
+
+def _repeats(rows: Ints) -> Ints:
+    places: Ints = (REPEATS * rows[:, None] + np.arange(REPEATS)).ravel()
+    return places
+
+
+def _ranges(segments: Ints) -> list[Ranges]:
+    return [Ranges(segments, Segment.USED, Segment.OFFSET, Segment.LENGTH, len(segments))]
+
+
+def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
+    """Take connections out; `data` has the bytes that are buffered of them."""
+    flows, rows = tcp.flows, both(slots)
+    direction = flows.direction[rows]
+    places, lengths = chained(flows.segments, direction[:, Direction.HEAD], Segment.NEXT)
+    segments = flows.segments[places]
+    octets = gather(_ranges(segments), data, tcp.compiled).data
+    flows.segments[places, Segment.USED] = 0
+    give_rows(flows.free_segments, places)
+    flows.control[Control.WAITING] -= direction[:, Direction.WAITING].sum()
+    flows.control[Control.LIVE] -= len(slots)
+    facts, conn = flows.facts[slots], flows.conn[slots]
+    tcp.free(slots)
+    tcp.link()
+    return PLAIN.written(
+        [
+            Facts.written(facts), Conn.written(conn), Direction.written(direction),
+            Repeat.written(flows.repeats[_repeats(rows)]), flows.recent[rows], Segment.written(segments), lengths,
+            octets, flows.control[CONTROLS],
+        ]
+    )  # fmt: skip
+
+
+def put_back(tcp: Reassembler, octets: bytes, captures: Ints, buffer: Buffer) -> Ints:
+    """Put connections back; returns their slots."""
+    state = PLAIN.read(octets)
+    facts, conn, direction, repeats, recent, segments, lengths, retained, control = state
+    facts, conn, direction = Facts.read(facts), Conn.read(conn, captures), Direction.read(direction, captures)
+    segments = Segment.read(segments, captures)
+    tcp.reserve(len(facts), len(segments))
+    flows = tcp.flows
+    put_bytes(_ranges(segments), retained, buffer, tcp.compiled)
+    ends = put_chains(flows.segments, flows.free_segments, segments, lengths, Segment.NEXT)
+    _, direction[:, Direction.HEAD], direction[:, Direction.TAIL] = ends
+    slots = take_rows(flows.free, len(facts))
+    rows = both(slots)
+    flows.facts[slots], flows.conn[slots], flows.direction[rows] = facts, conn, direction
+    flows.repeats[_repeats(rows)] = Repeat.read(repeats, captures)
+    flows.recent[rows] = recent
+    flows.control[CONTROLS] = np.maximum(flows.control[CONTROLS], control)
+    flows.control[Control.WAITING] += direction[:, Direction.WAITING].sum()
+    flows.control[Control.LIVE] += len(slots)
+    tcp.remember(facts[facts[:, Facts.ID] != 0, Facts.ID])
+    tcp.link()
+    return slots

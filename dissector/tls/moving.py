@@ -1,0 +1,64 @@
+"""What is remembered of a TLS connection, as values that can be written, and a connection from such values.
+
+Ciphers are made anew from their secrets. Whoever has these bytes can read the connection, as with its key log.
+"""
+
+from typing import Any
+
+from amqpscope.dissector.kernels.coding import Coding
+from amqpscope.dissector.tls.ciphers import Opened
+from amqpscope.dissector.tls.keys import Master
+from amqpscope.dissector.tls.messages import KNOWN, ClientHello, ServerHello
+from amqpscope.dissector.tls.opener import Epoch, Found, Opener, of_master, of_secret
+from amqpscope.dissector.tls.records import At, Gap, Lost, Record
+from amqpscope.dissector.tls.session import Session
+
+STATE = Coding(At, ClientHello, ServerHello, Record, Lost, Gap, Found, Opened, Master)
+SESSION = ("_chosen", "_earlier", "_hello", "_known", "_retried", "held", "hoping", "waiting")
+DIRECTION = (
+    "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "said", "sealed",
+)  # fmt: skip
+WALK = ("at", "blind", "gap", "likely", "looked", "marks", "need", "octets", "skip")
+OPENER = ("_before", "_last", "_refused", "_tries", "worked")
+
+
+def values(session: Session) -> list[Any]:
+    """Values that `STATE` can write."""
+    directions = [(_of(half, DIRECTION), _of(half.walk, WALK), _opener(half.opener)) for half in session.halves]
+    return [_of(session, SESSION), directions]
+
+
+def give(session: Session, written: list[Any]) -> None:
+    """Give a connection what `values` returned for another."""
+    own, directions = written
+    _give(session, SESSION, own)
+    for half, (state, walk, opener) in zip(session.halves, directions, strict=True):
+        _give(half, DIRECTION, state)
+        _give(half.walk, WALK, walk)
+        if opener is not None:
+            epochs, attributes = opener
+            half.opener = Opener([_epoch(*each) for each in epochs])
+            _give(half.opener, OPENER, attributes)
+
+
+def _of(it: Any, names: tuple[str, ...]) -> list[Any]:
+    return [getattr(it, name) for name in names]
+
+
+def _give(it: Any, names: tuple[str, ...], given: list[Any]) -> None:
+    for name, value in zip(names, given, strict=True):
+        setattr(it, name, value)
+
+
+def _opener(opener: Opener | None) -> tuple[list[Any], list[Any]] | None:
+    if opener is None:
+        return None
+    epochs = [(each.suite.number, each.carries, each.secret, each.master, each.number) for each in opener.epochs]
+    return epochs, _of(opener, OPENER)
+
+
+def _epoch(suite: int, carries: bool, secret: bytes, master: Master | None, number: int) -> Epoch:
+    known = KNOWN.suites[suite]
+    epoch = of_master(master, known) if master else of_secret(secret, known, carries)
+    epoch.number = number
+    return epoch

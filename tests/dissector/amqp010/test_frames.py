@@ -1,0 +1,235 @@
+"""Frames of AMQP 0-10 put together: operations, sessions, command ids, and what is wrong with frames."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.dissector.amqp010 import wire as w
+from tests.dissector.builders import Packet
+from tests.dissector.runs import BOTH, Row, dissect_packets, rows
+from tests.dissector.wire import CLIENT, SERVER, Tape, Turn
+
+BEGIN = w.opening() + w.attaching()
+
+
+def play(*turns: Turn) -> list[Packet]:
+    return Tape().play([*BEGIN, *turns]).packets
+
+
+def frames(tables: dict[str, pa.Table], begin: int = 0) -> list[Row]:
+    """Rows of frames behind the first so many."""
+    return rows(tables["amqp010_frames"])[begin:]
+
+
+def operations(tables: dict[str, pa.Table]) -> list[tuple[Any, ...]]:
+    """Channel, name and command id of the operations behind those that attach the first session."""
+    behind = frames(tables, 12)
+    return [(row["channel"], row["method"], row["command_id"]) for row in behind if row["method"]]
+
+
+def anomalies(tables: dict[str, pa.Table]) -> list[tuple[str, str]]:
+    return [(row["code"], row["detail"]) for row in rows(tables["anomalies"])]
+
+
+def test_the_row_that_completes_an_operation_says_what_it_is() -> None:
+    said = w.transfer(b"b" * 100, largest=60, destination="somewhere far away, beyond the first frame")
+    found = frames(dissect_packets(play((CLIENT, b"".join(said)))), 12)
+    kinds = ["command"] * 2 + ["header"] + ["body"] * 3
+    assert [row["segment_type"] for row in found] == kinds
+    assert [row["method"] for row in found] == [None] * 5 + ["message.transfer"]
+    assert [row["size"] for row in found] == [len(each) for each in said]
+    assert {(row["track"], row["session"], row["channel"]) for row in found} == {(1, "s", 1)}
+    assert found[-1]["destination"] == "somewhere far away, beyond the first frame"
+    assert [row["command_id"] for row in found] == [None] * 5 + [0]
+
+
+SIZES = st.integers(13, 200)
+CUTS = st.lists(st.integers(1, 4_000), max_size=20)
+
+
+@given(largest=SIZES, cuts=CUTS, batch=st.integers(200, 5_000))
+@settings(max_examples=60)
+def test_segments_and_packets_cut_anywhere_change_nothing(largest: int, cuts: list[int], batch: int) -> None:
+    said = [
+        *w.operation("queue.declare", largest=largest, queue="q" * 40, exclusive=True, sync=True),
+        *w.transfer(bytes(range(256)), largest=largest),
+        *w.operation("session.flush", largest=largest, completed=True),
+        *w.transfer(None, largest=largest),
+        *w.operation("message.accept", largest=largest, transfers=[(0, 4), (7, 9)]),
+    ]
+    tape = Tape().play(BEGIN)
+    tape.say(CLIENT, b"".join(said), cuts)
+    tables = dissect_packets(tape.end().packets, batch_bytes=batch, check=True)
+    assert operations(tables) == [
+        (1, "queue.declare", 0), (1, "message.transfer", 1), (1, "session.flush", None), (1, "message.transfer", 2),
+        (1, "message.accept", 3),
+    ]  # fmt: skip
+    first, second = rows(tables["messages"])
+    assert (first["body_size"], second["body_size"]) == (256, 0)
+    (whole,) = rows(dissect_packets(play((CLIENT, b"".join(w.transfer(bytes(range(256)))))))["messages"])
+    assert first["body_hash"] == whole["body_hash"]
+    assert anomalies(tables) == []
+
+
+def test_channels_tracks_and_directions_are_put_together_apart() -> None:
+    """A control between the frames of a body, another channel between those of a header, the other side anywhere."""
+    one, two = w.transfer(b"o" * 90, largest=50), w.transfer(b"t" * 90, 2, largest=50)
+    theirs = w.transfer(b"s" * 90, largest=50)
+    control = b"".join(w.operation("session.completed", commands=[(0, 0)]))
+    turns: list[Turn] = list(w.attaching(b"other", 2))
+    for mine, other, back in zip(one, two, theirs, strict=True):
+        turns += [(CLIENT, mine), (SERVER, back), (CLIENT, control), (CLIENT, other)]
+    tables = dissect_packets(play(*turns))
+    found = [each for each in operations(tables) if each[1] == "message.transfer"]
+    assert found == [(1, "message.transfer", 0), (1, "message.transfer", 0), (2, "message.transfer", 0)]
+    told = [(row["kind"], row["session"], row["body_size"]) for row in rows(tables["messages"])]
+    assert told == [("publish", "s", 90), ("deliver", "s", 90), ("publish", "other", 90)]
+    assert anomalies(tables) == []
+
+
+@BOTH
+@pytest.mark.parametrize("batch", [300, 1 << 20])
+def test_batches_and_compiling_change_no_row(compiled: bool, batch: int) -> None:
+    said = b"".join(
+        w.transfer(b"x" * n, largest=60)[0] + b"".join(w.transfer(b"x" * n, 2, largest=70)) for n in (9, 99)
+    )
+    packets = play((CLIENT, said), (SERVER, said))
+    tables, expected = (dissect_packets(packets, compiled=how, batch_bytes=size) for how, size in
+                        ((compiled, batch), (False, 1 << 20)))  # fmt: skip
+    for name in ("amqp010_frames", "messages", "anomalies"):
+        assert rows(tables[name]) == rows(expected[name])
+
+
+# ------------------------------------------------------------------------------------------------------- sessions
+
+
+def point(number: int) -> bytes:
+    return b"".join(w.operation("session.command-point", command_id=number, command_offset=0))
+
+
+SYNC = b"".join(w.operation("execution.sync"))
+
+
+def ids(*turns: Turn) -> list[tuple[str | None, int | None]]:
+    found = frames(dissect_packets(play(*turns)), 12)
+    return [(row["session"], row["command_id"]) for row in found if row["method"] == "execution.sync"]
+
+
+def test_command_ids_wrap_and_go_on() -> None:
+    wrapped = ids((CLIENT, point(2**32 - 1) + 2 * SYNC + point(1) + SYNC))
+    assert wrapped == [("s", 2**32 - 1), ("s", 2**32), ("s", 2**32 + 1)]
+
+
+def test_each_side_counts_its_own() -> None:
+    assert ids((CLIENT, 2 * SYNC), (SERVER, SYNC), (CLIENT, SYNC)) == [("s", 0), ("s", 1), ("s", 0), ("s", 2)]
+
+
+def test_a_session_that_is_detached_and_attached_to_another_channel() -> None:
+    def control(name: str, channel: int, **given: Any) -> bytes:
+        return b"".join(w.operation(name, channel, name=b"s", **given))
+
+    turns = [
+        (CLIENT, 3 * SYNC + control("session.detach", 1)),
+        (SERVER, control("session.detached", 1)),
+        (CLIENT, SYNC + control("session.attach", 7)),
+        (SERVER, control("session.attached", 7)),
+        (CLIENT, w.operation("session.command-point", 7, command_id=3, command_offset=0)[0]),
+        (CLIENT, w.operation("execution.sync", 7)[0]),
+    ]
+    assert ids(*turns) == [("s", 0), ("s", 1), ("s", 2), (None, None), ("s", 3)]
+
+
+def test_a_session_that_is_busy_leaves_its_channel_free() -> None:
+    busy = b"".join(w.operation("session.detached", 2, name=b"s", code=1))
+    attach = b"".join(w.operation("session.attach", 2, name=b"s"))
+    again = b"".join(w.operation("execution.sync", 2))
+    tables = dissect_packets(play((CLIENT, attach), (SERVER, busy), (CLIENT, again + SYNC)))
+    assert [row["session"] for row in frames(tables, 12)] == ["s", "s", None, "s"]
+    assert "channel 2: session-busy" in rows(tables["connections"])[0]["handshake_notes"]
+
+
+def test_behind_a_gap_ids_are_not_known_until_the_next_command_point() -> None:
+    tape = Tape().play([*BEGIN, (CLIENT, SYNC)])
+    tape.next[CLIENT] += 2 * len(SYNC)
+    tape.play([(SERVER, SYNC), *[(CLIENT, SYNC)] * 20, (CLIENT, point(23) + SYNC)])
+    found = [row for row in frames(dissect_packets(tape.end().packets), 12) if row["method"] == "execution.sync"]
+    assert [row["command_id"] for row in found if not row["from_client"]] == [0]
+    assert [row["command_id"] for row in found if row["from_client"]] == [0, *[None] * 20, 23]
+    assert {row["session"] for row in found} == {"s"}
+
+
+# ------------------------------------------------------------------------------------------------------- messages
+
+
+def test_a_publish_and_a_delivery() -> None:
+    heads = w.header(
+        ("message.message-properties", {"content_type": "text/plain", "application_headers": [("a", "int32", 1)]}),
+        ("message.delivery-properties", {"exchange": "e", "routing_key": "k", "priority": 7, "redelivered": True}),
+    )
+    said = b"".join(w.operation("message.transfer", 1, heads, b"hello", destination="e"))
+    back = b"".join(w.operation("message.transfer", 1, heads, b"hello", destination="c", accept_mode=1))
+    publish, delivery = rows(dissect_packets(play((CLIENT, said), (SERVER, back)), check=True)["messages"])
+    both = {"content_type": "text/plain", "headers": '{"a":1}', "routing_key": "k", "priority": 7, "exchange": "e",
+            "protocol": "amqp-0-10", "session": "s", "channel": 1, "channel_epoch": 1, "body_size": 5,
+            "is_partial": False, "unfinished": False}  # fmt: skip
+    assert publish | both | {"kind": "publish", "publish_seq": 0, "delivery_tag": None, "no_ack": None} == publish
+    assert delivery | both | {"kind": "deliver", "delivery_tag": 0, "publish_seq": None, "no_ack": True} == delivery
+    assert (publish["consumer_tag"], delivery["consumer_tag"]) == (None, "c")
+    assert publish["body_hash"] == delivery["body_hash"] is not None
+
+
+def test_of_a_content_that_is_interrupted_there_is_a_partial_message() -> None:
+    said = w.transfer(b"x" * 100, largest=80)
+    tables = dissect_packets(play((CLIENT, b"".join(said[:-1]) + SYNC)))
+    (message,) = rows(tables["messages"])
+    assert (message["is_partial"], message["unfinished"], message["body_size"]) == (True, True, None)
+    assert message["routing_key"] == "k"
+    assert [code for code, _ in anomalies(tables)] == ["content-interrupted"]
+    assert frames(tables)[-1]["method"] == "execution.sync"
+
+
+def test_a_connection_that_ends_inside_a_body() -> None:
+    said = w.transfer(b"x" * 100, largest=80)
+    tables = dissect_packets(play((CLIENT, b"".join(said[:-1]))))
+    assert [row["unfinished"] for row in rows(tables["messages"])] == [True]
+    assert [code for code, _ in anomalies(tables)] == ["content-abandoned"]
+
+
+# ----------------------------------------------------------------------------------------------- what is wrong
+
+STRAY = "frame type {} where no content is under way"
+HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
+
+
+@pytest.mark.parametrize(
+    ("octets", "code", "detail"),
+    [
+        (b"\x4f" + HEARTBEAT[1:], "frame-head-wrong", "0x4f in byte 0 of a frame's head"),
+        (HEARTBEAT[:4] + b"\1" + HEARTBEAT[5:], "frame-head-wrong", "0x01 in byte 4 of a frame's head"),
+        (HEARTBEAT[:5] + b"\2" + HEARTBEAT[6:], "frame-head-wrong", "0x02 in byte 5 of a frame's head"),
+        (HEARTBEAT[:8] + b"\xde" + HEARTBEAT[9:], "frame-head-wrong", "0xde in byte 8 of a frame's head"),
+        (HEARTBEAT[:2] + b"\0\6" + HEARTBEAT[4:], "frame-too-short", "a frame of 6 octets is announced"),
+        (HEARTBEAT[:1] + b"\x09" + HEARTBEAT[2:], "frame-type-unknown", "frame type 9"),
+        (w.frame(w.CONTROL, b"cc", 0), "method-unknown", "class 99, method 99"),
+        (w.frame(w.CONTROL, b"", 0), "method-unknown", "class 0, method 0"),
+        (w.frame(w.COMMAND, b"\x01\x0a\1\0\0\0"), "method-unknown", "class 1, method 10"),
+        (w.frame(w.CONTROL, b"\x01\x0a", 0), "field-overrun", "in connection.heartbeat"),
+        (w.frame(w.HEADERS, b"", flags=7), "content-unexpected", STRAY.format(2)),
+        (w.frame(w.COMMAND, b"\3\1\1\0\0\0", flags=13), "content-unexpected", STRAY.format(1)),
+    ],
+)  # fmt: skip
+def test_what_is_no_frame_or_in_no_place_is_an_anomaly(octets: bytes, code: str, detail: str) -> None:
+    assert (code, detail) in anomalies(dissect_packets(play((CLIENT, octets))))
+
+
+def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
+    layer = b"".join(n.to_bytes(4, "big") + HEARTBEAT * (n // 16) for n in (48, 320))
+    tape = Tape().play([*w.opening("DIGEST-MD5"), (CLIENT, layer), (SERVER, layer)])
+    tables = dissect_packets(tape.end().packets)
+    assert len(frames(tables)) == len(w.opening())
+    assert anomalies(tables) == [("sasl-encrypted", "the first block has 48 octets")] * 2
+    (connection,) = rows(tables["connections"])
+    assert (connection["handshake_outcome"], connection["skipped_bytes"]) == ("sasl-encrypted", 2 * len(layer))
