@@ -96,7 +96,7 @@ def hash_feed(lanes: Array, waiting: Array, row: int, data: Array, offset: int, 
 
 @kernel
 def hash_end(lanes: Array, waiting: Array, row: int) -> int:
-    """The hash so far, as uint64."""
+    """Return the hash so far, as uint64."""
     total = lanes[row, TOTAL]
     p = 32 * row
     end = p + (i64(total) & 31)
