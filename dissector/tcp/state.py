@@ -27,7 +27,7 @@ MISMATCH, REUSED = range(2)
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
-RECENT = 128
+RECENT = 64
 """Packets of each direction whose copies are known: a capture of several interfaces may have many in between."""
 REPEATS = 4
 """Most retransmissions whose places are kept for each direction."""
