@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.kernels import limits
 from tests.dissector.amqp010 import wire as w
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import BOTH, Row, dissect_packets, rows
@@ -281,6 +282,23 @@ HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
 )  # fmt: skip
 def test_what_is_no_frame_or_in_no_place_is_an_anomaly(octets: bytes, code: str, detail: str) -> None:
     assert (code, detail) in anomalies(dissect_packets(play((CLIENT, octets))))
+
+
+def test_frames_of_the_draft_with_the_same_header_are_none() -> None:
+    draft = b"\1\0\0" + (8).to_bytes(4, "big") + b"\0\x0a\0\x0a\0\0\0\0\xce"
+    tables = dissect_packets(Tape().play([(CLIENT, w.HEADER), (SERVER, w.HEADER + draft)]).packets)
+    assert anomalies(tables)[0] == ("frame-too-short", "a frame of 0 octets is announced")
+    assert len(frames(tables)) == 2
+
+
+def test_a_segment_that_is_too_long_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAYLOAD", 100)
+    long = b"".join(w.operation("queue.declare", largest=60, queue="q" * 40, alternate_exchange="e" * 200))
+    found = dissect_packets(play((CLIENT, long + SYNC)))
+    told = frames(found, 12)[-2]
+    assert (told["method"], told["queue"], told["alternate_exchange"]) == ("queue.declare", "q" * 40, None)
+    assert {code for code, _ in anomalies(found)} == {"limit-reached"}
+    assert frames(found)[-1]["method"] == "execution.sync"
 
 
 def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
