@@ -2,7 +2,8 @@
 
 Ids are not on the wire: each side counts its commands, from the id of its last session.command-point on, and wraps at
 2^32. Unwrapped they go on, also where a session is attached anew. Where a command may be lost they are not known until
-the next command-point.
+the next command-point. A session that no channel is attached to is forgotten, unless its ids are so high that they
+wrap.
 """
 
 import numpy as np
@@ -29,6 +30,8 @@ from amqpscope.dissector.tcp.state import Facts
 
 WRAP = 1 << 32
 """Ids wrap there."""
+FAR = WRAP // 2
+"""Lower ids are what a command-point says, whatever they were before."""
 POINT = "command_id_sequence_no"
 """Column of the id that session.command-point names."""
 
@@ -47,6 +50,7 @@ class Sessions:
 
     def take(self, frames: Ints, fields: Decoded, channels: Ints, facts: Ints) -> None:
         """Fill SESSION, EPOCH and COMMAND of frames, whose operations have these fields."""
+        self._prune()
         role = np.where(frames[Frame.METHOD] >= 0, self.roles[frames[Frame.METHOD]], PLAIN)
         named = np.full(frames.shape[1], -1, np.int64)
         naming = np.flatnonzero((role >= ATTACH) & (role <= DETACHED))
@@ -90,11 +94,22 @@ class Sessions:
     def forget(self, slots: Ints) -> None:
         """Connections that are over."""
         for slot in slots.tolist():
-            rows = list(self.known.pop(slot, {}).values())
-            for row in rows:
-                del self.names[row]
-            self.rows.rows[rows, Session.USED] = 0
-            give_rows(self.rows.free, np.array(rows, np.int64))
+            self._drop(list(self.known.get(slot, {}).values()))
+            self.known.pop(slot, None)
+
+    def _prune(self) -> None:
+        """Forget sessions of which nothing is known but the name. Rows that were made have it."""
+        rows = self.rows.rows
+        idle = (rows[:, Session.USED] == 1) & (rows[:, Session.ATTACHED] == 0)
+        self._drop(np.flatnonzero(idle & (rows[:, Session.CLIENT_NEXT : Session.WIDTH] < 0).all(axis=1)).tolist())
+
+    def _drop(self, rows: list[int]) -> None:
+        for row in rows:
+            slot, name = int(self.rows.rows[row, Session.SLOT]), self.names.pop(row)
+            del self.known[slot][name]
+            self.accounting.change(slot, -PIECE_COST - len(name))
+        self.rows.rows[rows, Session.USED] = 0
+        give_rows(self.rows.free, np.array(rows, np.int64))
 
     def _row(self, slot: int, name: str) -> int:
         known = self.known.setdefault(slot, {})
@@ -137,7 +152,7 @@ def number(
         if role == ATTACH:
             channels[row, Channel.EPOCH] += 1
         if role == ATTACHED or (role == ATTACH and channels[row, Channel.SESSION] < 0):
-            channels[row, Channel.SESSION] = named[i]
+            attach(channels, sessions, row, named[i])
         session = channels[row, Channel.SESSION]
         frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
         if session < 0:
@@ -155,7 +170,24 @@ def number(
             after += 1
         sessions[session, Session.CLIENT_NEXT + server] = after
         if role == DETACHED and named[i] == session:
-            channels[row, Channel.SESSION] = -1
+            attach(channels, sessions, row, -1)
+
+
+@kernel
+def attach(channels: Array, sessions: Array, row: int, session: int) -> None:
+    """Attach a channel to a session; -1: to none."""
+    before = channels[row, Channel.SESSION]
+    if before == session:
+        return
+    channels[row, Channel.SESSION] = session
+    if session >= 0:
+        sessions[session, Session.ATTACHED] += 1
+    if before >= 0:
+        sessions[before, Session.ATTACHED] -= 1
+        if sessions[before, Session.ATTACHED] == 0:
+            for k in range(Session.CLIENT_NEXT, Session.SERVER_NEXT + 1):
+                if sessions[before, k] < FAR:
+                    sessions[before, k] = -1
 
 
 @kernel
@@ -164,6 +196,6 @@ def unwrapped(number: int, near: int) -> int:
     if near < 0:
         return number
     step = (number - near) & (WRAP - 1)
-    if step >= WRAP // 2:
+    if step >= FAR:
         step -= WRAP
     return near + step if near + step >= 0 else number

@@ -93,6 +93,7 @@ class Session(Matrix):
 
     USED = column("1 while the row holds one")
     SLOT = column("slot of the connection")
+    ATTACHED = column("channels that are attached to it")
     CLIENT_NEXT = column("id of the client's next command; -1: not known", empty=-1)
     SERVER_NEXT = column("id of the server's", empty=-1)
 

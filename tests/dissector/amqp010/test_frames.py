@@ -1,5 +1,6 @@
 """Frames of AMQP 0-10 put together: operations, sessions, command ids, and what is wrong with frames."""
 
+import io
 from typing import Any
 
 import pyarrow as pa
@@ -7,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.kernels import limits
 from tests.dissector.amqp010 import wire as w
-from tests.dissector.builders import Packet
+from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import BOTH, Row, dissect_packets, rows
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn
 
@@ -103,11 +107,38 @@ def test_batches_and_compiling_change_no_row(compiled: bool, batch: int) -> None
         assert rows(tables[name]) == rows(expected[name])
 
 
+@pytest.mark.parametrize("port", [5672, 25999])
+@pytest.mark.parametrize("size", [90, 60_000])
+def test_it_is_recognised_in_the_middle(port: int, size: int) -> None:
+    """Also where frames are longer than segments; but for the first of these, which is passed over, all is there."""
+    said = b"".join(w.transfer(b"x" * size, largest=4096) + w.operation("message.flow", destination="x", value=9))
+    tape = Tape(syn=False, server_port=port)
+    for _ in range(4):
+        tape.say(CLIENT, said, range(1448, len(said), 1448))
+        tape.say(SERVER, b"".join(w.operation("session.completed", commands=[(0, 3)])))
+    tables = dissect_packets(tape.packets)
+    (connection,) = rows(tables["connections"])
+    assert (connection["protocol"], connection["server_port"]) == ("amqp-0-10", port)
+    assert [row["body_size"] for row in rows(tables["messages"])][-2:] == [size, size]
+
+
+def test_a_port_says_what_it_is() -> None:
+    tape = Tape(syn=False, server_port=25999)
+    tape.say(SERVER, b"".join(w.operation("connection.heartbeat", 0)) * 2)
+    tables = dissect_packets(tape.packets, options=Options({25999: "amqp-0-10"}))
+    assert rows(tables["connections"])[0]["protocol"] == "amqp-0-10"
+
+
 # ------------------------------------------------------------------------------------------------------- sessions
 
 
 def point(number: int) -> bytes:
     return b"".join(w.operation("session.command-point", command_id=number, command_offset=0))
+
+
+def detaching(name: bytes) -> list[Turn]:
+    sides = ((CLIENT, "session.detach"), (SERVER, "session.detached"))
+    return [(side, b"".join(w.operation(each, name=name))) for side, each in sides]
 
 
 SYNC = b"".join(w.operation("execution.sync"))
@@ -149,6 +180,25 @@ def test_a_session_that_is_busy_leaves_its_channel_free() -> None:
     tables = dissect_packets(play((CLIENT, attach), (SERVER, busy), (CLIENT, again + SYNC)))
     assert [row["session"] for row in frames(tables, 12)] == ["s", "s", None, "s"]
     assert "channel 2: session-busy" in rows(tables["connections"])[0]["handshake_notes"]
+
+
+def test_sessions_that_are_detached_are_forgotten() -> None:
+    """One connection may attach any number of them; what is remembered is the one that is attached."""
+    dissector = Dissector(Options(), compiled=False)
+    dissector.captures.append("memory.pcap")
+    turns = [turn for n in range(200) for turn in (*w.attaching(b"%d" % n), *detaching(b"%d" % n))]
+    packets = pcap(Tape().play([*BEGIN, *detaching(b"s"), *turns]).packets, ns=True)
+    most = 0
+    for batch in CaptureFile(io.BytesIO(packets), "memory.pcap", 0, batch_bytes=500, compiled=False):
+        assert list(dissector.feed(batch))
+        most = max(most, dissector.accounting.total)
+    assert dissector.accounting.total < 2 * 4_096
+    assert most < 2 * 4_096
+
+
+def test_ids_go_on_where_a_session_is_attached_anew_behind_a_wrap() -> None:
+    turns = [(CLIENT, point(2**32 - 1) + 2 * SYNC), *detaching(b"s"), *w.attaching()[:1], (CLIENT, point(1) + SYNC)]
+    assert ids(*turns)[-1] == ("s", 2**32 + 1)
 
 
 def test_behind_a_gap_ids_are_not_known_until_the_next_command_point() -> None:
@@ -232,6 +282,23 @@ HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
 )  # fmt: skip
 def test_what_is_no_frame_or_in_no_place_is_an_anomaly(octets: bytes, code: str, detail: str) -> None:
     assert (code, detail) in anomalies(dissect_packets(play((CLIENT, octets))))
+
+
+def test_frames_of_the_draft_with_the_same_header_are_none() -> None:
+    draft = b"\1\0\0" + (8).to_bytes(4, "big") + b"\0\x0a\0\x0a\0\0\0\0\xce"
+    tables = dissect_packets(Tape().play([(CLIENT, w.HEADER), (SERVER, w.HEADER + draft)]).packets)
+    assert anomalies(tables)[0] == ("frame-too-short", "a frame of 0 octets is announced")
+    assert len(frames(tables)) == 2
+
+
+def test_a_segment_that_is_too_long_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAYLOAD", 100)
+    long = b"".join(w.operation("queue.declare", largest=60, queue="q" * 40, alternate_exchange="e" * 200))
+    found = dissect_packets(play((CLIENT, long + SYNC)))
+    told = frames(found, 12)[-2]
+    assert (told["method"], told["queue"], told["alternate_exchange"]) == ("queue.declare", "q" * 40, None)
+    assert {code for code, _ in anomalies(found)} == {"limit-reached"}
+    assert frames(found)[-1]["method"] == "execution.sync"
 
 
 def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
