@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 import pyarrow as pa
@@ -168,7 +168,11 @@ class Dissector:
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
-        return f"amqpscope {version('amqpscope')} {zlib.crc32(repr(what).encode()):08x}\n".encode()
+        try:
+            release = version("amqpscope")
+        except PackageNotFoundError:
+            release = "not installed"
+        return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """Like `feed`, but yield functions that make the rows, later and in any thread."""
