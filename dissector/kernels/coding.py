@@ -24,6 +24,8 @@ NONE, FALSE, TRUE, INT, STR, BYTES, BYTEARRAY, LIST, TUPLE, DICT, NUMBERS, COLUM
 CONSTANTS: dict[int, Any] = {NONE: None, FALSE: False, TRUE: True}
 ARRAYS = {np.dtype(kind).str for kind in (np.bool_, np.uint8, np.int64, np.uint64)}
 """Kinds of arrays."""
+WRONG = ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError, StopIteration, pa.ArrowException
+"""What bytes that nobody wrote so lead to."""
 CAPTURE = "capture"
 """The field of a class that holds the index of a capture."""
 
@@ -97,16 +99,7 @@ class Coding:
                 value = self._read(source)
                 if source.at == len(octets):
                     return value
-        except (
-            ValueError,
-            LookupError,
-            TypeError,
-            ArithmeticError,
-            RecursionError,
-            OSError,
-            StopIteration,
-            pa.ArrowException,
-        ):
+        except WRONG:
             pass
         raise StateError(f"not state of {self.classes[0].__name__ if self.classes else 'values'} of this release")
 
