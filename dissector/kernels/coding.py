@@ -22,6 +22,10 @@ COUNT = Struct("<BQ")
 NONE, FALSE, TRUE, INT, STR, BYTES, BYTEARRAY, LIST, TUPLE, DICT, NUMBERS, COLUMN, FIRST = range(13)
 """From FIRST on, the number of a class."""
 CONSTANTS: dict[int, Any] = {NONE: None, FALSE: False, TRUE: True}
+ARRAYS = {np.dtype(kind).str for kind in (np.bool_, np.uint8, np.int64, np.uint64)}
+"""Kinds of arrays."""
+WRONG = ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError, StopIteration, pa.ArrowException
+"""What bytes that nobody wrote so lead to."""
 CAPTURE = "capture"
 """Name of fields that hold the index of a capture."""
 
@@ -95,7 +99,7 @@ class Coding:
                 value = self._read(source)
                 if source.at == len(octets):
                     return value
-        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError, StopIteration):
+        except WRONG:
             pass
         raise StateError(f"not state of {self.classes[0].__name__ if self.classes else 'values'} of this release")
 
@@ -164,7 +168,7 @@ def _counted(kind: int, octets: bytes) -> Iterator[bytes]:
 
 def _numbers(kind: str, shape: tuple[int, ...], octets: bytes) -> NDArray[Any]:
     """Return an array; never one of objects."""
-    if np.dtype(kind).kind not in "biu":
+    if kind not in ARRAYS:
         raise ValueError
     return np.frombuffer(octets, kind).reshape(shape).copy()
 
