@@ -122,6 +122,7 @@ class Gathered:
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
+        rows = self._merged(source, rows)
         leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
         further = None
         if layout.words is not None:
@@ -130,7 +131,7 @@ class Gathered:
             number = np.cumsum(there.to_numpy()) - 1
             place = pa.array(number, pa.int32(), mask=~there.to_numpy())
             leading = leading.append_column(PLACE, place)
-        return self._merged(source, leading), further
+        return leading, further
 
     def know_gaps(self) -> None:
         """All anomalies are here: from now on frames are merged as they come, not at the end."""

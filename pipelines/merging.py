@@ -7,6 +7,9 @@ packet; the time at which that one begins is then the time at which the first of
 - No silence lies between them, for the next one begins no later than this one ends.
 - Both sides were seen before, so no direction is missing, and it does not matter which frame was seen last.
 - Connections where frames may be missing keep all of theirs, for there it does.
+
+Of frames that are wanted only as the last before a close (`walk.Needs.last`), such as basic.publish, those go as well
+behind which the next one is of the same method and channel, with no close between.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from amqpscope.pipelines.walks.walk import Needs
 
 _GAPS = pa.array([word for word in range(WORDS) if is_gap(word)], pa.int16())
 _BOTH = 3
+_LAST, _ALL = 1, 2
+"""How frames of a method are wanted: the last before a close, or all."""
+_CLOSE, _CONNECTION_CLOSE = what(FRAMES, "channel.close"), what(FRAMES, "connection.close")
 
 
 class Seen(NamedTuple):
@@ -42,12 +48,13 @@ _LOSSY = -1
 
 
 def wanted(needs: Sequence[Mapping[int, Needs]]) -> Any:
-    """Return whether walks with these needs ask for the frames of a method (bool by EV.WHAT)."""
-    made = np.zeros(WORDS, np.bool_)
-    for each in needs:
-        if FRAMES in each:
-            names = each[FRAMES].names
-            made[slice(None) if names is None else [what(FRAMES, name) for name in names]] = True
+    """Return how walks with these needs ask for the frames of a method (uint8 by EV.WHAT; 0: not at all)."""
+    made = np.zeros(WORDS, np.uint8)
+    for names, last in ((each[FRAMES].names, each[FRAMES].last) for each in needs if FRAMES in each):
+        if names is None:
+            made[:] = _ALL
+        for name in names or ():
+            made[what(FRAMES, name)] = max(made[what(FRAMES, name)], _LAST if name in last else _ALL)
     return made
 
 
@@ -66,18 +73,21 @@ def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa
 
     Args:
         frames: rows of `events.prepared`, those of a connection mostly in their order.
-        wanted: bool by EV.WHAT, whether walks ask for such frames.
+        wanted: how walks ask for such frames (`wanted`).
         apart: connections that keep all of theirs.
         compiled: whether kernels run compiled.
     """
     identity = frames["connection_id"].combine_chunks().dictionary_encode()
     connection = identity.indices.fill_null(-1).to_numpy()
     lossy = pc.is_in(identity.dictionary, value_set=apart).to_numpy(zero_copy_only=False)
-    frame, side, ts, first_ts = (
+    frame, side, ts, first_ts, channel, epoch = (
         frames[name].cast(pa.int64()).fill_null(-1).to_numpy()
-        for name in ("frame_no", "from_client", "ts_ns", "first_ts_ns")
+        for name in ("frame_no", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch")
     )
-    bare = ~wanted[frames["what"].to_numpy()] & (frames["cut"].to_numpy() == 0)
+    word = frames["what"].to_numpy()
+    asked = wanted[word]
+    call(supersede, compiled, connection, frame, word, channel, epoch, np.full((len(lossy), 2), -1, np.int64), asked)
+    bare = (asked == 0) & (frames["cut"].to_numpy() == 0)
     begun = first_ts.copy()
     kept = np.ones(len(frames), np.uint8)
     seen = np.full((len(lossy), len(SEEN)), -1, np.int64)
@@ -88,6 +98,37 @@ def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa
     at = frames.column_names.index("first_ts_ns")
     frames = frames.set_column(at, "first_ts_ns", pa.array(begun, mask=first_ts < 0))
     return frames.filter(pa.array(kept.view(np.bool_)))
+
+
+@kernel
+def supersede(
+    connection: Array, frame: Array, word: Array, channel: Array, epoch: Array, following: Array, asked: Array
+) -> None:
+    """Find the frames that are not wanted because of the next of their method.
+
+    Args:
+        connection: number of each row's connection (int32), -1 for none.
+        frame: number of the frame; as with all that follows, -1 for null.
+        word: EV.WHAT.
+        channel: its channel.
+        epoch: channel_epoch.
+        following: for each connection, the row behind that may take the place of one, and the number of the frame
+            behind; -1 for none.
+        asked: how each is wanted; written: 0 for those whose place another takes.
+    """
+    for i in range(len(connection) - 1, -1, -1):
+        of = connection[i]
+        if of < 0:
+            continue
+        is_next = following[of, 1] == frame[i] + 1  # else a close may lie between that is in another part
+        following[of, 1] = frame[i]
+        if not is_next or word[i] == _CLOSE or word[i] == _CONNECTION_CLOSE:
+            following[of, 0] = -1
+        if asked[i] == _LAST:
+            other = following[of, 0]
+            if other >= 0 and word[i] == word[other] and channel[i] == channel[other] and epoch[i] == epoch[other]:
+                asked[i] = 0
+            following[of, 0] = i
 
 
 @kernel

@@ -67,7 +67,9 @@ class ChannelErrors:
     tables = ("channel_errors",)
     needs: ClassVar[Mapping[int, Needs]] = {
         ANOMALIES: Needs((), GAPS),
-        FRAMES: Needs(("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES)),
+        FRAMES: Needs(
+            ("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES), REQUESTS
+        ),
     }
 
     def __init__(self, compiled: bool = False) -> None:

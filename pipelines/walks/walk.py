@@ -33,10 +33,12 @@ class Needs:
         columns: further ones.
         names: the methods, commands, kinds or codes that it wants; None for all. Of others it is told at least when
             which side was heard (`merging`).
+        last: those of `names` of which it wants only the last on a channel before a close.
     """
 
     columns: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
+    last: tuple[str, ...] = ()
 
 
 class Walk(Protocol):

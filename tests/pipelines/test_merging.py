@@ -49,6 +49,51 @@ def test_a_frame_goes_where_the_next_begins_in_its_packet(compiled: bool):
     assert kept(talk(), compiled) == [0, 1, 3, 4]
 
 
+def published(*methods: str | None) -> Connection:
+    """A frame of each side, and frames of the client in one packet; None for one without a method."""
+    c = Connection()
+    c.frame(False)
+    for method in (None, *methods):
+        columns = {"method": method} if method else {}
+        c.frame(True, ts_ns=2000, first_ts_ns=2000, **columns)
+    return c
+
+
+PUBLISH = ("basic.publish", None)
+
+
+@either_way
+@pytest.mark.parametrize(
+    ("methods", "gone"),
+    [
+        ((*PUBLISH, *PUBLISH, *PUBLISH), {2, 3, 4}),
+        ((*PUBLISH, "channel.close", *PUBLISH), set()),
+        ((*PUBLISH, "connection.close", *PUBLISH), set()),
+        ((*PUBLISH, "exchange.declare", *PUBLISH), set()),
+    ],
+    ids=["another follows", "channel closed between", "connection closed between", "of another method between"],
+)
+def test_of_some_only_the_last_before_a_close_stays(methods: tuple[str | None, ...], gone: set[int], compiled: bool):
+    last = ("basic.publish", "exchange.declare")
+    asked = wanted([{FRAMES: Needs((), ("channel.close", "connection.close", *last), last)}])
+    nobody = pa.array([], pa.int64())
+    c = published(*methods)
+    stay = [frame["frame_no"] for frame in c.frames if frame["frame_no"] not in gone]
+    assert merged(frames(c), asked, nobody, compiled)["frame_no"].to_pylist() == stay
+
+
+def test_all_stay_where_a_close_may_be_in_another_part():
+    c = published(*PUBLISH, *PUBLISH)
+    del c.frames[3]
+    asked = wanted([{FRAMES: Needs((), ("basic.publish",), ("basic.publish",))}])
+    assert len(merged(frames(c), asked, pa.array([], pa.int64()), False)) == len(c.frames)
+
+
+def test_all_are_wanted_that_one_walk_wants_all_of():
+    some, all_ = {FRAMES: Needs((), ("basic.get",), ("basic.get",))}, {FRAMES: Needs((), ("basic.get",))}
+    assert wanted([some, all_]).tolist() == wanted([all_]).tolist() != wanted([some]).tolist()
+
+
 def test_the_next_one_then_begins_when_it_did():
     c = talk(ts_ns=5000)
     c.frames[2]["first_ts_ns"] = 1500
@@ -118,7 +163,10 @@ def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[st
     return found
 
 
-@pytest.mark.parametrize("name", ["many_confirms", "prefetch", "recover", "failed_handshakes", "gets"])
+@pytest.mark.parametrize(
+    "name",
+    ["many_confirms", "prefetch", "recover", "failed_handshakes", "gets", "failed_calls", "publish_behind_close"],
+)
 def test_no_row_of_a_recording_shows_it(name):
     recording = Recording.of(FOLDER / f"{name}.pcap")
     captures = [recording.tables] + [
