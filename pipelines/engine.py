@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
@@ -203,8 +204,11 @@ class Engine:
         for each in self.over_keys:
             walk = each.walk(self.compiled, self.window_ns)
             groups = itertools.chain([self.partial.pop(each.of)], self._keyed.groups() if each.of == KEYED else ())
-            for rows in itertools.chain.from_iterable(sorted_by(each.order, parts, self.compiled) for parts in groups):
-                self._rows(walk.feed(rows))
+            for parts in groups:
+                if each.of == KEYED and not any(pc.any(part["is_delivery"]).as_py() for part in parts):
+                    continue  # publishes alone have no transits
+                for rows in sorted_by(each.order, parts, self.compiled):
+                    self._rows(walk.feed(rows))
             self._rows(walk.finish())
         for name, resolved in self.resolved.items():
             told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])

@@ -181,8 +181,10 @@ class _Seen:
 
     def __init__(self, earlier: Any, events: Events) -> None:
         matrix = events.matrix
-        cut = (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
-        here = np.flatnonzero(events.among((*_REQUESTS, _DECLARED)) | cut)
+        noted = events.among((*_REQUESTS, _DECLARED))
+        if events.lacking:
+            noted |= (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
+        here = np.flatnonzero(noted)
         self.keys = np.concatenate([earlier, matrix[here[:, None], _KEY]])
         self.at = np.concatenate([np.arange(-len(earlier), 0), here])
         self.gaps = np.flatnonzero(events.among(_GAPS) & (matrix[:, EV.FROM_CLIENT] >= 0))

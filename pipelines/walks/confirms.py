@@ -90,9 +90,9 @@ class Confirms:
         self.waiting.begin(events)
         self.answers.begin(events)
         self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, self.waiting.base, self.limit
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         accounts, table, own, counts = self.channels
-        own = grown(own, int(counts[1]) + int(np.count_nonzero(matrix[:, EV.CUT] > 0)))
+        own = grown(own, int(counts[1]) + events.lacking)
         self.channels = accounts, table, own, counts
         self.returns = rt.roomy(self.returns, int(np.count_nonzero(more[:, MORE.MANDATORY] == 1)), self.compiled)
         why = SPENT_OUT

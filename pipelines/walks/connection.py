@@ -66,11 +66,10 @@ def fresh() -> tuple[Array, Array]:
     return np.full(len(CONN), -1, np.int64), np.zeros((64, 3), np.int64)
 
 
-def with_room(conn: Array, gaps: Array, events: Array) -> Array:
-    """`gaps` with room for what a batch may add: a gap for each anomaly and each frame that is cut."""
-    cut = int(np.count_nonzero(events[:, EV.SOURCE] == ANOMALIES)) + int(np.count_nonzero(events[:, EV.CUT] > 0))
+def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
+    """`gaps` with room for what a batch may add (`Events.lacking`)."""
     most = max(int(conn[CONN.SERVER_GAPS]), int(conn[CONN.CLIENT_GAPS]), 0)
-    return grown(gaps, 2 * (most + cut + 1))
+    return grown(gaps, 2 * (most + lacking + 1))
 
 
 @kernel

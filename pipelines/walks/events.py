@@ -122,6 +122,10 @@ class Events:
         some = slice(first, first + count)
         return self._with(self.tables, self.source[some], self.row[some], some)
 
+    def only(self, at: Any) -> Events:
+        """Some of the events, by position; tables are not copied."""
+        return self._with(self.tables, self.source[at], self.row[at], at)
+
     def with_rows(self, source: int, rows: pa.Table) -> Events:
         """The same events with other rows of a source; no column that EV is made of may differ.
 
@@ -201,6 +205,11 @@ class Events:
             else:
                 result[at] = words(source, self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))).to_numpy()
         return result
+
+    @cached_property
+    def lacking(self) -> int:
+        """Number of events behind which frames may be missing, at most: anomalies, and frames that are cut."""
+        return int(np.count_nonzero(self.source == ANOMALIES) + np.count_nonzero(self.matrix[:, EV.CUT] > 0))
 
     def among(self, words: Sequence[int]) -> Any:
         """Which events (bool) have one of these numbers (EV.WHAT)."""

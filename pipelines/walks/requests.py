@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import connection
 from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
@@ -119,10 +118,9 @@ class Requests:
         self.heap[[HEAP.FREE_NODE, HEAP.FREE_QUEUE]] = NONE
         self.found = np.zeros((0, len(FO)), np.int64)
 
-    def state(self, events: Array) -> State:
-        """What kernels take, with room for all that a batch may bring; `found` is empty."""
-        count = len(events)
-        self.gaps = connection.with_room(self.conn, self.gaps, events)
+    def state(self, count: int, lacking: int) -> State:
+        """What kernels take, with room for all that a batch of so many events may bring; `found` is empty."""
+        self.gaps = connection.with_room(self.conn, self.gaps, lacking)
         self.channels = grown(self.channels, min(int(self.heap[HEAP.CHANNELS]) + count, CHANNELS))
         self.queues = grown(self.queues, int(self.heap[HEAP.QUEUES]) + count)
         self.nodes = grown(self.nodes, int(self.heap[HEAP.NODES]) + count)

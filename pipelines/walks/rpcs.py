@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import requests
 from amqpscope.pipelines.walks.channels import ENDED_BY
@@ -40,6 +39,8 @@ _WITH_QUEUE = tuple(
     for method in spec.load().methods
     if (method.responses or method.full_name == "queue.declare-ok") and any(f.name == "queue" for f in method.fields)
 )
+_WITH_ROLE = (ROLES[:, [requests.ASKS, requests.ANSWERS]] >= 0).any(axis=1)
+"""By EV.WHAT."""
 _EXTRA = ("no_wait", "reply_code", "class_id", "method_id", "queue", "consumer_tag", "reply_text")
 _FRAME_COLUMNS = (
     "connection_id", "channel", "channel_epoch", "from_client", "method", "frame_no", "ts_ns", "capture", "packet",
@@ -82,7 +83,7 @@ class Rpcs:
             waiting.begin(events)
         asks = np.zeros(len(events), np.int64)
         arguments = self._arguments(events)
-        state, streams = self._states(events.matrix)
+        state, streams = self._states(len(events), events.lacking)
         call(walk, self._compiled, events.matrix, arguments, state, streams, asks, self._frames.base)
         base = self._frames.base
         for machine, waiting, made in (
@@ -103,7 +104,7 @@ class Rpcs:
 
     def finish(self) -> Iterator[Rows]:
         """All that is open was not answered."""
-        state, streams = self._states(np.empty((0, len(EV)), np.int64))
+        state, streams = self._states(0, 0)
         call(finish, self._compiled, state, streams)
         if len(found := self._requests.decided()):
             yield from self._rows(found)
@@ -111,12 +112,18 @@ class Rpcs:
             yield from self._stream_rows(found)
         self._fresh()
 
-    def _states(self, events: Array) -> tuple[State, State]:
-        state = self._requests.state(events)
-        return state, self._streams.state(self._requests.conn, self._requests.gaps, len(events))
+    def _states(self, count: int, lacking: int) -> tuple[State, State]:
+        state = self._requests.state(count, lacking)
+        return state, self._streams.state(self._requests.conn, self._requests.gaps, count)
 
     def _arguments(self, events: Events) -> Any:
-        """Columns of `Arguments` per event."""
+        """Columns of `Arguments` per event; most events have none that is looked at."""
+        made = np.full((len(events), len(AR)), NONE, np.int64)
+        at = np.flatnonzero(_WITH_ROLE[events.what] | (events.source == STREAM_FRAMES))
+        made[at] = self._told(events.only(at))
+        return made
+
+    def _told(self, events: Events) -> Any:
         made = np.empty((len(events), len(AR)), np.int64)
         roles = ROLES[events.what]
         made[:, AR.ASKS] = roles[:, requests.ASKS]

@@ -52,6 +52,7 @@ _METHODS = (
 )  # fmt: skip
 _TAGGED = [what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")]
 _DELIVER = what(MESSAGES, "deliver")
+_WITH_MORE = [what(CONNECTIONS), _DELIVER, what(MESSAGES, "get"), *(what(FRAMES, name) for name in _METHODS)]
 _QUEUED = [what(FRAMES, name) for name in ("basic.consume", "basic.get", "queue.declare-ok")]
 """Frames that name a queue."""
 _LIMITS = what(FRAMES, "basic.qos")
@@ -117,9 +118,9 @@ class Settlements:
             store.begin(events)
         base, before = self.deliveries.base, int(self.conn[CONN.ID])
         self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, base, self.limit
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         accounts, table, own, counts = self.channels
-        self.channels = accounts, table, grown(own, int(counts[1]) + _count(matrix[:, EV.CUT] > 0)), counts
+        self.channels = accounts, table, grown(own, int(counts[1]) + events.lacking), counts
         self._make_room(_count(events.among((*_TAGGED, *_QUEUED))), len(events))
         why = dv.SPENT_OUT
         while why != dv.DONE:
@@ -197,7 +198,15 @@ class Settlements:
             store.put_back(parts.get(f"rows {number}"), parts["base"])
 
     def _more(self, events: Events) -> Any:
+        """Columns of MORE per event; most events have none that is looked at."""
         more = np.full((len(events), len(MORE)), -1, np.int64)
+        at = np.flatnonzero(events.among(_WITH_MORE))
+        more[at] = self._told(events.only(at))
+        return more
+
+    def _told(self, events: Events) -> Any:
+        more = np.empty((len(events), len(MORE)), np.int64)
+        more[:, MORE.UNNAMED] = -1
         more[:, MORE.NO_ACK] = events.ints({MESSAGES: "no_ack"})
         more[:, MORE.REQUEUE] = events.ints({FRAMES: "requeue"})
         limits = events.ints({FRAMES: "prefetch_count", CONNECTIONS: "rtt_ns"})

@@ -117,7 +117,7 @@ class StreamConfirms:
         batch = publications(events, at, self.waiting.base)
         self.waiting.begin(events)
         self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
-        self.gaps = cn.with_room(self.conn, self.gaps, batch.matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.ids[2][CT.FRESH] = self.ids[2][CT.LAST_FRAME]
         why = FULL
         while why != DONE:

@@ -66,7 +66,7 @@ class StreamCredit:
         matrix = matrix_of(events, at)
         self.kept.begin(events)
         more = self._more(events, at)
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.state[ST.AT] = 0
         why = FULL
         while why != DONE:

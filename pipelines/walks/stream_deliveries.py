@@ -198,7 +198,7 @@ class StreamDeliveries:
             (MORE.SUBSCRIPTION, "subscription_id"), (MORE.CORRELATION, "correlation_id"), (MORE.CODE, "response_code")
         ):  # fmt: skip
             more[:, column] = events.ints({STREAM_FRAMES: name})[at]
-        self.gaps = cn.with_room(self.conn, self.gaps, matrix)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.named.begin(events)
         self.servers.begin(events)
         self.state[ST.AT] = 0
