@@ -275,6 +275,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
                 task.add(chain.feed(events))
         for chain in walks:
             task.add(chain.finish())
+        task.add(task.latencies.by_connection())
         task.add([(LATENCIES, task.latencies.partial())])
     yield from task.written()
 

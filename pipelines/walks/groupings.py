@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ALL = "all"
+"""The grouping with one group."""
 COLUMNS = (
     "connection_id", "channel", "channel_epoch", "exchange", "routing_key", "queue", "consumer_tag", "request",
     "stream",
@@ -9,7 +11,7 @@ COLUMNS = (
 """Columns that name a group; those that its grouping does not use are null."""
 
 GROUPINGS: dict[str, tuple[str, ...]] = {
-    "all": (),
+    ALL: (),
     "connection": ("connection_id",),
     "channel": ("connection_id", "channel", "channel_epoch"),
     "exchange": ("exchange",),

@@ -10,7 +10,7 @@ routing keys. So what is kept has no more rows than the result, but for rows wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.walks import histograms
 from amqpscope.pipelines.walks.folding import Folding
-from amqpscope.pipelines.walks.groupings import COLUMNS, FINEST, GROUPINGS, NEEDED, USED
+from amqpscope.pipelines.walks.groupings import ALL, COLUMNS, FINEST, GROUPINGS, NEEDED, USED
 from amqpscope.pipelines.walks.histograms import Histograms
 from amqpscope.pipelines.walks.log_linear import BITS, Integers, high_of, low_of
 from amqpscope.pipelines.walks.partials import COUNTS, FIGURES, PARTIAL, column, named, of_rows, to_rows
-from amqpscope.pipelines.walks.walk import conform, schema
+from amqpscope.pipelines.walks.walk import Rows, conform, schema
 
 __all__ = [
     "BITS",
@@ -40,6 +40,9 @@ __all__ = [
 PERCENTILES = {"p50_ns": 5_000, "p90_ns": 9_000, "p99_ns": 9_900, "p999_ns": 9_990, "p9999_ns": 9_999}
 """Columns of `latency_summary` and their quantiles, in parts of ten thousand."""
 
+Result = tuple[str, str, Histograms]
+"""A metric, a grouping and its groups."""
+
 _CENSORED = ("capture-end", "gap", "evicted")
 _FAILED = ("nack", "reject", "error")
 _NOT_ANSWERED = ("none", "auto", "unknown")
@@ -54,7 +57,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Folding[Histograms]] = {}
-        self._made: list[tuple[str, str, Histograms]] = []
+        self._made: list[Result] = []
         """What both tables are made of, once it was asked for."""
 
     def add(self, metric: str, rows: pa.Table | pa.RecordBatch) -> None:
@@ -97,23 +100,34 @@ class Latencies:
             groupings = rows.select(["metric", "grouping"])
             for found in groupings.group_by(["metric", "grouping"]).aggregate([]).to_pylist():
                 metric, grouping = found["metric"], found["grouping"]
-                if grouping not in FINEST.get(metric, ()):
+                if metric not in FINEST or grouping not in (*FINEST[metric], ALL):
                     raise ValueError(f"not kept in partial results: {metric} by {grouping}")
                 of_it = pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["grouping"], grouping))
                 self._keep(metric, grouping, of_rows(grouping, rows.filter(of_it)))
+
+    def by_connection(self) -> Iterator[Rows]:
+        """Yield rows of both tables of the groupings by connection, and keep of these only what ALL is made of.
+
+        For tasks, which see all rows of their connections: nobody has to bring these together.
+        """
+        results: list[Result] = []
+        for (metric, kept), folding in list(self._kept.items()):
+            if "connection_id" not in GROUPINGS[kept]:
+                continue
+            found = folding.folded().ordered()
+            made = [grouping for grouping in FINEST[metric][kept] if grouping != ALL]
+            results += [(metric, grouping, _made_of(kept, found, grouping).ordered()) for grouping in made]
+            del self._kept[metric, kept]
+            self._keep(metric, ALL, found.by(()))
+        yield "latency_buckets", _bucket_rows(results)
+        yield "latency_summary", _summary_rows(results)
 
     def buckets(self) -> pa.Table:
         """Return the table `latency_buckets`, ordered by metric, grouping, group and bucket.
 
         Metrics and groupings are in the order of their lists, nulls last. Latencies below zero are left out.
         """
-        tables = [schema("latency_buckets").empty_table()]
-        for metric, grouping, found in self._results():
-            low, high = low_of(found.bucket), high_of(found.bucket)
-            values = {"bucket": found.bucket, "low_ns": low, "high_ns": high, "count": found.latencies}
-            columns = named(metric, grouping, found, found.group) | values
-            tables.append(conform("latency_buckets", columns, len(found.group)))
-        return pa.concat_tables(tables)
+        return _bucket_rows(self._results())
 
     def summary(self) -> pa.Table:
         """Return the table `latency_summary`, ordered as `buckets`.
@@ -124,15 +138,7 @@ class Latencies:
         (the capture may have missed the answer) and `unanswered` (a close, a recover or a rollback came first); so
         they add up. `failed` is of bad answers (nack, reject, error) and all that is `unanswered`.
         """
-        tables = [_SUMMARY.empty_table()]
-        for metric, grouping, found in self._results():
-            count = found.counts()
-            values = {name: found.percentile(share) for name, share in PERCENTILES.items()} | {"max_ns": found.most}
-            columns = named(metric, grouping, found, np.arange(found.groups)) | {"count": count}
-            columns |= zip(FIGURES, found.figures, strict=True)
-            columns |= {name: pa.array(value, mask=count == 0) for name, value in values.items()}
-            tables.append(conform("latency_summary", columns, found.groups))
-        return pa.concat_tables(tables)
+        return _summary_rows(self._results())
 
     def _keep(self, metric: str, grouping: str, found: Histograms) -> None:
         self._made = []
@@ -142,22 +148,23 @@ class Latencies:
         else:
             kept.add(found)
 
-    def _results(self) -> list[tuple[str, str, Histograms]]:
+    def _results(self) -> list[Result]:
         """Return metric, grouping and the groups of it, in order."""
         self._made = self._made or list(self._groups())
         return self._made
 
-    def _groups(self) -> Iterator[tuple[str, str, Histograms]]:
+    def _groups(self) -> Iterator[Result]:
         for metric, used in USED.items():
             kept_as = {grouping: kept for kept, made in FINEST[metric].items() for grouping in made}
             for grouping in used:
-                kept = self._kept.get((metric, kept_as[grouping]))
-                if kept is not None:
-                    kept.put(kept.folded().ordered())  # once for all that are made of it
-                    found = _with(kept.folded(), NEEDED.get(grouping))
-                    if grouping != kept_as[grouping]:
-                        found = found.by(GROUPINGS[grouping])
-                    yield metric, grouping, found.ordered()
+                parts = []
+                for name in dict.fromkeys((kept_as[grouping], grouping)):
+                    kept = self._kept.get((metric, name))
+                    if kept is not None:
+                        kept.put(kept.folded().ordered())  # once for all that are made of it
+                        parts.append(_made_of(name, kept.folded(), grouping))
+                if parts:
+                    yield metric, grouping, (parts[0] if len(parts) == 1 else histograms.fold(parts)).ordered()
 
 
 def latency_buckets(
@@ -193,6 +200,30 @@ def latency_summary(
     return _added(confirms, settlements, rpcs, transits).summary()
 
 
+def _bucket_rows(results: Iterable[Result]) -> pa.Table:
+    """Return ordered groups as rows of `latency_buckets`."""
+    tables = [schema("latency_buckets").empty_table()]
+    for metric, grouping, found in results:
+        low, high = low_of(found.bucket), high_of(found.bucket)
+        values = {"bucket": found.bucket, "low_ns": low, "high_ns": high, "count": found.latencies}
+        columns = named(metric, grouping, found, found.group) | values
+        tables.append(conform("latency_buckets", columns, len(found.group)))
+    return pa.concat_tables(tables)
+
+
+def _summary_rows(results: Iterable[Result]) -> pa.Table:
+    """Return ordered groups as rows of `latency_summary`."""
+    tables = [_SUMMARY.empty_table()]
+    for metric, grouping, found in results:
+        count = found.counts()
+        values = {name: found.percentile(share) for name, share in PERCENTILES.items()} | {"max_ns": found.most}
+        columns = named(metric, grouping, found, np.arange(found.groups)) | {"count": count}
+        columns |= zip(FIGURES, found.figures, strict=True)
+        columns |= {name: pa.array(value, mask=count == 0) for name, value in values.items()}
+        tables.append(conform("latency_summary", columns, found.groups))
+    return pa.concat_tables(tables)
+
+
 def _added(*tables: pa.Table | None) -> Latencies:
     if all(table is None for table in tables):
         raise ValueError("no table to summarise")
@@ -224,6 +255,12 @@ def _among(column: tuple[Integers, pa.Array], words: Sequence[str]) -> npt.NDArr
     """Return where an encoded column is one of these words; a null is not."""
     position, values = column
     return np.isin(position, [at for at, value in enumerate(values.to_pylist()) if value in words])
+
+
+def _made_of(kept: str, found: Histograms, grouping: str) -> Histograms:
+    """Return the groups of a grouping, made of those of one that is kept."""
+    found = _with(found, NEEDED.get(grouping))
+    return found if grouping == kept else found.by(GROUPINGS[grouping])
 
 
 def _with(groups: Histograms, needed: str | None) -> Histograms:

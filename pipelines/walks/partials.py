@@ -26,7 +26,7 @@ PARTIAL = pa.schema(
         ("max_ns", pa.int64()),
     ]
 )
-"""A partial result: rows of metric, kept grouping, group and bucket, which merge by sum, minimum and maximum.
+"""A partial result: rows of metric, grouping that is kept, group and bucket, which merge by sum, minimum and maximum.
 
 `count` is of the bucket, which is null for a group without latencies. The other columns are of the group: they stand in
 its first row, and are 0 or null in the others.

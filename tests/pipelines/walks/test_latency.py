@@ -30,7 +30,7 @@ from amqpscope.pipelines.walks.latency import (
     latency_summary,
 )
 from amqpscope.pipelines.walks.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.walks.walk import Collected, schema
 from tests.reference import latency_summary as exact
 
 Row = dict[str, Any]
@@ -440,6 +440,24 @@ def some_rows(draw: st.DrawFn) -> Rows:
 @given(some_rows())
 def test_any_rows(rows: Rows) -> None:
     check(summaries(**rows), rows)
+
+
+@given(some_rows())
+def test_what_tasks_know_of_their_connections_is_whole(rows: Rows) -> None:
+    whole, driver = Latencies(), Latencies()
+    tasks = [Latencies(), Latencies()]
+    for metric, some in rows.items():
+        whole.add(metric, table(metric, some))
+        for number, task in enumerate(tasks):
+            task.add(metric, table(metric, [row for row in some if hash(row.get("connection_id")) % 2 == number]))
+    found = Collected()
+    for task in tasks:
+        found.add(task.by_connection())
+        assert not pc.any(pc.is_valid(task.partial()["connection_id"])).as_py()
+        driver.merge(task.partial())
+    found.add([("latency_buckets", driver.buckets()), ("latency_summary", driver.summary())])
+    for name, expected in (("latency_buckets", whole.buckets()), ("latency_summary", whole.summary())):
+        assert sorted(map(repr, found.table(name).to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
 @given(some_rows(), st.data())
