@@ -86,6 +86,21 @@ def decoded(rows: pa.Table) -> pa.Table:
     return rows
 
 
+class _Places(NamedTuple):
+    """Where the events of a source are."""
+
+    at: Any
+    """Positions of the events."""
+    rows: Any
+    """Their rows in the table."""
+    first: int
+    """The first of these in the table."""
+    span: int
+    """So many rows of the table from there on have them all."""
+    order: Any
+    """Which of those, in the order of the events: an index."""
+
+
 class Events:
     """A batch of events in their order.
 
@@ -157,27 +172,30 @@ class Events:
         return made
 
     @cached_property
-    def _places(self) -> dict[int, tuple[Any, Any]]:
-        """Of each source that is there: positions of its events, and their rows."""
+    def _places(self) -> dict[int, _Places]:
+        """Of each source that is there."""
         found = {}
         for source in self.tables:
             at = np.flatnonzero(self.source == source)
             if len(at):
-                found[source] = at, self.row[at]
+                rows = self.row[at]
+                first = int(rows.min())
+                order = rows - first
+                together = np.array_equal(order, np.arange(len(rows)))
+                found[source] = _Places(at, rows, first, int(order.max()) + 1, slice(None) if together else order)
         return found
 
-    def _values(self, source: int, column: str, rows: Any, missing: int) -> Any:
+    def _values(self, source: int, column: str, places: _Places, missing: int) -> Any:
         """Values of a numeric or boolean column as int64 with `missing` for null."""
         values = self.tables[source].column(column)
-        if not len(rows) or values.null_count == len(values):
+        if values.null_count == len(values):
             return missing
-        first, last = int(rows.min()), int(rows.max()) + 1
-        values = values.slice(first, last - first)
+        values = values.slice(places.first, places.span)
         if values.type != pa.int64():
             values = values.cast(pa.int64())
         if values.null_count:
             values = values.fill_null(missing)
-        return values.to_numpy()[rows - first]
+        return values.to_numpy()[places.order]
 
     def ints(self, columns: str | Mapping[int, str], missing: int = -1) -> Any:
         """Values per event (int64) of a numeric or boolean column, `missing` for null and where there is none.
@@ -187,23 +205,24 @@ class Events:
             missing: stands for null.
         """
         result = np.full(len(self), missing, np.int64)
-        for source, (at, rows) in self._places.items():
+        for source, places in self._places.items():
             name = columns if isinstance(columns, str) else columns.get(source)
             if name is not None and name in self.tables[source].column_names:
-                result[at] = self._values(source, name, rows, missing)
+                result[places.at] = self._values(source, name, places, missing)
         return result
 
     @cached_property
     def what(self) -> Any:
         """EV.WHAT per event (int64)."""
         result = np.zeros(len(self), np.int64)
-        for source, (at, rows) in self._places.items():
+        for source, places in self._places.items():
             if source == CONNECTIONS:
-                result[at] = what(CONNECTIONS)
+                result[places.at] = what(CONNECTIONS)
             elif "what" in self.tables[source].column_names:
-                result[at] = self._values(source, "what", rows, 0)
+                result[places.at] = self._values(source, "what", places, 0)
             else:
-                result[at] = words(source, self.tables[source].column(EVENT_OF[source]).take(pa.array(rows))).to_numpy()
+                names = self.tables[source].column(EVENT_OF[source]).take(pa.array(places.rows))
+                result[places.at] = words(source, names).to_numpy()
         return result
 
     @cached_property
