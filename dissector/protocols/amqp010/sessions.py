@@ -89,6 +89,7 @@ class Sessions:
             self.rows.rows[row, Session.SLOT] = slot
             self.known.setdefault(slot, {})[name] = row
             self.names[row] = name
+            self.accounting.change(slot, PIECE_COST + len(name))
         return np.append(rows, -1)
 
     def forget(self, slots: Ints) -> None:
