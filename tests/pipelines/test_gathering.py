@@ -39,7 +39,7 @@ def test_it_is_an_error_where_files_cannot_be_written(monkeypatch, tmp_path):
     for folder in tmp_path.iterdir():
         folder.rmdir()
     rows = pa.table({"key": [1]})
-    with pytest.raises(Error, match=f"{tmp_path}.*: cannot write: .*; TMPDIR"):
+    with pytest.raises(Error, match=f"{tmp_path}.*: cannot write: .*; set TMPDIR"):
         buckets.write("rows", rows, rows["key"].to_numpy())
 
 
