@@ -259,7 +259,7 @@ def test_a_gap_excuses_nothing_before_it(batch: int) -> None:
 
 # ----------------------------------------------------------------------------------------------- what is wrong
 
-STRAY = "frame type {} where no content is under way"
+STRAY = "frame type {}, but no content is expected"
 HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
 
 
@@ -270,11 +270,11 @@ HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
         (HEARTBEAT[:4] + b"\1" + HEARTBEAT[5:], "frame-head-wrong", "0x01 in byte 4 of a frame's head"),
         (HEARTBEAT[:5] + b"\2" + HEARTBEAT[6:], "frame-head-wrong", "0x02 in byte 5 of a frame's head"),
         (HEARTBEAT[:8] + b"\xde" + HEARTBEAT[9:], "frame-head-wrong", "0xde in byte 8 of a frame's head"),
-        (HEARTBEAT[:2] + b"\0\6" + HEARTBEAT[4:], "frame-too-short", "a frame of 6 octets is announced"),
+        (HEARTBEAT[:2] + b"\0\6" + HEARTBEAT[4:], "frame-too-short", "a frame of 6 bytes is announced"),
         (HEARTBEAT[:1] + b"\x09" + HEARTBEAT[2:], "frame-type-unknown", "frame type 9"),
-        (w.frame(w.CONTROL, b"cc", 0), "method-unknown", "class 99, method 99"),
-        (w.frame(w.CONTROL, b"", 0), "method-unknown", "class 0, method 0"),
-        (w.frame(w.COMMAND, b"\x01\x0a\1\0\0\0"), "method-unknown", "class 1, method 10"),
+        (w.frame(w.CONTROL, b"cc", 0), "method-unknown", "class id 99, method id 99"),
+        (w.frame(w.CONTROL, b"", 0), "method-unknown", "class id 0, method id 0"),
+        (w.frame(w.COMMAND, b"\x01\x0a\1\0\0\0"), "method-unknown", "class id 1, method id 10"),
         (w.frame(w.CONTROL, b"\x01\x0a", 0), "field-overrun", "in connection.heartbeat"),
         (w.frame(w.HEADERS, b"", flags=7), "content-unexpected", STRAY.format(2)),
         (w.frame(w.COMMAND, b"\3\1\1\0\0\0", flags=13), "content-unexpected", STRAY.format(1)),
@@ -287,7 +287,7 @@ def test_what_is_no_frame_or_in_no_place_is_an_anomaly(octets: bytes, code: str,
 def test_frames_of_the_draft_with_the_same_header_are_none() -> None:
     draft = b"\1\0\0" + (8).to_bytes(4, "big") + b"\0\x0a\0\x0a\0\0\0\0\xce"
     tables = dissect_packets(Tape().play([(CLIENT, w.HEADER), (SERVER, w.HEADER + draft)]).packets)
-    assert anomalies(tables)[0] == ("frame-too-short", "a frame of 0 octets is announced")
+    assert anomalies(tables)[0] == ("frame-too-short", "a frame of 0 bytes is announced")
     assert len(frames(tables)) == 2
 
 
@@ -306,6 +306,6 @@ def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
     tape = Tape().play([*w.opening("DIGEST-MD5"), (CLIENT, layer), (SERVER, layer)])
     tables = dissect_packets(tape.end().packets)
     assert len(frames(tables)) == len(w.opening())
-    assert anomalies(tables) == [("sasl-encrypted", "the first block has 48 octets")] * 2
+    assert anomalies(tables) == [("sasl-encrypted", "the first block has 48 bytes")] * 2
     (connection,) = rows(tables["connections"])
     assert (connection["handshake_outcome"], connection["skipped_bytes"]) == ("sasl-encrypted", 2 * len(layer))
