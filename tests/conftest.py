@@ -1,6 +1,5 @@
 """What all tests share: how hypothesis runs, and to which part of the suite a test belongs."""
 
-import gc
 import os
 from collections.abc import Generator
 from typing import Any, NoReturn
@@ -10,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from amqpscope.dissector.kernels import kernel
 from tests import oracles
+from tests.garbage import free
 
 settings.register_profile(
     "default",
@@ -33,8 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Let the collector of garbage pass over all that is there before the first test."""
-    gc.collect()
-    gc.freeze()
+    free()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,9 +53,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Free what a test with compiled kernels leaves: few objects, in circles, of 100 MB and more."""
+    """Free what a test with compiled kernels leaves."""
     if item.get_closest_marker("compiled"):
-        gc.collect()
+        free()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -104,9 +104,9 @@ def fragments(data: bytes, compiled: bool) -> Any:
         more, version = bool(flags & 1), 4 if ident % 2 else 6
         fragment = Fragment(version, bytes(8), 6, ident % 6, begin % 32 * 8, begin % 32 * 8 + size, more, octets)
         whole = known.add(fragment, 0, at)
-        assert (whole and (whole.octets[-len(whole.octets) :], whole.size)) == model.add(fragment)
+        assert (whole and (whole.data[-len(whole.data) :], whole.size)) == model.add(fragment)
         if whole:
-            assert sum(count for _, count in whole.runs) == len(whole.octets)
+            assert sum(count for _, count in whole.runs) == len(whole.data)
             assert all(a + n < b for (a, n), (b, _) in zip(whole.runs, whole.runs[1:], strict=False))
             made.append(whole)
     return made, known.problems, known.finish()

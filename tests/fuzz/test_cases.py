@@ -1,12 +1,11 @@
 """What fuzzing begins with and what it found, replayed: the same comes of it interpreted and compiled."""
 
-import gc
-
 import pytest
 
 from tests.fuzz.cases import read
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
+from tests.garbage import free
 
 
 @pytest.mark.compiled
@@ -15,4 +14,4 @@ def test_cases_mean_the_same_compiled(target: str) -> None:
     for number, case in enumerate(seeds(target) + read(target)):
         assert TARGETS[target](case, False) == TARGETS[target](case, True), case.hex()
         if number % 4 == 0:
-            gc.collect()  # compiled dissectors: few objects, in circles, of 100 MB each
+            free()
