@@ -153,13 +153,13 @@ class _Model:
         else:
             start = struct.pack(">IHBB", 0x60000000, size, 6, 0) + new.addresses
         assert len(start) == header
-        return start + b"".join(piece.octets for piece in ordered), header + size
+        return start + b"".join(piece.data for piece in ordered), header + size
 
     @staticmethod
     def _copy(old: Fragment, new: Fragment) -> bool:
-        common = min(len(old.octets), len(new.octets))
+        common = min(len(old.data), len(new.data))
         same = (old.begin, old.end, old.more) == (new.begin, new.end, new.more)
-        return same and old.octets[:common] == new.octets[:common]
+        return same and old.data[:common] == new.data[:common]
 
 
 BEGIN = handshake() + opening(1)
