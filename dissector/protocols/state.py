@@ -105,6 +105,14 @@ class Frame(Place):
     POS = column("position in the stream")
 
 
+class Kept(Records):
+    """Bytes of bodies to keep, in order, one column each."""
+
+    BODY = column("number of the body")
+    OFFSET = column("where the bytes lie")
+    LENGTH = column("how many; -1: none of this body after all")
+
+
 class Fault(Place):
     """What becomes rows of `anomalies`, one column each."""
 

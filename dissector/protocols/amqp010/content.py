@@ -12,12 +12,11 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Channel,
     Channels,
     Frame,
-    Kept,
     Message,
     Piece,
     Track,
 )
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
 
 
 @kernel

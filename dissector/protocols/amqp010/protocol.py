@@ -19,6 +19,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
+from amqpscope.dissector.protocols import bodies
 from amqpscope.dissector.protocols.amqp010 import assembly, channels, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
@@ -34,7 +35,6 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Channel,
     Channels,
     Frame,
-    Kept,
     Message,
     Own,
     Piece,
@@ -45,7 +45,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import SEARCH, Fault
+from amqpscope.dissector.protocols.state import SEARCH, Fault, Kept
 from amqpscope.dissector.tcp.state import both, clients
 
 WAITING = 32
@@ -258,22 +258,13 @@ class Amqp010(FramedStage):
 
     def _new_messages(self, buffer: Buffer) -> list[Finished]:
         q = self.assembly
-        for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
-            if length < 0:
-                self.bodies.pop(body, None)
-            else:
-                self.bodies.setdefault(body, []).append(buffer.data[offset : offset + length].tobytes())
+        bodies.take(self.bodies, self.kept[:, : q[Assembly.KEPT]], buffer.data)
         n = int(q[Assembly.MESSAGES])
         if not n:
             return []
         rows = self.messages[:, :n].copy()
-        bodies = None
-        if q[Assembly.KEEP]:
-            bodies = []
-            for body, whole in zip(rows[Message.BODY].tolist(), rows[Message.HASH].tolist(), strict=True):
-                octets = b"".join(self.bodies.pop(body, []))
-                bodies.append(octets if whole and body >= 0 else None)
-        return [Finished(rows, self.hashes[:n].copy(), bodies)]
+        kept = bodies.pop(self.bodies, rows[Message.BODY], rows[Message.HASH]) if q[Assembly.KEEP] else None
+        return [Finished(rows, self.hashes[:n].copy(), kept)]
 
     def _message_rows(self, found: Finished, buffer: Buffer, facts: Ints) -> Made:
         """Messages with what their frames, or else their channels, say of the session."""

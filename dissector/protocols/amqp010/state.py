@@ -162,14 +162,6 @@ class Message(Place):
     FRAME = column("frame of the batch at which it was complete, or given up; -1: behind all")
 
 
-class Kept(Records):
-    """Bytes of bodies to keep, in order, one column each."""
-
-    BODY = column("number of the body")
-    OFFSET = column("where the bytes lie")
-    LENGTH = column("how many; -1: none of this body after all")
-
-
 class Assembly(Matrix):
     """Where the assembly is, and what it counts: one row."""
 

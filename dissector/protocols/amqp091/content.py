@@ -22,10 +22,9 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Channels,
     Content,
     Frame,
-    Kept,
     Message,
 )
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62

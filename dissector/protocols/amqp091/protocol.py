@@ -18,6 +18,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
+from amqpscope.dissector.protocols import bodies
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
@@ -32,7 +33,6 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Channels,
     Content,
     Frame,
-    Kept,
     Message,
     Node,
     Own,
@@ -41,7 +41,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import Fault
+from amqpscope.dissector.protocols.state import Fault, Kept
 from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
@@ -245,23 +245,14 @@ class Amqp091(FramedStage):
     def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
         if q[Assembly.KEEP]:
-            for body, offset, length in self.kept[:, : q[Assembly.KEPT]].T.tolist():
-                if length < 0:
-                    self.bodies.pop(body, None)
-                else:
-                    self.bodies.setdefault(body, []).append(data[offset : offset + length].tobytes())
+            bodies.take(self.bodies, self.kept[:, : q[Assembly.KEPT]], data)
         n = int(q[Assembly.MESSAGES])
         if q[Assembly.FAULTS]:
             yield self.faults(self.content_faults[:, : q[Assembly.FAULTS]].copy())
         if n:
             rows = self.messages[:, :n].copy()
-            bodies = None
-            if q[Assembly.KEEP]:
-                bodies = []
-                for body, whole in zip(rows[Message.BODY].tolist(), rows[Message.HASH].tolist(), strict=True):
-                    octets = b"".join(self.bodies.pop(body, []))
-                    bodies.append(octets if whole and body >= 0 else None)
-            yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, bodies))
+            kept = bodies.pop(self.bodies, rows[Message.BODY], rows[Message.HASH]) if q[Assembly.KEEP] else None
+            yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, kept))
 
     def _fields(self, rows: Ints, data: Bytes) -> Decoded:
         """The arguments of frames."""

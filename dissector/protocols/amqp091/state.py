@@ -146,14 +146,6 @@ class Node(Matrix):
     VALUE = column("no_ack")
 
 
-class Kept(Records):
-    """Bytes of bodies to keep, in order, one column each."""
-
-    BODY = column("number of the body")
-    OFFSET = column("where the bytes lie")
-    LENGTH = column("how many; -1: none of this body after all")
-
-
 class Assembly(Matrix):
     """Where the assembly of contents is, and what it counts: one row."""
 
