@@ -8,7 +8,7 @@ used up. The time before its first credit is no wait.
 | message.subscribe | both balances are 0; what is known of an earlier subscription is over |
 | message.flow | adds to one of the balances, or lifts its limit |
 | a delivery | uses one message, and the bytes of its header and body |
-| session.completed of the client, with a window | gives back what these deliveries used |
+| session.completed of the client, with a window | gives back what these deliveries used, unless it was stopped since |
 | message.stop, message.flush | both balances are 0 when the command is completed, but for what was granted since |
 | message.cancel, the end of the session | ends the subscription, and its wait |
 | a gap | the balances are unknown, until both are 0 again |
@@ -82,9 +82,10 @@ class Window(NamedTuple):
     STOPPING: int  # id of message.stop or flush that is not completed; -1: none
     MORE_MESSAGES: int  # granted since
     MORE_BYTES: int
+    PERIOD: int  # counts subscriptions of this row and their stops: what was sent in an earlier one gives nothing back
 
 
-KEY, SESSION, LIVE, FLOW_MODE, MESSAGES, BYTES, OPENED, STOPPING, MORE_MESSAGES, MORE_BYTES = range(
+KEY, SESSION, LIVE, FLOW_MODE, MESSAGES, BYTES, OPENED, STOPPING, MORE_MESSAGES, MORE_BYTES, PERIOD = range(
     len(SUB), len(SUB) + len(Window._fields)
 )
 WIDTH = len(SUB) + len(Window._fields)
@@ -221,7 +222,7 @@ def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: s
     slot = lg.add(ledger, sessions[0][0], 2 * session + events[i, EV.FROM_CLIENT], events[i, EV.NUMBER])
     if slot >= 0:
         ledger[1][slot, SL.ROW] = row
-        ledger[1][slot, SL.FRAME] = rows[row, SUB.ID]
+        ledger[1][slot, SL.FRAME] = rows[row, PERIOD]
         ledger[1][slot, SL.EXTRA] = size
 
 
@@ -229,12 +230,13 @@ def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: s
 def begin(batch: Batch, i: int, rows: Array, row: int, conn: Array) -> None:
     """Begin a subscription without credit."""
     _, more, _ = batch
-    key = rows[row, KEY]
+    key, period = rows[row, KEY], rows[row, PERIOD] + 1
     for column in range(WIDTH):
         rows[row, column] = 0
     for column in (SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED, STOPPING):
         rows[row, column] = -1
     rows[row, KEY] = key
+    rows[row, PERIOD] = period
     rows[row, SESSION] = more[i, MORE.SESSION]
     rows[row, SUB.ID] = more[i, MORE.IDENTITY]
     rows[row, SUB.GAPS] = gaps_of(conn)
@@ -307,9 +309,9 @@ def completed(
         while slot >= 0 and lg.number_of(ledger, slot) <= upper:
             following, number = lg.following(ledger, slot), lg.number_of(ledger, slot)
             row, size = ledger[1][slot, SL.ROW], ledger[1][slot, SL.EXTRA]
-            same = rows[row, LIVE] == 1 and rows[row, SUB.ID] == ledger[1][slot, SL.FRAME]
+            same = rows[row, LIVE] == 1 and rows[row, PERIOD] == ledger[1][slot, SL.FRAME]
             lg.remove(ledger, accounts, slot)
-            if same and side == SERVER and rows[row, STOPPING] == number:
+            if side == SERVER and rows[row, STOPPING] == number:
                 stop(batch, i, rows, row, conn, gaps, written, state)
             elif same and side == CLIENT and rows[row, FLOW_MODE] == WINDOW:
                 use(rows, row, 1, size)
@@ -325,6 +327,7 @@ def stop(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
     rows[row, MESSAGES] = rows[row, MORE_MESSAGES]
     rows[row, BYTES] = rows[row, MORE_BYTES]
     rows[row, STOPPING] = -1
+    rows[row, PERIOD] += 1
     rows[row, SUB.GAPS] = gaps_of(conn)
     look(batch, i, rows, row, conn, gaps, written, state)
 

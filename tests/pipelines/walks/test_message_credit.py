@@ -81,6 +81,15 @@ def test_with_a_window_completion_gives_credit_back():
     assert waits(peers) == [(9, back, 11000, "proven"), (12, 13, 13000, "possible")]
 
 
+def test_after_a_stop_completion_gives_nothing_back():
+    peers = subscribed(mode=1)
+    peers.transfer(False)
+    peers.command(True, "message.stop", destination="d")
+    stopped = peers.completed(False, (0, 4))
+    peers.completed(True, (0, 0))
+    assert waits(peers, columns="start_frame_no end_frame_no") == [(stopped, None)]
+
+
 def test_without_a_window_it_does_not():
     peers = subscribed(messages=1)
     peers.transfer(False)
