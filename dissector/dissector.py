@@ -358,10 +358,10 @@ class Dissector:
         self.accounting.forget(ended)
         self.tcp.free(ended)
 
-    def _skip(self, slots: Ints, octets: Ints) -> None:
+    def _skip(self, slots: Ints, size: Ints) -> None:
         """Count skipped bytes."""
-        for i in np.flatnonzero(octets).tolist():
-            self.connections.record(int(slots[i])).skipped += int(octets[i])
+        for i in np.flatnonzero(size).tolist():
+            self.connections.record(int(slots[i])).skipped += int(size[i])
 
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
         """Update the state for these rows now; only making them is left for later."""

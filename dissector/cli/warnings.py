@@ -66,7 +66,7 @@ def warning_lines(reading: Reading, frames: int | None = None) -> list[str]:
         ]
     gaps = reading.dissector.holes
     if gaps.count:
-        counts = (gaps.octets, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
+        counts = (gaps.bytes, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
         size, several, connections = (counted(*count) for count in counts)
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
     tls = reading.dissector.tls

@@ -18,7 +18,7 @@ from amqpscope.dissector.fields import tables as fieldtable
 from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.columns import ENTRIES, Room, Validity
 from amqpscope.dissector.fields.lists import list_end
-from amqpscope.dissector.fields.ops import FIXED, LIST, NULLABLE, OCTETS, REST, SELECT, TABLE, TAIL, TEXT, VALUE
+from amqpscope.dissector.fields.ops import BYTES, FIXED, LIST, NULLABLE, REST, SELECT, TABLE, TAIL, TEXT, VALUE
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE, Plan, Slot
 from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.state import Decoding, Entry, Op, Record, Tally, Target
@@ -137,7 +137,7 @@ def _column(
         tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled, plan.dialect, form)
         made = {}
         if slot.name in plan.columns:
-            column = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
+            column = columns.texts(valid, row, tables.sizes, tables.data, compiled)
             made[slot.name] = _without(column, row[clipped & (tables.sizes == EMPTY)])
         found = tables.problems
         if len(found):
@@ -148,8 +148,8 @@ def _column(
             return made | traced, (found, wrong)
         return made, (found,)
     texts = text.gather(data, at, size, compiled)
-    made = {slot.name: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}
-    if kind == OCTETS or not len(texts.invalid):
+    made = {slot.name: columns.texts(valid, row, texts.sizes, texts.data, compiled)}
+    if kind == BYTES or not len(texts.invalid):
         return made, ()
     return made, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
 
@@ -163,7 +163,7 @@ def _lists(
     size = np.where(clipped, ~size, size)
     found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
     found.problems[:, 0] = row[found.problems[:, 0]]
-    made = columns.texts(valid, row, found.sizes, found.octets, compiled)
+    made = columns.texts(valid, row, found.sizes, found.data, compiled)
     return {slot.name: _without(made, row[clipped & (found.sizes == EMPTY)])}, (found.problems,)
 
 

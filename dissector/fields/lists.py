@@ -77,7 +77,7 @@ class Shapes:
             self.members.append((what, width, begin, len(self.literals)))
             least += COUNT if what == NUMBERS else width
             most += len(literal) + (DIGITS[width] + 1 if what <= SIGNED_NUMBER else 2)
-        # per octet: of an empty item, or of what can be long in it
+        # per byte: of an empty item, or of what can be long in it
         self.growth.append(max(most // least + 1, ESCAPED))
         self.numbers[name] = len(self.shapes)
         self.shapes.append((first, len(self.members), opening, closing, last))

@@ -9,7 +9,7 @@
     REST,  # all bytes to the end
     PACKING,  # packing flags of AMQP 0-10, lowest byte first; its shape is the number of fields
     SIZED_PACKING,  # the same behind their size
-    OCTETS,  # as TEXT, and need not be any
+    BYTES,  # as TEXT, and need not be any
     VALUE,  # as TABLE; a length of 0 means null
     FIXED,  # a value of so many bytes, as text
     SIZE,  # as UNSIGNED, and so many bytes behind it, which are passed over

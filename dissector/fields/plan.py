@@ -11,12 +11,12 @@ from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
 from amqpscope.dissector.fields.dialect import Dialect
 from amqpscope.dissector.fields.ops import (
     BIT,
+    BYTES,
     FIXED,
     FLAG_BIT,
     FLAGS,
     LIST,
     NULLABLE,
-    OCTETS,
     PACKING,
     REST,
     SELECT,
@@ -53,13 +53,13 @@ TYPES = AMQP_TYPES | OLD_TYPES | STREAM_TYPES
 
 PACKED_KINDS = {
     dialect.SIGNED: SIGNED, dialect.UNSIGNED: UNSIGNED, dialect.BOOLEAN: UNSIGNED, dialect.TIMESTAMP: UNSIGNED,
-    dialect.BIT: BIT, dialect.STRING: TEXT, dialect.BYTES: OCTETS, dialect.RANGES: TABLE, dialect.TABLE: VALUE,
+    dialect.BIT: BIT, dialect.STRING: TEXT, dialect.BYTES: BYTES, dialect.RANGES: TABLE, dialect.TABLE: VALUE,
     dialect.LIST: VALUE, dialect.ARRAY: VALUE, dialect.STRUCT32: VALUE, dialect.STRUCT: VALUE,
 }  # fmt: skip
 """Op of each kind of value of AMQP 0-10; of others there are as many bytes as they are wide."""
 
 FIT = {BIT: BOOLS, FLAG_BIT: BOOLS} | dict.fromkeys(
-    (TEXT, TABLE, NULLABLE, LIST, OCTETS, VALUE, FIXED), ENTRIES
+    (TEXT, TABLE, NULLABLE, LIST, BYTES, VALUE, FIXED), ENTRIES
 )  # fmt: skip
 """Where the values of an op may go, when that is not for its column to say."""
 PACK, COMMAND_HEADER_SIZE = 2, 1

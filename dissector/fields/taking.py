@@ -36,7 +36,7 @@ def mark(bits: Array, at: int, r: int) -> None:
 
 
 @proven
-def take_octets(of: Decoding, first: int, last: int) -> None:
+def take_bytes(of: Decoding, first: int, last: int) -> None:
     """Take the byte with the next bits."""
     records = of.records
     for k in range(first, last):

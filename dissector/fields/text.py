@@ -25,10 +25,10 @@ GROWTH = 4
 class Texts:
     """Entries of text, one behind the other."""
 
-    octets: Bytes
+    data: Bytes
     """Valid UTF-8."""
     sizes: Integers
-    """Bytes of each entry in `octets`."""
+    """Bytes of each entry in `data`."""
     invalid: Integers
     """Entries that were not UTF-8, ascending."""
     invalid_at: Integers
@@ -38,18 +38,18 @@ class Texts:
 def gather(data: Bytes, at: Integers, size: Integers, compiled: bool) -> Texts:
     """Copy `size[e]` bytes from `data[at[e]]` on for every entry e, all of them within `data`."""
     total = int(size.sum())
-    octets = np.empty(total + WORD, np.uint8)
+    content = np.empty(total + WORD, np.uint8)
     nothing = np.empty(0, np.int64)
     if total:
-        is_ascii = call(copy_entries, compiled, data, at, size, octets)
+        is_ascii = call(copy_entries, compiled, data, at, size, content)
         if not is_ascii:
-            octets = np.empty(GROWTH * total, np.uint8)
+            content = np.empty(GROWTH * total, np.uint8)
             sizes = np.empty(len(at), np.int64)
             wrong = np.empty(len(at), np.int64)
-            used = call(copy_escaped, compiled, data, at, size, octets, sizes, wrong)
+            used = call(copy_escaped, compiled, data, at, size, content, sizes, wrong)
             invalid = np.flatnonzero(wrong >= 0)
-            return Texts(octets[:used].copy(), sizes, invalid, wrong[invalid])
-    return Texts(octets[:total], size, nothing, nothing)
+            return Texts(content[:used].copy(), sizes, invalid, wrong[invalid])
+    return Texts(content[:total], size, nothing, nothing)
 
 
 @kernel
@@ -75,16 +75,16 @@ def copy_entries(data: Bytes, at: Integers, size: Integers, target: Bytes) -> bo
         left = size[e]
         if p + left + WORD <= len(data):
             while left >= WORD:
-                octets = word(data, p)
-                put_word(target, j, octets)
-                seen = seen | octets
+                loaded = word(data, p)
+                put_word(target, j, loaded)
+                seen = seen | loaded
                 p += WORD
                 j += WORD
                 left -= WORD
             if left > 0:
-                octets = word(data, p)
-                put_word(target, j, octets)
-                seen = seen | part(octets, left)
+                loaded = word(data, p)
+                put_word(target, j, loaded)
+                seen = seen | part(loaded, left)
                 j += left
         else:
             for i in range(p, p + left):
@@ -161,15 +161,15 @@ def hex_digit(value: int) -> int:
 
 
 @kernel
-def write_hex(octet: int, target: Bytes, j: int) -> int:
+def write_hex(byte: int, target: Bytes, j: int) -> int:
     """Write a byte as two hexadecimal digits; returns where it ends."""
-    target[j] = hex_digit(octet // 16)
-    target[j + 1] = hex_digit(octet % 16)
+    target[j] = hex_digit(byte // 16)
+    target[j + 1] = hex_digit(byte % 16)
     return j + 2
 
 
 @kernel
-def write_hex_escape(octet: int, target: Bytes, j: int) -> int:
+def write_hex_escape(byte: int, target: Bytes, j: int) -> int:
     """Write a byte as `xNN`; returns where it ends."""
     target[j] = LETTER_X
-    return write_hex(octet, target, j + 1)
+    return write_hex(byte, target, j + 1)

@@ -26,7 +26,7 @@ def trace_columns(
     made = {"trace_flags": columns.numbers(valid, "int32", row, flags[good])}
     for name, begin, width in (("trace_id", 3, 32), ("span_id", 36, 16)):
         texts = text.gather(data, at + begin, np.full(len(at), width, np.int64), compiled)
-        made[name] = columns.texts(valid, row, texts.sizes, texts.octets, compiled)
+        made[name] = columns.texts(valid, row, texts.sizes, texts.data, compiled)
     return made, wrong
 
 
@@ -62,8 +62,8 @@ def trace_flags(data: Bytes, at: Integers, size: Integers, flags: Integers) -> N
 
 
 @proven
-def hex_value(octet: int) -> int:
+def hex_value(byte: int) -> int:
     """Value of a lower-case hexadecimal digit; 16 for any other byte."""
-    octet = i64(octet)
-    digit = octet - 48 if octet <= 57 else octet - 87
-    return digit if 0 <= digit <= 15 and (octet <= 57 or octet >= 97) else 16
+    byte = i64(byte)
+    digit = byte - 48 if byte <= 57 else byte - 87
+    return digit if 0 <= digit <= 15 and (byte <= 57 or byte >= 97) else 16

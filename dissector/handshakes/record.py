@@ -47,22 +47,22 @@ class Step(NamedTuple):
 class FirstBytes:
     """The first bytes of a side, and the packet that completed them; None before any."""
 
-    octets: bytes = b""
+    data: bytes = b""
     at: PacketRef | None = None
     lost: bool = False
 
     def add(self, data: bytes | None, at: PacketRef) -> None:
         """Append bytes; None is a gap."""
         if data is None:
-            self.lost = self.lost or len(self.octets) < SHORTEST
-        elif not self.lost and len(self.octets) < FIRST:
-            if len(self.octets) < SHORTEST:
+            self.lost = self.lost or len(self.data) < SHORTEST
+        elif not self.lost and len(self.data) < FIRST:
+            if len(self.data) < SHORTEST:
                 self.at = at
-            self.octets += data[: FIRST - len(self.octets)]
+            self.data += data[: FIRST - len(self.data)]
 
     def opening(self) -> Opening | None:
         """What they are; None when there are none."""
-        return opening(self.octets) if self.octets else None
+        return opening(self.data) if self.data else None
 
 
 @dataclass(slots=True)

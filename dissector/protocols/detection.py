@@ -42,11 +42,11 @@ CHAIN = 3
 class Probe:
     """What is known of an undecided connection."""
 
-    octets: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
+    first_bytes: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
     held: list[tuple[Ints, bytes]] = field(default_factory=list)
     seen: int = 0
     skipped: int = 0
-    octets_held: int = 0
+    held_bytes: int = 0
     proxy: int = 0
     """Bytes of a proxy's header in front of what the client says."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -91,11 +91,11 @@ class Detector:
                 keep[i] = False
                 continue
             self.decided[slot] = probe.skipped
-            self.accounting.change(slot, -probe.octets_held - PIECE_COST * len(probe.held))
+            self.accounting.change(slot, -probe.held_bytes - PIECE_COST * len(probe.held))
             del self.probes[slot]
-            for column, octets in probe.held:
-                if octets:
-                    column[Chunk.OFFSET] = buffer.append(np.frombuffer(octets, np.uint8))
+            for column, data in probe.held:
+                if data:
+                    column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
                 if behind(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
                     released.append(column)
             keep[i] = behind(pieces[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
@@ -129,7 +129,7 @@ class Detector:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
         gone = {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
         for slot, probe in gone.items():
-            probe.skipped += probe.octets_held
+            probe.skipped += probe.held_bytes
             if slot in self.opened:
                 facts[slot, Facts.PROTOCOL] = TLS
         self.opened.difference_update(slots.tolist())
@@ -140,15 +140,15 @@ class Detector:
         taken = []
         for slot in slots.tolist():
             probe = self.probes.pop(slot, None)
-            columns, octets = zip(*probe.held, strict=True) if probe and probe.held else ((), ())
+            columns, data = zip(*probe.held, strict=True) if probe and probe.held else ((), ())
             held = np.array(columns, np.int64).reshape(-1, Chunk.WIDTH)
-            taken.append((probe and replace(probe, held=[]), Chunk.written(held), octets, slot in self.opened))
+            taken.append((probe and replace(probe, held=[]), Chunk.written(held), data, slot in self.opened))
             self.opened.discard(slot)
         return STATE.written(taken)
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        for slot, each in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+        for slot, each in zip(target.slots.tolist(), STATE.read(data, target.captures), strict=True):
             probe, held, parts, is_open = each
             if is_open:
                 self.opened.add(slot)
@@ -173,10 +173,10 @@ class Detector:
         offset, length, side = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH]), int(piece[Chunk.SIDE])
         probe.seen += length
         whole = facts[slot, Facts.SYN] != 0 and probe.skipped == 0
-        most = limits.HELD if probe.octets[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
-        if offset >= 0 and len(probe.octets[side]) < most:
-            probe.octets[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
-        header = proxy_header(bytes(probe.octets[facts[slot, Facts.CLIENT]])) if whole else 0
+        most = limits.HELD if probe.first_bytes[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
+        if offset >= 0 and len(probe.first_bytes[side]) < most:
+            probe.first_bytes[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
+        header = proxy_header(bytes(probe.first_bytes[facts[slot, Facts.CLIENT]])) if whole else 0
         probe.proxy = header or 0
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
@@ -191,18 +191,18 @@ class Detector:
             if verdict == 0 and facts[slot, Facts.SYN] & 1 and foreign(client):
                 facts[slot, Facts.PROTOCOL] = UNKNOWN
                 return
-            if verdict is None and probe.octets_held + length <= limits.HELD:
+            if verdict is None and probe.held_bytes + length <= limits.HELD:
                 self._hold(slot, probe, piece, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
-            octets = bytes(probe.octets[side][:8])
-            is_first = probe.skipped == 0 and octets.startswith(self.magics)
-            if is_first and (verdict := judge_start(octets, b"")):
+            data = bytes(probe.first_bytes[side][:8])
+            is_first = probe.skipped == 0 and data.startswith(self.magics)
+            if is_first and (verdict := judge_start(data, b"")):
                 facts[slot, Facts.PROTOCOL] = verdict
                 if verdict != TLS:
                     facts[slot, Facts.CLIENT] = side
-                elif facts[slot, Facts.SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
-                    facts[slot, Facts.CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
+                elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
+                    facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
             if recognised := self._recognise(piece, probe, buffer):
                 facts[slot, Facts.PROTOCOL] = recognised
@@ -229,23 +229,23 @@ class Detector:
                 return number
         return 0
 
-    def _hold(self, slot: int, probe: Probe, piece: Ints, octets: bytes) -> None:
-        probe.held.append((piece.copy(), octets))
-        probe.octets_held += len(octets)
-        self.accounting.change(slot, len(octets) + PIECE_COST)
+    def _hold(self, slot: int, probe: Probe, piece: Ints, data: bytes) -> None:
+        probe.held.append((piece.copy(), data))
+        probe.held_bytes += len(data)
+        self.accounting.change(slot, len(data) + PIECE_COST)
 
     def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
         """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
         offset, length = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH])
         most = limits.HELD_MIDDLE if held else 0
         most *= 4 if max(probe.due.values(), default=-1) >= 0 else 1
-        octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
-        self._hold(slot, probe, piece, octets)
+        data = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
+        self._hold(slot, probe, piece, data)
         passed = 0
-        while passed < len(probe.held) and (probe.octets_held > most or len(probe.held) - passed > MOST_HELD):
-            column, octets = probe.held[passed]
-            probe.octets_held -= len(octets)
-            self.accounting.change(slot, -len(octets) - PIECE_COST)
+        while passed < len(probe.held) and (probe.held_bytes > most or len(probe.held) - passed > MOST_HELD):
+            column, data = probe.held[passed]
+            probe.held_bytes -= len(data)
+            self.accounting.change(slot, -len(data) - PIECE_COST)
             probe.skipped += int(column[Chunk.LENGTH])
             passed += 1
         del probe.held[:passed]
@@ -255,14 +255,14 @@ class Detector:
         forced = self.ports.get(int(facts[slot, Facts.A_PORT])) or self.ports.get(int(facts[slot, Facts.B_PORT])) or 0
         if slot in self.opened:
             return 0 if forced == TLS else forced
-        if forced == TLS or not any(octets.startswith(HELLO[:1]) for octets in probe.octets):
+        if forced == TLS or not any(data.startswith(HELLO[:1]) for data in probe.first_bytes):
             return forced
         return forced if judge_start(*self._client_first(probe, facts, slot)) == 0 else 0
 
     def _client_first(self, probe: Probe, facts: Ints, slot: int) -> tuple[bytes, bytes]:
         client = int(facts[slot, Facts.CLIENT])
-        octets = probe.octets[client][probe.proxy :]
-        return bytes(octets[:START]), bytes(probe.octets[1 - client][:START])
+        data = probe.first_bytes[client][probe.proxy :]
+        return bytes(data[:START]), bytes(probe.first_bytes[1 - client][:START])
 
 
 def foreign(client: bytes) -> bool:
@@ -279,8 +279,8 @@ def proxy_header(client: bytes) -> int | None:
         end = client.find(b"\r\n", 0, PROXY_LINE)
         return end + 2 if end > 0 else None if len(client) < PROXY_LINE else 0
     if client.startswith(PROXY_2):
-        octets = PROXY_HEAD + int.from_bytes(client[14:16], "big")
-        return octets if len(client) >= max(octets, PROXY_HEAD) else None
+        size = PROXY_HEAD + int.from_bytes(client[14:16], "big")
+        return size if len(client) >= max(size, PROXY_HEAD) else None
     return None if client and (PROXY_1.startswith(client) or PROXY_2.startswith(client)) else 0
 
 

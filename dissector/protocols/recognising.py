@@ -15,11 +15,11 @@ def follow_each_other(data: Array, p: int, end: int, trial: Array, own: Own) -> 
     """Whether bytes are whole frames of whoever sends them, and nothing else."""
     trial[Trial.CHANNEL] = -1
     trial[Trial.SENDER] = 3
-    octets = 1
-    while p < end and octets > 0:
-        octets = next_frame(data, p, end, trial, own)
-        p += octets
-    return p == end and octets > 0
+    size = 1
+    while p < end and size > 0:
+        size = next_frame(data, p, end, trial, own)
+        p += size
+    return p == end and size > 0
 
 
 class FramesRecogniser:

@@ -183,14 +183,14 @@ def too_early(parsers: Array, row: int, begun: bool, slow: bool, said: bool) -> 
 
     It must have an eighth more bytes than the last, or as many again before there is haste.
     """
-    octets = parsers[row, Parser.BYTES]
+    size = parsers[row, Parser.BYTES]
     tried = parsers[row, Parser.TRIED]
-    few = 8 * octets < 9 * tried
-    early = octets < 2 * tried and (few or not begun)
+    few = 8 * size < 9 * tried
+    early = size < 2 * tried and (few or not begun)
     if slow:
         early = parsers[row, Parser.TRIED_SLOW] == 1 and few
     if said:
-        early = early and parsers[row, Parser.TRIED_SAID] == 1 and few and octets > ANY_TIME
+        early = early and parsers[row, Parser.TRIED_SAID] == 1 and few and size > ANY_TIME
     return early
 
 
@@ -393,8 +393,8 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
     while q < n:
         if marks[q] != 0:
             return 0
-        octets = next_frame(walk.data, base + q, base + n, trial, own)
-        if octets < 0:
+        size = next_frame(walk.data, base + q, base + n, trial, own)
+        if size < 0:
             return 0
         if edge < count and edges[edge] < q:
             trial[Trial.CUT] += 1
@@ -411,12 +411,12 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
                 trial[Trial.SEGMENT] = q
                 trial[Trial.BEFORE] = trial[Trial.COUNT]
         marks[q] = 1
-        if octets == 0:
+        if size == 0:
             break
-        q += octets
+        q += size
         trial[Trial.COUNT] += 1
         trial[Trial.END] = q
-        trial[Trial.LARGEST] = max(trial[Trial.LARGEST], octets)
+        trial[Trial.LARGEST] = max(trial[Trial.LARGEST], size)
     trial[Trial.EDGES] += count - edge + 1
     if q == n:
         trial[Trial.FITTING] += 1

@@ -80,10 +80,10 @@ class FramedStage:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         return moving.take_out(self.framing, slots, data)
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
-        moving.put_back(self.framing, octets, target)
+        moving.put_back(self.framing, data, target)
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes skipped in the searches at hand, both directions together."""

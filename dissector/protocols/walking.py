@@ -32,7 +32,7 @@ END_BYTES = 0
 
 
 @kernel
-def head_bytes(octet: int) -> int:
+def head_bytes(byte: int) -> int:
     """Bytes of a head that begins so; HEAD_ROOM at most."""
     raise NotImplementedError
 
@@ -183,9 +183,9 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
     left: int = chunks[Chunk.LENGTH, i] - at
     head = HEAD_ROOM * row
     if parsers[row, Parser.HEADS] == 0:
-        octets: int = take_whole(walk, chunks, i, at, row, own)
-        if octets > 0:
-            return octets
+        length: int = take_whole(walk, chunks, i, at, row, own)
+        if length > 0:
+            return length
         begin_frame(walk, chunks, i, at, row)
         parsers[row, Parser.WANTED] = head_bytes(data[p])
     had = parsers[row, Parser.HEADS]

@@ -101,9 +101,9 @@ class Connections:
         self.messages[slots[slots < len(self.messages)]] = 0
         return STATE.written([plain, told, messages, used])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` returned."""
-        records, told, messages, used = STATE.read(octets, target.captures)
+        records, told, messages, used = STATE.read(data, target.captures)
         for slot, record, roles in zip(target.slots.tolist(), records, told, strict=True):
             if record:
                 record.told = {role: PeerArguments.of(*said) for role, said in roles.items()}

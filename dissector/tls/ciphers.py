@@ -47,7 +47,7 @@ class Cipher(Protocol):
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """Return the content of the record with this number, or None if that is wrong; `head`: its first five bytes."""
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
         """Return the contents of consecutive records, numbered from this one on, up to one that does not decrypt.
 
         Each begins at one of `edges` and ends at the next. In TLS 1.3, kind and padding follow each content.
@@ -124,7 +124,7 @@ class _Authenticated:
     def _nonces(self, numbers: Ints) -> list[bytes]:
         """Return nonces that contain the records' numbers."""
         made = np.zeros((len(numbers), 12), np.uint8)
-        made[:, 4:] = _octets(numbers)
+        made[:, 4:] = _in_bytes(numbers)
         return _listed(made ^ np.frombuffer(self.iv, np.uint8))
 
     def _long_enough(self, edges: Ints) -> Ints:
@@ -132,12 +132,12 @@ class _Authenticated:
         short = np.flatnonzero(np.diff(edges) < HEAD + self.overhead)
         return edges[: short[0] + 1] if len(short) else edges
 
-    def _others(self, octets: bytes, edges: Ints, numbers: Ints) -> list[bytes]:
+    def _others(self, data: bytes, edges: Ints, numbers: Ints) -> list[bytes]:
         """Return the additional authenticated data up to TLS 1.2: number, kind, version, length of the content."""
         made = np.empty((len(numbers), 13), np.uint8)
-        made[:, :8] = _octets(numbers)
-        made[:, 8:11] = np.frombuffer(octets, np.uint8)[edges[:-1, None] + np.arange(3)]
-        made[:, 11:] = _octets(np.diff(edges) - HEAD - self.overhead)[:, 6:]
+        made[:, :8] = _in_bytes(numbers)
+        made[:, 8:11] = np.frombuffer(data, np.uint8)[edges[:-1, None] + np.arange(3)]
+        made[:, 11:] = _in_bytes(np.diff(edges) - HEAD - self.overhead)[:, 6:]
         return _listed(made)
 
 
@@ -158,13 +158,13 @@ class Explicit(_Authenticated):
         except self.wrong:
             return None
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
         """As `Cipher.open_run`."""
         edges = self._long_enough(edges)
-        others = self._others(octets, edges, number + np.arange(len(edges) - 1))
+        others = self._others(data, edges, number + np.arange(len(edges) - 1))
         starts = (edges[:-1] + HEAD).tolist()
-        nonces = [self.iv + octets[at : at + 8] for at in starts]
-        bodies = [octets[at + 8 : end] for at, end in zip(starts, edges[1:].tolist(), strict=True)]
+        nonces = [self.iv + data[at : at + 8] for at in starts]
+        bodies = [data[at + 8 : end] for at, end in zip(starts, edges[1:].tolist(), strict=True)]
         return self._decrypted(nonces, bodies, others)
 
     def guess(self, last: bytes, body: bytes) -> int | None:
@@ -189,12 +189,12 @@ class Chacha12(_Authenticated):
         except self.wrong:
             return None
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
         """As `Cipher.open_run`."""
         edges = self._long_enough(edges)
         numbers = number + np.arange(len(edges) - 1)
-        others = self._others(octets, edges, numbers)
-        return self._decrypted(self._nonces(numbers), _bodies(octets, edges), others)
+        others = self._others(data, edges, numbers)
+        return self._decrypted(self._nonces(numbers), _bodies(data, edges), others)
 
 
 class Aead13(_Authenticated):
@@ -219,11 +219,11 @@ class Aead13(_Authenticated):
                 return Opened(0, b"")
         return Opened(content[-1], content[:-1])
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
         """As `Cipher.open_run`."""
         edges = self._long_enough(edges)
-        heads = [octets[at : at + HEAD] for at in edges[:-1].tolist()]
-        return self._decrypted(self._nonces(number + np.arange(len(heads))), _bodies(octets, edges), heads)
+        heads = [data[at : at + HEAD] for at in edges[:-1].tolist()]
+        return self._decrypted(self._nonces(number + np.arange(len(heads))), _bodies(data, edges), heads)
 
 
 class Cbc:
@@ -248,15 +248,15 @@ class Cbc:
         content = self._content(number, head, self._decrypt(sealed)[BLOCK:]) if sealed else None
         return None if content is None else Opened(head[0], content)
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
         """As `Cipher.open_run`. All are decrypted at once: a block needs only the one before it."""
         found: list[bytes] = []
         places = list(enumerate(pairwise(edges.tolist()), number))
-        sealed = [self._sealed(n, octets[at : at + HEAD], octets[at + HEAD : end]) for n, (at, end) in places]
+        sealed = [self._sealed(n, data[at : at + HEAD], data[at + HEAD : end]) for n, (at, end) in places]
         content, end = self._decrypt(b"".join(sealed)), 0
         for (n, (at, _)), each in zip(places, sealed, strict=True):
             begin, end = end + BLOCK, end + len(each)
-            opened = self._content(n, octets[at : at + HEAD], content[begin:end]) if each else None
+            opened = self._content(n, data[at : at + HEAD], content[begin:end]) if each else None
             if opened is None:
                 break
             found.append(opened)
@@ -283,9 +283,9 @@ class Cbc:
             return None
         return padded[:end] if self._mac(number, head, padded[:end]) == padded[end : end + self.size] else None
 
-    def _mac(self, number: int, head: bytes, octets: bytes) -> bytes:
+    def _mac(self, number: int, head: bytes, data: bytes) -> bytes:
         mac = self.mac.copy()
-        mac.update(NUMBERED.pack(number, head[:3], len(octets)) + octets)
+        mac.update(NUMBERED.pack(number, head[:3], len(data)) + data)
         return bytes(mac.finalize())
 
     def _decrypt(self, sealed: bytes) -> bytes:
@@ -297,7 +297,7 @@ class Cbc:
         return bytes(decryptor.update(sealed) + decryptor.finalize())
 
 
-def _octets(numbers: Ints) -> Bytes:
+def _in_bytes(numbers: Ints) -> Bytes:
     """Return numbers as eight bytes each, big-endian."""
     return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
 
@@ -308,6 +308,6 @@ def _listed(rows: Bytes) -> list[bytes]:
     return found
 
 
-def _bodies(octets: bytes, edges: Ints) -> list[bytes]:
+def _bodies(data: bytes, edges: Ints) -> list[bytes]:
     """Return records without their headers."""
-    return [octets[at + HEAD : end] for at, end in pairwise(edges.tolist())]
+    return [data[at + HEAD : end] for at, end in pairwise(edges.tolist())]

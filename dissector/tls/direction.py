@@ -11,7 +11,7 @@ class PlainChunk(NamedTuple):
 
     slot: int
     side: int
-    octets: bytes | None
+    data: bytes | None
     length: int
     first: At
     last: At
@@ -48,7 +48,7 @@ class TlsDirection:
     @property
     def kept(self) -> int:
         """Bytes retained of unfinished records and messages, and of messages with kept fields."""
-        return len(self.walk.octets) + len(self.message) + self.read
+        return len(self.walk.buffered) + len(self.message) + self.read
 
     def tear(self) -> None:
         """Note a loss: the next message begins with a record."""

@@ -18,7 +18,7 @@ SESSION = ("_chosen", "_earlier", "_hello", "_known", "_retried", "held", "hopin
 DIRECTION = (
     "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "said", "sealed",
 )  # fmt: skip
-WALK = ("at", "blind", "gap", "likely", "looked", "marks", "need", "octets", "skip")
+WALK = ("at", "blind", "gap", "likely", "looked", "marks", "need", "buffered", "skip")
 OPENER = ("_before", "_last", "_refused", "_tries", "worked")
 
 

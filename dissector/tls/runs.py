@@ -30,17 +30,17 @@ class Opened(NamedTuple):
 
 
 @kernel
-def ends_of_records(octets: Array, at: int, ends: Array) -> int:
+def ends_of_records(data: Array, at: int, ends: Array) -> int:
     """Find the ends of consecutive data records; the last may end after the bytes. Return their number."""
     count = 0
     while (
-        at + 5 <= octets.shape[0]
-        and octets[at] == DATA
-        and octets[at + 1] == 3
-        and octets[at + 2] <= 4
-        and 0 < be16(octets, at + 3) <= LONGEST
+        at + 5 <= data.shape[0]
+        and data[at] == DATA
+        and data[at + 1] == 3
+        and data[at + 2] <= 4
+        and 0 < be16(data, at + 3) <= LONGEST
     ):
-        at += 5 + be16(octets, at + 3)
+        at += 5 + be16(data, at + 3)
         ends[count] = at
         count += 1
     return count
@@ -54,14 +54,14 @@ class Direction:
         self.half, self.window, self.mine = half, window, mine
         lengths, view = window[Chunk.LENGTH, mine], buffer.data.data
         parts = [view[at : at + n] for at, n in zip(window[Chunk.OFFSET, mine].tolist(), lengths.tolist(), strict=True)]
-        self.octets = b"".join([walk.octets, *parts])
-        self.before = len(walk.octets)
+        self.data = b"".join([walk.buffered, *parts])
+        self.before = len(walk.buffered)
         """Bytes from before the window: the beginning of a record."""
         self.bounds = np.cumsum(lengths) + self.before
         """Where the chunks end."""
-        edges = np.empty(len(self.octets) // (HEAD + 1) + 2, np.int64)
+        edges = np.empty(len(self.data) // (HEAD + 1) + 2, np.int64)
         edges[0] = walk.skip
-        count = call(ends_of_records, compiled, np.frombuffer(self.octets, np.uint8), walk.skip, edges[1:])
+        count = call(ends_of_records, compiled, np.frombuffer(self.data, np.uint8), walk.skip, edges[1:])
         self.edges = edges[: count + 1]
         """Where the first record begins, and where each ends."""
         known = (
@@ -70,7 +70,7 @@ class Direction:
         self.last = np.searchsorted(self.bounds, known)
         """With which of `mine` each record is complete."""
         head = int(self.edges[-1]) + HEAD
-        self.stop = int(mine[np.searchsorted(self.bounds, head)]) if head <= len(self.octets) else window.shape[1]
+        self.stop = int(mine[np.searchsorted(self.bounds, head)]) if head <= len(self.data) else window.shape[1]
         """The chunk with which anything else comes."""
         self.joined = np.zeros(0, np.uint8)
         self.parts, self.lengths = np.zeros(1, np.int64), np.zeros(0, np.int64)
@@ -87,7 +87,7 @@ class Direction:
         if self.half.walk.blind or opener is None:
             return stop
         cipher = opener.epoch.cipher
-        contents = cipher.open_run(opener.epoch.number, self.octets, self.edges[: count + 1])
+        contents = cipher.open_run(opener.epoch.number, self.data, self.edges[: count + 1])
         self.joined = np.frombuffer(bytearray().join(contents), np.uint8)
         self.lengths = np.fromiter(map(len, contents), np.int64, len(contents))
         self.parts = np.append(0, np.cumsum(self.lengths))
@@ -112,7 +112,7 @@ class Direction:
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
         end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])
-        walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
+        walk.leave(self.data[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
         if walk.blind or half.opener is None:
             half.sealed += count
             lengths = np.diff(self.edges[: count + 1]) - HEAD
@@ -120,7 +120,7 @@ class Direction:
             return Opened(np.zeros((Chunk.WIDTH, 0), np.int64), np.zeros(0, np.int64))
         if count:
             body = int(self.edges[count - 1]) + HEAD
-            half.opener.advance(count, self.octets[body : body + 8])
+            half.opener.advance(count, self.data[body : body + 8])
         at = buffer.append(self.joined[: self.parts[count]])
         full = np.flatnonzero(self.lengths[:count])
         order = self.mine[self.last[full]]

@@ -79,9 +79,9 @@ class Session:
         """Whether there were encrypted records, and none was decrypted."""
         return not self.shown.decrypted and any(half.sealed for half in self.halves)
 
-    def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
+    def feed(self, side: int, data: bytes | None, length: int, first: At, last: At) -> None:
         """Take a chunk of one direction; None is a gap."""
-        for event in self.halves[side].walk.feed(octets, length, first, last):
+        for event in self.halves[side].walk.feed(data, length, first, last):
             if self.waiting or not self._take(side, event):
                 self.waiting.append((side, event))
                 self.held += _size(event)
@@ -192,7 +192,7 @@ class Session:
         half.missed.clear()
         if epoch.carries and (found.lost or not found.known):
             # Under new keys, the records lost under the old ones were the end of the handshake, or more of it.
-            length = gap.octets - found.lost * (HEAD + epoch.cipher.overhead)
+            length = gap.length - found.lost * (HEAD + epoch.cipher.overhead)
             # Up to TLS 1.2, the first record is the end of the handshake.
             lost = found.lost - (epoch.ends_first and found.lost == found.number)
             self._hole(side, max(length, 1) if lost else 0, gap.last)
@@ -221,17 +221,17 @@ class Session:
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
         """Return a function for `Walk.confirm`: whether a record of this length begins here, after a gap."""
 
-        def confirm(octets: bytes, length: int, gap: int) -> bool:
+        def confirm(data: bytes, length: int, gap: int) -> bool:
             half = self.halves[side]
             opener = None if self.waiting else half.opener or self._make_opener(side, half)
             if opener and not opener.hopeless:
-                half.found = opener.find(octets[:HEAD], octets[HEAD:length], gap)
+                half.found = opener.find(data[:HEAD], data[HEAD:length], gap)
                 if half.found:
                     half.changed = True
                     return True
                 if opener.worked:
                     return False
-            return is_followed(octets, length)
+            return is_followed(data, length)
 
         return confirm
 

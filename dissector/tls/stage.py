@@ -92,9 +92,9 @@ class Tls:
                 self._leave(session)
         return moving.STATE.written(taken)
 
-    def put_back(self, octets: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
+    def put_back(self, data: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
         """Put back what `take_out` returned; `shown` returns what the handshake of a connection shows."""
-        for index, positions, values in moving.STATE.read(octets, target.captures):
+        for index, positions, values in moving.STATE.read(data, target.captures):
             slot = int(target.slots[index])
             self.begin(slot, False, target.capacity)
             self.positions[2 * slot : 2 * slot + 2] = positions
@@ -147,9 +147,9 @@ class Tls:
                     for half in session.halves:
                         self._weigh(session, half)
                     continue
-            octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
+            data = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
             before = session.held
-            session.feed(side, octets, length, At(*where[:3]), At(*where[3:]))
+            session.feed(side, data, length, At(*where[:3]), At(*where[3:]))
             if session.held != before:
                 self._hold(session, before, side, At(*where[3:]))
             self._weigh(session, session.halves[side])
@@ -227,11 +227,11 @@ class Tls:
         pieces = np.zeros((Chunk.WIDTH, len(self.plain)), np.int64)
         if not self.plain:
             return pieces
-        at = buffer.append(np.frombuffer(b"".join([plain.octets or b"" for plain in self.plain]), np.uint8))
+        at = buffer.append(np.frombuffer(b"".join([plain.data or b"" for plain in self.plain]), np.uint8))
         rows = []
-        for slot, side, octets, length, first, last in self.plain:
-            rows.append((slot, side, -1 if octets is None else at, length, *last, *first))
-            at += 0 if octets is None else length
+        for slot, side, data, length, first, last in self.plain:
+            rows.append((slot, side, -1 if data is None else at, length, *last, *first))
+            at += 0 if data is None else length
         pieces[PLAIN_ROWS, :] = np.array(rows, np.int64).T
         self.plain.clear()
         return pieces

@@ -160,7 +160,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
     frames[Frame.OPERATION, i] = -1
     frames[Frame.METHOD, i] = -1
     frames[Frame.AT, i] = 0
-    frames[Frame.OCTETS, i] = 0
+    frames[Frame.BYTES, i] = 0
     frames[Frame.CUT, i] = 0
     if frames[Frame.TYPE, i] == PROTOCOL_HEADER:
         return row
@@ -251,11 +251,11 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
         offset = join_pieces(of, k, batch.data)
     if kind == HEADER:
         tracks[k, Track.HEADER_AT] = offset
-        tracks[k, Track.HEADER_OCTETS] = length
+        tracks[k, Track.HEADER_BYTES] = length
         tracks[k, Track.HEADER_CUT] = lost
     else:
         tracks[k, Track.AT] = offset
-        tracks[k, Track.OCTETS] = length
+        tracks[k, Track.BYTES] = length
         tracks[k, Track.CUT] = lost
         tracks[k, Track.METHOD] = -1 if lost > 0 else -2
         if length >= IDS_BYTES:
@@ -271,10 +271,10 @@ def finish(batch: Batch, of: Channels, i: int, k: int) -> None:
     frames[Frame.OPERATION, i] = tracks[k, Track.KIND]
     frames[Frame.METHOD, i] = method
     frames[Frame.AT, i] = tracks[k, Track.AT]
-    frames[Frame.OCTETS, i] = tracks[k, Track.OCTETS]
+    frames[Frame.BYTES, i] = tracks[k, Track.BYTES]
     frames[Frame.CUT, i] = 1 if tracks[k, Track.CUT] > 0 else 0
     if method == -2:
-        ids = be16(batch.data, tracks[k, Track.AT]) if tracks[k, Track.OCTETS] >= IDS_BYTES else 0
+        ids = be16(batch.data, tracks[k, Track.AT]) if tracks[k, Track.BYTES] >= IDS_BYTES else 0
         assembly_fault(of, frames, i, METHOD_UNKNOWN, (ids >> 8) << 16 | ids & 0xFF)
     elif method >= 0 and batch.own.traits[method] & CARRIES_CONTENT != 0:
         put_message(of, k, frames[Frame.SIDE, i], i, True)

@@ -206,10 +206,10 @@ def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None
     messages[Message.FIRST_NUMBER, n] = tracks[k, Track.FIRST_NUMBER]
     messages[Message.METHOD, n] = tracks[k, Track.METHOD]
     messages[Message.AT, n] = tracks[k, Track.AT]
-    messages[Message.OCTETS, n] = tracks[k, Track.OCTETS]
+    messages[Message.BYTES, n] = tracks[k, Track.BYTES]
     messages[Message.CUT, n] = 1 if tracks[k, Track.CUT] > 0 else 0
     messages[Message.HEADER_AT, n] = tracks[k, Track.HEADER_AT]
-    messages[Message.HEADER_OCTETS, n] = tracks[k, Track.HEADER_OCTETS]
+    messages[Message.HEADER_BYTES, n] = tracks[k, Track.HEADER_BYTES]
     messages[Message.HEADER_CUT, n] = 1 if tracks[k, Track.HEADER_CUT] > 0 else 0
     messages[Message.SIZE, n] = tracks[k, Track.SIZE] if is_whole else -1
     messages[Message.MISSING, n] = missing

@@ -51,9 +51,9 @@ NEVER = 1 << 62
 
 
 @kernel
-def head_bytes(octet: int) -> int:
+def head_bytes(byte: int) -> int:
     """A protocol header has no other head than its eight bytes."""
-    return HEADER_BYTES if octet == PROTOCOL_HEADER else HEAD_BYTES
+    return HEADER_BYTES if byte == PROTOCOL_HEADER else HEAD_BYTES
 
 
 @kernel

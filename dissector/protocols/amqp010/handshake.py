@@ -74,7 +74,7 @@ class Amqp010Handshakes:
         index = self.telling(frames)
         rows = frames[:, index]
         telling = self.is_telling[rows[Frame.METHOD]]
-        self.accounting.add(rows[Frame.SLOT][telling], rows[Frame.OCTETS][telling])
+        self.accounting.add(rows[Frame.SLOT][telling], rows[Frame.BYTES][telling])
         self.used.note(rows[Frame.SLOT][~telling])
         values = {name: picked(fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
@@ -134,6 +134,6 @@ class Amqp010Handshakes:
         mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
         if not len(mine):
             return {}
-        offset, length = rows[Frame.AT, mine] + IDS_BYTES, rows[Frame.OCTETS, mine] - IDS_BYTES
+        offset, length = rows[Frame.AT, mine] + IDS_BYTES, rows[Frame.BYTES, mine] - IDS_BYTES
         users = self.logins.users([mechanisms[n] for n in mine.tolist()], offset, length, data)
         return dict(zip(mine.tolist(), zip(users, (rows[Frame.CUT, mine] > 0).tolist(), strict=True), strict=True))

@@ -119,9 +119,9 @@ class Amqp010(FramedStage):
         senders = Sender.written(self.senders[both(slots)])
         return PLAIN.written([super().take_out(slots, data), senders, self._take_channels(slots, data)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, senders, channels = PLAIN.read(octets)
+        framing, senders, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.senders[both(target.slots)] = Sender.read(senders)
@@ -151,9 +151,9 @@ class Amqp010(FramedStage):
         self._rebuild(len(self.table))
         return PLAIN.written(state)
 
-    def _put_channels(self, octets: bytes, target: Target) -> None:
+    def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
-        state = PLAIN.read(octets)
+        state = PLAIN.read(data)
         channels, lengths, tracks, parts, piece_lengths, retained, lanes, waiting, sessions, bodies = state
         channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Piece.read(parts)
         put_bytes(_ranges(tracks, parts, len(parts)), retained, target.buffer, self.compiled)
@@ -286,7 +286,7 @@ class Amqp010(FramedStage):
     def _fields(self, rows: Ints, buffer: Buffer) -> Decoded:
         """The arguments of the operations that frames complete."""
         fields = decode(
-            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.OCTETS] - ly.IDS_BYTES,
+            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.BYTES] - ly.IDS_BYTES,
             rows[Frame.METHOD], rows[Frame.CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
         hide(fields, self.has_secret[rows[Frame.METHOD]], ("mechanism", "locale"))
@@ -315,8 +315,8 @@ class Amqp010(FramedStage):
 def _ranges(tracks: Ints, pieces: Ints, most: int) -> list[Ranges]:
     """Bytes of assemblies under way, at most so many pieces."""
     return [
-        Ranges(tracks, Track.USED, Track.AT, Track.OCTETS, len(tracks)),
-        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_OCTETS, len(tracks)),
+        Ranges(tracks, Track.USED, Track.AT, Track.BYTES, len(tracks)),
+        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_BYTES, len(tracks)),
         Ranges(pieces, Piece.USED, Piece.OFFSET, Piece.LENGTH, most),
     ]
 

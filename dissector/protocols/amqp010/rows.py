@@ -118,12 +118,12 @@ class RowMaker:
         """The arguments that message rows repeat, and the properties in their headers."""
         rows, data = messages.rows, messages.data
         arguments = decode(
-            self.arguments, data, rows[Message.AT] + ly.IDS_BYTES, rows[Message.OCTETS] - ly.IDS_BYTES,
+            self.arguments, data, rows[Message.AT] + ly.IDS_BYTES, rows[Message.BYTES] - ly.IDS_BYTES,
             rows[Message.METHOD], rows[Message.CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
         there = rows[Message.HEADER_AT] >= 0
         properties = self.headers.decode(
-            data, np.where(there, rows[Message.HEADER_AT], 0), np.where(there, rows[Message.HEADER_OCTETS], 0),
+            data, np.where(there, rows[Message.HEADER_AT], 0), np.where(there, rows[Message.HEADER_BYTES], 0),
             (rows[Message.HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments.columns, properties

@@ -77,9 +77,9 @@ class Sessions:
         self.forget(slots)
         return taken, place[attached]
 
-    def put_back(self, octets: bytes, slots: Ints) -> Ints:
+    def put_back(self, data: bytes, slots: Ints) -> Ints:
         """Put back what `take_out` took. Returns their rows, and -1 behind them."""
-        names, sessions = coding.PLAIN.read(octets)
+        names, sessions = coding.PLAIN.read(data)
         sessions = Session.read(sessions)
         self.rows.reserve(len(sessions))
         rows = take_rows(self.rows.free, len(sessions))

@@ -71,8 +71,8 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     methods, traits = own.methods, own.traits
     if end - p < 7:
         return 0 if data[p] in (METHOD, HEADER, BODY, HEARTBEAT) else -1
-    octets: int = plausible(data, p, end, methods)
-    if octets < 0:
+    size: int = plausible(data, p, end, methods)
+    if size < 0:
         return -1
     kind = data[p]
     if kind != HEARTBEAT:
@@ -103,13 +103,13 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
             if expect in (ANY_HEADER, NO_CONTENT):
                 return -1
             if expect == ANY_BODY:
-                trial[Trial.REST] -= octets - OVERHEAD
+                trial[Trial.REST] -= size - OVERHEAD
                 if trial[Trial.REST] < 0:
                     return -1
                 trial[Trial.EXPECT] = ANY_BODY if trial[Trial.REST] > 0 else NO_CONTENT
             else:
                 trial[Trial.EXPECT] = ANYTHING
-    return octets if p + octets <= end else 0
+    return size if p + size <= end else 0
 
 
 @kernel
@@ -123,14 +123,14 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
     """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
     methods, traits = own.methods, own.traits
     while end - p >= 11:
-        octets = plausible(data, p, end, methods)
-        if octets < 0:
+        size = plausible(data, p, end, methods)
+        if size < 0:
             break
         if data[p] == METHOD:
             who: int = traits[method_index(methods, be16(data, p + 7), be16(data, p + 9))] & (BY_CLIENT | BY_SERVER)
             if who in (BY_CLIENT, BY_SERVER):
                 return who
-        p += octets
+        p += size
     return BY_CLIENT | BY_SERVER
 
 
@@ -203,13 +203,13 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
         q = p
         count = 0
         while end - q >= 7 and count < 8:
-            octets = plausible(data, q, end, methods)
-            if octets < 0:
+            size = plausible(data, q, end, methods)
+            if size < 0:
                 count = -1
                 break
-            if q + octets > end:
+            if q + size > end:
                 break
-            q += octets
+            q += size
             count += 1
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p
@@ -221,8 +221,8 @@ def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
     """Where a body frame seems to begin that ends behind these bytes, or -1."""
     for p in range(start, end - 7):
         if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
-            octets = plausible(data, p, end, methods)
-            if end - p < octets <= USUAL:
+            size = plausible(data, p, end, methods)
+            if end - p < size <= USUAL:
                 return p
     return -1
 

@@ -196,14 +196,14 @@ def place_channels(channels: Array, table: Array) -> None:
 
 
 @kernel
-def tag_hashes(offsets: Array, octets: Array, out: Array) -> None:
+def tag_hashes(offsets: Array, data: Array, out: Array) -> None:
     """Hash each text of a string column: 0 for empty or null ones, never 0 else."""
     for i in range(len(out)):
         h = 0
         if offsets[i + 1] > offsets[i]:
             h = 1
             for p in range(offsets[i], offsets[i + 1]):
-                h = mix(h, i64(octets[p]))
+                h = mix(h, i64(data[p]))
             if h == 0:
                 h = 1
         out[i] = h

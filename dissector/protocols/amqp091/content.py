@@ -1,4 +1,4 @@
-"""A content of AMQP 0-9-1, from its method to its last octet: what is kept of it, and the row it becomes (§4.2.6).
+"""A content of AMQP 0-9-1, from its method to its last byte: what is kept of it, and the row it becomes (§4.2.6).
 
 Two rows of `contents` a channel: what the client, and what the server, is sending on it. The body is hashed as it
 passes.

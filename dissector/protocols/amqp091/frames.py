@@ -51,9 +51,9 @@ PROTOCOL = 0x414D5150
 
 
 @kernel
-def head_bytes(octet: int) -> int:
+def head_bytes(byte: int) -> int:
     """A protocol header has no other head than its eight bytes."""
-    return OVERHEAD if octet == PROTOCOL_HEADER else HEAD_BYTES
+    return OVERHEAD if byte == PROTOCOL_HEADER else HEAD_BYTES
 
 
 @kernel
@@ -74,19 +74,19 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         if method < 0:
             return 0
     channel = be16(data, p + 1)
-    octets = size + OVERHEAD
-    parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], octets)
+    length = size + OVERHEAD
+    parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], length)
     frames = walk.frames
     n = put_place(walk, chunks, i)
     frames[Frame.TYPE, n] = kind
-    frames[Frame.SIZE, n] = octets
+    frames[Frame.SIZE, n] = length
     frames[Frame.OFFSET, n] = p + 7
     frames[Frame.LENGTH, n] = size
     frames[Frame.MISSING, n] = 0
     frames[Frame.POS, n] = chunks[Chunk.POS, i] + at
     put_method(frames, n, channel, method)
     expect_bodies(walk, row, kind, channel, p + 7, size, size, own.announced)
-    return octets
+    return length
 
 
 @kernel
@@ -169,13 +169,13 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 @kernel
 def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """Look at the byte behind a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing."""
-    octet = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
-    if octet == FRAME_END:
+    byte = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
+    if byte == FRAME_END:
         finish_frame(walk, chunks, i, row, -1, own)
         return
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     channel = walk.parsers[row, Parser.CHANNEL]
-    fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, octet)
+    fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, byte)
     span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
     finish_frame(walk, chunks, i, row, -1, own)
     lost_way(walk, chunks, i, row, own)

@@ -99,11 +99,11 @@ class Amqp091Handshakes:
         said: list[_Arguments | None] = [None] * len(index)
         is_new = self.is_telling[methods]
         same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[Frame.MISSING] == 0))
-        begins, octets = rows[Frame.OFFSET, same], data.data
+        begins, content = rows[Frame.OFFSET, same], data.data
         ends = begins + rows[Frame.LENGTH, same]
         keys = {}
         for n, begin, end in zip(same.tolist(), begins.tolist(), ends.tolist(), strict=True):
-            key = bytes(octets[begin:end])
+            key = bytes(content[begin:end])
             said[n] = self.known.get(key)
             if said[n] is None:
                 keys[n] = key

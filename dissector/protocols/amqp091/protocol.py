@@ -115,9 +115,9 @@ class Amqp091(FramedStage):
         Announced.clear(self.announced, rows)
         return PLAIN.written([super().take_out(slots, data), announced, self._take_channels(slots, data)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, announced, channels = PLAIN.read(octets)
+        framing, announced, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.announced[both(target.slots)] = Announced.read(announced)
@@ -127,10 +127,10 @@ class Amqp091(FramedStage):
         rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
         channels, places = self.channels.rows[rows], both(rows)
         contents = self.contents[places]
-        octets = gather(_content_ranges(contents), data, self.compiled).data
+        content = gather(_content_ranges(contents), data, self.compiled).data
         nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
         state = [
-            Channel.written(channels), lengths, Content.written(contents), octets, self.lanes[places],
+            Channel.written(channels), lengths, Content.written(contents), content, self.lanes[places],
             self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
             [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
         ]  # fmt: skip
@@ -143,9 +143,9 @@ class Amqp091(FramedStage):
         self._rebuild(len(self.table))
         return PLAIN.written(state)
 
-    def _put_channels(self, octets: bytes, target: Target) -> None:
+    def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
-        state = PLAIN.read(octets)
+        state = PLAIN.read(data)
         channels, lengths, contents, retained, lanes, waiting, nodes, node_lengths, bodies = state
         channels, nodes = Channel.read(channels), Node.read(nodes)
         contents = Content.read(contents, target.captures)
@@ -265,9 +265,9 @@ class Amqp091(FramedStage):
     def _tags(self, column: pa.Array) -> Ints:
         out = np.zeros(len(column), np.int64)
         if column.null_count < len(column):
-            _, offsets, octets = column.buffers()
+            _, offsets, data = column.buffers()
             places = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
-            text = np.frombuffer(octets, np.uint8) if octets is not None else np.zeros(0, np.uint8)
+            text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
             call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 

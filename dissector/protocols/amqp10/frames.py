@@ -49,13 +49,13 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
         while left > 0 and walk[row, Count.STATE] != LOST:
             have = walk[row, Count.HAVE]
             if have < HEAD:
-                octet = i64(data[p])
+                byte = i64(data[p])
                 if have < 4:
-                    walk[row, Count.MAGIC] = walk[row, Count.MAGIC] << 8 | octet
+                    walk[row, Count.MAGIC] = walk[row, Count.MAGIC] << 8 | byte
                 elif have == 4:
-                    walk[row, Count.WORDS] = octet
+                    walk[row, Count.WORDS] = byte
                 elif have == 5:
-                    walk[row, Count.TYPE] = octet
+                    walk[row, Count.TYPE] = byte
                 walk[row, Count.HAVE] = have + 1
                 p += 1
                 left -= 1
@@ -76,12 +76,12 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
                 at = walk[row, Count.SIZE] - walk[row, Count.LEFT] - 4 * walk[row, Count.WORDS]
                 take = min(left, walk[row, Count.LEFT])
                 if 0 <= at <= 2 and walk[row, Count.HAVE] == HEAD + at:
-                    octet = i64(data[p])
+                    byte = i64(data[p])
                     take = 1
-                    if (at == 0 and octet == 0) or (at == 1 and octet == 0x53):
+                    if (at == 0 and byte == 0) or (at == 1 and byte == 0x53):
                         walk[row, Count.HAVE] += 1
                     elif at == 2:
-                        walk[row, Count.CODE] = octet
+                        walk[row, Count.CODE] = byte
                         walk[row, Count.HAVE] += 1
                 elif at < 0:
                     take = min(take, -at)
@@ -145,9 +145,9 @@ class Amqp10:
         rows = both(slots)
         return PLAIN.written([self.walk[rows], self.counts[slots], self.handshakes.take_out(slots)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        walk, counts, halves = PLAIN.read(octets)
+        walk, counts, halves = PLAIN.read(data)
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
         self.walk[both(target.slots)], self.counts[target.slots] = walk, counts
         self.handshakes.put_back(halves, target)

@@ -23,7 +23,7 @@ from amqpscope.spec import amqp10, handshakes
 
 KEPT = 1 << 14
 """Bytes of each side that are read; a frame may not be larger either."""
-HEADER_OCTETS, HEAD_OCTETS = 8, 8
+HEADER_BYTES, HEAD_BYTES = 8, 8
 SASL_OK = 0
 VHOST = "vhost:"
 """With this RabbitMQ's name for a virtual host begins, in the hostname of open."""
@@ -33,7 +33,7 @@ VHOST = "vhost:"
 class _Half:
     """What was not read yet of one side, and how many bytes came in all."""
 
-    octets: bytearray = field(default_factory=bytearray)
+    unread: bytearray = field(default_factory=bytearray)
     came: int = 0
     headers: int = 0
 
@@ -67,9 +67,9 @@ class Amqp10Handshakes:
         """Take out what was not read yet of connections."""
         return STATE.written([self.halves.pop(slot, None) for slot in slots.tolist()])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        for slot, halves in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+        for slot, halves in zip(target.slots.tolist(), STATE.read(data, target.captures), strict=True):
             if halves:
                 self.halves[slot] = halves
 
@@ -80,21 +80,21 @@ class Amqp10Handshakes:
         for slot, side, offset, length, *at in zip(*pieces[rows, :][:, going].tolist(), strict=True):
             if slot in self.halves:
                 before = self._remembered(slot)
-                octets = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
-                self._take(slot, side, octets, PacketRef(*at))
+                data = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
+                self._take(slot, side, data, PacketRef(*at))
                 self.accounting.change(slot, self._remembered(slot) - before)
 
     def _remembered(self, slot: int) -> int:
         """Bytes not read yet, and characters of steps."""
-        unread = sum(len(half.octets) for half in self.halves.get(slot, ()))
+        unread = sum(len(half.unread) for half in self.halves.get(slot, ()))
         return unread + sum(len(step.detail) for step in self.record(slot).steps)
 
-    def _take(self, slot: int, side: int, octets: bytes | None, at: PacketRef) -> None:
+    def _take(self, slot: int, side: int, data: bytes | None, at: PacketRef) -> None:
         half, record = self.halves[slot][side], self.record(slot)
-        over = octets is None
-        if octets is not None:
-            half.octets += octets
-            half.came += len(octets)
+        over = data is None
+        if data is not None:
+            half.unread += data
+            half.came += len(data)
             try:
                 over = self._read(half, record, side, at)
             except MalformedError:
@@ -107,28 +107,28 @@ class Amqp10Handshakes:
 
     def _read(self, half: _Half, record: ConnectionRecord, side: int, at: PacketRef) -> bool:
         """Read what is whole; whether the handshake is over."""
-        octets = half.octets
-        while len(octets) >= HEAD_OCTETS:
-            if octets.startswith(b"AMQP"):
+        data = half.unread
+        while len(data) >= HEAD_BYTES:
+            if data.startswith(b"AMQP"):
                 half.headers += 1
                 if half.headers > 1:  # the first is a step anyhow
-                    record.step("header", side, at, handshakes.opening(bytes(octets[:HEADER_OCTETS])).doc)
-                del octets[:HEADER_OCTETS]
+                    record.step("header", side, at, handshakes.opening(bytes(data[:HEADER_BYTES])).doc)
+                del data[:HEADER_BYTES]
                 continue
-            size, offset = int.from_bytes(octets[:4]), 4 * octets[4]
-            if size > KEPT or not HEAD_OCTETS <= offset <= max(size, HEAD_OCTETS) or size < HEAD_OCTETS:
+            size, offset = int.from_bytes(data[:4]), 4 * data[4]
+            if size > KEPT or not HEAD_BYTES <= offset <= max(size, HEAD_BYTES) or size < HEAD_BYTES:
                 raise MalformedError
-            if len(octets) < size:
+            if len(data) < size:
                 return False
             if size > offset:
-                self._perform(bytes(octets[offset:size]), record, side, at)
-            del octets[:size]
+                self._perform(bytes(data[offset:size]), record, side, at)
+            del data[:size]
             if "close" in record.told:
                 return True
         return False
 
-    def _perform(self, octets: bytes, record: ConnectionRecord, side: int, at: PacketRef) -> None:
-        described, _ = value(octets, 0)
+    def _perform(self, data: bytes, record: ConnectionRecord, side: int, at: PacketRef) -> None:
+        described, _ = value(data, 0)
         code, fields = described if isinstance(described, tuple) else (None, None)
         name = self.names.get(code, "") if isinstance(code, int) else ""
         if name not in self.fields or not isinstance(fields, list):

@@ -36,7 +36,7 @@ A_LIST, A_MAP, A_BODY = range(3)
 """What is in a section."""
 FIRST_CODE = 0x70
 DATA_HEAD = 5
-"""Bytes in front of the data of a section of up to 255 octets: descriptor, constructor, length."""
+"""Bytes in front of the data of a section of up to 255 bytes: descriptor, constructor, length."""
 BODY_SECTION = 5
 """Sections from this one on, up to the one with this number and two more, are bodies."""
 
@@ -159,7 +159,7 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
             body[Body.SIZE, r] = -1
         return
     kind = NOTHING
-    octets = 0
+    size = 0
     pieces = 0
     seen = 0
     while place[Place.NUMBER] >= 0:
@@ -170,7 +170,7 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
             if pieces == 1:
                 kind = number - BODY_SECTION + DATA
                 body[Body.AT, r] = q
-            octets = octets + place[Place.SIZE] if after >= 0 or number == BODY_SECTION else -1
+            size = size + place[Place.SIZE] if after >= 0 or number == BODY_SECTION else -1
         elif after >= 0 and (seen >> number) & 1 == 0:
             seen |= 1 << number
             read_section(of, data, r, number, q, after)
@@ -187,9 +187,9 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
         return
     if missing > 0 and pieces == 0:
         kind = -1
-        octets = -1
+        size = -1
     body[Body.KIND, r] = kind
-    body[Body.SIZE, r] = octets
+    body[Body.SIZE, r] = size
     body[Body.PIECES, r] = pieces
 
 
@@ -212,12 +212,12 @@ def read_section(of: Messages, data: Array, r: int, number: int, q: int, after: 
 
 
 @proven
-def put(of: Messages, slot: int, r: int, number: int, octets: int, kind: int) -> None:
+def put(of: Messages, slot: int, r: int, number: int, size: int, kind: int) -> None:
     """Add an entry to a slot. Bounds: a record adds one at most to each, and there is room for one of each record."""
     k = of.fill[slot]
     of.row[slot, k] = r
     of.value[slot, k] = number
-    of.size[slot, k] = octets
+    of.size[slot, k] = size
     of.form[slot, k] = kind
     of.fill[slot] = k + 1
 
@@ -241,13 +241,13 @@ def put_field(of: Messages, data: Array, p: int, after: int, slot: int, r: int) 
     elif kind in (BOOLEAN, UNSIGNED, SIGNED, TIMESTAMP):
         number = 0
         for k in range(q, after):
-            octet = i64(data[k])
-            if k == q and octet >= 0x80:
+            byte = i64(data[k])
+            if k == q and byte >= 0x80:
                 if kind in (SIGNED, TIMESTAMP):
-                    octet -= 256
+                    byte -= 256
                 elif after - q == 8:
                     return
-            number = number * 256 + octet
+            number = number * 256 + byte
         put(of, slot, r, number, 0, kind)
 
 

@@ -166,7 +166,7 @@ def _column(
     valid = columns.validity(n, row)
     if slot.what == MAPS:
         maps = values.render(data, value.copy(), size.copy(), compiled)
-        made = {slot.column: columns.texts(valid, row, maps.sizes, maps.octets, compiled)}
+        made = {slot.column: columns.texts(valid, row, maps.sizes, maps.data, compiled)}
         problems = maps.problems
         problems[:, 0] = row[problems[:, 0]]
         if slot.column == TRACE_TABLE:
@@ -174,13 +174,13 @@ def _column(
             return made | traced, np.concatenate([problems, wrong])
         return made, problems
     if (form != TEXTUAL).any():
-        octets, sizes = np.empty(int(np.maximum(size, WIDEST_TEXT).sum()), np.uint8), np.empty(len(row), np.int64)
-        used = call(write_forms, compiled, data, value.copy(), size.copy(), form.copy(), octets, sizes)
+        content, sizes = np.empty(int(np.maximum(size, WIDEST_TEXT).sum()), np.uint8), np.empty(len(row), np.int64)
+        used = call(write_forms, compiled, data, value.copy(), size.copy(), form.copy(), content, sizes)
         begins = np.cumsum(sizes) - sizes
-        data, value, size = octets[:used].copy(), begins, sizes
+        data, value, size = content[:used].copy(), begins, sizes
     texts = text.gather(data, value.copy(), size.copy(), compiled)
     wrong = _problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at)
-    return {slot.column: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}, wrong
+    return {slot.column: columns.texts(valid, row, texts.sizes, texts.data, compiled)}, wrong
 
 
 def _problems(row: Ints, code: int, at: Ints) -> Ints:

@@ -25,10 +25,10 @@ from amqpscope.dissector.fields.json_text import (
     DOLLAR,
     QUOTE,
     ZERO,
+    write_bytes,
     write_escaped,
     write_integer,
     write_literal,
-    write_octets,
     write_string,
     write_uuid,
 )
@@ -242,7 +242,7 @@ def write_key(data: Array, e: int, p: int, end: int, kind: int, text: Text, j: i
     elif kind in (CHAR, TIMESTAMP):
         j = write_integer(data, p, end - p, kind == TIMESTAMP, out, j)
     else:
-        j = write_octets(data, p, end, out, j)
+        j = write_bytes(data, p, end, out, j)
     out[j] = QUOTE
     out[j + 1] = COLON
     return j + 2

@@ -59,23 +59,23 @@ def layout_row(key: int, version: int, from_client: bool, layouts: Array, sender
 
 
 @kernel
-def old_chunk(data: Array, at: int, octets: int) -> bool:
-    """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `octets` is beyond all reads."""
-    if octets < CHUNK_HEADER_2021:
+def old_chunk(data: Array, at: int, size: int) -> bool:
+    """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `size` is beyond all reads."""
+    if size < CHUNK_HEADER_2021:
         return False
     body = be32(data, at + CHUNK_DATA_LENGTH)
     trailer = be32(data, at + CHUNK_TRAILER_LENGTH)
-    rest = octets - CHUNK_HEADER
+    rest = size - CHUNK_HEADER
     if rest in (body, body + trailer):
         return False
-    return octets - CHUNK_HEADER_2021 in (body, body + trailer)
+    return size - CHUNK_HEADER_2021 in (body, body + trailer)
 
 
 @kernel
 def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
     """Bytes of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
 
-    Of a delivery whose chunk's header is there and agrees with its length, the complement of its octets: that is
+    Of a delivery whose chunk's header is there and agrees with its length, the complement of its length: that is
     as good as a second frame.
     """
     if end - p < HEAD_BYTES:
@@ -95,16 +95,16 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
         return -1
     if key == DELIVER:
         chunk = p + HEAD_BYTES + 1 + 8 * (version - 1)
-        octets = p + size - chunk
-        if octets < CHUNK_HEADER_2021:
+        length = p + size - chunk
+        if length < CHUNK_HEADER_2021:
             return -1
         if end - chunk >= CHUNK_HEADER_2021:
             if data[chunk] >> 4 != CHUNK_MAGIC:
                 return -1
             body = be32(data, chunk + CHUNK_DATA_LENGTH)
             trailer = be32(data, chunk + CHUNK_TRAILER_LENGTH)
-            rest = octets - CHUNK_HEADER
-            if rest not in (body, body + trailer) and not old_chunk(data, chunk, octets):
+            rest = length - CHUNK_HEADER
+            if rest not in (body, body + trailer) and not old_chunk(data, chunk, length):
                 return -1
             return ~size
     return size
@@ -117,9 +117,9 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     A delivery whose chunk is in order counts twice. Requests and answers must be of their senders.
     """
     layouts, senders = own.layouts, own.senders
-    octets: int = plausible(data, p, end, layouts)
-    if octets in (-1, 0):
-        return octets
+    size: int = plausible(data, p, end, layouts)
+    if size in (-1, 0):
+        return size
     key = be16(data, p + 4)
     may = senders[key & 0x7FFF]
     if key & RESPONSE == 0:
@@ -128,10 +128,10 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
             return -1
     elif may == trial[Trial.SENDER] and may != BOTH:
         return -1
-    if octets < 0:
-        octets = ~octets
+    if size < 0:
+        size = ~size
         trial[Trial.COUNT] += 1
-    return octets if p + octets <= end else 0
+    return size if p + size <= end else 0
 
 
 @kernel
@@ -146,15 +146,15 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
     """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
     layouts, senders = own.layouts, own.senders
     while end - p >= HEAD_BYTES:
-        octets = plausible(data, p, end, layouts)
-        if octets in (-1, 0):
+        size = plausible(data, p, end, layouts)
+        if size in (-1, 0):
             break
         key = be16(data, p + 4)
         who: int = senders[key & 0x7FFF]
         # of some commands the answers may lack the response bit
         if who in (1, 2) and key not in UNMARKED:
             return who if key & RESPONSE == 0 else BOTH - who
-        p += ~octets if octets < 0 else octets
+        p += ~size if size < 0 else size
     return BOTH
 
 
@@ -172,16 +172,16 @@ def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
         q = p
         count = 0
         while q < end and count < 8:
-            octets = plausible(data, q, end, layouts)
-            if octets == -1:
+            size = plausible(data, q, end, layouts)
+            if size == -1:
                 count = -1
                 break
-            if octets < 0:
-                octets = ~octets
+            if size < 0:
+                size = ~size
                 count += 2
-            if octets == 0 or q + octets > end:
+            if size == 0 or q + size > end:
                 break
-            q += octets
+            q += size
             count += 1
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p

@@ -199,7 +199,7 @@ def read_mixed(
 
 
 @kernel
-def entry_octets(data: Array, p: int, end: int, kind: int, limit: int) -> int:
+def entry_bytes(data: Array, p: int, end: int, kind: int, limit: int) -> int:
     """Bytes that the entry at p has, as far as can be seen: at least those up to `end`."""
     least: int = end - p
     q = p

@@ -34,7 +34,7 @@ from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
 @kernel
-def head_bytes(octet: int) -> int:
+def head_bytes(byte: int) -> int:
     """All heads are alike."""
     return HEAD_BYTES
 
@@ -159,8 +159,8 @@ def choose_layouts(
         at = frames[Frame.OFFSET, i]
         if frames[Frame.TYPE, i] == DELIVER:
             header = at + 1
-            octets = frames[Frame.SIZE, i] - HEAD_BYTES - 1
-            if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, octets):
+            size = frames[Frame.SIZE, i] - HEAD_BYTES - 1
+            if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, size):
                 frames[Frame.LAYOUT, i] = variants[layout]
                 frames[Frame.LENGTH, i] = CHUNK_HEADER_2021 + 1
             continue

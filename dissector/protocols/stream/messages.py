@@ -110,10 +110,10 @@ class Records:
         keys = [(slot, side) for slot in slots.tolist() for side in range(2)]
         return STATE.written([self.long.pop(key, None) for key in keys])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
         keys = [(slot, side) for slot in target.slots.tolist() for side in range(2)]
-        for key, long in zip(keys, STATE.read(octets, target.captures), strict=True):
+        for key, long in zip(keys, STATE.read(data, target.captures), strict=True):
             if long:
                 self.long[key] = long
 
@@ -140,24 +140,24 @@ class Records:
                 self.reader.part(self.long[key], offset, length, buffer)
                 self._bound(self.long[key])
 
-    def _begin(self, layout: int, octets: bytes, size: int) -> Long:
+    def _begin(self, layout: int, content: bytes, size: int) -> Long:
         kind, head = int(self.kinds[layout]), int(self.heads[layout])
         if kind != DELIVERED:
-            return Long(kind, octets[:head], int.from_bytes(octets[1:5], "big"), size - head)
-        chunk = octets[head - sl.CHUNK_HEADER :]
+            return Long(kind, content[:head], int.from_bytes(content[1:5], "big"), size - head)
+        chunk = content[head - sl.CHUNK_HEADER :]
         data, trailer = (int.from_bytes(chunk[at : at + 4], "big") for at in (36, 40))
         if size - head not in (data, data + trailer) and size - head + 4 in (data, data + trailer):
             head -= sl.CHUNK_HEADER - sl.CHUNK_HEADER_2021
         left = int.from_bytes(chunk[2:4], "big") if chunk[1] == USER_CHUNK else 0
-        return Long(kind, octets[:head], left, min(data, size - head))
+        return Long(kind, content[:head], left, min(data, size - head))
 
     def _bound(self, long: Long) -> None:
         """Give up what is too much to hold until a frame is complete."""
-        long.held = long.waiting_octets + sum(array.nbytes for _, made in long.found for array in made.values())
+        long.held = long.waiting_bytes + sum(array.nbytes for _, made in long.found for array in made.values())
         if sum(other.held for other in self.long.values()) > limits.STREAM_FRAME:
-            long.given_up += max(long.waiting_octets, 1)
+            long.given_up += max(long.waiting_bytes, 1)
             long.limited = True
-            long.waiting, long.waiting_octets, long.found, long.held = [], 0, [], 0
+            long.waiting, long.waiting_bytes, long.found, long.held = [], 0, [], 0
 
     def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
         long = self.long.pop((int(rows[Frame.SLOT, frame]), int(rows[Frame.SIDE, frame])), None)
@@ -188,11 +188,11 @@ class Records:
         if not len(frames):
             return None, faults_of(rows, [])
         begin = rows[Frame.OFFSET] + head + np.where(tracks, 0, size)
-        octets = np.where(tracks, size, trailer)
+        sizes = np.where(tracks, size, trailer)
         column, torn = tracking.render(
-            buffer.data, rows.shape[1], frames, begin[frames], octets[frames], chunk[frames], self.texts, self.compiled
+            buffer.data, rows.shape[1], frames, begin[frames], sizes[frames], chunk[frames], self.texts, self.compiled
         )
-        wrong = [(int(frames[k]), MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
+        wrong = [(int(frames[k]), MALFORMED, int(sizes[frames[k]])) for k in torn.tolist()]
         return column, faults_of(rows, wrong)
 
     # ---------------------------------------------------------------------------------------------------- messages

@@ -101,9 +101,9 @@ class Names:
         """Take out the books of connections."""
         return STATE.written([self.books.pop(slot, None) for slot in slots.tolist()])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        for slot, book in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+        for slot, book in zip(target.slots.tolist(), STATE.read(data, target.captures), strict=True):
             if book:
                 self.books[slot] = book
 

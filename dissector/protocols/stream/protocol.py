@@ -61,9 +61,9 @@ class Stream(FramedStage):
         names, records = self.names.take_out(slots), self.records.take_out(slots)
         return PLAIN.written([super().take_out(slots, data), bodies, names, records])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, bodies, names, records = PLAIN.read(octets)
+        framing, bodies, names, records = PLAIN.read(data)
         super().put_back(framing, target)
         self.bodies[both(target.slots)] = Body.read(bodies)
         self.names.put_back(names, target)

@@ -44,8 +44,8 @@ class Read:
     """What became of records."""
 
     def __init__(self, *records: bytes, missing: list[int] | None = None, compiled: bool = False) -> None:
-        octets = b"".join(records)
-        self.data = np.frombuffer(octets or b"\0", np.uint8).copy()
+        data = b"".join(records)
+        self.data = np.frombuffer(data or b"\0", np.uint8).copy()
         length = np.array([len(record) for record in records], np.int64)
         at = np.cumsum(length) - length
         found = sections.read(self.data, at, length, np.array(missing or [0] * len(records), np.int64), compiled)

@@ -69,9 +69,9 @@ def damaged(draw: st.DrawFn) -> tuple[list[Packet], Options]:
         packet, other = packets[at], min(at + 3, len(packets) - 1)
         damage = draw(st.integers(0, 3))
         if damage == 0:
-            packets[at] = Packet(packet.ts_ns, packet.octets[:-1] + bytes([packet.octets[-1] ^ 1]))
+            packets[at] = Packet(packet.ts_ns, packet.data[:-1] + bytes([packet.data[-1] ^ 1]))
         elif damage == 1:
-            packets[at] = Packet(packet.ts_ns, packet.octets[:54], len(packet.octets))
+            packets[at] = Packet(packet.ts_ns, packet.data[:54], len(packet.data))
         elif damage == 2:
             packets[at], packets[other] = packets[other], packets[at]
         else:
