@@ -64,7 +64,7 @@ def warning_lines(reading: Reading, frames: int | None = None) -> list[str]:
         lines[MOST - 1 :] = [
             f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
         ]
-    gaps = reading.dissector.holes
+    gaps = reading.dissector.gaps
     if gaps.count:
         counts = (gaps.bytes, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
         size, several, connections = (counted(*count) for count in counts)

@@ -57,7 +57,7 @@ def decode(
         offset: (n,) where each record begins.
         length: (n,) its bytes; `offset + length` is never beyond `data`.
         program: (n,) number of its program; below 0 for a record without fields.
-        cut: (n,) 1 where the end of the record lies in a hole: what is there is decoded (of a table, the entries in
+        cut: (n,) 1 where the end of the record lies in a gap: what is there is decoded (of a table, the entries in
             front of the gap) and what is missing is no problem.
         compiled: whether the kernels run compiled.
     """

@@ -57,11 +57,11 @@ class Headers:
             for name, column in decoded.columns.items():
                 made[name] = pc.coalesce(made[name], column) if name in made else column
             all_problems.append(np.column_stack((decoded.problem_row, decoded.problem_code, decoded.problem_at)))
-        told = np.concatenate(all_problems)
-        told = told[np.lexsort((told[:, 1], told[:, 2], told[:, 0]))]
+        problems = np.concatenate(all_problems)
+        problems = problems[np.lexsort((problems[:, 1], problems[:, 2], problems[:, 0]))]
         return Decoded(
             {name: made[name] if name in made else columns.nulls(n, kind) for name, kind in self.columns.items()},
-            *told.T.copy(),
+            *problems.T.copy(),
         )
 
 

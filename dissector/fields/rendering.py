@@ -56,7 +56,7 @@ def finished(text: Text, data: Bytes) -> Rendered:
 def begin_text(text: Text, e: int) -> None:
     """Begin a value."""
     put_trace(text, e, -1, 0)
-    text.written[Written.TOLD] = 0
+    text.written[Written.REPORTED] = 0
 
 
 @kernel
@@ -98,8 +98,8 @@ def tell(text: Text, e: int, code: int, at: int) -> None:
 @kernel
 def tell_once(text: Text, e: int, code: int, at: int) -> None:
     """Note a problem of the value at hand, of its kind the first."""
-    if (text.written[Written.TOLD] >> code) & 1 == 0:
-        text.written[Written.TOLD] |= 1 << code
+    if (text.written[Written.REPORTED] >> code) & 1 == 0:
+        text.written[Written.REPORTED] |= 1 << code
         tell(text, e, code, at)
 
 
@@ -129,15 +129,15 @@ def level_at(levels: Integers, depth: int) -> tuple[int, int, int, int, int, int
 
 def _with_floats(content: Bytes, sizes: Integers, data: Bytes, floats: Integers) -> Bytes:
     """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
-    pieces: list[memoryview | bytes] = []
+    parts: list[memoryview | bytes] = []
     done, source = 0, content.data
     for place, value, at, width in floats.tolist():
         text = float_text(data[at : at + width].tobytes())
-        pieces += (source[done:place], text)
+        parts += (source[done:place], text)
         sizes[value] += len(text)
         done = place
-    pieces.append(source[done:])
-    return np.frombuffer(b"".join(pieces), np.uint8)
+    parts.append(source[done:])
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 @functools.lru_cache(1 << 14)

@@ -132,7 +132,7 @@ class Written(Matrix):
     BYTES = column("bytes of text")
     FLOATS = column("floats left out of it")
     PROBLEMS = column("problems")
-    TOLD = column("codes of problems that the value at hand has, as bits; each is told once")
+    REPORTED = column("codes of problems that the value at hand has, as bits; each is reported once")
 
 
 class Trace(Matrix):

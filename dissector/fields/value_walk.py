@@ -70,7 +70,7 @@ from amqpscope.dissector.kernels.kernel import called, i64, kernel
 DEPTH = 64
 """Levels of tables, arrays and structs, the outermost included."""
 PROBLEMS = 5
-"""One value has at most this many problems: wrong texts, ranges, structs and depth are told once, what ends it once."""
+"""One value has at most this many problems: wrong texts, ranges, structs and depth once each, what ends it once."""
 
 CLOSE_NAMED = 0
 """Of a struct that its name was written in front of: two braces."""

@@ -91,8 +91,8 @@ def _line(step: Step) -> str:
     arrow = f"|{rung}>|" if step.from_client else f"|<{rung}|"
     since = duration(step.since_ns)
     took = f"+{duration(step.took_ns)}" if step.took_ns is not None else ""
-    told = [took, clean(step.detail), f"[{clean(step.capture)}]" if step.capture is not None else ""]
-    line = f"{'>' if step.is_proof else ' '} {step.packet:>8}  {since:>8}  {arrow}  {'  '.join(t for t in told if t)}"
+    shown = [took, clean(step.detail), f"[{clean(step.capture)}]" if step.capture is not None else ""]
+    line = f"{'>' if step.is_proof else ' '} {step.packet:>8}  {since:>8}  {arrow}  {'  '.join(t for t in shown if t)}"
     return (line if len(line) <= width() else line[: width() - 1] + "…").rstrip()
 
 

@@ -71,7 +71,7 @@ class ConnectionRecord:
 
     steps: list[Step] = field(default_factory=list)
     firsts: tuple[FirstBytes, FirstBytes] = field(default_factory=lambda: (FirstBytes(), FirstBytes()))
-    told: dict[str, PeerArguments] = field(default_factory=dict)
+    arguments: dict[str, PeerArguments] = field(default_factory=dict)
     """Arguments of the handshake's messages by role, which is the name of AMQP 0-9-1's method of class connection:
     `start` (`mechanisms`), `start-ok` (`mechanism`), `tune` and `tune-ok` (`channel_max`, `frame_max`, `heartbeat`),
     `open` (`virtual_host`), `close` (`reply_code`, `reply_text`); and `refusal` (`code`, `words`, `of`) where a
@@ -113,13 +113,13 @@ class ConnectionRecord:
         if len(self.steps) < STEPS + beyond:
             self.steps.append(Step(event, side, at, detail))
 
-    def say(
+    def message(
         self, event: str, role: str, side: int, at: PacketRef, arguments: PeerArguments, detail: str | None = None
     ) -> None:
-        """Append the step of a message and store its arguments; see `told`."""
+        """Append the step of a message and store its arguments; see `ConnectionRecord.arguments`."""
         self.step(event, side, at, arguments.detail if detail is None else detail, CLOSES if role in CLOSING else 0)
         if role in ONCE:
-            if role in self.told:
+            if role in self.arguments:
                 return
             if role == "close":
                 self.closer = side
@@ -127,7 +127,7 @@ class ConnectionRecord:
             self.blocked, self.was_blocked = arguments["reason"] or "", True
         elif role == "unblocked":
             self.blocked = None
-        self.told[role] = arguments
+        self.arguments[role] = arguments
 
     def channel_error(self, at: PacketRef, text: str) -> None:
         """Note that the broker closed a channel."""

@@ -168,7 +168,7 @@ class Judge:
         verdict = self.verdicts.get((known.number, self._places(facts))) if known else None
         if verdict is None:
             verdict = self._judge(case, facts, _agreed(inputs), captures)
-            size = len(verdict.steps) + len(str(inputs.told))
+            size = len(verdict.steps) + len(str(inputs.arguments))
             if not known:
                 timed = facts.are_timed or verdict.texts
                 known = _Known(next(self.numbers), None if timed else verdict, case if timed else None)
@@ -238,14 +238,14 @@ def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]
 
 def _agreed(inputs: Inputs) -> dict[str, Any]:
     """What the methods of the handshake and the close say, as columns."""
-    told = dict(inputs.told)
-    tuned = told.get("tune-ok") or told.get("tune") or NOTHING
+    arguments = dict(inputs.arguments)
+    tuned = arguments.get("tune-ok") or arguments.get("tune") or NOTHING
     return {name: tuned.get(name) for name in AGREED} | {
-        "mechanism": told.get("start-ok", NOTHING).get("mechanism"),
+        "mechanism": arguments.get("start-ok", NOTHING).get("mechanism"),
         "user": inputs.user,
-        "vhost": told.get("open", NOTHING).get("virtual_host"),
-        "reply_code": told.get("close", NOTHING).get("reply_code"),
-        "reply_text": told.get("close", NOTHING).get("reply_text"),
+        "vhost": arguments.get("open", NOTHING).get("virtual_host"),
+        "reply_code": arguments.get("close", NOTHING).get("reply_code"),
+        "reply_text": arguments.get("close", NOTHING).get("reply_text"),
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.accounting import PIECE_COST
+from amqpscope.dissector.kernels.accounting import CHUNK_COST
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
@@ -33,7 +33,7 @@ PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 MOST_HELD = 256
-"""Pieces of one connection held back until its protocol is known."""
+"""Chunks of one connection held back until its protocol is known."""
 CHAIN = 3
 """Heads of TLS records in a row by which TLS is recognised in the middle, on other ports than these."""
 
@@ -50,14 +50,14 @@ class Probe:
     proxy: int = 0
     """Bytes of a proxy's header in front of what the client says."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By protocol and side, where a frame must end that is longer than pieces, if it is one."""
+    """By protocol and side, where a frame must end that is longer than chunks, if it is one."""
 
 
 STATE = Coding(Probe)
 
 
 class Detector:
-    """Sorts pieces by protocol; `ports` are protocols that are forced, by port."""
+    """Sorts chunks by protocol; `ports` are protocols that are forced, by port."""
 
     def __init__(self, context: Context, ports: dict[int, str]) -> None:
         self.accounting = context.accounting
@@ -72,13 +72,13 @@ class Detector:
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
-    def sort(self, pieces: Ints, buffer: Buffer, facts: Ints) -> Ints:
-        """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
-        slots = pieces[Chunk.SLOT]
+    def sort(self, chunks: Ints, buffer: Buffer, facts: Ints) -> Ints:
+        """Hand on the chunks of decided connections; those held back for one come first when it is decided."""
+        slots = chunks[Chunk.SLOT]
         waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
-            return pieces
-        keep = np.ones(pieces.shape[1], np.bool_)
+            return chunks
+        keep = np.ones(chunks.shape[1], np.bool_)
         released: list[Ints] = []
         for i in self._undecided(waiting, slots, facts):
             slot = int(slots[i])
@@ -86,27 +86,27 @@ class Detector:
             if probe is None:
                 probe = self.probes[slot] = Probe()
                 self._orient_by_port(facts, slot)
-            self._look(pieces[:, i], probe, buffer, facts, slot)
+            self._look(chunks[:, i], probe, buffer, facts, slot)
             if facts[slot, Facts.PROTOCOL] == 0:
                 keep[i] = False
                 continue
             self.decided[slot] = probe.skipped
-            self.accounting.change(slot, -probe.held_bytes - PIECE_COST * len(probe.held))
+            self.accounting.change(slot, -probe.held_bytes - CHUNK_COST * len(probe.held))
             del self.probes[slot]
             for column, data in probe.held:
                 if data:
                     column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
                 if behind(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
                     released.append(column)
-            keep[i] = behind(pieces[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
+            keep[i] = behind(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
-            return pieces
-        rest = pieces[:, keep]
+            return chunks
+        rest = chunks[:, keep]
         return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
 
     @staticmethod
     def _undecided(waiting: Ints, slots: Ints, facts: Ints) -> Iterator[int]:
-        """Indexes of pieces whose connection is undecided when its turn comes; mostly the first of each decides."""
+        """Indexes of chunks whose connection is undecided when its turn comes; mostly the first of each decides."""
         _, first = np.unique(slots[waiting], return_index=True)
         yield from waiting[np.sort(first)].tolist()
         rest = np.delete(waiting, first)
@@ -169,8 +169,8 @@ class Detector:
         else:
             facts[slot, Facts.CLIENT] = 1 if a < b else 0
 
-    def _look(self, piece: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
-        offset, length, side = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH]), int(piece[Chunk.SIDE])
+    def _look(self, chunk: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
+        offset, length, side = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH]), int(chunk[Chunk.SIDE])
         probe.seen += length
         whole = facts[slot, Facts.SYN] != 0 and probe.skipped == 0
         most = limits.HELD if probe.first_bytes[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
@@ -192,7 +192,7 @@ class Detector:
                 facts[slot, Facts.PROTOCOL] = UNKNOWN
                 return
             if verdict is None and probe.held_bytes + length <= limits.HELD:
-                self._hold(slot, probe, piece, buffer.data[offset : offset + length].tobytes())
+                self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
             data = bytes(probe.first_bytes[side][:8])
@@ -204,48 +204,48 @@ class Detector:
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
-            if recognised := self._recognise(piece, probe, buffer):
+            if recognised := self._recognise(chunk, probe, buffer):
                 facts[slot, Facts.PROTOCOL] = recognised
                 return
             chain = 1 if self.tls_ports & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])} else CHAIN
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
                 facts[slot, Facts.PROTOCOL] = TLS
                 return
-        self._hold_in_the_middle(slot, piece, probe, buffer, facts[slot, Facts.SYN] == 0)
+        self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0)
         if probe.seen > limits.PROBE:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
 
-    def _recognise(self, piece: Ints, probe: Probe, buffer: Buffer) -> int:
+    def _recognise(self, chunk: Ints, probe: Probe, buffer: Buffer) -> int:
         """The protocol whose frames these bytes are, 0 where they seem to be none."""
         begin, end, side = (
-            int(piece[Chunk.OFFSET]),
-            int(piece[Chunk.OFFSET] + piece[Chunk.LENGTH]),
-            int(piece[Chunk.SIDE]),
+            int(chunk[Chunk.OFFSET]),
+            int(chunk[Chunk.OFFSET] + chunk[Chunk.LENGTH]),
+            int(chunk[Chunk.SIDE]),
         )
         for number, recogniser in self.recognisers:
             due = probe.due.get((number, side), -1)
-            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(piece[Chunk.POS]), due)
+            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(chunk[Chunk.POS]), due)
             if is_it:
                 return number
         return 0
 
-    def _hold(self, slot: int, probe: Probe, piece: Ints, data: bytes) -> None:
-        probe.held.append((piece.copy(), data))
+    def _hold(self, slot: int, probe: Probe, chunk: Ints, data: bytes) -> None:
+        probe.held.append((chunk.copy(), data))
         probe.held_bytes += len(data)
-        self.accounting.change(slot, len(data) + PIECE_COST)
+        self.accounting.change(slot, len(data) + CHUNK_COST)
 
-    def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
-        """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
-        offset, length = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH])
+    def _hold_in_the_middle(self, slot: int, chunk: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
+        """Keep the latest bytes of a connection not seen from its start; its frames may be longer than chunks."""
+        offset, length = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH])
         most = limits.HELD_MIDDLE if held else 0
         most *= 4 if max(probe.due.values(), default=-1) >= 0 else 1
         data = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
-        self._hold(slot, probe, piece, data)
+        self._hold(slot, probe, chunk, data)
         passed = 0
         while passed < len(probe.held) and (probe.held_bytes > most or len(probe.held) - passed > MOST_HELD):
             column, data = probe.held[passed]
             probe.held_bytes -= len(data)
-            self.accounting.change(slot, -len(data) - PIECE_COST)
+            self.accounting.change(slot, -len(data) - CHUNK_COST)
             probe.skipped += int(column[Chunk.LENGTH])
             passed += 1
         del probe.held[:passed]
@@ -284,15 +284,15 @@ def proxy_header(client: bytes) -> int | None:
     return None if client and (PROXY_1.startswith(client) or PROXY_2.startswith(client)) else 0
 
 
-def behind(piece: Ints, position: int, client: int) -> bool:
-    """Leave out of a piece what the client said before this position; False when nothing is left."""
-    cut = min(position - int(piece[Chunk.POS]), int(piece[Chunk.LENGTH])) if piece[Chunk.SIDE] == client else 0
+def behind(chunk: Ints, position: int, client: int) -> bool:
+    """Leave out of a chunk what the client sent before this position; False when nothing is left."""
+    cut = min(position - int(chunk[Chunk.POS]), int(chunk[Chunk.LENGTH])) if chunk[Chunk.SIDE] == client else 0
     if cut > 0:
-        piece[Chunk.POS] += cut
-        piece[Chunk.LENGTH] -= cut
-        if piece[Chunk.OFFSET] >= 0:
-            piece[Chunk.OFFSET] += cut
-    return bool(piece[Chunk.LENGTH] > 0)
+        chunk[Chunk.POS] += cut
+        chunk[Chunk.LENGTH] -= cut
+        if chunk[Chunk.OFFSET] >= 0:
+            chunk[Chunk.OFFSET] += cut
+    return bool(chunk[Chunk.LENGTH] > 0)
 
 
 def judge_start(client: bytes, server: bytes) -> int | None:

@@ -1,7 +1,7 @@
 """What all framings do: note where frames begin, keep what is unfinished, and lose the way.
 
 The length of a frame is known once its head is, so a gap within it costs nothing but its bytes; behind one that
-swallowed a head `amqpscope.dissector.protocols.resync` looks for the next.
+contains a head `amqpscope.dissector.protocols.resync` looks for the next.
 """
 
 from collections.abc import Callable, Iterator
@@ -246,7 +246,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
     parsers[row, Parser.UNTIL] = -1
     parsers[row, Parser.TRIED] = 0
     parsers[row, Parser.TRIED_SLOW] = 0
-    parsers[row, Parser.TRIED_SAID] = 0
+    parsers[row, Parser.TRIED_MARKED] = 0
     parsers[row, Parser.LOST] = pos
 
 
@@ -279,7 +279,7 @@ def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
         parsers[row, Parser.UNTIL] = -1
         parsers[row, Parser.TRIED] = 0
         parsers[row, Parser.TRIED_SLOW] = 0
-        parsers[row, Parser.TRIED_SAID] = 0
+        parsers[row, Parser.TRIED_MARKED] = 0
     return take
 
 
@@ -302,8 +302,8 @@ class Framing:
         self.fragments = Pool(Fragment.WIDTH, room)
         self.held = Pool(Held.WIDTH, 256)
         self.chunk = Chunk.room(1)
-        self.edges = np.zeros(limits.HELD_PIECES + 2, np.int64)
-        self.marks = np.zeros(limits.RESYNC + limits.HELD_PIECES, np.uint8)
+        self.edges = np.zeros(limits.HELD_CHUNKS + 2, np.int64)
+        self.marks = np.zeros(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
         self.trial = Trial.make(1)[0]
 
     @property

@@ -65,7 +65,7 @@ class Context:
 
 
 class Stage(Protocol):
-    """What a protocol does with the pieces of its connections. Pieces are (tcp.state.Chunk, n)."""
+    """What a protocol does with the chunks of its connections. Chunks are (tcp.state.Chunk, n)."""
 
     @property
     def ranges(self) -> Sequence[Ranges]:
@@ -74,8 +74,8 @@ class Stage(Protocol):
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Take the first `count` pieces."""
+    def feed(self, chunks: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
+        """Take the first `count` chunks."""
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
         """Forget connections that are over, and hand on what was under way."""
@@ -94,7 +94,7 @@ class Stage(Protocol):
         """Bytes passed over in the searches at hand."""
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold pieces back, the side looked at, and whether no frame of it was seen."""
+        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
 
 
 class Recogniser(Protocol):

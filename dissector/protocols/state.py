@@ -51,8 +51,8 @@ class Parser(Matrix):
     LARGEST = column("bytes of the largest frame so far")
     TRIED = column("bytes that the last trial of the search at hand had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
-    TRIED_SAID = column("1: that was behind a segment that was not full")
-    DOUBT = column("segments that must begin with a frame before that is believed of another")
+    TRIED_MARKED = column("1: that was after a segment that was not full")
+    UNCONFIRMED = column("segments that must begin with a frame before one is accepted after another")
     BYTES = column("bytes of this direction among what its connection holds back")
     GAPS = column("gaps among that")
     LAST = column("bytes of the last chunk among that")
@@ -154,7 +154,7 @@ class Trial(Matrix):
     SEGMENT = column("the first of its frames with which a segment begins; -1: none")
     BEFORE = column("whole frames in front of that")
     SHORT = column("segments of fewer bytes are not full")
-    SAID = column("beginnings of segments behind such a one with which a frame begins")
+    MARKED = column("beginnings of segments behind such a one with which a frame begins")
 
 
 class Walk(NamedTuple):

@@ -125,7 +125,7 @@ def take_bytes(
         needs = 0  # retransmitted, or captured late: its time is not that of the bytes
     direction[row, Direction.TOP] = max(direction[row, Direction.TOP], behind)
     if flows.conn[slot, Conn.CLOSER] < 0:
-        direction[row, Direction.SAID_TS] = batch.ts_ns[i]
+        direction[row, Direction.SENT_TS] = batch.ts_ns[i]
     if direction[row, Direction.ELSEWHERE]:
         displace(flows, row, pos, behind)
     if (

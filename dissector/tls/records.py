@@ -97,7 +97,7 @@ class Walk:
     def feed(self, data: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
         """Take a chunk (None: a gap of this length); return an iterator to be read before the next chunk."""
         if data is None:
-            return self._hole(length, last)
+            return self._gap(length, last)
         if self.skip:
             taken = min(self.skip, length)
             self.skip -= taken
@@ -182,7 +182,7 @@ class Walk:
             del self.buffered[:count]
         self.at += count
 
-    def _hole(self, length: int, last: At) -> Iterator[Event]:
+    def _gap(self, length: int, last: At) -> Iterator[Event]:
         held, rest = len(self.buffered), 0
         head = bytes(self.buffered[:HEAD])
         self._drop(held)

@@ -25,7 +25,7 @@ FIRST, LAST = (Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE), (Chunk.
 class Opened(NamedTuple):
     """The content of records: chunks without their positions, and for each the index of the chunk that completed it."""
 
-    pieces: Ints
+    chunks: Ints
     order: Ints
 
 
@@ -78,8 +78,8 @@ class Direction:
 
     def _before(self, stop: int) -> tuple[int, int]:
         """Return how many of `mine` come before this chunk, and how many records are complete by then."""
-        pieces = int(np.searchsorted(self.mine, stop))
-        return pieces, int(np.searchsorted(self.last, pieces))
+        chunks = int(np.searchsorted(self.mine, stop))
+        return chunks, int(np.searchsorted(self.last, chunks))
 
     def open(self, stop: int) -> int:
         """Decrypt records up to this chunk. Return the chunk at which one does not decrypt, or holds something else."""
@@ -106,12 +106,12 @@ class Direction:
 
     def take(self, stop: int, buffer: Buffer) -> Opened:
         """Emit the content of the records that are complete before this chunk."""
-        half, walk, (pieces, count) = self.half, self.half.walk, self._before(stop)
+        half, walk, (chunks, count) = self.half, self.half.walk, self._before(stop)
         marks = np.concatenate([np.array([walk.began]).T, self.window[FIRST, :][:, self.mine]], axis=1)
         # Bytes of a record that began before the window are in none of its chunks.
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
-        end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])
+        end, done = int(self.bounds[chunks - 1]) if chunks else self.before, int(self.edges[count])
         walk.leave(self.data[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
         if walk.blind or half.opener is None:
             half.sealed += count

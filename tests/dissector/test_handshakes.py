@@ -165,7 +165,7 @@ SIDES = st.builds(
     syn=st.none() | st.just(record.PacketRef(T0, 1, 0)),
     end=st.sampled_from(["", "fin", "rst"]),
     end_at=st.just(record.PacketRef(T0 + 5, 3, 0)),
-    said_ns=st.sampled_from([0, T0 + 4]),
+    sent_ns=st.sampled_from([0, T0 + 4]),
     again=st.just(()),
 )
 TCPS = st.builds(
@@ -192,13 +192,13 @@ def test_whatever_tcp_shows_no_verdict_comes_from_another_connection(shown: list
 
 
 def test_a_side_that_spoke_is_told_from_one_that_did_not() -> None:
-    def tcp(said_ns: int) -> Tcp:
+    def tcp(sent_ns: int) -> Tcp:
         at = record.PacketRef(T0, 1, 0)
-        client, server = Side(0, 1, at, "", None, said_ns), Side(0, 0, None, "", None, 0)
+        client, server = Side(0, 1, at, "", None, sent_ns), Side(0, 0, None, "", None, 0)
         return Tcp(0, (client, server), True, None, T0 + 10**12, False, "unknown", ("10.0.0.2", 5672))
 
     judge = Judge(KNOWN, load())
-    found = [judge(record.ConnectionRecord(), tcp(said_ns), ["a"])["handshake_outcome"] for said_ns in (0, T0 + 4)]
+    found = [judge(record.ConnectionRecord(), tcp(sent_ns), ["a"])["handshake_outcome"] for sent_ns in (0, T0 + 4)]
     assert found == ["no-answer", "stalled"]
 
 

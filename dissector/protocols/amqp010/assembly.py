@@ -11,12 +11,12 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.amqp010.boundary import method_at
 from amqpscope.dissector.protocols.amqp010.channels import channel_row, end_channel, lose_tracks
 from amqpscope.dissector.protocols.amqp010.content import (
-    add_piece,
+    add_payload,
     add_span,
     assembly_fault,
     begin_track,
     end_track,
-    join_pieces,
+    join_payloads,
     put_message,
     touch,
     unfinished_fault,
@@ -83,7 +83,7 @@ def is_full(batch: Batch, of: Channels, i: int) -> bool:
     assembly = of.assembly
     arena = 0
     if i >= 0 and batch.frames[Frame.TYPE, i] != BODY and batch.frames[Frame.FLAGS, i] & WHOLE != WHOLE:
-        if of.free_pieces[0] == 0 and of.pieces.shape[0] < limits.FRAGMENTS:
+        if of.free_payloads[0] == 0 and of.payloads.shape[0] < limits.FRAGMENTS:
             return True
         arena = assembly[Assembly.LONGEST] + batch.frames[Frame.LENGTH, i]
     return bool(
@@ -238,7 +238,7 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
     if flags & WHOLE != WHOLE:
         if flags & FIRST_FRAME != 0:
             tracks[k, Track.CHAIN_MISSING] = 0
-        if length > 0 and tracks[k, Track.CHAIN_MISSING] == 0 and add_piece(of, k, offset, length) == 0:
+        if length > 0 and tracks[k, Track.CHAIN_MISSING] == 0 and add_payload(of, k, offset, length) == 0:
             assembly_fault(of, frames, i, LIMIT, tracks[k, Track.CHAINED] + length)
             lost += length
         elif tracks[k, Track.CHAIN_MISSING] > 0:
@@ -248,7 +248,7 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
             return
         lost = tracks[k, Track.CHAIN_MISSING]
         length = tracks[k, Track.CHAINED]
-        offset = join_pieces(of, k, batch.data)
+        offset = join_payloads(of, k, batch.data)
     if kind == HEADER:
         tracks[k, Track.HEADER_AT] = offset
         tracks[k, Track.HEADER_BYTES] = length

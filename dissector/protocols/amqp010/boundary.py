@@ -126,7 +126,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
     """Where whole frames begin in bytes of a protocol that is not known, or -1.
 
-    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
+    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
     must be two, or one that fills the rest.
     """
     for p in range(start, end - HEAD_BYTES + 1):

@@ -13,7 +13,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Channels,
     Frame,
     Message,
-    Piece,
+    Payload,
     Track,
 )
 from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
@@ -101,25 +101,25 @@ def touch(of: Channels, frames: Array, i: int, k: int) -> None:
 
 
 @kernel
-def add_piece(of: Channels, k: int, offset: int, length: int) -> int:
+def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
     """Keep bytes of a segment that goes on; 0 when a limit forbids it."""
-    tracks, pieces, assembly = of.tracks, of.pieces, of.assembly
+    tracks, payloads, assembly = of.tracks, of.payloads, of.assembly
     if (
-        of.free_pieces[0] == 0
+        of.free_payloads[0] == 0
         or tracks[k, Track.CHAINED] + length > limits.PAYLOAD
         or assembly[Assembly.CHAINED] + length > limits.CONTENTS
     ):
         return 0
-    piece = take_row(of.free_pieces)
-    pieces[piece, Piece.NEXT] = -1
-    pieces[piece, Piece.OFFSET] = offset
-    pieces[piece, Piece.LENGTH] = length
-    pieces[piece, Piece.USED] = 1
+    payload = take_row(of.free_payloads)
+    payloads[payload, Payload.NEXT] = -1
+    payloads[payload, Payload.OFFSET] = offset
+    payloads[payload, Payload.LENGTH] = length
+    payloads[payload, Payload.USED] = 1
     if tracks[k, Track.CHAIN] < 0:
-        tracks[k, Track.CHAIN] = piece
+        tracks[k, Track.CHAIN] = payload
     else:
-        pieces[tracks[k, Track.CHAIN_END], Piece.NEXT] = piece
-    tracks[k, Track.CHAIN_END] = piece
+        payloads[tracks[k, Track.CHAIN_END], Payload.NEXT] = payload
+    tracks[k, Track.CHAIN_END] = payload
     tracks[k, Track.CHAINED] += length
     assembly[Assembly.CHAINED] += length
     assembly[Assembly.LONGEST] = max(assembly[Assembly.LONGEST], tracks[k, Track.CHAINED])
@@ -127,33 +127,33 @@ def add_piece(of: Channels, k: int, offset: int, length: int) -> int:
 
 
 @kernel
-def join_pieces(of: Channels, k: int, data: Array) -> int:
-    """Copy the pieces of a segment to the arena, where the caller has left room; returns where they begin."""
+def join_payloads(of: Channels, k: int, data: Array) -> int:
+    """Copy the payloads of a segment to the arena, where the caller has left room; returns where they begin."""
     offset: int = of.assembly[Assembly.ARENA]
     at = offset
-    piece = of.tracks[k, Track.CHAIN]
-    while piece >= 0:
-        length = of.pieces[piece, Piece.LENGTH]
-        start = of.pieces[piece, Piece.OFFSET]
-        # the first and the last byte lie in the data, so all do; the arena is behind all pieces
+    payload = of.tracks[k, Track.CHAIN]
+    while payload >= 0:
+        length = of.payloads[payload, Payload.LENGTH]
+        start = of.payloads[payload, Payload.OFFSET]
+        # the first and the last byte lie in the data, so all do; the arena is behind all payloads
         data[at] = data[start]
         data[at + length - 1] = data[start + length - 1]
         copy_bytes(data, start, data, at, length)
         at += length
-        piece = of.pieces[piece, Piece.NEXT]
+        payload = of.payloads[payload, Payload.NEXT]
     of.assembly[Assembly.ARENA] = at
-    drop_pieces(of, k)
+    drop_payloads(of, k)
     return offset
 
 
 @kernel
-def drop_pieces(of: Channels, k: int) -> None:
-    """Give back the pieces of a segment."""
-    piece = of.tracks[k, Track.CHAIN]
-    while piece >= 0:
-        of.pieces[piece, Piece.USED] = 0
-        give_row(of.free_pieces, piece)
-        piece = of.pieces[piece, Piece.NEXT]
+def drop_payloads(of: Channels, k: int) -> None:
+    """Give back the payloads of a segment."""
+    payload = of.tracks[k, Track.CHAIN]
+    while payload >= 0:
+        of.payloads[payload, Payload.USED] = 0
+        give_row(of.free_payloads, payload)
+        payload = of.payloads[payload, Payload.NEXT]
     of.assembly[Assembly.CHAINED] -= of.tracks[k, Track.CHAINED]
     of.tracks[k, Track.CHAIN] = -1
     of.tracks[k, Track.CHAINED] = 0
@@ -226,6 +226,6 @@ def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None
 def end_track(of: Channels, k: int) -> None:
     """Forget an assembly."""
     if of.tracks[k, Track.CHAIN] >= 0:
-        drop_pieces(of, k)
+        drop_payloads(of, k)
     of.assembly[Assembly.KEEPING] -= of.tracks[k, Track.KEPT]
     of.tracks[k, Track.USED] = 0

@@ -1,7 +1,7 @@
 """What controls and commands of AMQP 0-10 tell of their connection: frames to records.
 
-The roles of `ConnectionRecord.told` are those of AMQP 0-9-1: the dialogue is the same. A session that is refused and a
-command that fails are told as closed channels are there.
+The roles of `ConnectionRecord.arguments` are those of AMQP 0-9-1: the dialogue is the same. A session that is refused
+and a command that fails are shown as closed channels are there.
 """
 
 import json
@@ -22,7 +22,7 @@ from amqpscope.spec.model import Protocol
 
 HEARTBEAT = "connection.heartbeat"
 DETACHED, EXCEPTION = "session.detached", "execution.exception"
-SAID = {
+ARGUMENTS = {
     "start": {"mechanisms": "mechanisms"},
     "start-ok": {"mechanism": "mechanism"},
     "tune": {"channel_max": "channel_max", "frame_max": "max_frame_size", "heartbeat": "heartbeat_max"},
@@ -32,7 +32,7 @@ SAID = {
 }
 """Of controls of class connection what they say, and the columns where it is."""
 COLUMNS = (
-    *dict.fromkeys(column for said in SAID.values() for column in said.values()),
+    *dict.fromkeys(column for columns in ARGUMENTS.values() for column in columns.values()),
     "server_properties", "client_properties", "host", "code", "error_code", "description",
 )  # fmt: skip
 
@@ -86,8 +86,8 @@ class Amqp010Handshakes:
                 continue
             if n in users:
                 record.user, record.cut_login = users[n]
-            said = {name: held[n] for name, held in values.items()}
-            self._tell(record, self.names[method], channel, side, at, said, rows[Frame.CUT, n] == 0)
+            values_of = {name: held[n] for name, held in values.items()}
+            self._tell(record, self.names[method], channel, side, at, values_of, rows[Frame.CUT, n] == 0)
 
     def seal(self, slot: int) -> None:
         """What follows on a connection is encrypted by its login mechanism."""
@@ -112,12 +112,12 @@ class Amqp010Handshakes:
             values["heartbeat"] = values["heartbeat"] or 0  # absent, there is none
         elif role == "redirect":
             record.facts["redirected_to"] = values["host"]
-        said = self._said(role, values)
-        detail = said.detail + (f" as {record.user}" if role == "start-ok" and record.user else "")
-        record.say(name, role, side, at, said, detail)
+        arguments = self._arguments(role, values)
+        detail = arguments.detail + (f" as {record.user}" if role == "start-ok" and record.user else "")
+        record.message(name, role, side, at, arguments, detail)
 
-    def _said(self, role: str, values: dict[str, Any]) -> PeerArguments:
-        held = SAID.get(role, {})
+    def _arguments(self, role: str, values: dict[str, Any]) -> PeerArguments:
+        held = ARGUMENTS.get(role, {})
         return self.arguments.of(role, tuple(held), tuple(values[column] for column in held.values()))
 
     def _failure(self, name: str, values: dict[str, Any]) -> str:

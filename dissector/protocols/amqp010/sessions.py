@@ -12,7 +12,7 @@ import pyarrow as pa
 from amqpscope.dissector.fields.arrow import array, numbers, picked, valid
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels import coding
-from amqpscope.dissector.kernels.accounting import PIECE_COST, MemoryAccounting
+from amqpscope.dissector.kernels.accounting import CHUNK_COST, MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_rows, take_row, take_rows
@@ -89,7 +89,7 @@ class Sessions:
             self.rows.rows[row, Session.SLOT] = slot
             self.known.setdefault(slot, {})[name] = row
             self.names[row] = name
-            self.accounting.change(slot, PIECE_COST + len(name))
+            self.accounting.change(slot, CHUNK_COST + len(name))
         return np.append(rows, -1)
 
     def forget(self, slots: Ints) -> None:
@@ -108,7 +108,7 @@ class Sessions:
         for row in rows:
             slot, name = int(self.rows.rows[row, Session.SLOT]), self.names.pop(row)
             del self.known[slot][name]
-            self.accounting.change(slot, -PIECE_COST - len(name))
+            self.accounting.change(slot, -CHUNK_COST - len(name))
         self.rows.rows[rows, Session.USED] = 0
         give_rows(self.rows.free, np.array(rows, np.int64))
 
@@ -122,7 +122,7 @@ class Sessions:
             Session.clear(self.rows.rows, np.array([row]))
             self.rows.rows[row, [Session.USED, Session.SLOT]] = 1, slot
             self.names[row] = name
-            self.accounting.change(slot, PIECE_COST + len(name))
+            self.accounting.change(slot, CHUNK_COST + len(name))
         return row
 
 

@@ -106,8 +106,8 @@ class Track(Matrix):
     SEGMENT = column("type of the last segment")
     OPEN = column("1: that goes on")
     WITHIN = column("1: bytes of the next frame were taken already")
-    CHAIN = column("first piece of the segment that goes on; -1: none", empty=-1)
-    CHAIN_END = column("last piece", empty=-1)
+    CHAIN = column("first payload of the segment that goes on; -1: none", empty=-1)
+    CHAIN_END = column("last payload", empty=-1)
     CHAINED = column("bytes in these")
     CHAIN_MISSING = column("bytes of that segment that are missing")
     KIND = column("CONTROL or COMMAND")
@@ -132,7 +132,7 @@ class Track(Matrix):
     CAPTURE = column("its capture")
 
 
-class Piece(Matrix):
+class Payload(Matrix):
     """Bytes of segments that go on in a later frame."""
 
     NEXT = column("the next one of the segment; -1: none", empty=-1)
@@ -171,11 +171,11 @@ class Assembly(Matrix):
     SPANS = column("spans")
     MESSAGES = column("messages brought")
     FAULTS = column("faults brought")
-    KEPT = column("pieces of bodies brought")
+    KEPT = column("payloads of bodies brought")
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     TOMBSTONES = column("places of the hash table that are free again")
-    CHAINED = column("bytes in all pieces")
+    CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
     KEEPING = column("bytes of bodies under way that are kept")
     ARENA = column("where the arena behind the batch's bytes is free")
@@ -222,8 +222,8 @@ class Channels(NamedTuple):
         table: hash table: row + 1; 0: free, -1: free again.
         first: first channel of each connection; -1: none.
         tracks: (4 * channels, Track).
-        pieces: (pieces, Piece).
-        free_pieces: rows of these.
+        payloads: (payloads, Payload).
+        free_payloads: rows of these.
         lanes: (2 * channels, 8) uint64: hashes of bodies so far.
         waiting: 32 bytes for each: what was not hashed yet.
         messages: (Message, room).
@@ -238,8 +238,8 @@ class Channels(NamedTuple):
     table: Array
     first: Array
     tracks: Array
-    pieces: Array
-    free_pieces: Array
+    payloads: Array
+    free_payloads: Array
     lanes: Array
     waiting: Array
     messages: Array

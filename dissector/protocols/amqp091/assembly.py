@@ -56,7 +56,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     KNOWN,
     LOST_WAY,
     NOT_TAKEN,
-    STRAYED,
+    OUT_OF_STEP,
     UNEXPECTED,
     UNKNOWN,
     Assembly,
@@ -183,7 +183,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
         channels[row, Channel.CONFIRM] = 0
         channels[row, Channel.SEQ] = 0
         channels[row, Channel.UNSURE] = KNOWN
-        channels[row, Channel.STRAYED] = 0
+        channels[row, Channel.OUT_OF_STEP] = 0
     elif role == SELECT:
         if channels[row, Channel.EPOCH] == 0 and batch.facts[frames[Frame.SLOT, i], Facts.GAPPED] == 0:
             channels[row, Channel.UNSURE] = KNOWN  # the opening was before the capture; this is the first select
@@ -195,7 +195,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
     elif role != PLAIN:
         take_request(batch, of, i, row, role)
     if frames[Frame.METHOD, i] == -1:  # not enough is left of it to say what it was
-        channels[row, Channel.STRAYED] |= STRAYED
+        channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         if server == 0:
             channels[row, Channel.UNSURE] = UNKNOWN
 
@@ -221,7 +221,7 @@ def take_request(batch: Batch, of: Channels, i: int, row: int, role: int) -> Non
         no_ack = is_set(batch.no_acks, i)
     if role == CONSUME:
         if no_ack < 0:  # nor is it known whether an answer will come
-            of.channels[row, Channel.STRAYED] |= STRAYED
+            of.channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         add_consumer(of, row, tag, no_ack)
         if is_set(batch.no_waits, i) == 0:
             push(of, row, Channel.CONSUMES, tag, no_ack)

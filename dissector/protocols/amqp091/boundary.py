@@ -194,7 +194,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
     """Where whole frames begin in bytes of a protocol that is not known, or -1.
 
-    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
+    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
     frame end must stand before it, and two whole frames or one that fills the rest must follow.
     """
     for p in range(start, end - 7):

@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols.amqp091.state import (
     BEGUN,
-    STRAYED,
+    OUT_OF_STEP,
     UNKNOWN,
     Assembly,
     Channel,
@@ -57,7 +57,7 @@ def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
     channels[row, Channel.CHANNEL] = number
     channels[row, Channel.NEXT] = first[slot]
     channels[row, Channel.UNSURE] = UNKNOWN
-    channels[row, Channel.STRAYED] = BEGUN
+    channels[row, Channel.OUT_OF_STEP] = BEGUN
     channels[row, Channel.CONSUMERS] = -1
     channels[row, Channel.CONSUMES] = -1
     channels[row, Channel.CONSUMES_END] = -1
@@ -91,9 +91,9 @@ def end_channel(of: Channels, row: int) -> None:
 def push(of: Channels, row: int, head: int, key: int, value: int) -> None:
     """Append a request to the list with columns head and head + 1; without room answers have none any more."""
     channels, nodes = of.channels, of.nodes
-    channels[row, Channel.STRAYED] &= ~BEGUN
+    channels[row, Channel.OUT_OF_STEP] &= ~BEGUN
     if of.free_nodes[0] == 0:
-        channels[row, Channel.STRAYED] |= STRAYED
+        channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         return
     node = take_row(of.free_nodes)
     nodes[node, Node.NEXT] = -1
@@ -126,11 +126,11 @@ def answered(of: Channels, row: int, head: int, key: int) -> int:
     channels, nodes = of.channels, of.nodes
     node = shift(of, row, head)
     if node < 0:
-        if channels[row, Channel.STRAYED] != BEGUN:
-            channels[row, Channel.STRAYED] |= STRAYED
+        if channels[row, Channel.OUT_OF_STEP] != BEGUN:
+            channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
     elif key != 0 and nodes[node, Node.KEY] != 0 and nodes[node, Node.KEY] != key:
-        channels[row, Channel.STRAYED] |= STRAYED
-    return node if channels[row, Channel.STRAYED] in (0, BEGUN) else -1
+        channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
+    return node if channels[row, Channel.OUT_OF_STEP] in (0, BEGUN) else -1
 
 
 @kernel

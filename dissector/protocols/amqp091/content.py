@@ -14,7 +14,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     FOUND,
     KNOWN,
     LOST,
-    STRAYED,
+    OUT_OF_STEP,
     UNFINISHED,
     UNKNOWN,
     Assembly,
@@ -151,11 +151,13 @@ def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) 
     row = of.first[slot]
     while row >= 0:
         contents[2 * row + server, Content.LOST] = how
-        strayed = channels[row, Channel.STRAYED]
+        out_of_step = channels[row, Channel.OUT_OF_STEP]
         if how == LOST:
-            channels[row, Channel.STRAYED] = strayed | (1 << server if (strayed >> server) & 1 == 0 else STRAYED)
+            channels[row, Channel.OUT_OF_STEP] = out_of_step | (
+                1 << server if (out_of_step >> server) & 1 == 0 else OUT_OF_STEP
+            )
         elif how == FOUND:
-            channels[row, Channel.STRAYED] = strayed & ~(1 << server)
+            channels[row, Channel.OUT_OF_STEP] = out_of_step & ~(1 << server)
         if server == 0 and how == LOST:
             channels[row, Channel.UNSURE] = DOUBTFUL if channels[row, Channel.UNSURE] == KNOWN else UNKNOWN
         elif server == 0 and how == FOUND and channels[row, Channel.UNSURE] == DOUBTFUL:

@@ -49,7 +49,7 @@ BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OF_CONNECTION = 1, 2, 4, 8
 
 
 def trait_table(protocol: Protocol) -> Ints:
-    """Traits of each method, by its index: who may send it (both, where nothing is said), and what it is."""
+    """Traits of each method, by its index: who may send it (both, where it does not say), and what it is."""
     traits = []
     for m in protocol.methods:
         senders = m.from_client * BY_CLIENT | m.from_server * BY_SERVER

@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 of all connections: pieces in, columns of frames and messages out.
+"""AMQP 0-9-1 of all connections: chunks in, columns of frames and messages out.
 
 Holds the state that the kernels of `frames` and `content` work on, makes room for it, and has the fields decoded
 as `spec` says.

@@ -13,9 +13,9 @@ from amqpscope.dissector.protocols.state import Place
 LOST_WAY = -2
 """An offset of a span which says that its length is one of these, for all that is under way in this direction."""
 FOUND, LOST, NOT_TAKEN = range(3)
-"""Nothing was lost but bytes of bodies, told next; frames may have been lost; the next frame is one nobody takes."""
-BEGUN, STRAYED = 4, 8
-"""Bits 0 and 1 of Channel.STRAYED: unless the last gap of the client's, of the server's, held nothing but bodies. Then:
+"""Nothing was lost but bytes of bodies, reported next; frames may be lost; the next frame is one nobody takes."""
+BEGUN, OUT_OF_STEP = 4, 8
+"""Bits 0 and 1 of Channel.OUT_OF_STEP: unless the last gap of the client's, of the server's, held only bodies. Then:
 no request was seen, so answers to those in front of the capture may come; requests or answers may be lost, or out of
 order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
@@ -77,7 +77,7 @@ class Channel(Matrix):
     CONFIRM = column("1: in confirm mode")
     SEQ = column("number of the last publish")
     UNSURE = column("KNOWN, DOUBTFUL or UNKNOWN: whether that number is known", empty=UNKNOWN)
-    STRAYED = column("0: requests pair with their answers by order; else bits: see BEGUN", empty=BEGUN)
+    OUT_OF_STEP = column("0: requests pair with their answers by order; else bits: see BEGUN", empty=BEGUN)
     CONSUMERS = column("list of (hash of the tag, no_ack)", empty=-1)
     CONSUMES = column("consumes that wait for their -ok: (hash of the tag or 0, no_ack)", empty=-1)
     CONSUMES_END = column("the last of these", empty=-1)
@@ -155,7 +155,7 @@ class Assembly(Matrix):
     SPANS = column("spans")
     MESSAGES = column("messages brought")
     FAULTS = column("faults brought")
-    KEPT = column("pieces of bodies brought")
+    KEPT = column("payloads of bodies brought")
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     TOMBSTONES = column("places of the hash table that are free again")

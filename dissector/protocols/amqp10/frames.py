@@ -34,12 +34,12 @@ LOST = 1
 
 
 @kernel
-def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, counts: Array) -> None:
-    """Follow the frames of all pieces; from a gap on a direction is not followed."""
+def count_frames(chunks: Array, n: int, data: Array, facts: Array, walk: Array, counts: Array) -> None:
+    """Follow the frames of all chunks; from a gap on a direction is not followed."""
     for i in range(n):
-        row = 2 * pieces[Chunk.SLOT, i] + pieces[Chunk.SIDE, i]
-        p = pieces[Chunk.OFFSET, i]
-        left = pieces[Chunk.LENGTH, i]
+        row = 2 * chunks[Chunk.SLOT, i] + chunks[Chunk.SIDE, i]
+        p = chunks[Chunk.OFFSET, i]
+        left = chunks[Chunk.LENGTH, i]
         if p < 0:
             if walk[row, Count.LEFT] > left and walk[row, Count.HAVE] >= HEAD + 3:
                 walk[row, Count.LEFT] -= left
@@ -92,8 +92,8 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
                 code = walk[row, Count.CODE]
                 if walk[row, Count.TYPE] == 1 and code < HEARTBEAT:
                     code = code if code >= 0x40 else OTHER
-                counts[pieces[Chunk.SLOT, i], code] += 1
-                facts[pieces[Chunk.SLOT, i], Facts.FRAMES] += 1
+                counts[chunks[Chunk.SLOT, i], code] += 1
+                facts[chunks[Chunk.SLOT, i], Facts.FRAMES] += 1
                 walk[row, Count.HAVE] = 0
                 walk[row, Count.MAGIC] = 0
 
@@ -124,10 +124,10 @@ class Amqp10:
             self.walk[2 * slots + side] = 0
             self.walk[2 * slots + side, Count.STATE] = np.where(states == HEAD_STATE, 0, LOST)
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Any]:
-        """Take the first `count` pieces; no rows come of them."""
-        self.handshakes.feed(pieces[:, :count], buffer)
-        call(count_frames, self.compiled, pieces, count, buffer.data, facts, self.walk, self.counts)
+    def feed(self, chunks: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Any]:
+        """Take the first `count` chunks; no rows come of them."""
+        self.handshakes.feed(chunks[:, :count], buffer)
+        call(count_frames, self.compiled, chunks, count, buffer.data, facts, self.walk, self.counts)
         yield from ()
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Any]:

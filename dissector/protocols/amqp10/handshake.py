@@ -73,11 +73,11 @@ class Amqp10Handshakes:
             if halves:
                 self.halves[slot] = halves
 
-    def feed(self, pieces: Ints, buffer: Buffer) -> None:
-        """Take pieces of their streams."""
+    def feed(self, chunks: Ints, buffer: Buffer) -> None:
+        """Take chunks of their streams."""
         rows = (Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE)
-        going = np.isin(pieces[Chunk.SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
-        for slot, side, offset, length, *at in zip(*pieces[rows, :][:, going].tolist(), strict=True):
+        going = np.isin(chunks[Chunk.SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
+        for slot, side, offset, length, *at in zip(*chunks[rows, :][:, going].tolist(), strict=True):
             if slot in self.halves:
                 before = self._remembered(slot)
                 data = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
@@ -123,7 +123,7 @@ class Amqp10Handshakes:
             if size > offset:
                 self._perform(bytes(data[offset:size]), record, side, at)
             del data[:size]
-            if "close" in record.told:
+            if "close" in record.arguments:
                 return True
         return False
 
@@ -141,36 +141,38 @@ class Amqp10Handshakes:
         if name == "sasl-mechanisms":
             offered = values.get("mechanisms")
             names = " ".join(map(str, offered)) if isinstance(offered, list) else str(offered or "")
-            record.say(name, "start", side, at, of("start", ("mechanisms",), (names,)))
+            record.message(name, "start", side, at, of("start", ("mechanisms",), (names,)))
         elif name == "sasl-init":
             mechanism = str(values.get("mechanism"))
             response = values.get("response")
             text = response.decode("latin-1") if isinstance(response, bytes) else ""
             record.user = user_name(mechanism, text) if text else None
-            said = of("start-ok", ("mechanism",), (mechanism,))
-            record.say(name, "start-ok", side, at, said, said.detail + (f" as {record.user}" if record.user else ""))
+            arguments = of("start-ok", ("mechanism",), (mechanism,))
+            record.message(
+                name, "start-ok", side, at, arguments, arguments.detail + (f" as {record.user}" if record.user else "")
+            )
         elif name == "sasl-outcome" and values.get("code") != SASL_OK:
             code = values["code"] if isinstance(values.get("code"), int) else -1
             words, doc = handshakes.load().sasl_codes.get(code, ("unknown", f"code {code}"))
-            said = of("refusal", ("code", "words", "doc", "of"), (code, words, doc, "the login"))
-            record.say(f"{name} refused", "refusal", side, at, said)
+            arguments = of("refusal", ("code", "words", "doc", "of"), (code, words, doc, "the login"))
+            record.message(f"{name} refused", "refusal", side, at, arguments)
         elif name == "open":
             host = values.get("hostname")
             if isinstance(host, str) and host.startswith(VHOST):
-                record.told["open"] = of("open", ("virtual_host",), (host[len(VHOST) :],))
+                record.arguments["open"] = of("open", ("virtual_host",), (host[len(VHOST) :],))
             limits = [f"{key} {values[key]}" for key in ("hostname", "max-frame-size") if values.get(key) is not None]
             record.step(name, side, at, ", ".join(limits))
         elif name == "close":
             error = values.get("error")
             parts = error[1] if isinstance(error, tuple) and isinstance(error[1], list) else []
-            told = ": ".join(part for part in parts[:2] if part and isinstance(part, str)) or None
-            record.say(
+            reason = ": ".join(part for part in parts[:2] if part and isinstance(part, str)) or None
+            record.message(
                 name,
                 "close",
                 side,
                 at,
-                of("close", ("reply_code", "reply_text"), (None if told else 0, told)),
-                told or "",
+                of("close", ("reply_code", "reply_text"), (None if reason else 0, reason)),
+                reason or "",
             )
         else:
             record.step(name, side, at)

@@ -140,11 +140,11 @@ def read_sections(of: Messages, data: Array, at: Array, length: Array, missing: 
 
 @proven
 def put_body(body: Array, r: int, kind: int, at: int, size: int) -> None:
-    """Note a body of one piece."""
+    """Note a body of one section."""
     body[Body.KIND, r] = kind
     body[Body.AT, r] = at
     body[Body.SIZE, r] = size
-    body[Body.PIECES, r] = 1
+    body[Body.SECTIONS, r] = 1
 
 
 @proven
@@ -160,14 +160,14 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
         return
     kind = NOTHING
     size = 0
-    pieces = 0
+    sections = 0
     seen = 0
     while place[Place.NUMBER] >= 0:
         number = place[Place.NUMBER]
         q = place[Place.AT]
         if of.sections[number, Section.KIND] == A_BODY:
-            pieces += 1
-            if pieces == 1:
+            sections += 1
+            if sections == 1:
                 kind = number - BODY_SECTION + DATA
                 body[Body.AT, r] = q
             size = size + place[Place.SIZE] if after >= 0 or number == BODY_SECTION else -1
@@ -185,12 +185,12 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
             if of.fill[slot] > 0 and of.row[slot, of.fill[slot] - 1] == r:
                 of.fill[slot] -= 1
         return
-    if missing > 0 and pieces == 0:
+    if missing > 0 and sections == 0:
         kind = -1
         size = -1
     body[Body.KIND, r] = kind
     body[Body.SIZE, r] = size
-    body[Body.PIECES, r] = pieces
+    body[Body.SECTIONS, r] = sections
 
 
 @proven
@@ -276,12 +276,12 @@ def hash_bodies(
     data: Array, at: Array, length: Array, body: Array, widths: Array, symbols: Array, place: Array,
     lanes: Array, waiting: Array, hashed: Array,
 ) -> None:  # fmt: skip
-    """The hash of each body; of several pieces, of all of them together."""
+    """The hash of each body; of several sections, of all of them together."""
     for r in range(len(at)):
         begin = body[Body.AT, r]
         size = body[Body.SIZE, r]
-        if body[Body.PIECES, r] <= 1:
-            there = body[Body.PIECES, r] == 1 and begin >= 0 and size > 0 and begin + size <= len(data)
+        if body[Body.SECTIONS, r] <= 1:
+            there = body[Body.SECTIONS, r] == 1 and begin >= 0 and size > 0 and begin + size <= len(data)
             hashed[r] = hash_bytes(data, begin, size if there else 0)
             continue
         hash_begin(lanes, 0)

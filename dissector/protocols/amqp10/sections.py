@@ -141,9 +141,9 @@ def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool)
     return hashed
 
 
-def body(data: Bytes, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
+def body(data: Bytes, at: int, length: int, found_at: int, size: int, sections: int) -> bytes:
     """The bytes of one whole body."""
-    if pieces <= 1:
+    if sections <= 1:
         return data[found_at : found_at + size].tobytes()
     place = Place.make(1)[0]
     parts = []

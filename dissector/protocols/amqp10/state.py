@@ -31,9 +31,9 @@ class Body(Records):
     """Bodies of messages, one column each."""
 
     KIND = column("index into `KINDS`; -1: not seen")
-    AT = column("where its bytes begin, of several pieces the first")
+    AT = column("where its bytes begin, of several sections the first")
     SIZE = column("its bytes, as announced where some are missing; -1: not seen")
-    PIECES = column("sections that it consists of")
+    SECTIONS = column("sections that it consists of")
 
 
 class Place(Matrix):

@@ -78,7 +78,7 @@ DEPTH = 64
 GROWTH = 18
 """A byte of a map becomes at most this many: a described value is announced by one."""
 PROBLEMS = 3
-"""One map has at most this many: each of text and depth is told once, what ends it once."""
+"""One map has at most this many: each of text and depth is reported once, what ends it once."""
 
 NAMES = (
     "unknown", "null", "true", "false", "boolean", "unsigned", "signed", "float", "decimal", "char", "timestamp",

@@ -1,8 +1,8 @@
 """What commands of the stream protocol tell of their connection: frames to records.
 
 A command and its answer are steps of the same name; an answer with an error is a step `refused`, one with a challenge
-a step `challenge`. The roles of `ConnectionRecord.told` are those of AMQP 0-9-1: the dialogue is the same, with other
-names.
+a step `challenge`. The roles of `ConnectionRecord.arguments` are those of AMQP 0-9-1: the dialogue is the same, with
+other names.
 """
 
 import json
@@ -87,33 +87,35 @@ class StreamHandshakes:
             record.step(f"{name} challenge", side, at)
         elif is_answer and code not in (OK, None):
             words, doc = self.words.get(code, ("", f"code {code}"))
-            said = self.arguments.of("refusal", ("code", "words", "doc", "of"), (code, words, doc, name))
-            record.say(f"{name} refused", "refusal", side, at, said)
+            arguments = self.arguments.of("refusal", ("code", "words", "doc", "of"), (code, words, doc, name))
+            record.message(f"{name} refused", "refusal", side, at, arguments)
         elif name == "peer-properties":
             record.describe("server" if is_answer else "client", values["peer_properties"])
             record.step(name, side, at)
         elif name == "sasl-handshake" and is_answer:
             offered = " ".join(map(str, json.loads(values["mechanisms"] or "[]")))
-            record.say(name, "start", side, at, self.arguments.of("start", ("mechanisms",), (offered,)))
+            record.message(name, "start", side, at, self.arguments.of("start", ("mechanisms",), (offered,)))
         elif name == "sasl-authenticate" and not is_answer:
-            said = self.arguments.of("start-ok", ("mechanism",), (values["mechanism"],))
-            detail = said.detail + (f" as {record.user}" if record.user else "")
-            record.say(name, "start-ok", side, at, said, detail)
+            arguments = self.arguments.of("start-ok", ("mechanism",), (values["mechanism"],))
+            detail = arguments.detail + (f" as {record.user}" if record.user else "")
+            record.message(name, "start-ok", side, at, arguments, detail)
         elif name == "tune":
             # Some clients' answers lack the bit that makes them answers; the broker speaks first.
-            role = "tune-ok" if is_answer or "tune" in record.told else "tune"
+            role = "tune-ok" if is_answer or "tune" in record.arguments else "tune"
             heartbeat = values["heartbeat"]
             if heartbeat is not None:  # 32 bits without a sign; the table has seconds that make sense
                 heartbeat = min(heartbeat, LONGEST_HEARTBEAT)
             limits = ("frame_max", "heartbeat")
-            record.say(name, role, side, at, self.arguments.of(role, limits, (values["frame_max"], heartbeat)))
+            record.message(name, role, side, at, self.arguments.of(role, limits, (values["frame_max"], heartbeat)))
         elif name == "open" and not is_answer:
-            record.say(name, "open", side, at, self.arguments.of("open", ("virtual_host",), (values["virtual_host"],)))
+            record.message(
+                name, "open", side, at, self.arguments.of("open", ("virtual_host",), (values["virtual_host"],))
+            )
         elif name == "close":
-            told = (values["closing_code"], values["closing_reason"])
-            said = self.arguments.of("close", ("reply_code", "reply_text"), told)
-            record.say("close-ok" if is_answer else "close", "close-ok" if is_answer else "close", side, at, said,
-                      "" if is_answer else None)  # fmt: skip
+            closing = (values["closing_code"], values["closing_reason"])
+            arguments = self.arguments.of("close", ("reply_code", "reply_text"), closing)
+            event = "close-ok" if is_answer else "close"
+            record.message(event, event, side, at, arguments, "" if is_answer else None)
         else:
             record.step(name, side, at)
 

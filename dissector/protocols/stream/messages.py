@@ -58,11 +58,11 @@ class Unread:
 
     def columns(self) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
         """The columns, a row a message, and faults: which of the frames, code, value."""
-        columns, told = self.reader.columns(self.records, self.data)
+        columns, faults = self.reader.columns(self.records, self.data)
         if self.order is not None:
             parts, at = [columns, *self.long], array(self.order)
             columns = {name: pa.concat_arrays([part[name] for part in parts]).take(at) for name in columns}
-        return columns, [(int(self.holder[region]), code, value) for region, code, value in told]
+        return columns, [(int(self.holder[region]), code, value) for region, code, value in faults]
 
 
 class StreamMessages(NamedTuple):
@@ -174,7 +174,7 @@ class Records:
     # ---------------------------------------------------------------------------------------------------- tracking
 
     def tracking(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[pa.Array | None, Ints]:
-        """The column `tracking` of frames that are whole in one piece (None: all null), and faults."""
+        """The column `tracking` of frames that are whole in one run (None: all null), and faults."""
         layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
@@ -236,7 +236,7 @@ class Records:
         self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
         buffer: Buffer,
     ) -> None:  # fmt: skip
-        told, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
+        announced, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
         for frame in frames.tolist():
             at = int(rows[Frame.OFFSET, frame] + self.heads[rows[Frame.LAYOUT, frame]])
             size = int(data_length[frame])
@@ -245,13 +245,15 @@ class Records:
                 wrong.append((frame, MALFORMED, abs(there - size)))
             elif at + size <= rows[Frame.OFFSET, frame] + rows[Frame.BODY, frame]:
                 crc = zlib.crc32(buffer.data[at : at + size].data)
-                if crc != told[frame]:
+                if crc != announced[frame]:
                     wrong.append((frame, CRC_WRONG, crc))
 
     @staticmethod
     def _check_counts(fields: Decoded, frames: Ints, totals: Ints, wrong: list[tuple[int, int, int]]) -> None:
-        told = numbers(fields.columns["chunk_records"])[frames]
-        wrong.extend((int(frames[k]), COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
+        announced = numbers(fields.columns["chunk_records"])[frames]
+        wrong.extend(
+            (int(frames[k]), COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(announced != totals).tolist()
+        )
 
     def _check_long(
         self, frame: int, long: Long, rows: Ints, fields: Decoded, wrong: list[tuple[int, int, int]]

@@ -127,16 +127,16 @@ class Names:
         telling = np.flatnonzero((layout >= 0) & self.telling[layout])
         frames = rows.shape[1]
         changes: list[int] = []
-        told_by = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
-        for frame, said in zip(telling.tolist(), told_by, strict=True):
+        records = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
+        for frame, values_of in zip(telling.tolist(), records, strict=True):
             slot = int(rows[Frame.SLOT, frame])
             name = self.names[layout[frame]]
-            values = dict(zip(COLUMNS, said, strict=True))
+            values = dict(zip(COLUMNS, values_of, strict=True))
             book = self.books.setdefault(slot, Book())
             before = book.characters
-            told = self._tell(book, name, values)
+            meanings = self._tell(book, name, values)
             self.accounting.change(slot, book.characters - before)
-            for number, meaning in told:
+            for number, meaning in meanings:
                 place = int(np.searchsorted(unique, slot * IDS + number))
                 if place < len(unique) and unique[place] == slot * IDS + number:
                     changes.append(place * frames + frame)
@@ -173,16 +173,16 @@ class Names:
         subscribing = name.startswith("subscribe")
         if name.endswith("-response"):
             return self._answered(book, (subscribing, correlation), values["response_code"] == 1)
-        number_told = values["subscription_id" if subscribing else "publisher_id"]
-        if not isinstance(number_told, int) or not isinstance(stream, str):
+        given = values["subscription_id" if subscribing else "publisher_id"]
+        if not isinstance(given, int) or not isinstance(stream, str):
             return []
         if len(book.asked) >= MOST_REQUESTS:
             book.answered(next(iter(book.asked)))
         if subscribing:
-            number, meaning = number_told + SUBSCRIPTIONS, Meaning(stream, _name(values["properties"]))
+            number, meaning = given + SUBSCRIPTIONS, Meaning(stream, _name(values["properties"]))
         else:
             reference = values["publisher_reference"]
-            number, epoch = number_told, book.epochs.get(number_told, 0) + 1
+            number, epoch = given, book.epochs.get(given, 0) + 1
             book.epochs[number] = epoch
             meaning = Meaning(stream, reference if isinstance(reference, str) and reference else None, epoch)
         before = book.known.get(number)

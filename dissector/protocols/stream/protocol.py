@@ -1,4 +1,4 @@
-"""RabbitMQ streams of all connections: pieces in, columns of frames and messages out.
+"""RabbitMQ streams of all connections: chunks in, columns of frames and messages out.
 
 Holds the state that the kernels of `frames` work on, makes room for it, and has the fields decoded as `spec` says.
 """

@@ -110,7 +110,7 @@ class Large:
 
     @property
     def hashed(self) -> bool:
-        """The body is in one piece up to the record's end, so that it can be hashed."""
+        """The body is in one run up to the record's end, so that it can be hashed."""
         return bool(self.held.body[Body.KIND, 0] in (section_walk.RAW, section_walk.DATA))
 
 
@@ -260,7 +260,7 @@ class Reader:
         }
         if self.keep_bodies:
             there = (~sealed & ~partial).tolist()
-            spans_of = np.stack([places, lengths, *held.body[[Body.AT, Body.SIZE, Body.PIECES]]], axis=1).tolist()
+            spans_of = np.stack([places, lengths, *held.body[[Body.AT, Body.SIZE, Body.SECTIONS]]], axis=1).tolist()
             bodies = [
                 sections.body(data, *span)[: limits.BODY] if whole else None
                 for span, whole in zip(spans_of, there, strict=True)
@@ -268,10 +268,10 @@ class Reader:
             made["body"] = array(bodies, pa.binary())
         if sealed.any():
             made["body_kind"] = pc.if_else(array(sealed), None, made["body_kind"])
-        return made, self._told(records[Entry.REGION], ~sealed, held)
+        return made, self._faults(records[Entry.REGION], ~sealed, held)
 
     @staticmethod
-    def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
+    def _faults(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
         broken = np.flatnonzero((held.body[Body.KIND] == section_walk.BROKEN) & readable)
         codes = [np.full(len(broken), MESSAGE_MALFORMED), FIELD_FAULTS[held.problems[:, 1]]]
         records = np.concatenate([broken, held.problems[:, 0]])
@@ -310,10 +310,10 @@ class Reader:
         )
         found = self.read(regions, buffer)
         long.left = int(regions.left[0])
-        made, told = self.columns(found.records, buffer.data)
+        made, faults = self.columns(found.records, buffer.data)
         if found.records.shape[1]:
             long.found.append((found.records[Entry.ORDINAL] + long.records, made))
-        long.wrong += [(code, value) for _, code, value in found.wrong + told]
+        long.wrong += [(code, value) for _, code, value in found.wrong + faults]
         long.records += int(found.total[0])
         rest = int(regions.at[0])
         long.waiting = [buffer.data[rest:end].copy()] if rest < end else []

@@ -74,9 +74,9 @@ def told(cuts: list[int], data: bytes = CLIENT) -> ConnectionRecord:
     layers.begin(np.zeros(1, np.int64))
     ends = sorted({*(cut % len(data) for cut in cuts), len(data)})
     for begin, end in zip([0, *ends], ends, strict=False):
-        pieces = np.zeros((Chunk.WIDTH, 1), np.int64)
-        pieces[Chunk.OFFSET], pieces[Chunk.LENGTH], pieces[Chunk.SIDE] = begin, end - begin, 0
-        layers.feed(pieces, Buffer(np.frombuffer(data, np.uint8).copy(), len(data)))
+        chunks = np.zeros((Chunk.WIDTH, 1), np.int64)
+        chunks[Chunk.OFFSET], chunks[Chunk.LENGTH], chunks[Chunk.SIDE] = begin, end - begin, 0
+        layers.feed(chunks, Buffer(np.frombuffer(data, np.uint8).copy(), len(data)))
     return record
 
 
@@ -86,7 +86,7 @@ def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     record = told(cuts)
     assert [step.event for step in record.steps] == ["sasl-init", "header", "open", "first use", "close"]
     assert record.user == "guest"
-    assert record.told["open"]["virtual_host"] == "orders"
+    assert record.arguments["open"]["virtual_host"] == "orders"
     assert "secret" not in repr(record)
 
 
@@ -120,5 +120,5 @@ def test_what_goes_on_is_not_kept() -> None:
     head, much = CLIENT[:-12], frame(0, 0x14, b"\x45") * 4000
     assert len(much) > KEPT
     record = told(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
-    assert "close" not in record.told
+    assert "close" not in record.arguments
     assert record.facts["unread"] is False

@@ -109,9 +109,9 @@ def test_secrets_may_come_after_runs_that_stayed_sealed(reach: int, monkeypatch:
     packets = Tape(server_port=5671).play(turns).packets
     feed = stage.Tls.feed
 
-    def feed_and_add(tls: stage.Tls, pieces: Ints, buffer: Buffer) -> Ints:
-        opened = feed(tls, pieces, buffer)
-        fed.append(pieces.shape[1])
+    def feed_and_add(tls: stage.Tls, chunks: Ints, buffer: Buffer) -> Ints:
+        opened = feed(tls, chunks, buffer)
+        fed.append(chunks.shape[1])
         if sum(fed) >= 20 and not tls.keylog.expecting:
             tls.keylog.add(keylog)
         return opened
