@@ -18,7 +18,7 @@ def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool
     """An array of bools, integers, texts or bytes, as `pa.array` makes it.
 
     Args:
-        values: (n,) of numpy, handed on without a copy where its type fits; or a list, in which None is null.
+        values: (n,) of numpy, passed on without a copy where its type fits; or a list, in which None is null.
         kind: the type; that of `values` where it is None, of a list text.
         mask: (n,) what is null, besides None.
     """

@@ -40,7 +40,7 @@ class Validity(NamedTuple):
     """One bit a row, lowest first."""
 
     def buffers(self, *others: npt.NDArray[np.generic]) -> list[pa.Buffer | None]:
-        """The buffers of a column with these behind the validity."""
+        """The buffers of a column with these after the validity."""
         bits = None if self.values == self.rows else pa.py_buffer(self.bits)
         return [bits, *map(pa.py_buffer, others)]
 
@@ -78,12 +78,12 @@ class Room:
         self.longs = np.zeros(places[INT64S] * n, np.int64)
 
     def validity(self, column: int, values: int) -> Validity:
-        """Which rows of a column have one of its so many values."""
+        """Which rows of a column have one of its values."""
         at = int(self.valid_at[column])
         return Validity(self.n, values, self.bits[at : at + self.width])
 
     def numbers(self, column: int, kind: str, values: int) -> pa.Array:
-        """A column of `bool`, `int32` or `int64` with so many values."""
+        """A column of `bool`, `int32` or `int64` with this number of values."""
         at = int(self.value_at[column])
         held: npt.NDArray[np.integer] = self.bits[at : at + self.width]
         if kind != "bool":
@@ -119,7 +119,7 @@ def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.gen
 
 
 def texts(valid: Validity, row: Integers, size: Integers, data: Bytes, compiled: bool) -> pa.Array:
-    """A column of text: entries of `size[e]` bytes of valid UTF-8, one behind the other, for `row[e]`.
+    """A column of text: entries of `size[e]` bytes of valid UTF-8, one after the other, for `row[e]`.
 
     Raises:
         OverflowError: 2 GiB of text or more; batches have to be smaller than that.

@@ -1,6 +1,6 @@
 """The fields of many records at once: bytes to Arrow columns, as the specification says.
 
-A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
+A record is what stands after a method's ids or a command's version, or a content header's property flags. Each kind
 of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). The walk over them puts numbers
 where their columns are; of text, tables and lists it notes row, place and bytes as entries, from which other kernels
 make the columns. A further protocol adds programs, and where it must, ops.
@@ -168,7 +168,7 @@ def _lists(
 
 
 def _without(column: pa.Array, rows: Integers) -> pa.Array:
-    """A column with null in these rows: of what was cut in front of its first entry nothing is known."""
+    """A column with null in these rows: of what was cut before its first entry nothing is known."""
     if not len(rows):
         return column
     mask = np.zeros(len(column), np.bool_)

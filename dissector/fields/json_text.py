@@ -62,7 +62,7 @@ def write_string(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j: 
         j += WORD
     left = end - i
     if 0 < left < WORD and i + WORD <= len(data) and j + WORD <= len(out):
-        # most texts are short, or end so: what is written behind the text is written over by what follows
+        # most texts are short, or end so: what is written after the text is written over by what follows
         loaded = part(word(data, i), left) | ((u64(SPACES) << u64(8 * left)) & MASK)
         if is_plain(loaded):
             put_word(out, j, loaded)
@@ -111,7 +111,7 @@ def write_escaped(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j:
 
 @kernel
 def write_digits(value: int, least: int, out: Bytes, j: int) -> int:
-    """Write an integer from 0 to 10**12 with at least so many digits; returns where it ends."""
+    """Write an integer from 0 to 10**12 with at least this number of digits; returns where it ends."""
     digits = 1
     bound = 10
     while bound <= value:
@@ -163,7 +163,7 @@ def write_decimal(data: Bytes, at: int, width: int, out: Bytes, j: int) -> int:
     scale = i64(data[at])
     end = write_integer(data, at + 1, width, True, out, j)
     if data[at + 1] >= 0x80:
-        j += 1  # behind the minus
+        j += 1  # after the minus
     digits = end - j
     exponent = digits - 1 - scale
     if scale == 0:

@@ -1,6 +1,6 @@
 r"""Lists and maps of the stream protocol to JSON text: a 32-bit count and as many items.
 
-A shape says what an item is: its members in order, numbers, texts behind a 16-bit length, or lists of numbers. Items
+A shape says what an item is: its members in order, numbers, texts after a 16-bit length, or lists of numbers. Items
 of one member are JSON values, those of a struct are objects, and the pairs of a map are the members of one object.
 Keys that occur twice stay. A text that is no UTF-8 has `\xNN` for each wrong byte. A list that is cut, or claims more
 items than there are bytes, has the items that are whole.

@@ -63,7 +63,7 @@ FIT = {BIT: BOOLS, FLAG_BIT: BOOLS} | dict.fromkeys(
 )  # fmt: skip
 """Where the values of an op may go, when that is not for its column to say."""
 PACK, COMMAND_HEADER_SIZE = 2, 1
-"""Bytes of the packing flags of arguments, and of the size of the header in front of them (AMQP 0-10)."""
+"""Bytes of the packing flags of arguments, and of the size of the header before them (AMQP 0-10)."""
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 FLAG_WORD = 15
 """Properties per word of flags; the lowest bit says that another word follows."""
@@ -114,7 +114,7 @@ class Plan:
 
     @classmethod
     def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
-        """Program i is for the arguments of `protocol.methods[i]`; a record begins behind its method id.
+        """Program i is for the arguments of `protocol.methods[i]`; a record begins after its method id.
 
         Of a command of AMQP 0-10 that is its session header.
 
@@ -140,7 +140,7 @@ class Plan:
 
     @classmethod
     def of_struct(cls, protocol: Protocol, struct: Struct, only: Collection[str] | None = None) -> "Plan":
-        """The one program is for a struct of AMQP 0-10; a record begins behind its class and code.
+        """The one program is for a struct of AMQP 0-10; a record begins after its class and code.
 
         Args:
             protocol: the specification.
@@ -213,7 +213,7 @@ class _Maker:
         self.starts.append(len(self.ops))
 
     def add_argument(self, field: Field, following: Field | None) -> None:
-        """Add the ops for an argument; the one behind it may depend on it."""
+        """Add the ops for an argument; the one after it may depend on it."""
         if field.optional:
             self.add_op(TAIL, 0, -1, -1)
         self.add(field, -1 if field.when is None else field.when)
@@ -230,7 +230,7 @@ class _Maker:
             raise ValueError(f"field {field.name} has the unknown type {name}")
         if kind == BIT and flag >= 0:
             kind = FLAG_BIT
-        if kind == SIZE:  # behind a byte that says whether it is the content or a reference to it
+        if kind == SIZE:  # after a byte that says whether it is the content or a reference to it
             self.add_op(UNSIGNED, 1, -1, flag)
         self.of_ops[len(self.ops)] = shape
         self.add_op(kind, width, self._slot(field, kind), flag)

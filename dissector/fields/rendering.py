@@ -1,4 +1,4 @@
-"""Values written as text, one behind the other: room for them, what becomes of it, and what is wrong with them."""
+"""Values written as text, one after the other: room for them, what becomes of it, and what is wrong with them."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ class Rendered(NamedTuple):
 
 
 def room(values: int, size: int, problems: int, floats: int = 0, levels: int = 0) -> Text:
-    """Room for the text of so many values: bytes of it, problems of each, floats, and levels that they may have."""
+    """Return room for the text of these values: its bytes, problems of each, floats, and levels that they may have."""
     return Text(
         out=np.empty(size, np.uint8),
         sizes=np.empty(values, np.int64),

@@ -60,7 +60,7 @@ def render(
 
     Args:
         data: the bytes.
-        at: (n,) where each begins, behind its length.
+        at: (n,) where each begins, after its length.
         size: (n,) its bytes.
         compiled: whether the kernels run compiled.
         dialect: the protocol's values.

@@ -193,7 +193,7 @@ def put_entry(of: Decoding, slot: int, r: int, at: int, size: int) -> None:
 
 @proven
 def take_texts(of: Decoding, chosen: Array, a: int, b: int, op: int) -> None:
-    """Take texts and tables, which stand behind their length. A table that is cut gives what is there of it."""
+    """Take texts and tables, which stand after their length. A table that is cut gives what is there of it."""
     data, records = of.data, of.records
     what = of.ops[op, Op.KIND]
     width = of.ops[op, Op.BYTES]

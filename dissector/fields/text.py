@@ -23,7 +23,7 @@ GROWTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Entries of text, one behind the other."""
+    """Entries of text, one after the other."""
 
     data: Bytes
     """Valid UTF-8."""

@@ -1,7 +1,7 @@
 """The walk over tables, maps, lists, arrays and structs that writes them as JSON text; see `tables` for what it writes.
 
 AMQP 1.0 has a walk of its own (`amqp10.values`): there keys are values of any type, which are written before what
-follows them is measured, counts stand behind sizes, items of arrays share a constructor, and described values have
+follows them is measured, counts stand after sizes, items of arrays share a constructor, and described values have
 no end. What both write, and how it is kept, is in `value_text`, `json_text` and `rendering`.
 
 Bounds, for all kernels here: every read lies before the end of its level, which lies within that of the one around it;
@@ -73,12 +73,12 @@ PROBLEMS = 5
 """One value has at most this many problems: wrong texts, ranges, structs and depth once each, what ends it once."""
 
 CLOSE_NAMED = 0
-"""Of a struct that its name was written in front of: two braces."""
+"""Of a struct that its name was written before: two braces."""
 
 
 @kernel
 def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, forms: Forms, text: Text) -> None:
-    """Render all values, whose bytes behind their length these are."""
+    """Render all values, whose bytes after their length these are."""
     j = 0
     for e in range(len(at)):
         begun = j
@@ -189,7 +189,7 @@ def find_trace(data: Bytes, e: int, key: int, value: int, after: int, kind: int,
 def measure(data: Bytes, at: int, end: int, code: int, forms: Forms) -> tuple[int, int, int, int, int]:
     """Measure a value of form `code`, or whose type code (-1) comes first.
 
-    Returns its kind, where its bytes begin behind its length and where they end, its form, and what is wrong with it,
+    Returns its kind, where its bytes begin after its length and where they end, its form, and what is wrong with it,
     or -1.
     """
     if code < 0:
@@ -215,7 +215,7 @@ def measure(data: Bytes, at: int, end: int, code: int, forms: Forms) -> tuple[in
 
 @kernel
 def is_counted(kind: int, code: int, types: Integers) -> bool:
-    """Whether items of a value have a head in front of them: their count, or what a struct is."""
+    """Whether items of a value have a head before them: their count, or what a struct is."""
     return kind >= ARRAY or (kind >= TABLE and types[code, Form.ITEM] > 0)
 
 
@@ -326,7 +326,7 @@ def open_counted(
 
 @called
 def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
-    """What is wrong with what stands in front of the items of a table, list, array or struct; -1 when nothing is."""
+    """What is wrong with what stands before the items of a table, list, array or struct; -1 when nothing is."""
     kind = types[code, Form.KIND]
     need = types[code, Form.ITEM]
     s = -1

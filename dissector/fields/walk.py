@@ -127,7 +127,7 @@ def begin(of: Decoding, first: int, last: int, offset: Array, length: Array) -> 
 
 @proven
 def pick(of: Decoding, first: int, last: int, flag: int) -> int:
-    """Pick the records that have a flag; returns how many."""
+    """Pick the records that have a flag; returns their number."""
     n = 0
     for k in range(first, last):
         of.picked[n] = of.order[k]

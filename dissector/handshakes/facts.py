@@ -116,7 +116,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     steps = inputs.steps
     seen = _seen(inputs)
     machine = handshakes.machine(inputs.protocol, inputs.server[1])
-    # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
+    # After the first end nobody goes on with the dialogue, though bytes may still be under way.
     end = next((n for n, step in enumerate(steps) if step.event in ENDS), len(steps))
     events = [(step.role, step.event) for step in steps[:end]]
     spoken = any(inputs.has_sent)  # so the server has accepted, seen or not

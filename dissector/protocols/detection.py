@@ -23,11 +23,11 @@ from amqpscope.dissector.tls.records import boundary
 HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
 HELLOS = (1, 2)
-"""Of client and server: the byte behind the head of a record. Any other message may be of either side."""
+"""Of client and server: the byte after the head of a record. Any other message may be of either side."""
 START = 16
 """Bytes of each direction that are looked at."""
 MAGIC = 4
-"""Bytes of a header that tell whose it is; those behind them are a version's."""
+"""Bytes of a header that tell whose it is; those after them are a version's."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 """With these a proxy's header begins that tells whose connection it is (HAProxy's PROXY protocol, versions 1 and 2)."""
 PROXY_LINE, PROXY_HEAD = 107, 16
@@ -48,7 +48,7 @@ class Probe:
     skipped: int = 0
     held_bytes: int = 0
     proxy: int = 0
-    """Bytes of a proxy's header in front of what the client says."""
+    """Bytes of a proxy's header before what the client says."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
     """By protocol and side, where a frame must end that is longer than chunks, if it is one."""
 
@@ -73,7 +73,7 @@ class Detector:
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
     def sort(self, chunks: Ints, buffer: Buffer, facts: Ints) -> Ints:
-        """Hand on the chunks of decided connections; those held back for one come first when it is decided."""
+        """Yield the chunks of decided connections; those held back for one come first when it is decided."""
         slots = chunks[Chunk.SLOT]
         waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
@@ -96,9 +96,9 @@ class Detector:
             for column, data in probe.held:
                 if data:
                     column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
-                if behind(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
+                if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
                     released.append(column)
-            keep[i] = behind(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
+            keep[i] = keep_after(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
             return chunks
         rest = chunks[:, keep]
@@ -251,7 +251,7 @@ class Detector:
         del probe.held[:passed]
 
     def _forced(self, probe: Probe, facts: Ints, slot: int) -> int:
-        """The protocol that a port stands for, 0 where content decides. TLS in front of it shows by its hello."""
+        """The protocol that a port stands for, 0 where content decides. TLS before it shows by its hello."""
         forced = self.ports.get(int(facts[slot, Facts.A_PORT])) or self.ports.get(int(facts[slot, Facts.B_PORT])) or 0
         if slot in self.opened:
             return 0 if forced == TLS else forced
@@ -268,7 +268,7 @@ class Detector:
 def foreign(client: bytes) -> bool:
     """Whether a client that begins so will never speak a protocol of ours: frames in it would be somebody's files.
 
-    What a proxy puts in front of it is not looked at.
+    What a proxy puts before it is not looked at.
     """
     return bool(client) and not client.startswith(b"\0\0")
 
@@ -284,7 +284,7 @@ def proxy_header(client: bytes) -> int | None:
     return None if client and (PROXY_1.startswith(client) or PROXY_2.startswith(client)) else 0
 
 
-def behind(chunk: Ints, position: int, client: int) -> bool:
+def keep_after(chunk: Ints, position: int, client: int) -> bool:
     """Leave out of a chunk what the client sent before this position; False when nothing is left."""
     cut = min(position - int(chunk[Chunk.POS]), int(chunk[Chunk.LENGTH])) if chunk[Chunk.SIDE] == client else 0
     if cut > 0:

@@ -1,6 +1,6 @@
 """What all framings do: note where frames begin, keep what is unfinished, and lose the way.
 
-The length of a frame is known once its head is, so a gap within it costs nothing but its bytes; behind one that
+The length of a frame is known once its head is, so a gap within it costs nothing but its bytes; after one that
 contains a head `amqpscope.dissector.protocols.resync` looks for the next.
 """
 
@@ -105,7 +105,7 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 @kernel
 def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
-    """Where the payload at hand lies, and its bytes in front of the first gap; -1 where there are none.
+    """Where the payload at hand lies, and its bytes before the first gap; -1 where there are none.
 
     `offset` is where it lies whole, -1 when it is in fragments: these are put together.
     """
@@ -179,7 +179,7 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
 def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, before: int) -> None:
     """Keep bytes of a payload that does not lie in one chunk.
 
-    Only what is in front of its first gap is kept; `before` are bytes of it that were put elsewhere.
+    Only what is before its first gap is kept; `before` are bytes of it that were put elsewhere.
     """
     parsers = walk.parsers
     if (
@@ -195,7 +195,7 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def put_together(walk: Walk, row: int) -> int:
-    """Copy the fragments of a direction to the arena, one behind the other; returns where they begin."""
+    """Copy the fragments of a direction to the arena, one after the other; returns where they begin."""
     data, fragments = walk.data, walk.fragments
     offset: int = walk.cursor[Cursor.ARENA]
     at = offset
@@ -203,7 +203,7 @@ def put_together(walk: Walk, row: int) -> int:
     while fragment >= 0:
         start = fragments[fragment, Fragment.OFFSET]
         length = fragments[fragment, Fragment.LENGTH]
-        if length > 0:  # the first and the last byte lie in the data, so all do; the arena is behind all fragments
+        if length > 0:  # the first and the last byte lie in the data, so all do; the arena is after all fragments
             data[at] = data[start]
             data[at + length - 1] = data[start + length - 1]
             copy_bytes(data, start, data, at, length)
@@ -227,7 +227,7 @@ def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def end_frame(walk: Walk, row: int, size: int) -> None:
-    """The frame at hand, of so many bytes, has its row; a head follows."""
+    """The frame at hand, of this size, has its row; a head follows."""
     parsers = walk.parsers
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], size)
     drop_chain(walk, row)
@@ -262,7 +262,7 @@ def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
-    """Skip bytes in front of the next frame, as far as they are known to be none; returns how many."""
+    """Skip bytes before the next frame, as far as they are known to be none; returns their number."""
     parsers = walk.parsers
     here = chunks[Chunk.POS, i] + at
     take: int = min(chunks[Chunk.LENGTH, i] - at, max(parsers[row, Parser.UNTIL] - here, 0))

@@ -78,7 +78,7 @@ class Stage(Protocol):
         """Take the first `count` chunks."""
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
-        """Forget connections that are over, and hand on what was under way."""
+        """Forget connections that are over, and yield what was under way."""
 
     def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""

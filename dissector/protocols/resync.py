@@ -1,13 +1,13 @@
 """The walk over chunks, and where it finds the next frame when it has lost the way.
 
-A boundary is lost behind a gap that contains the head of a frame, at the beginning of a capture in the middle of a
-connection, and behind bytes that are no frame. What follows may be the inside of a body, and bodies may hold frames,
+A boundary is lost after a gap that contains the head of a frame, at the beginning of a capture in the middle of a
+connection, and after bytes that are no frame. What follows may be the inside of a body, and bodies may hold frames,
 even whole captures; a frame that was never sent must have no row. So bytes are skipped rather than guessed at:
 
 1. Where the beginning of the lost frame and the rest of its content are known, so is where its body ends; that place
    is tried first.
 2. Else every place is a candidate that could be a boundary. From it frames must follow each other to the end of what
-   is there: their heads, ends, methods and senders plausible, and on each channel a header behind a method with
+   is there: their heads, ends, methods and senders plausible, and on each channel a header after a method with
    content, bodies that add up to what it announces, and no body without. Frames inside of a body cannot get past its
    end, for there a frame end, or the next head, stands where none can be. One misfit, and the candidate is none.
 3. A candidate counts when its frames reach so far that no body that began in the gap can: beyond the largest
@@ -17,19 +17,19 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
    frames, while segments cut a body anywhere.
 5. Where the snap length leaves no more than the beginnings of segments, these are frames' until one is not; then only
    after three in a row that could be.
-6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those in front of the first
+6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those before the first
    with which a segment begins are skipped, if that is followed by several, and segments begin with most of them.
 7. A gap that is too short for the beginning of a content hides none, and the first candidate counts.
 8. Where the capture begins nothing is known to be lost, and a quiet connection may say no more for long. There frames
    count that begin where a segment does and end where one does, if others follow that begin with the segment
-   behind one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
-   was written by itself, behind which stands its end. Those that nothing marks the ends of must be long or few. No more
+   after one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
+   was written by itself, after which stands its end. Those that nothing marks the ends of must be long or few. No more
    than half as many may have ends of segments inside, and they or the port must tell who is the client.
 
 Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_CHUNKS` bound how many. What is skipped is counted.
 
-The kernels `next_frame`, `may_begin`, `sender` and `expected_boundary` are templates, as are the constants behind them:
+The kernels `next_frame`, `may_begin`, `sender` and `expected_boundary` are templates, as are their constants:
 a protocol lays its own under their names (`laid_over`).
 """
 
@@ -47,7 +47,7 @@ USUAL = 0
 HIDES_NONE = 0
 """A gap of fewer bytes cannot hold the beginning of a body."""
 MARKED_ENDS = True
-"""Whether there is a byte behind each frame that says so."""
+"""Whether there is a byte after each frame that says so."""
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 BROKERS = (-1, -1)
@@ -62,13 +62,13 @@ LONG = 400
 FEW = 4
 """Frames of which no segment in a body is made up that is full of frames, but for a last one."""
 ANY_TIME = 4_096
-"""So few bytes are tried again with every segment that is not full."""
+"""This number of bytes are tried again with every segment that is not full."""
 SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
-"""After so many frames of a connection its largest one tells something; until then `UNKNOWN_LARGEST` stands for it."""
+"""After these many frames of a connection the largest counts; until then `UNKNOWN_LARGEST` stands for it."""
 UNKNOWN_LARGEST = 16_384
 
 WAIT, DECIDED, NO_ROOM = range(3)
@@ -99,7 +99,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
     """Where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
 
-    -1: nothing is known; -2: it lies behind them; -3: and so surely that there is none in them.
+    -1: nothing is known; -2: it lies after them; -3: and so surely that there is none in them.
     """
     return -1
 
@@ -152,7 +152,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
     parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
     pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
-    # behind its chunks or a gap nothing more comes to what was gathered
+    # after its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
     place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
     if place == -3 and (ended or full):
@@ -251,7 +251,7 @@ def note_sender(walk: Walk, row: int) -> None:
 
 @kernel
 def tell_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
-    """A boundary was found: the frames behind it may tell who is the client."""
+    """A boundary was found: the frames after it may tell who is the client."""
     facts, slot = walk.facts, row // 2
     if facts[slot, Facts.SYN] == 0 and facts[slot, Facts.FRAMES] == 0:
         base = walk.cursor[Cursor.ARENA]
@@ -281,7 +281,7 @@ def try_places(
     if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
         reach = 0
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
-    # if nothing marks ends, frames in front of a segment's beginning may be inside of one that ends there
+    # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there
     together = trial[Trial.FITTING] > SEGMENTS and 2 * trial[Trial.FITTING] >= trial[Trial.COUNT] - trial[Trial.BEFORE]
     if place >= 0 and not MARKED_ENDS and trial[Trial.SEGMENT] > place and together:
         place = trial[Trial.SEGMENT]
@@ -347,7 +347,7 @@ def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: 
         trial[Trial.OPEN] = p
         if trial[Trial.COUNT] > 0 and confirmed(trial, n, p, how, reach, enough) == 1:
             return p
-        break  # what begins behind it is in its last frame, which has not come to its end
+        break  # what begins after it is in its last frame, which has not come to its end
     return -1
 
 

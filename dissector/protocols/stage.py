@@ -1,4 +1,4 @@
-"""What all protocols have in common that come in frames: the walk over chunks, and what it hands on."""
+"""What all protocols have in common that come in frames: the walk over chunks, and what it yields."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +24,7 @@ class FramedStage:
         frames: room for frames that a call of it may bring, one column each.
         aside: room for what it brings besides.
         codes: names of faults.
-        ends: bytes of a frame's head, and bytes behind its payload.
+        ends: bytes of a frame's head, and bytes after its payload.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FramedStage:
         return Faults(rows, self.codes)
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
-        """Forget connections that are over, and hand on what was under way."""
+        """Forget connections that are over, and yield what was under way."""
         last = self.framing.last_chunks(slots)
         yield from self.feed(last, last.shape[1], buffer, facts)
         for cuts in self.framing.end(slots, facts, *self.ends):

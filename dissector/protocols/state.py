@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.tcp.state import Chunk
 
 SEARCH, HEAD, PAYLOAD, END = range(4)
-"""What a direction is in: the search for a boundary, a frame's head, its payload, or the bytes behind that."""
+"""What a direction is in: the search for a boundary, a frame's head, its payload, or the bytes after that."""
 HEAD_ROOM = 16
 """Bytes that a head has at most."""
 
@@ -36,7 +36,7 @@ class Parser(Matrix):
     CHANNEL = column("its channel; -1: there are none", empty=-1)
     SIZE = column("bytes of its payload")
     GOT = column("bytes of the payload that have passed")
-    MISSING = column("how many of these lay in gaps")
+    MISSING = column("bytes of these that lie in gaps")
     POS = column("position of the frame in the stream")
     FIRST_PACKET = column("packet with its first byte")
     FIRST_TS = column("its time")
@@ -81,7 +81,7 @@ class Held(Chunk):
 
 
 class Place(Records):
-    """Where a row belongs, one column each: so tables put the leading columns in front of all rows alike."""
+    """Where a row belongs, one column each: so tables put the leading columns before all rows alike."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side that sent it")
@@ -100,7 +100,7 @@ class Frame(Place):
     TYPE = column("type of the frame, as its protocol has it")
     SIZE = column("bytes on the wire")
     OFFSET = column("where the payload's bytes lie that are there before its first gap")
-    LENGTH = column("how many these are")
+    LENGTH = column("number of bytes")
     MISSING = column("bytes in gaps")
     POS = column("position in the stream")
 
@@ -110,7 +110,7 @@ class Kept(Records):
 
     BODY = column("number of the body")
     OFFSET = column("where the bytes lie")
-    LENGTH = column("how many; -1: none of this body after all")
+    LENGTH = column("number of bytes; -1: none of this body after all")
 
 
 class Fault(Place):
@@ -131,7 +131,7 @@ class Cursor(Matrix):
     FRAMES = column("frames brought")
     ASIDE = column("what else was put aside")
     FAULTS = column("faults")
-    ARENA = column("where the arena behind the batch's bytes is free")
+    ARENA = column("where the arena after the batch's bytes is free")
     CHAINED = column("bytes in all fragments")
     HELD = column("bytes in all chunks that are held back")
     COUNT = column("chunks")
@@ -152,9 +152,9 @@ class Trial(Matrix):
     CUT = column("frames with others inside")
     OPEN = column("first place that was not refuted; -1: none")
     SEGMENT = column("the first of its frames with which a segment begins; -1: none")
-    BEFORE = column("whole frames in front of that")
+    BEFORE = column("whole frames before that")
     SHORT = column("segments of fewer bytes are not full")
-    MARKED = column("beginnings of segments behind such a one with which a frame begins")
+    MARKED = column("beginnings of segments after such a one with which a frame begins")
 
 
 class Walk(NamedTuple):

@@ -28,7 +28,7 @@ from amqpscope.dissector.protocols.state import (
 from amqpscope.dissector.tcp.state import Chunk
 
 END_BYTES = 0
-"""Bytes behind a payload that belong to the frame."""
+"""Bytes after a payload that belong to the frame."""
 
 
 @kernel
@@ -60,7 +60,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """Look at the bytes behind a payload, and finish the frame."""
+    """Look at the bytes after a payload, and finish the frame."""
     raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 @kernel
 def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Behind what was skipped a frame begins."""
+    """After what was skipped a frame begins."""
     return
 
 
@@ -121,7 +121,7 @@ def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
 def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
     """Walk a chunk from byte `at` on.
 
-    Returns: how many of its bytes are done with: all, or less where a search must go before; the complement of that
+    Returns: the number of its bytes are done with: all, or less where a search must go before; the complement of that
     when there is no more room.
     """
     row = 2 * chunks[Chunk.SLOT, i] + chunks[Chunk.SIDE, i]
@@ -167,7 +167,7 @@ def is_full(walk: Walk, row: int, arena: int) -> bool:
 
 @kernel
 def is_complete(parsers: Array, row: int) -> bool:
-    """Whether a frame that has nothing behind its payload has all of that."""
+    """Whether a frame that has nothing after its payload has all of that."""
     return bool(
         END_BYTES == 0
         and parsers[row, Parser.STATE] == PAYLOAD
@@ -177,7 +177,7 @@ def is_complete(parsers: Array, row: int) -> bool:
 
 @kernel
 def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
-    """Take a frame that lies whole in the chunk, as most do, else bytes of its head; returns how many."""
+    """Take a frame that lies whole in the chunk, as most do, else bytes of its head; returns their number."""
     parsers, data, heads = walk.parsers, walk.data, walk.heads
     p = chunks[Chunk.OFFSET, i] + at
     left: int = chunks[Chunk.LENGTH, i] - at
@@ -207,7 +207,7 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
 
 @kernel
 def take_payload(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
-    """Take bytes of a payload, or of a gap in it; returns how many."""
+    """Take bytes of a payload, or of a gap in it; returns their number."""
     parsers = walk.parsers
     size = parsers[row, Parser.SIZE]
     take: int = min(chunks[Chunk.LENGTH, i] - at, size - parsers[row, Parser.GOT])
@@ -223,7 +223,7 @@ def take_payload(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 @kernel
 def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
-    """Take bytes of a gap; returns how many. The length of a payload is known, so the walk goes on behind it."""
+    """Take bytes of a gap; returns their number. The length of a payload is known, so the walk goes on after it."""
     parsers = walk.parsers
     state = parsers[row, Parser.STATE]
     if state == PAYLOAD:
@@ -242,7 +242,7 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
 
 @kernel
 def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
-    """Skip bytes in a search; returns how many, -1 where nothing is known of them yet."""
+    """Skip bytes in a search; returns their number, -1 where nothing is known of them yet."""
     parsers = walk.parsers
     p = chunks[Chunk.OFFSET, i] + at
     if chunks[Chunk.POS, i] + at == 0 and begins_connection(walk.data, p, p + chunks[Chunk.LENGTH, i] - at):
@@ -309,7 +309,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 
 @kernel
 def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
-    """Put a chunk behind those of its connection that are held back; `at` of its bytes are done with."""
+    """Put a chunk after those of its connection that are held back; `at` of its bytes are done with."""
     parsers, held = walk.parsers, walk.held
     queue = 2 * chunks[Chunk.SLOT, i]
     row = queue + chunks[Chunk.SIDE, i]

@@ -77,7 +77,7 @@ class Direction:
         """Where each record's content begins in the joined bytes, and the last one ends; their lengths."""
 
     def _before(self, stop: int) -> tuple[int, int]:
-        """Return how many of `mine` come before this chunk, and how many records are complete by then."""
+        """Return the number of `mine` come before this chunk, and how many records are complete by then."""
         chunks = int(np.searchsorted(self.mine, stop))
         return chunks, int(np.searchsorted(self.last, chunks))
 
@@ -95,7 +95,7 @@ class Direction:
         return stop if good == count else int(self.mine[self.last[good]])
 
     def _uncover(self, contents: list[bytes]) -> int:
-        """Remove the kind and zeros after each content in TLS 1.3. Return how many hold data, up to another kind."""
+        """Remove the kind and zeros after each content in TLS 1.3. Return the number of data records up to another."""
         self.lengths -= 1
         kinds = self.joined[self.parts[:-1] + self.lengths]
         for index in np.flatnonzero(kinds == 0).tolist():

@@ -150,7 +150,7 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where the frame of a body or header seems to begin that ends behind these bytes, or -1."""
+    """Where the frame of a body or header seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - HEAD_BYTES + 1):
         if may_begin(data, p) and i64(data[p + 1]) in (HEADER, BODY) and plausible(data, p, end, methods) > end - p:
             return p

@@ -135,7 +135,7 @@ def join_payloads(of: Channels, k: int, data: Array) -> int:
     while payload >= 0:
         length = of.payloads[payload, Payload.LENGTH]
         start = of.payloads[payload, Payload.OFFSET]
-        # the first and the last byte lie in the data, so all do; the arena is behind all payloads
+        # the first and the last byte lie in the data, so all do; the arena is after all payloads
         data[at] = data[start]
         data[at + length - 1] = data[start + length - 1]
         copy_bytes(data, start, data, at, length)
@@ -161,7 +161,7 @@ def drop_payloads(of: Channels, k: int) -> None:
 
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
-    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
+    """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
     tracks, kept, assembly = of.tracks, of.kept, of.assembly
     tracks[k, Track.SIZE] += length
     if offset < 0:
@@ -197,7 +197,7 @@ def add_span(of: Channels, k: int, data: Array, offset: int, length: int, side: 
 
 @kernel
 def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None:
-    """Write the row of a message that is complete at frame i, or given up there."""
+    """Write the row of a message that is complete at frame i, or dropped there."""
     tracks, messages, assembly = of.tracks, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_track(messages, n, of, k, side)

@@ -115,7 +115,7 @@ def put_payload(walk: Walk, n: int, size: int, offset: int, length: int, missing
 
 @kernel
 def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
-    """Note whether a frame is one behind which a SASL layer may begin."""
+    """Note whether a frame is one after which a SASL layer may begin."""
     frames = walk.frames
     opened = 0
     begins = frames[Frame.TYPE, n] == CONTROL and frames[Frame.FLAGS, n] & BEGINS == BEGINS
@@ -174,7 +174,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 
 @kernel
 def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -> None:
-    """What came is no frame: look for the next behind what was read of it."""
+    """What came is no frame: look for the next after what was read of it."""
     lost_way(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
     own.senders[row, Sender.OPENED] = 0
@@ -182,7 +182,7 @@ def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
-    """Hand on bytes of bodies, keep those of other frames."""
+    """Yield bytes of bodies, keep those of other frames."""
     kind = walk.parsers[row, Parser.TYPE]
     if (kind >> 8) & 0xFF == BODY:
         span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], kind >> 16, offset, length)
@@ -211,7 +211,7 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 def span(
     walk: Walk, chunks: Array, i: int, channel: int, flags: int, offset: int, length: int
 ) -> None:  # fmt: skip
-    """Hand on bytes of a body frame that is not whole in one chunk."""
+    """Yield bytes of a body frame that is not whole in one chunk."""
     spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
     spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
     spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]

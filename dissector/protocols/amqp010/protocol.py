@@ -315,7 +315,7 @@ class Amqp010(FramedStage):
 
 
 def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
-    """Bytes of assemblies under way, at most so many payloads."""
+    """Bytes of assemblies under way, up to a number of payloads."""
     return [
         Ranges(tracks, Track.USED, Track.AT, Track.BYTES, len(tracks)),
         Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_BYTES, len(tracks)),

@@ -78,7 +78,7 @@ class Sessions:
         return taken, place[attached]
 
     def put_back(self, data: bytes, slots: Ints) -> Ints:
-        """Put back what `take_out` took. Returns their rows, and -1 behind them."""
+        """Put back what `take_out` took. Returns their rows, and -1 after them."""
         names, sessions = coding.PLAIN.read(data)
         sessions = Session.read(sessions)
         self.rows.reserve(len(sessions))

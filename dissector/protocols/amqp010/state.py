@@ -36,7 +36,7 @@ class Sender(Matrix):
     """Directions of connections."""
 
     GAPPED = column("1: frames of it may be lost")
-    OPENED = column("1: the last frame was connection.open or its answer, behind which a SASL layer may begin")
+    OPENED = column("1: the last frame was connection.open or its answer, after which a SASL layer may begin")
 
 
 class Frame(Place):
@@ -48,7 +48,7 @@ class Frame(Place):
     CHANNEL = column("channel")
     SIZE = column("bytes on the wire")
     OFFSET = column("where the payload's bytes lie that are there before its first gap")
-    LENGTH = column("how many these are")
+    LENGTH = column("number of bytes")
     MISSING = column("bytes in gaps")
     POS = column("position in the stream")
     ROW = column("row of its channel; -1: none")
@@ -56,7 +56,7 @@ class Frame(Place):
     OPERATION = column("CONTROL or COMMAND where the frame completes one; -1: it does not")
     METHOD = column("index of that; -1: none, -2: unknown")
     AT = column("where its bytes lie")
-    BYTES = column("how many")
+    BYTES = column("number of bytes")
     CUT = column("1: bytes of it are missing")
     SESSION = column("session of the channel; -1: none, or not known")
     EPOCH = column("channel_epoch")
@@ -72,7 +72,7 @@ class Span(Records):
     CHANNEL = column("channel")
     FLAGS = column("flags of the frame")
     OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
-    LENGTH = column("how many")
+    LENGTH = column("number of bytes")
 
 
 class Channel(Matrix):
@@ -113,11 +113,11 @@ class Track(Matrix):
     KIND = column("CONTROL or COMMAND")
     METHOD = column("index of that; -1: not known yet, -2: unknown")
     AT = column("where its bytes lie")
-    BYTES = column("how many")
-    CUT = column("how many are missing")
+    BYTES = column("number of bytes")
+    CUT = column("number of these that are missing")
     HEADER_AT = column("where the bytes of the header lie; -1: there is none", empty=-1)
-    HEADER_BYTES = column("how many")
-    HEADER_CUT = column("how many are missing")
+    HEADER_BYTES = column("number of bytes")
+    HEADER_CUT = column("number of these that are missing")
     SIZE = column("bytes of the body so far")
     MISSING = column("bytes of these in gaps")
     BODY = column("number under which the body is kept; -1: it is not")
@@ -148,10 +148,10 @@ class Message(Place):
     FIRST_NUMBER = column("frame_no of the first frame")
     METHOD = column("index of the command")
     AT = column("where its bytes lie")
-    BYTES = column("how many")
+    BYTES = column("number of bytes")
     CUT = column("1: bytes of it are missing")
     HEADER_AT = column("where the bytes of the header lie; -1: there is none")
-    HEADER_BYTES = column("how many")
+    HEADER_BYTES = column("number of bytes")
     HEADER_CUT = column("1: bytes of it are missing")
     SIZE = column("bytes of the body")
     MISSING = column("bytes of all that were not seen")
@@ -159,7 +159,7 @@ class Message(Place):
     PARTIAL = column("1: bytes are missing; UNFINISHED")
     BODY = column("number under which the body is kept; -1: it is not")
     ROW = column("row of the channel")
-    FRAME = column("frame of the batch at which it was complete, or given up; -1: behind all")
+    FRAME = column("frame of the batch at which it was complete, or dropped; -1: after all")
 
 
 class Assembly(Matrix):
@@ -178,7 +178,7 @@ class Assembly(Matrix):
     CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
     KEEPING = column("bytes of bodies under way that are kept")
-    ARENA = column("where the arena behind the batch's bytes is free")
+    ARENA = column("where the arena after the batch's bytes is free")
 
 
 class Own(NamedTuple):

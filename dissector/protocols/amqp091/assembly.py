@@ -1,9 +1,9 @@
 """AMQP 0-9-1 contents: method, header and body frames of a channel to messages (specification §4.2.6).
 
-Frames of other channels may come between; anything else inside a content is a fault, and the content is given up.
+Frames of other channels may come between; anything else inside a content is a fault, and the content is dropped.
 What else a message row must say, and only earlier frames know, is kept in the channel's row: its epoch, the publish
 number (RabbitMQ: from the client's first confirm.select), and whether the consumer or get acknowledges. A publish that
-nobody saw has a number, too: behind a gap that may hold one, or a confirm.select, and on a channel that was open
+nobody saw has a number, too: after a gap that may hold one, or a confirm.select, and on a channel that was open
 before, numbers are not known until channel.open is seen.
 """
 

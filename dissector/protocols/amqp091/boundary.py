@@ -139,7 +139,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     """Where the body frame ends whose head was lost, when its content's rest is known.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
-    -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
+    -1: nothing is known; -2: it lies after these bytes; -3: and so surely that there is none in them.
     """
     parsers, announced, data = walk.parsers, own.announced, walk.data
     lost = parsers[row, Parser.LOST]
@@ -147,7 +147,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     if lost < 0 or rest <= 0 or rest > 1 << 40:
         return -1
     sure = False
-    behind = False
+    is_later = False
     for choice in range(5):
         size = announced[row, Announced.BODY]
         if choice == 1:
@@ -160,14 +160,14 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
             size = SMALL - OVERHEAD
         if size <= 0:
             continue
-        # the first end of a frame that is not in front of these bytes
+        # the first end of a frame that is not before these bytes
         frames = max((pos - lost + size + OVERHEAD - 1) // (size + OVERHEAD), 1)
         passed = min(frames * size, rest)
         place = lost + passed + OVERHEAD * min(frames, (rest + size - 1) // size) - pos
         if place < 0:
             continue
         if place + 7 > n:
-            behind = True
+            is_later = True
             sure = sure or choice == 0 or rest <= SMALL - OVERHEAD
             continue
         at = base + place
@@ -187,7 +187,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
             return place
     if sure:
         return -3
-    return -2 if behind else -1
+    return -2 if is_later else -1
 
 
 @kernel
@@ -218,7 +218,7 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where a body frame seems to begin that ends behind these bytes, or -1."""
+    """Where a body frame seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - 7):
         if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
             size = plausible(data, p, end, methods)

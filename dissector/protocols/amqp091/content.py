@@ -80,7 +80,7 @@ def put_content(rows: Array, n: int, of: Channels, row: int, k: int, side: int) 
 
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
-    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
+    """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
     contents, kept, assembly = of.contents, of.kept, of.assembly
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
         return 0
@@ -113,7 +113,7 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
 
 @kernel
 def evict_contents(of: Channels, frames: Array) -> None:
-    """Give up methods and headers of contents under way, where too much of them is kept: more than half of it.
+    """Drop methods and headers of contents under way, where too much of them is kept: more than half of it.
 
     These are all that have half of their mean or more. The fault is noted at the frame that was one too many.
     """
@@ -176,7 +176,7 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 @kernel
 def finish_message(of: Channels, row: int, k: int, side: int) -> None:
-    """Write the row of a message that is complete, or given up."""
+    """Write the row of a message that is complete, or dropped."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)

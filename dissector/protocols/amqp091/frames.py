@@ -101,7 +101,7 @@ def put_method(frames: Array, n: int, channel: int, method: int) -> None:
 def expect_bodies(
     walk: Walk, row: int, kind: int, channel: int, offset: int, length: int, size: int, announced: Array
 ) -> None:  # fmt: skip
-    """Note how much of a content is still to come, by which a search behind a gap knows what is a body."""
+    """Note how much of a content is still to come, by which a search after a gap knows what is a body."""
     parsers, data = walk.parsers, walk.data
     if kind == HEADER:
         announced[row, Announced.CHANNEL] = channel
@@ -159,7 +159,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
-    """Hand on bytes of bodies, keep those of other frames."""
+    """Yield bytes of bodies, keep those of other frames."""
     if walk.parsers[row, Parser.TYPE] == BODY:
         span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
     else:
@@ -168,7 +168,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """Look at the byte behind a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing."""
+    """Look at the byte after a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing."""
     byte = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
     if byte == FRAME_END:
         finish_frame(walk, chunks, i, row, -1, own)
@@ -203,7 +203,7 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 @kernel
 def span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> None:
-    """Hand on bytes of a body frame that is not whole in one chunk."""
+    """Yield bytes of a body frame that is not whole in one chunk."""
     spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
     spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
     spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
@@ -222,7 +222,7 @@ def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 @kernel
 def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """A frame begins behind what was skipped; where that is known to have been a body, nothing else was lost."""
+    """A frame begins after what was skipped; where that is known to have been a body, nothing else was lost."""
     passed = own.announced[row, Announced.PASSED]
     if passed > 0:
         span(walk, chunks, i, -1, LOST_WAY, FOUND)

@@ -13,15 +13,15 @@ METHOD, HEADER, BODY, HEARTBEAT, PROTOCOL_HEADER = 1, 2, 3, 8, 0x41
 FRAME_END = 0xCE
 OVERHEAD, HEAD_BYTES, FRAME_END_BYTES = 8, 7, 1
 IDS_BYTES = 4
-"""Class and method id, in front of the arguments."""
+"""Class and method id, before the arguments."""
 IDS = 128
-"""Class and method ids below this are looked up in a square table, others in the list behind it."""
+"""Class and method ids below this are looked up in a square table, others in the list after it."""
 
 
 def method_table(ids: list[tuple[int, int]]) -> Ints:
     """The index of each method in a square table of class and method id, -1 where there is none.
 
-    Behind it pairs of numbers for ids that are too large for that: class << 16 | method, and the index.
+    After it pairs of numbers for ids that are too large for that: class << 16 | method, and the index.
     """
     table = np.full(IDS * IDS, -1, np.int64)
     large = []

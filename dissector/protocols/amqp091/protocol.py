@@ -46,7 +46,7 @@ from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
 ENDED = [Channel.CONSUMES, Channel.GETS]
-"""Lists whose last node stands in the column behind."""
+"""Lists whose last node stands in the next column."""
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
 

@@ -19,7 +19,7 @@ from amqpscope.dissector.protocols.rows import Columns, Made
 from amqpscope.spec.model import Protocol
 
 HEADER_BYTES = 12
-"""Class, weight and body size, in front of the property flags."""
+"""Class, weight and body size, before the property flags."""
 MESSAGE_ARGUMENTS = (
     "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
 )  # fmt: skip

@@ -16,7 +16,7 @@ FOUND, LOST, NOT_TAKEN = range(3)
 """Nothing was lost but bytes of bodies, reported next; frames may be lost; the next frame is one nobody takes."""
 BEGUN, OUT_OF_STEP = 4, 8
 """Bits 0 and 1 of Channel.OUT_OF_STEP: unless the last gap of the client's, of the server's, held only bodies. Then:
-no request was seen, so answers to those in front of the capture may come; requests or answers may be lost, or out of
+no request was seen, so answers to those before the capture may come; requests or answers may be lost, or out of
 order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
 """All was seen since channel.open; it was, if the last gap of the client's held nothing but bodies; it was not."""
@@ -63,7 +63,7 @@ class Span(Records):
     SIDE = column("side that sent it")
     CHANNEL = column("channel")
     OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
-    LENGTH = column("how many; with LOST_WAY, FOUND, LOST or NOT_TAKEN")
+    LENGTH = column("number of bytes; with LOST_WAY, FOUND, LOST or NOT_TAKEN")
 
 
 class Channel(Matrix):

@@ -26,7 +26,7 @@ from amqpscope.spec import amqp10
 
 HEAD = 8
 FIRST = 11
-"""Bytes from a frame's beginning to the number of its performative: 00 53 and the number stand behind the head."""
+"""Bytes from a frame's beginning to the number of its performative: 00 53 and the number stand after the head."""
 HEARTBEAT, OTHER = 256, 257
 COUNTS = 258
 """Columns of the counts: the numbers of performatives, heartbeats, and what is none of them."""
@@ -131,7 +131,7 @@ class Amqp10:
         yield from ()
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Any]:
-        """Hand on the counts of connections that are over."""
+        """Yield the counts of connections that are over."""
         self.handshakes.end(slots)
         for slot in slots.tolist():
             found: Counter[str] = Counter()

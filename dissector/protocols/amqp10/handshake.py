@@ -2,7 +2,7 @@
 
 A connection begins with a header for SASL or for AMQP itself, and after SASL comes a second header (AMQP 1.0, sections
 2.2 and 5.3.2). Frames are those of section 2.3; which of their performatives and fields are looked at, stands in
-`spec/handshakes.toml`. Behind close, or KEPT bytes of a side, nothing is read any more.
+`spec/handshakes.toml`. After close, or KEPT bytes of a side, nothing is read any more.
 """
 
 from dataclasses import dataclass, field

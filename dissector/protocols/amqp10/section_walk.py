@@ -36,7 +36,7 @@ A_LIST, A_MAP, A_BODY = range(3)
 """What is in a section."""
 FIRST_CODE = 0x70
 DATA_HEAD = 5
-"""Bytes in front of the data of a section of up to 255 bytes: descriptor, constructor, length."""
+"""Bytes before the data of a section of up to 255 bytes: descriptor, constructor, length."""
 BODY_SECTION = 5
 """Sections from this one on, up to the one with this number and two more, are bodies."""
 
@@ -46,7 +46,7 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
     """Where the section that begins at p ends; -1 when none does, or it is cut off.
 
     Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on. A symbol
-    has 31 bytes at most, behind its length.
+    has 31 bytes at most, after its length.
 
     `place` gets its number (-1: none), where its value's constructor is (of data: its bytes), and how many bytes it
     has from there on, as announced.

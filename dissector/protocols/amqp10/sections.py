@@ -99,7 +99,7 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
         data: the bytes.
         at: (n,) where each record begins.
         length: (n,) its bytes that are there.
-        missing: (n,) bytes that follow them and are not there; what is in front of these is read.
+        missing: (n,) bytes that follow them and are not there; what is before these is read.
         compiled: whether the kernels run compiled.
     """
     n = len(at)
@@ -121,7 +121,7 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
 
 
 def _room(n: int) -> Messages:
-    """What is needed to read so many records."""
+    """What is needed to read this number of records."""
     slots = len(SLOTS)
     row, value, size, form = (np.empty((slots, n), np.int64) for _ in range(4))  # touched where there are values
     return Messages(

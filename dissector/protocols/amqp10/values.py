@@ -173,7 +173,7 @@ def items(data: Array, p: int, end: int, widths: Array) -> int:
 
 @kernel
 def write_scalar(data: Array, e: int, p: int, end: int, kind: int, text: Text, j: int) -> int:
-    """Write the value whose bytes behind constructor and size are these; returns where it ends."""
+    """Write the value whose bytes after constructor and size are these; returns where it ends."""
     out, literals = text.out, text.literals
     if kind == TEXT:
         out[j] = QUOTE
@@ -254,7 +254,7 @@ def measure(
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Measure a value, whose constructor comes first if `element`, that of all items, is -1; `named`: a key.
 
-    Returns its constructor and kind, where its bytes begin behind its size and where they end, and what is wrong with
+    Returns its constructor and kind, where its bytes begin after its size and where they end, and what is wrong with
     it, or -1. Of a described value the descriptor begins there.
     """
     code = element
@@ -385,7 +385,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
 def open_items(data: Array, at: int, end: int, code: int, kind: int, known: Constructors) -> tuple[int, int, int]:
     """Where the items of a list, map or array begin, how many there are, and the constructor of all; -1: each its own.
 
-    The count at `at` is as wide as the size in front of it.
+    The count at `at` is as wide as the size before it.
     """
     width = max(i64(known.widths[code]) - SIZED, 0)
     left = unsigned(data, at, width)

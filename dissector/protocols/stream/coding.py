@@ -45,7 +45,7 @@ def unpack(data: memoryview, coding: int, size: int) -> bytes | None:
 
 
 def _gzip(data: bytes | memoryview, most: int) -> bytes | None:
-    """Members one behind the other; mostly one, for which a stream of Arrow's takes four times as long to set up."""
+    """Members one after the other; mostly one, for which a stream of Arrow's takes four times as long to set up."""
     found, members = b"", 0
     while data and members <= MEMBERS:
         member = zlib.decompressobj(GZIP_WINDOW)

@@ -38,9 +38,9 @@ def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
 def read_entries(
     data: Array, at: Array, end: Array, limit: Array, kind: Array, ends: Array, left: Array, entries: Array,
 ) -> int:  # fmt: skip
-    """Read the entries of all regions; returns how many there are in all.
+    """Read the entries of all regions; returns their number.
 
-    A region is bytes from `at` to `end`, of which `at` is moved behind the last entry read; `left` is how many entries
+    A region is bytes from `at` to `end`, of which `at` is moved after the last entry read; `left` is how many entries
     there must be, and becomes how many were not found. `limit` is where the frame ends, or would if it were all there.
 
     Bounds: p is not below `at`, and nothing is read from e on, which is not beyond the data. An entry has at least the
@@ -84,7 +84,7 @@ def read_entries(
 
 @proven
 def read_number(data: Array, p: int, end: int, kind: int) -> tuple[int, int, int, int, int]:
-    """Read the publishing id and filter value that stand in front of an entry.
+    """Read the publishing id and filter value that stand before an entry.
 
     Returns where they end (-1: not all of them is there), and `NUMBER`, `LARGE`, `FILTER` and `FILTER_LENGTH` of it.
 

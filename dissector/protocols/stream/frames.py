@@ -71,7 +71,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
-    """Keep bytes of a body; what there is of a long publish or delivery is handed on."""
+    """Keep bytes of a body; what there is of a long publish or delivery is passed on."""
     parsers, bodies = walk.parsers, own.bodies
     wanted = min(length, bodies[row, Body.KEEP])
     keep_payload(walk, chunks, i, row, offset, wanted, bodies[row, Body.PARTED])
@@ -82,7 +82,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Hand on what there is of a long publish or delivery, so that it need never lie together."""
+    """Yield what there is of a long publish or delivery, so that it need never lie together."""
     parsers, layouts, bodies, parts = walk.parsers, own.layouts, own.bodies, walk.aside
     place = layout_of(walk, chunks, i, parsers[row, Parser.TYPE], bodies[row, Body.VERSION], own)
     if place < 0 or layouts[place, Layout.KEEP] < 0 or parsers[row, Parser.MISSING] > 0:

@@ -30,7 +30,7 @@ CHUNK_DATA_LENGTH, CHUNK_TRAILER_LENGTH = 36, 40
 
 
 def layout_table(protocol: Protocol, plan: Plan) -> Ints:
-    """What is behind a frame's head: index of the first layout in `protocol.methods` (-1: none), bytes to keep of it.
+    """What is after a frame's head: index of the first layout in `protocol.methods` (-1: none), bytes to keep of it.
 
     Of most layouts all bytes are kept; of those that end in `rest`, the bytes before that.
     """

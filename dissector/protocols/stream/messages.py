@@ -71,7 +71,7 @@ class StreamMessages(NamedTuple):
     rows: Ints
     """(Frame, frames)."""
     counts: Ints
-    """(frames,) how many messages each frame holds."""
+    """(frames,) the number of messages that each frame holds."""
     ordinal: Ints
     """(messages,) how many records come before it in its frame."""
     shared: dict[str, pa.Array]
@@ -89,7 +89,7 @@ class Records:
         self.texts = tracking.texts(protocol)
         self.reader = Reader(compiled, keep_bodies)
         self.heads = np.zeros(len(protocol.methods), np.int64)
-        """Bytes in front of the entries, of the layouts that have such; else 0."""
+        """Bytes before the entries, of the layouts that have such; else 0."""
         self.kinds = np.zeros(len(protocol.methods), np.int64)
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
@@ -122,7 +122,7 @@ class Records:
     def long_frames(self, rows: Ints, parts: Ints, buffer: Buffer) -> None:
         """Take parts of long frames, and the last part of those that are complete now.
 
-        Of these, `rows` get the bytes in front of the entries, put where their fields can be read.
+        Of these, `rows` get the bytes before the entries, put where their fields can be read.
         """
         ends = np.flatnonzero(rows[Frame.PARTED] > 0)
         events = [(int(parts[Part.BEFORE, k]), 0, k) for k in range(parts.shape[1])]
@@ -152,7 +152,7 @@ class Records:
         return Long(kind, content[:head], left, min(data, size - head))
 
     def _bound(self, long: Long) -> None:
-        """Give up what is too much to hold until a frame is complete."""
+        """Drop what is too much to hold until a frame is complete."""
         long.held = long.waiting_bytes + sum(array.nbytes for _, made in long.found for array in made.values())
         if sum(other.held for other in self.long.values()) > limits.STREAM_FRAME:
             long.given_up += max(long.waiting_bytes, 1)

@@ -114,7 +114,7 @@ class Stream(FramedStage):
         return rows, fields
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
-        """Forget connections that are over, and hand on what was under way."""
+        """Forget connections that are over, and yield what was under way."""
         yield from super().end(slots, facts, buffer)
         self.names.forget(slots)
         self.records.forget(slots)

@@ -73,7 +73,7 @@ class Long:
 
     kind: int
     head: bytes
-    """The bytes in front of the entries."""
+    """The bytes before the entries."""
     left: int
     """Entries still to come."""
     data_left: int

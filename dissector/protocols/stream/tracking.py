@@ -1,6 +1,6 @@
 """Tracking data: what a stream keeps of its publishers and consumers, as chunks and trailers bring it.
 
-An item is a kind (8 bits), a name behind an 8-bit length, and 64 bits: of kind 0 the last publishing id of a publisher
+An item is a kind (8 bits), a name after an 8-bit length, and 64 bits: of kind 0 the last publishing id of a publisher
 (in a snapshot the id of its chunk before that), of kind 1 the offset that a consumer stored, of kind 2 a time. The
 chunk of a delta or a snapshot is one entry that holds items; a trailer is items alone. In early 2021 items of a trailer
 had no kind. Such data come only where all kinds of chunks are asked for.
