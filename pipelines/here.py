@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.capture.sources import total_size
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
+from amqpscope.dissector.tables.output import WAITING_WORK, Output
 from amqpscope.dissector.tables.rows import Row
+from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
