@@ -164,7 +164,7 @@ class Dissector:
         self.retain(buffer)
 
     def _head(self) -> bytes:
-        """Whose state it is: the release, and what the numbers in it go by."""
+        """Return the head of a state: the release, and what its numbers refer to."""
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
@@ -175,7 +175,7 @@ class Dissector:
         return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
-        """Like `feed`, but yield functions that make the rows, later and in any thread."""
+        """Do as `feed`, but yield functions that make the rows, later and in any thread."""
         yield from self.take(self.decode(batch))
 
     def decode(self, batch: PacketBatch) -> Decoded:
@@ -188,7 +188,7 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """Like `work`, for segments, which may be of several captures."""
+        """Do as `work`, for segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
         self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
@@ -200,7 +200,7 @@ class Dissector:
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
-        """Like `finish`, but yield functions that make the rows."""
+        """Do as `finish`, but yield functions that make the rows."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         self.end_ns = self.end_ns if end_ns is None else end_ns

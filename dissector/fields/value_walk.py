@@ -215,7 +215,7 @@ def measure(data: Bytes, at: int, end: int, code: int, forms: Forms) -> tuple[in
 
 @kernel
 def is_counted(kind: int, code: int, types: Integers) -> bool:
-    """Whether items of a value have a head before them: their count, or what a struct is."""
+    """Return whether items of a value have a head before them: their count, or what a struct is."""
     return kind >= ARRAY or (kind >= TABLE and types[code, Form.ITEM] > 0)
 
 
@@ -326,7 +326,7 @@ def open_counted(
 
 @called
 def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
-    """What is wrong with what stands before the items of a table, list, array or struct; -1 when nothing is."""
+    """Return what is wrong with what stands before the items of a table, list, array or struct; -1 when nothing is."""
     kind = types[code, Form.KIND]
     need = types[code, Form.ITEM]
     s = -1
@@ -351,7 +351,7 @@ def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, str
 
 @called
 def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
-    """Whether an array has items that have no bytes, which could be as many as they like."""
+    """Return whether an array has items that have no bytes, which could be as many as they like."""
     hollow: bool = types[i64(data[at]), Form.BYTES] == 0
     return hollow and unsigned(data, at + 1, 4) > 0
 
@@ -368,7 +368,7 @@ def struct_at(data: Bytes, at: int, structs: Integers) -> int:
 
 @called
 def packing_flags(data: Bytes, at: int, width: int) -> int:
-    """Packing flags as one number, that of the first member lowest; all are set where there are none."""
+    """Return packing flags as one number, that of the first member lowest; all are set where there are none."""
     if width == 0:
         return -1
     flags = 0
@@ -379,6 +379,6 @@ def packing_flags(data: Bytes, at: int, width: int) -> int:
 
 @kernel
 def is_there(members: Integers, m: int, flags: int, types: Integers) -> bool:
-    """Whether a member of a struct is written: bits always are."""
+    """Return whether a member of a struct is written: bits always are."""
     is_bit: bool = types[members[m, Member.FORM], Form.KIND] == BIT
     return is_bit or (flags >> members[m, Member.FLAG]) & 1 == 1

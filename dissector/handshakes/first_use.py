@@ -15,19 +15,19 @@ class FirstUses:
         self.slots = np.zeros(64, np.bool_)
 
     def telling(self, slot: Ints, kind: Ints, is_telling: NDArray[np.bool_], is_use: NDArray[np.bool_]) -> Ints:
-        """Indexes of frames of these slots and kinds that tell of their connection, or are its first use."""
+        """Return indexes of frames that belong to a handshake, or are a connection's first use."""
         self._reach(int(slot.max(initial=-1)))
         found = np.empty(len(slot), np.int64)
         count = call(find, self.compiled, slot, kind, is_telling, is_use, self.slots, found)
         return found[:count]
 
     def note(self, slots: Ints) -> None:
-        """The first use of these was seen."""
+        """Note that the first use of these connections was seen."""
         self._reach(int(slots.max(initial=-1)))
         self.slots[slots] = True
 
     def seen(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which of these it was seen."""
+        """Return for which of these connections it was seen."""
         self._reach(int(slots.max(initial=-1)))
         found: NDArray[np.bool_] = self.slots[slots]
         return found

@@ -105,7 +105,7 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 @kernel
 def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
-    """Where the payload at hand lies, and its bytes before the first gap; -1 where there are none.
+    """Return where the payload at hand lies, and its bytes before the first gap; -1 where there are none.
 
     `offset` is where it lies whole, -1 when it is in fragments: these are put together.
     """
@@ -227,7 +227,7 @@ def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def end_frame(walk: Walk, row: int, size: int) -> None:
-    """The frame at hand, of this size, has its row; a head follows."""
+    """End the current frame, of this size, which has its row; a head follows."""
     parsers = walk.parsers
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], size)
     drop_chain(walk, row)
@@ -237,7 +237,7 @@ def end_frame(walk: Walk, row: int, size: int) -> None:
 
 @kernel
 def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
-    """The next boundary is not known any more; pos is where the frame began whose head is lost, -1 if none is."""
+    """Desynchronise: the next boundary is unknown; `pos` is where the frame with the lost head began, or -1."""
     parsers = walk.parsers
     drop_chain(walk, row)
     parsers[row, Parser.STATE] = SEARCH
@@ -252,7 +252,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
 
 @kernel
 def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
-    """A gap begins where the head of a frame must be."""
+    """Desynchronise at a gap where the head of a frame must be."""
     here = chunks[Chunk.POS, i] + at
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     fault(walk, chunks, i, row, GAP, number, -1, here, chunks[Chunk.LENGTH, i] - at)
@@ -325,7 +325,7 @@ class Framing:
             self.parsers[2 * slots + side, Parser.STATE] = states
 
     def walk(self, buffer: Buffer, facts: Ints) -> Walk:
-        """All of it as kernels take it."""
+        """Return the state as kernels take it."""
         return Walk(
             buffer.data, facts, self.parsers, self.heads, self.fragments.rows, self.fragments.free, self.held.rows,
             self.held.free, self.edges, self.marks, self.trial, self.cursor, self.chunk, self.frames, self.aside,
@@ -367,7 +367,7 @@ class Framing:
                 pool.grow(2 * len(pool))
 
     def last_chunks(self, slots: Ints) -> Ints:
-        """Chunks without bytes, which say of the connections that hold some back that there are no more."""
+        """Return empty chunks that end the connections with chunks held back."""
         slots = slots[self.parsers[2 * slots, Parser.QUEUE] >= 0]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT] = slots
@@ -405,14 +405,14 @@ class Framing:
         return faults
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
+        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
         for slot in slots[self.parsers[2 * slots, Parser.QUEUE] >= 0].tolist():
             side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
             row = self.parsers[2 * slot + side]
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes skipped in the searches at hand, both directions together."""
+        """Return the bytes skipped in current searches, of both directions together."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         searching = parsers[:, :, Parser.STATE] == SEARCH
         skipped: Ints = np.where(searching, parsers[:, :, Parser.SKIPPED], 0).sum(1)

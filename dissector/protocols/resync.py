@@ -79,25 +79,25 @@ Own = Any
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
     raise NotImplementedError
 
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether the bytes before p allow for a boundary there. There is one byte at least."""
+    """Return whether the bytes before p allow for a boundary there. There is one byte at least."""
     return True
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     return 3
 
 
 @kernel
 def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
+    """Return where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
 
     -1: nothing is known; -2: it lies after them; -3: and so surely that there is none in them.
     """
@@ -105,7 +105,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
 
 
 def laid_over(**own: Any) -> Callable[..., int]:
-    """`search` for a protocol, with its kernels and constants."""
+    """Return `search` for a protocol, with its kernels and constants."""
     parts = own | {
         "is_verified": specialize(is_verified, **own),
         "choose": specialize(choose, **own, follow=specialize(follow, **own)),
@@ -179,7 +179,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
 
 @kernel
 def too_early(parsers: Array, row: int, begun: bool, slow: bool, marked: bool) -> bool:
-    """Whether another trial has too little more to go by.
+    """Return whether another trial has too little more to go by.
 
     It must have an eighth more bytes than the last, or as many again before there is haste.
     """
@@ -251,7 +251,7 @@ def note_sender(walk: Walk, row: int) -> None:
 
 @kernel
 def tell_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
-    """A boundary was found: the frames after it may tell who is the client."""
+    """Determine the client, if the frames after a boundary show it."""
     facts, slot = walk.facts, row // 2
     if facts[slot, Facts.SYN] == 0 and facts[slot, Facts.FRAMES] == 0:
         base = walk.cursor[Cursor.ARENA]
@@ -265,7 +265,7 @@ def try_places(
     walk: Walk, row: int, n: int, count: int, pos: int, ended: bool, snapped: bool, how: tuple[bool, bool, bool],
     own: Own,
 ) -> int:  # fmt: skip
-    """The first of these n bytes at which a frame is verified to begin, or -1.
+    """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether what there is must do, whether nothing of the direction was seen before, and whether its sender
     has no more to say for now.
@@ -299,14 +299,14 @@ def try_places(
 
 @kernel
 def full_segment(facts: Array, slot: int) -> int:
-    """A segment of fewer bytes is not full."""
+    """Return a segment of fewer bytes is not full."""
     high = facts[slot, Facts.A_HI] == facts[slot, Facts.B_HI]
     return FULL_LOOPBACK if high and facts[slot, Facts.A_LO] == facts[slot, Facts.B_LO] else FULL
 
 
 @kernel
 def is_verified(walk: Walk, slot: int, n: int, marked: bool, own: Own) -> bool:
-    """Whether the frames tried last begin with segments, end with the last one, and show beyond doubt whose they are.
+    """Return whether the frames tried last begin with segments, end with the last one and have a certain sender.
 
     One of these segments must follow one that is not full.
 
@@ -326,7 +326,7 @@ def is_verified(walk: Walk, slot: int, n: int, marked: bool, own: Own) -> bool:
 
 @kernel
 def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: int, enough: int, own: Own) -> int:
-    """The first of these n bytes at which a frame is verified to begin, or -1.
+    """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether a gap follows, whether the snap length made it, and whether what there is must do.
     """
@@ -353,7 +353,7 @@ def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: 
 
 @kernel
 def confirmed(trial: Array, n: int, p: int, how: tuple[bool, bool, bool], reach: int, enough: int) -> int:
-    """Whether frames that follow each other from p on to the end of these n bytes are enough; 1 when they are."""
+    """Return 1 when the frames that follow each other from p to the end of these n bytes are enough evidence."""
     ended, snapped, must_do = how
     if trial[Trial.END] >= reach:
         return 1

@@ -290,6 +290,6 @@ def clients(facts: Ints, slots: Ints) -> Ints:
 
 
 def both(slots: Ints) -> Ints:
-    """The rows of both directions of connections: those of the first, then of the second."""
+    """Return the rows of both directions of connections: those of the first, then of the second."""
     rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
     return rows

@@ -79,7 +79,7 @@ def assemble(batch: Batch, of: Channels) -> None:
 
 @kernel
 def is_full(batch: Batch, of: Channels, i: int) -> bool:
-    """Whether there may be too little room for what frame i brings, or for a span (-1)."""
+    """Return whether there may be too little room for what frame i brings, or for a span (-1)."""
     assembly = of.assembly
     arena = 0
     if i >= 0 and batch.frames[Frame.TYPE, i] != BODY and batch.frames[Frame.FLAGS, i] & WHOLE != WHOLE:
@@ -121,7 +121,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
 
 @kernel
 def goes_on(tracks: Array, k: int, flags: int, kind: int) -> bool:
-    """Whether a frame that does not begin an assembly continues the one under way."""
+    """Return whether a frame that does not begin an assembly continues the one under way."""
     if tracks[k, Track.USED] == 0 or tracks[k, Track.LOST] != 0:
         return False
     segment = tracks[k, Track.SEGMENT]
@@ -193,7 +193,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
 
 @kernel
 def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
-    """A frame continues nothing that is known: what goes on with it is not known either."""
+    """Report a frame that continues nothing known; what continues it is unknown as well."""
     if of.tracks[k, Track.USED] != 0:
         give_up(batch, of, i, k)
     elif of.tracks[k, Track.LOST] == 0:
@@ -203,7 +203,7 @@ def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
 
 @kernel
 def give_up(batch: Batch, of: Channels, i: int, k: int) -> None:
-    """An assembly is not complete, and frame i is not of it."""
+    """Drop an incomplete assembly, to which frame i does not belong."""
     frames, tracks = batch.frames, of.tracks
     code = INTERRUPTED if tracks[k, Track.LOST] == 0 else ABANDONED
     assembly_fault(of, frames, i, code, tracks[k, Track.FIRST_NUMBER])
@@ -265,7 +265,7 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
 
 @kernel
 def finish(batch: Batch, of: Channels, i: int, k: int) -> None:
-    """An assembly is complete with frame i, whose row says what it was."""
+    """Complete an assembly with frame i, whose row describes it."""
     frames, tracks = batch.frames, of.tracks
     method = tracks[k, Track.METHOD]
     frames[Frame.OPERATION, i] = tracks[k, Track.KIND]

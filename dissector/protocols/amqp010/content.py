@@ -68,7 +68,7 @@ def put_track(rows: Array, n: int, of: Channels, k: int, side: int) -> None:
 
 @kernel
 def begin_track(of: Channels, frames: Array, i: int, k: int, kind: int) -> None:
-    """An assembly begins with this frame."""
+    """Begin an assembly with this frame."""
     tracks, assembly = of.tracks, of.assembly
     for column in range(Track.WIDTH):
         tracks[k, column] = 0

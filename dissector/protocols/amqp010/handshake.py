@@ -60,7 +60,7 @@ class Amqp010Handshakes:
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
 
     def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
         return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, self.is_use)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
@@ -90,7 +90,7 @@ class Amqp010Handshakes:
             self._tell(record, self.names[method], channel, side, at, values_of, rows[Frame.CUT, n] == 0)
 
     def seal(self, slot: int) -> None:
-        """What follows on a connection is encrypted by its login mechanism."""
+        """Note that a connection is encrypted by its login mechanism from here on."""
         self.record(slot).facts["unread"] = True
 
     def _tell(
@@ -121,7 +121,7 @@ class Amqp010Handshakes:
         return self.arguments.of(role, tuple(held), tuple(values[column] for column in held.values()))
 
     def _failure(self, name: str, values: dict[str, Any]) -> str:
-        """What is wrong with a session or command; empty where nothing is."""
+        """Return what is wrong with a session or command; empty where nothing is."""
         if name == DETACHED:
             code = values["code"] or 0
             return self.words["session.detach-code"].get(code, f"code {code}") if code else ""
@@ -130,7 +130,7 @@ class Amqp010Handshakes:
         return text if text.startswith(word) else f"{word}: {text}".rstrip(": ")
 
     def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each login the user's name, and whether parts of it are missing."""
+        """Return the user's name of each login, and whether parts of the login are missing."""
         mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
         if not len(mine):
             return {}

@@ -269,7 +269,7 @@ class Amqp010(FramedStage):
         return [Finished(rows, self.hashes[:n].copy(), kept)]
 
     def _message_rows(self, found: Finished, buffer: Buffer, facts: Ints) -> Made:
-        """Messages with what their frames, or else their channels, say of the session."""
+        """Return messages with the session that their frames, or else their channels, name."""
         rows = found.rows
         frame = rows[Message.FRAME]
         channel = self.channels.rows[rows[Message.ROW]]
@@ -286,7 +286,7 @@ class Amqp010(FramedStage):
         )  # fmt: skip
 
     def _fields(self, rows: Ints, buffer: Buffer) -> Decoded:
-        """The arguments of the operations that frames complete."""
+        """Return the arguments of the operations that frames complete."""
         fields = decode(
             self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.BYTES] - ly.IDS_BYTES,
             rows[Frame.METHOD], rows[Frame.CUT].astype(np.uint8), self.compiled,
@@ -295,7 +295,7 @@ class Amqp010(FramedStage):
         return fields
 
     def faults(self, rows: Ints) -> Faults:
-        """Faults with the names of this protocol; what is encrypted is noted with its connection."""
+        """Return faults with the names of this protocol; encryption is noted with the connection."""
         for slot in rows[Fault.SLOT, rows[Fault.CODE] == SEALED].tolist():
             self.handshakes.seal(slot)
         return super().faults(rows)
@@ -315,7 +315,7 @@ class Amqp010(FramedStage):
 
 
 def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
-    """Bytes of assemblies under way, up to a number of payloads."""
+    """Return the ranges of bytes of assemblies under way, of at most `most` payloads."""
     return [
         Ranges(tracks, Track.USED, Track.AT, Track.BYTES, len(tracks)),
         Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_BYTES, len(tracks)),

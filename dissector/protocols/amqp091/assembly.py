@@ -100,7 +100,7 @@ def assemble(batch: Batch, of: Channels) -> None:
 
 @kernel
 def is_full(of: Channels) -> bool:
-    """Whether there may be too little room for what the next frame brings."""
+    """Return whether there may be too little room for what the next frame brings."""
     assembly = of.assembly
     return (
         assembly[Assembly.MESSAGES] + 3 > of.messages.shape[1]
@@ -168,7 +168,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
 
 @kernel
 def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role: int) -> None:
-    """What a method does to contents under way and to its channel."""
+    """Apply a method to contents under way and to its channel."""
     frames, channels, contents = batch.frames, of.channels, of.contents
     k = 2 * row + server
     side = frames[Frame.SIDE, i]
@@ -202,7 +202,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
 
 @kernel
 def acknowledgement(of: Channels, row: int, role: int, tag: int) -> int:
-    """The no_ack of what a delivery, or the answer to a get, belongs to; -1 where it is not known."""
+    """Return the no_ack of what a delivery, or the answer to a get, belongs to; -1 where it is not known."""
     node = -1
     if role == DELIVER:
         node = consumer(of, row, tag)
@@ -214,7 +214,7 @@ def acknowledgement(of: Channels, row: int, role: int, tag: int) -> int:
 
 @kernel
 def take_request(batch: Batch, of: Channels, i: int, row: int, role: int) -> None:
-    """Remember consumers and gets, and whose the answers are."""
+    """Remember consumers and gets, and pair answers with them."""
     tag = batch.tags[i]
     no_ack = -1
     if batch.frames[Frame.MISSING, i] == 0:
@@ -237,7 +237,7 @@ def take_request(batch: Batch, of: Channels, i: int, row: int, role: int) -> Non
 
 @kernel
 def is_set(bits: Array, i: int) -> int:
-    """An item of a bitmap."""
+    """Return an item of a bitmap."""
     return (i64(bits[i >> 3]) >> (i & 7)) & 1
 
 

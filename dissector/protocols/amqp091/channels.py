@@ -23,7 +23,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
 
 @kernel
 def channel_row(of: Channels, slot: int, number: int, make: int) -> int:
-    """The row of this channel, made when it must be; -1 when there is none (or no room)."""
+    """Return the row of this channel, made when it must be; -1 when there is none (or no room)."""
     table, channels = of.table, of.channels
     mask = len(table) - 1
     place = mix(mix(7, slot), number) & mask
@@ -46,7 +46,7 @@ def channel_row(of: Channels, slot: int, number: int, make: int) -> int:
 
 @kernel
 def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
-    """A row for a channel, at this place of the hash table."""
+    """Return a row for a channel, at this place of the hash table."""
     channels, contents, first = of.channels, of.contents, of.first
     row = take_row(of.free)
     of.table[place] = row + 1
@@ -146,7 +146,7 @@ def clear(of: Channels, row: int) -> None:
 
 @kernel
 def consumer(of: Channels, row: int, key: int) -> int:
-    """The node of a consumer, moved to the front of the list; -1 when it is not there, or the key is none (0)."""
+    """Move the node of a consumer to the front of the list and return it; -1 when it is missing, or the key is 0."""
     if key == 0:
         return -1
     channels, nodes = of.channels, of.nodes

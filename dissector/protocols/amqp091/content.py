@@ -140,7 +140,7 @@ def evict_contents(of: Channels, frames: Array) -> None:
 
 @kernel
 def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) -> None:
-    """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
+    """Mark frames of one direction as lost or ignored: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but
     of bodies was lost.

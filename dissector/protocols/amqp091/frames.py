@@ -52,7 +52,7 @@ PROTOCOL = 0x414D5150
 
 @kernel
 def head_bytes(byte: int) -> int:
-    """A protocol header has no other head than its eight bytes."""
+    """Return a protocol header has no other head than its eight bytes."""
     return OVERHEAD if byte == PROTOCOL_HEADER else HEAD_BYTES
 
 
@@ -117,7 +117,7 @@ def expect_bodies(
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete: note the frame's type, channel and size, or lose the way."""
+    """Read a complete head: note the frame's type, channel and size, or desynchronise."""
     parsers = walk.parsers
     if parsers[row, Parser.WANTED] == OVERHEAD:
         begin_header(walk, chunks, i, row, head, p, own)
@@ -139,7 +139,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 @kernel
 def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A protocol header is payload and head in one: hand it on through the arena."""
+    """Yield a protocol header, which is payload and head in one, through the arena."""
     parsers, data, cursor = walk.parsers, walk.data, walk.cursor
     if be32(head, p) != PROTOCOL:
         number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
@@ -216,13 +216,13 @@ def span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: i
 
 @kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Frames of this direction may be lost: contents under way may not be joined with what follows."""
+    """Mark frames of this direction as lost: contents under way may not be joined with what follows."""
     span(walk, chunks, i, -1, LOST_WAY, LOST)
 
 
 @kernel
 def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """A frame begins after what was skipped; where that is known to have been a body, nothing else was lost."""
+    """Begin a frame after skipped bytes; where those were a body, nothing else is lost."""
     passed = own.announced[row, Announced.PASSED]
     if passed > 0:
         span(walk, chunks, i, -1, LOST_WAY, FOUND)
@@ -232,7 +232,7 @@ def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 @kernel
 def begins_connection(data: Array, p: int, end: int) -> bool:
-    """Whether a protocol header stands here."""
+    """Return whether a protocol header stands here."""
     return end - p >= OVERHEAD and be32(data, p) == PROTOCOL
 
 

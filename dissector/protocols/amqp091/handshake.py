@@ -54,7 +54,7 @@ class Amqp091Handshakes:
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
 
     def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
         return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, ~self.is_telling)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
@@ -94,7 +94,7 @@ class Amqp091Handshakes:
             record.message(event, role, side, at, values, detail)
 
     def _arguments(self, rows: Ints, index: Ints, fields: Decoded, data: Bytes) -> list[_Arguments | None]:
-        """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
+        """Return the arguments of the frames at `index` whose methods belong to a handshake; `rows` are theirs."""
         methods = rows[Frame.METHOD]
         found: list[_Arguments | None] = [None] * len(index)
         is_new = self.is_telling[methods]
@@ -127,7 +127,7 @@ class Amqp091Handshakes:
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
     def _users(self, rows: Ints, found: list[_Arguments | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each start-ok the user's name, and whether parts of the frame are missing."""
+        """Return the user's name of each start-ok, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
         if not len(mine):
             return {}

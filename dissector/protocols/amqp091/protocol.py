@@ -255,7 +255,7 @@ class Amqp091(FramedStage):
             yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, kept))
 
     def _fields(self, rows: Ints, data: Bytes) -> Decoded:
-        """The arguments of frames."""
+        """Return the arguments of frames."""
         cut = (rows[Frame.MISSING] > 0).astype(np.uint8)
         offset, length = rows[Frame.OFFSET] + ly.IDS_BYTES, rows[Frame.LENGTH] - ly.IDS_BYTES
         fields = decode(self.all_arguments, data, offset, length, rows[Frame.METHOD], cut, self.compiled)
@@ -291,20 +291,20 @@ def _content_ranges(contents: Ints) -> list[Ranges]:
 
 
 def _keeps(contents: Ints) -> Ints:
-    """Whether the body of a content is kept."""
+    """Return whether the body of a content is kept."""
     keeps: Ints = (contents[:, Content.STATE] != 0) & (contents[:, Content.BODY] >= 0)
     return keeps
 
 
 def _flags(column: pa.Array) -> Bytes:
-    """A decoded bool column as a bitmap: 0 also for null."""
+    """Return a decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(-(-len(column) // 8), np.uint8)
     return np.frombuffer(column.buffers()[1], np.uint8)
 
 
 def _begins(client: bytes) -> bool | None:
-    """Versions that do not exist are read so too."""
+    """Return whether these bytes begin with a protocol header, of any version; None while too few are there."""
     return (len(client) >= 8 or None) if client.startswith(b"AMQP") else False
 
 

@@ -153,9 +153,9 @@ class Amqp10:
         self.handshakes.put_back(halves, target)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over: none, for nothing is decoded."""
+        """Return zeros: nothing is decoded, so nothing is skipped."""
         return np.zeros(len(slots), np.int64)
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Nothing is held back."""
+        """Return nothing: no chunks are held back."""
         yield from ()

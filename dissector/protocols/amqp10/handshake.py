@@ -85,7 +85,7 @@ class Amqp10Handshakes:
                 self.accounting.change(slot, self._remembered(slot) - before)
 
     def _remembered(self, slot: int) -> int:
-        """Bytes not read yet, and characters of steps."""
+        """Return the size of unread bytes and of steps' texts."""
         unread = sum(len(half.unread) for half in self.halves.get(slot, ()))
         return unread + sum(len(step.detail) for step in self.record(slot).steps)
 

@@ -53,7 +53,7 @@ class StreamHandshakes:
         self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", context.compiled)
 
     def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
         return self.used.telling(rows[Frame.SLOT], rows[Frame.LAYOUT], self.is_telling, self.is_use)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
@@ -120,7 +120,7 @@ class StreamHandshakes:
             record.step(name, side, at)
 
     def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each login the user's name, and whether parts of the frame are missing."""
+        """Return the user's name of each login, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.LAYOUT] == self.logins.method)
         if not len(mine):
             return {}

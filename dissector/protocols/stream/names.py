@@ -59,18 +59,18 @@ class Book:
     """Of all names in it."""
 
     def know(self, number: int, meaning: Meaning) -> None:
-        """An id stands for this from now on."""
+        """Note what an id means from now on."""
         self.characters += meaning.characters - self.known.get(number, NOTHING).characters
         self.known[number] = meaning
 
     def ask(self, request: Request, asked: Asked) -> None:
-        """A request was sent."""
+        """Note a request."""
         self.answered(request)
         self.characters += asked[1].characters
         self.asked[request] = asked
 
     def answered(self, request: Request) -> Asked | None:
-        """A request waits no longer."""
+        """Return a request waits no longer."""
         asked = self.asked.pop(request, None)
         self.characters -= asked[1].characters if asked else 0
         return asked
@@ -93,7 +93,7 @@ class Names:
         self.telling = np.array([name in wanted for name in names], np.bool_)
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Forget connections that ended."""
         for slot in slots.tolist():
             self.books.pop(slot, None)
 
@@ -108,7 +108,7 @@ class Names:
                 self.books[slot] = book
 
     def meanings(self, rows: Ints, fields: Decoded, wanted: Ints, ids: Ints) -> tuple[Ints, list[Meaning]]:
-        """What ids stand for at frames.
+        """Return what ids stand for at frames.
 
         Args:
             rows: all frames at hand, in their order; what they tell is remembered.
@@ -155,7 +155,7 @@ class Names:
         return book.known.get(number, NOTHING) if book else NOTHING
 
     def _tell(self, book: Book, name: str, values: dict[str, object]) -> list[tuple[int, Meaning]]:
-        """What a frame changes."""
+        """Return what a frame changes."""
         correlation, stream = values["correlation_id"], values["stream"]
         if name == "metadata-update":
             gone = [n for n, m in book.known.items() if n < SUBSCRIPTIONS and m.stream == stream]
@@ -216,7 +216,7 @@ COLUMNS = (
 
 
 def _name(properties: object) -> str | None:
-    """The name of a consumer, among the properties of its subscription."""
+    """Return the name of a consumer, among the properties of its subscription."""
     if not isinstance(properties, str) or '"name"' not in properties:
         return None
     found = json.loads(properties).get("name")
@@ -224,7 +224,7 @@ def _name(properties: object) -> str | None:
 
 
 def columns(of: Ints, table: list[Meaning], delivered: Array) -> dict[str, pa.Array]:
-    """The columns of messages that say so, for indexes into the table; `delivered` (bool) where they are of chunks."""
+    """Return columns of names for indexes into the table; `delivered` (bool) marks messages of chunks."""
     index = array(of)
     references = [m.reference for m in table]
     return {

@@ -98,7 +98,7 @@ class Stream(FramedStage):
             yield self.rows.messages(messages)
 
     def _decoded(self, n: int, buffer: Buffer) -> tuple[Ints, Decoded]:
-        """The rows of frames, where nothing but handshakes is wanted of those that tell of these, and their fields."""
+        """Return the rows of frames and their fields; of handshakes alone where nothing else is wanted."""
         plan = self.plan
         call(
             frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
@@ -121,7 +121,7 @@ class Stream(FramedStage):
 
 
 def _begins(client: bytes) -> bool | None:
-    """A client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
+    """Return a client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
     if len(client) < 8:
         return None if b"\0\0".startswith(client[:2]) else False
     return client.startswith(b"\0\0") and client[4:8] == b"\x00\x11\x00\x01"
