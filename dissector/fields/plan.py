@@ -114,7 +114,7 @@ class Plan:
 
     @classmethod
     def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
-        """Return a plan whose program i decodes arguments of `protocol.methods[i]`; a record begins after its method id.
+        """Return a plan whose program i decodes arguments of `protocol.methods[i]`; records begin after the method id.
 
         Of a command of AMQP 0-10 that is its session header.
 
