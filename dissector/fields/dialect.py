@@ -118,7 +118,7 @@ def of_protocol(protocol: Protocol) -> Dialect:
     uncoded = [t for t in protocol.types if t.code is None]
     types = np.zeros((CODES + len(uncoded) + len(structs), Form.WIDTH), np.int64)
     for code in range(CODES):
-        if code >> 4 in WIDTHS:  # values of codes that nobody knows can be skipped, too
+        if code >> 4 in WIDTHS:  # values of unknown codes can be skipped, too
             types[code, :2] = BYTES if 8 <= code >> 4 <= 0xA else FIXED, WIDTHS[code >> 4]
     maker = _Maker({})
     for form, kind in enumerate(uncoded, CODES):

@@ -86,7 +86,7 @@ def put_level(text: Text, depth: int, end: int, left: int, close: int, element: 
 
 
 @kernel
-def tell(text: Text, e: int, code: int, at: int) -> None:
+def report(text: Text, e: int, code: int, at: int) -> None:
     """Note a problem of a value."""
     n = text.written[Written.PROBLEMS]
     text.problems[n, Problem.ROW] = e
@@ -97,10 +97,10 @@ def tell(text: Text, e: int, code: int, at: int) -> None:
 
 @kernel
 def tell_once(text: Text, e: int, code: int, at: int) -> None:
-    """Note a problem of the value at hand, of its kind the first."""
+    """Note a problem of the current value, of its kind the first."""
     if (text.written[Written.REPORTED] >> code) & 1 == 0:
         text.written[Written.REPORTED] |= 1 << code
-        tell(text, e, code, at)
+        report(text, e, code, at)
 
 
 @kernel

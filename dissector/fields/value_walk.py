@@ -44,7 +44,7 @@ from amqpscope.dissector.fields.rendering import (
     level_at,
     put_level,
     put_trace,
-    tell,
+    report,
     tell_once,
 )
 from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace
@@ -88,7 +88,7 @@ def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, for
         if is_counted(kind, form[e], forms.types):
             broken = head_problem(data, at[e], at[e] + size[e], form[e], forms.types, forms.structs)
         if broken >= 0:
-            tell(text, e, broken, at[e])
+            report(text, e, broken, at[e])
             text.out[j] = OPEN_ARRAY if kind in (LIST, ARRAY) else OPEN_OBJECT
             text.out[j + 1] = CLOSE_ARRAY if kind in (LIST, ARRAY) else CLOSE_OBJECT
             j += 2
@@ -108,7 +108,7 @@ def render_value(
     here = value
     kind = types[code, Form.KIND]
     depth = 0
-    # of the level at hand
+    # of the current level
     i = after
     end = left = close = flags = 0
     element = member = -1
@@ -147,7 +147,7 @@ def render_value(
                     kind, value, after, code, broken = measure(data, here, end, code, forms)
                 if broken < 0:
                     break
-                tell(text, e, broken, start)
+                report(text, e, broken, start)
             out[j] = CLOSE_OBJECT if close == CLOSE_NAMED else close
             j += 1
             if close == CLOSE_NAMED:
@@ -358,7 +358,7 @@ def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
 
 @called
 def struct_at(data: Bytes, at: int, structs: Integers) -> int:
-    """Number of the struct whose class and code are at `at`; -1 when nobody knows it."""
+    """Return the number of the struct whose class and code are at `at`; -1 when it is unknown."""
     code = unsigned(data, at, 2)
     for s in range(len(structs)):
         if structs[s, Struct.CODE] == code:

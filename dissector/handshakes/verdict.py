@@ -186,17 +186,17 @@ class Judge:
         ending = None
         if outcome.code in UP and facts["stage"] in UP_STAGES and facts["seen"] == "both":
             ending = _first(self.handshakes.endings, facts)
-        telling = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
+        relevant = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
         columns = agreed | {
             "handshake_stage": facts["stage"],
             "handshake_outcome": outcome.code,
             "ending": ending.code if ending else None,
-            "severity": telling.severity,
+            "severity": relevant.severity,
         }
         texts = partial(_texts, outcome, ending)
         depends = not TIMED_NAMES.isdisjoint(_named(outcome, ending, summaries=True))
         main = captures[case.steps[0].capture] if case.steps else None
-        evidence = _evidence(telling, case, telling is ending)
+        evidence = _evidence(relevant, case, relevant is ending)
         waits, waiting = _turns(case)
         notes = _notes(facts)
         return Verdict(

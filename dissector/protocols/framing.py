@@ -63,7 +63,7 @@ def fault(
 
 @kernel
 def frame_fault(walk: Walk, chunks: Array, i: int, row: int, code: int, value: int) -> None:
-    """Note a fault of the frame at hand."""
+    """Note a fault of the current frame."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     parsers = walk.parsers
     fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], value)
@@ -84,7 +84,7 @@ def put_packets(rows: Array, n: int, chunks: Array, i: int) -> None:
 
 @kernel
 def put_first(rows: Array, n: int, parsers: Array, row: int) -> None:
-    """Write where the frame at hand began."""
+    """Write where the current frame began."""
     rows[Place.FIRST_PACKET, n] = parsers[row, Parser.FIRST_PACKET]
     rows[Place.FIRST_TS, n] = parsers[row, Parser.FIRST_TS]
     rows[Place.FIRST_CAPTURE, n] = parsers[row, Parser.FIRST_CAPTURE]
@@ -105,7 +105,7 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 @kernel
 def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
-    """Return where the payload at hand lies, and its bytes before the first gap; -1 where there are none.
+    """Return where the current payload lies, and its bytes before the first gap; -1 where there are none.
 
     `offset` is where it lies whole, -1 when it is in fragments: these are put together.
     """
@@ -118,7 +118,7 @@ def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
 
 @kernel
 def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
-    """Write the row of the frame at hand, whose `payload` is there, and which has so many bytes on the wire.
+    """Write the row of the current frame, whose `payload` is there, and which has `size` bytes on the wire.
 
     Returns which row it is.
     """
@@ -350,7 +350,7 @@ class Framing:
 
     @property
     def found(self) -> tuple[int, int]:
-        """How many frames, and what else was put aside, the last round brought."""
+        """The numbers of frames and of other rows that the last round emitted."""
         return int(self.cursor[Cursor.FRAMES]), int(self.cursor[Cursor.ASIDE])
 
     @property

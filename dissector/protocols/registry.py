@@ -44,7 +44,7 @@ class Context:
     Attributes:
         compiled: whether kernels run compiled.
         bodies: `none`, `hash` or `full`.
-        handshakes: nothing is wanted but what tells of connections, so no other frames are decoded.
+        handshakes: only frames of handshakes are decoded.
         accounting: what is remembered of connections is counted here.
         record: the record of a connection, by slot.
         used: whose first use was seen.

@@ -43,7 +43,7 @@ from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Wal
 from amqpscope.dissector.tcp.state import Facts
 
 USUAL = 0
-"""Bytes of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
+"""Largest frame in bytes that peers agree upon by default; each protocol has its own."""
 HIDES_NONE = 0
 """A gap of fewer bytes cannot hold the beginning of a body."""
 MARKED_ENDS = True
@@ -51,7 +51,7 @@ MARKED_ENDS = True
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 BROKERS = (-1, -1)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 FULL, FULL_LOOPBACK = 1_200, 32_000
 """Segments of fewer bytes are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
 SHORT = 512
@@ -115,7 +115,7 @@ def laid_over(**own: Any) -> Callable[..., int]:
         **own,
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
-        tell_client=specialize(tell_client, **own),
+        find_client=specialize(find_client, **own),
     )
 
 
@@ -166,7 +166,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     if place >= 0:
         parsers[row, Parser.UNTIL] = pos + place
         parsers[row, Parser.FOUND] = 1
-        tell_client(walk, row, place, n, own)
+        find_client(walk, row, place, n, own)
         return DECIDED
     if not (ended or full):
         return WAIT
@@ -250,7 +250,7 @@ def note_sender(walk: Walk, row: int) -> None:
 
 
 @kernel
-def tell_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
+def find_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
     """Determine the client, if the frames after a boundary show it."""
     facts, slot = walk.facts, row // 2
     if facts[slot, Facts.SYN] == 0 and facts[slot, Facts.FRAMES] == 0:

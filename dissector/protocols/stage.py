@@ -62,7 +62,7 @@ class FramedStage:
                 yield from self.take(frames, aside, buffer, facts)
 
     def take(self, frames: int, aside: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of the first columns of `self.frames`, and of what else the walk put aside."""
+        """Make rows of the first columns of `self.frames`, and of the other rows of the walk."""
         raise NotImplementedError
 
     def faults(self, rows: Ints) -> Faults:

@@ -66,7 +66,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers = walk.parsers
     at, length = payload(walk, row, offset)
     size = parsers[row, Parser.WANTED] + parsers[row, Parser.SIZE] + END_BYTES
@@ -121,7 +121,7 @@ def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
 def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
     """Walk a chunk from byte `at` on.
 
-    Returns: the number of its bytes are done with: all, or less where a search must go before; the complement of that
+    Returns the number of bytes processed: all, or fewer where a search must go before; the complement of that
     when there is no more room.
     """
     row = 2 * chunks[Chunk.SLOT, i] + chunks[Chunk.SIDE, i]
@@ -309,7 +309,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 
 @kernel
 def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
-    """Put a chunk after those of its connection that are held back; `at` of its bytes are done with."""
+    """Put a chunk after those of its connection that are held back; `at` of its bytes are processed."""
     parsers, held = walk.parsers, walk.held
     queue = 2 * chunks[Chunk.SLOT, i]
     row = queue + chunks[Chunk.SIDE, i]

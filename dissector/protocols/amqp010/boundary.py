@@ -35,7 +35,7 @@ USUAL = LARGEST
 MARKED_ENDS = False
 """Frames end where their sizes say, and with nothing else."""
 BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 ANYTHING, MORE, NEXT, NEW = range(4)
 """What may follow on a track: anything; a further frame of the segment; a further segment; an assembly."""
 

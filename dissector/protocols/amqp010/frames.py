@@ -192,7 +192,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     kind = parsers[row, Parser.TYPE]
     size = parsers[row, Parser.SIZE]

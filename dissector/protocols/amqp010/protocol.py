@@ -212,7 +212,7 @@ class Amqp010(FramedStage):
         faults, messages = self._assemble(n, spans, buffer, facts)
         rows = self.frames[:, :n]
         if self.only_handshakes:
-            rows = rows[:, self.handshakes.telling(rows)]
+            rows = rows[:, self.handshakes.relevant(rows)]
             self.handshakes.take(rows, self._fields(rows, buffer), buffer.data)
             return
         yield from faults

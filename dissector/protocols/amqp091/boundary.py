@@ -27,7 +27,7 @@ from amqpscope.dissector.protocols.state import Parser, Trial, Walk
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
 BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 SMALL = 4_096
 """The size that all peers must take (§4.2.2, frame-min-size)."""
 HIDES_NONE = 29

@@ -184,7 +184,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, data, frames = walk.parsers, walk.data, walk.frames
     kind = parsers[row, Parser.TYPE]
     channel = parsers[row, Parser.CHANNEL]

@@ -207,10 +207,10 @@ class Amqp091(FramedStage):
         )  # fmt: skip
 
     def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of these frames, put contents together, and read what tells of connections."""
+        """Make rows of these frames, put contents together, and read handshakes."""
         rows = self.frames[:, :n]
         if self.only_handshakes:
-            rows = rows[:, self.handshakes.telling(rows)]
+            rows = rows[:, self.handshakes.relevant(rows)]
             if rows.shape[1]:
                 self.handshakes.take(rows, self._fields(rows, buffer.data), buffer.data)
             return

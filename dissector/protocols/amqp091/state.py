@@ -13,7 +13,7 @@ from amqpscope.dissector.protocols.state import Place
 LOST_WAY = -2
 """An offset of a span which says that its length is one of these, for all that is under way in this direction."""
 FOUND, LOST, NOT_TAKEN = range(3)
-"""Nothing was lost but bytes of bodies, reported next; frames may be lost; the next frame is one nobody takes."""
+"""Only bytes of bodies were lost, reported next; frames may be lost; the receiver ignores the next frame."""
 BEGUN, OUT_OF_STEP = 4, 8
 """Bits 0 and 1 of Channel.OUT_OF_STEP: unless the last gap of the client's, of the server's, held only bodies. Then:
 no request was seen, so answers to those before the capture may come; requests or answers may be lost, or out of
@@ -101,7 +101,7 @@ class Content(Matrix):
     GOT = column("bytes of it so far")
     MISSING = column("bytes of these in gaps")
     SEQ = column("number of a publish; -1: none, -2: not known, if the channel is in confirm mode")
-    NO_ACK = column("1: nobody acknowledges it; -1: not known")
+    NO_ACK = column("1: it sends no acknowledgements; -1: not known")
     FIRST_NUMBER = column("frame_no of its first frame")
     FIRST_PACKET = column("packet with that frame's first byte")
     FIRST_TS = column("its time")
@@ -153,9 +153,9 @@ class Assembly(Matrix):
     FRAMES = column("frames")
     SPAN = column("next span")
     SPANS = column("spans")
-    MESSAGES = column("messages brought")
-    FAULTS = column("faults brought")
-    KEPT = column("payloads of bodies brought")
+    MESSAGES = column("messages emitted")
+    FAULTS = column("faults emitted")
+    KEPT = column("payloads of bodies emitted")
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     TOMBSTONES = column("places of the hash table that are free again")

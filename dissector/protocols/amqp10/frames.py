@@ -147,10 +147,10 @@ class Amqp10:
 
     def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        walk, counts, halves = PLAIN.read(data)
+        walk, counts, handshakes = PLAIN.read(data)
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
         self.walk[both(target.slots)], self.counts[target.slots] = walk, counts
-        self.handshakes.put_back(halves, target)
+        self.handshakes.put_back(handshakes, target)
 
     def skipped(self, slots: Ints) -> Ints:
         """Return zeros: nothing is decoded, so nothing is skipped."""

@@ -42,8 +42,8 @@ from amqpscope.dissector.fields.rendering import (
     level_at,
     put_level,
     put_trace,
+    report,
     room,
-    tell,
     tell_once,
 )
 from amqpscope.dissector.fields.state import Text, Trace
@@ -332,7 +332,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
         start = i
         code, kind, value, after, broken = measure(data, i, end, element, named, known)
         if broken >= 0:
-            tell(text, e, broken, start)
+            report(text, e, broken, start)
             if close == CLOSE_OBJECT and not named:  # a key stands there already
                 j = write_literal(text.literals, NULL_WORD, out, j)
             continue

@@ -140,7 +140,7 @@ def read_mixed(
     """Read entries as `read_entries` does, of regions that end with their frame and have filter values in some entries.
 
     Some clients leave the value out altogether where there is none. An entry is read with a value first, then without,
-    until the last one ends where the region does; `start` and `plain` hold the entries up to the one at hand.
+    until the last one ends where the region does; `start` and `plain` hold the entries up to the current one.
     """
     n = 0
     for r in range(len(at)):

@@ -104,7 +104,7 @@ def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its body lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     key = parsers[row, Parser.TYPE]
     size = parsers[row, Parser.SIZE]

@@ -90,7 +90,7 @@ class Names:
             "metadata-update",
         }  # fmt: skip
         self.names = names
-        self.telling = np.array([name in wanted for name in names], np.bool_)
+        self.relevant = np.array([name in wanted for name in names], np.bool_)
 
     def forget(self, slots: Ints) -> None:
         """Forget connections that ended."""
@@ -111,7 +111,7 @@ class Names:
         """Return what ids stand for at frames.
 
         Args:
-            rows: all frames at hand, in their order; what they tell is remembered.
+            rows: all frames of the round, in their order; the names in them are remembered.
             fields: their fields.
             wanted: (n,) frames whose ids are asked for.
             ids: (n,) the ids, of subscriptions with SUBSCRIPTIONS added.
@@ -124,11 +124,11 @@ class Names:
         table = [self._known(int(key) // IDS, int(key) % IDS) for key in unique.tolist()]
         found = of.astype(np.int64)
         layout = rows[Frame.LAYOUT]
-        telling = np.flatnonzero((layout >= 0) & self.telling[layout])
+        relevant = np.flatnonzero((layout >= 0) & self.relevant[layout])
         frames = rows.shape[1]
         changes: list[int] = []
-        records = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
-        for frame, values_of in zip(telling.tolist(), records, strict=True):
+        records = zip(*(picked(fields.columns[name], relevant) for name in COLUMNS), strict=True)
+        for frame, values_of in zip(relevant.tolist(), records, strict=True):
             slot = int(rows[Frame.SLOT, frame])
             name = self.names[layout[frame]]
             values = dict(zip(COLUMNS, values_of, strict=True))

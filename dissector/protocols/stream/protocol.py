@@ -75,7 +75,7 @@ class Stream(FramedStage):
         return Own(self.layouts, self.senders, self.bodies)
 
     def take(self, n: int, parts: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of these frames and of the records in them, and read what tells of connections."""
+        """Make rows of these frames and of the records in them, and read handshakes."""
         if self.only_handshakes:
             if n:
                 self.handshakes.take(*self._decoded(n, buffer), buffer.data)
@@ -105,7 +105,7 @@ class Stream(FramedStage):
             plan.lists[0], plan.lists[1],
         )  # fmt: skip
         rows = self.frames[:, :n]
-        rows = rows[:, self.handshakes.telling(rows)] if self.only_handshakes else rows.copy()
+        rows = rows[:, self.handshakes.relevant(rows)] if self.only_handshakes else rows.copy()
         fields = decode(
             plan, buffer.data, rows[Frame.OFFSET], rows[Frame.LENGTH], rows[Frame.LAYOUT],
             rows[Frame.CUT].astype(np.uint8), self.compiled,
