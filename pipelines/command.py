@@ -130,10 +130,10 @@ def spark_engine() -> ModuleType:
     Raises:
         Error: Spark is not installed.
     """
-    from amqpscope.errors import Error  # noqa: PLC0415
+    from amqpscope.errors import Error, installing  # noqa: PLC0415
 
     if find_spec("pyspark") is None:
-        raise Error("Spark is not installed; pip install 'amqpscope[spark]'")
+        raise Error(f"Spark is not installed: {installing('spark')}")
     return import_module("amqpscope.pipelines.on_spark")
 
 

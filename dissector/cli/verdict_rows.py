@@ -11,7 +11,7 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.listing import COLUMNS
 from amqpscope.dissector.reading import Reading
-from amqpscope.errors import Error
+from amqpscope.errors import Error, reason
 
 
 class VerdictError(Error):
@@ -48,4 +48,4 @@ def _of_tables(folder: Path) -> Iterator[pa.RecordBatch]:
             raise VerdictError(f"{folder}: no verdicts in these tables ({missing[0]} is missing); dissect again")
         yield from table.to_batches(columns=list(COLUMNS))
     except (pa.ArrowInvalid, OSError) as error:
-        raise CaptureError(f"{folder}: {' '.join(str(error).split())}") from error
+        raise CaptureError(f"{folder}: cannot read: {reason(error)}") from error
