@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from amqpscope import spec
 from amqpscope.dissector.tables.output import NOTE
-from amqpscope.errors import Error, MissingError
+from amqpscope.errors import Error, MissingError, reason
 
 GROUPS = 2
 """Row groups that are read at a time."""
@@ -95,7 +95,7 @@ def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.
             for rows in _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns):
                 yield _fitting(path, rows, _declared(table))
         except (OSError, pa.ArrowException) as error:
-            raise ReadError(f"{path}: cannot read: {' '.join(str(error).split())}") from error
+            raise ReadError(f"{path}: cannot read: {reason(error)}") from error
 
 
 def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
@@ -150,7 +150,7 @@ def _metadata(path: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(path)
     except (OSError, pa.ArrowException) as error:
-        raise ReadError(f"{path}: cannot read: {' '.join(str(error).split())}") from error
+        raise ReadError(f"{path}: cannot read: {reason(error)}") from error
 
 
 def _declared(table: str) -> pa.Schema:

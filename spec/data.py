@@ -94,7 +94,10 @@ def tables() -> dict[str, Table]:
 
 def _shown(entry: dict[str, Any]) -> Shown:
     return Shown(
-        tuple(entry.get("names", {}).items()), tuple(entry.get("milliseconds", ())), tuple(entry.get("left_out", ()))
+        names=tuple(entry.get("names", {}).items()),
+        milliseconds=tuple(entry.get("milliseconds", ())),
+        left_out=tuple(entry.get("left_out", ())),
+        same=tuple((name, tuple(columns)) for name, columns in entry.get("same", {}).items()),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from amqpscope.errors import reason
 from amqpscope.spec.model import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,7 +83,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise SpecError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise SpecError(f"{path}: no TOML: {error}") from error
 

@@ -6,7 +6,6 @@ dissection, because kernels and pyarrow run without Python's lock.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections import deque
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dissector.tables.workers import WorkerPool
-from amqpscope.errors import Error
+from amqpscope.errors import Error, reason
 
 if TYPE_CHECKING:  # readers of tables import names from here, and do not make rows
     from amqpscope.dissector.tables.rows import Row, Work
@@ -168,7 +167,7 @@ class Output:
     def _check(self) -> None:
         error = self._error
         if isinstance(error, OSError | pa.ArrowException):
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
         if error is not None:
             raise error
 
@@ -181,7 +180,7 @@ class Output:
         try:
             self._tables[part.table].adopt(part.file, part.rows)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
         self.rows[part.table] += part.rows
 
     def parts(self) -> list[Part]:
@@ -206,7 +205,7 @@ class Output:
                 table.complete()
             self._write_note(complete=True)
         except (OSError, pa.ArrowException) as error:
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
 
     def abort(self) -> None:
         """Stop: remove incomplete parts, keep complete ones."""
@@ -219,7 +218,7 @@ class Output:
         try:
             _replace(self.folder / NOTE, text)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}") from error
 
 
 class _Table:
@@ -339,7 +338,7 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
     except OSError as error:
-        raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
+        raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
     return parts
 
 
@@ -353,7 +352,7 @@ def _empty(folder: Path, parts: list[Path], schemas: Mapping[str, pa.Schema]) ->
         for name in schemas:
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
+        raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
 
 
 def _replace(path: Path, text: str) -> None:
@@ -364,8 +363,3 @@ def _replace(path: Path, text: str) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.writing")
-
-
-def _reason(error: Exception) -> str:
-    number = getattr(error, "errno", None)
-    return (os.strerror(number) if number else " ".join(str(error).split())).lower()

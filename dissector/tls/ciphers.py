@@ -15,6 +15,7 @@ import numpy as np
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.tls.records import HEAD
+from amqpscope.errors import installing
 from amqpscope.spec.tls import Suite
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Aead = AESGCM | AESCCM | ChaCha20Poly1305
 
-LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'"
+LACKS = "the library cryptography is not installed (extra amqpscope[tls])"
 NUMBERED = struct.Struct(">Q3sH")
 """Number, kind with version, and length: the additional authenticated data of a record up to TLS 1.2."""
 BLOCK = 16
@@ -66,7 +67,7 @@ def needs() -> None:
     try:
         import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401, PLC0415
     except ImportError as error:
-        raise CaptureError(f"TLS cannot be decrypted: {LACKS}") from error
+        raise CaptureError(f"TLS cannot be decrypted: {LACKS}: {installing('tls')}") from error
 
 
 def is_installed() -> bool:
