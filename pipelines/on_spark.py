@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import here, kernels, session, union
-from amqpscope.pipelines.engine import SPOKEN, Advance, Engine, quiet
+from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
@@ -226,8 +226,8 @@ def _connections(engine: Engine, folder: Path) -> pa.Table:
     """Return connections with the further columns that walks need."""
     note, seen = read_note(folder), []
     if not note["complete"]:
-        for name, protocol in SPOKEN.items():
-            parts = read_parts(folder, name, ["connection_id", "ts_ns"])
+        for source, protocol in ev.SPOKEN.items():
+            parts = read_parts(folder, ev.SOURCES[source], ["connection_id", "ts_ns"])
             seen.append(spans(parts, protocol))
     rows = engine.connections(_whole(folder, "connections"), _whole(folder, "tcp_windows"), seen, note)
     layout = layouts(needs_of(engine.chains))[ev.CONNECTIONS]
