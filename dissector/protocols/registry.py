@@ -12,6 +12,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from amqpscope import spec
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import ConnectionRecord
@@ -92,6 +95,9 @@ class Stage(Protocol):
 
     def skipped(self, slots: Ints) -> Ints:
         """Bytes passed over in the searches at hand."""
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing."""
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
