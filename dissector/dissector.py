@@ -350,6 +350,8 @@ class Dissector:
                 for made in stage.end(slots, facts, buffer):
                     yield self._work(made, facts)
                 self._skip(slots, stage.skipped(slots))
+                for slot in slots[stage.end_lost(slots)].tolist():
+                    self.connections.record(slot).end_lost = True
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
         end_ns = self.end_ns if self.over else None

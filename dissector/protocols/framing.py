@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
@@ -410,6 +411,13 @@ class Framing:
             side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
             row = self.parsers[2 * slot + side]
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
+        found: NDArray[np.bool_] = ((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1)
+        return found
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""

@@ -12,6 +12,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from amqpscope import spec
 from amqpscope.dissector.handshakes.first_use import FirstUses
 from amqpscope.dissector.handshakes.record import ConnectionRecord
@@ -92,6 +95,9 @@ class Stage(Protocol):
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches."""
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing."""
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
