@@ -23,6 +23,7 @@ from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
 from amqpscope.pipelines.walks.numbers import Numbering
 from amqpscope.pipelines.walks.rpcs import Rpcs
+from amqpscope.pipelines.walks.session_errors import SessionErrors
 from amqpscope.pipelines.walks.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.settlements import Settlements
 from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
@@ -124,6 +125,7 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Heartbeats),
     OverConnections(ChannelErrors),
     OverConnections(SessionStatistics),
+    OverConnections(SessionErrors),
     OverConnections(StreamConfirms),
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),

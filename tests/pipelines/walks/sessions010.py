@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +129,39 @@ def tables_of(*peers: Peers) -> dict[str, pa.Table]:
         ],
     }  # fmt: skip
     return {name: arrow_table(name, found) for name, found in rows.items()}
+
+
+def any_peers(chance: random.Random, number: int) -> Peers:
+    """A connection on which anything happens to two sessions of names that all connections share."""
+    peers = Peers(number, start=number * 20_000)
+    for _ in range(chance.randrange(40)):
+        anything(peers, chance, chance.random() < 0.5, *chance.choice([("s", 1), ("t", 2)]))
+    if chance.random() < 0.2:
+        peers.control(chance.random() < 0.5, "connection.close", None, 0)
+    return peers
+
+
+def anything(peers: Peers, chance: random.Random, side: bool, session: str, channel: int) -> None:
+    """One thing that a side does."""
+    lower = chance.randrange(8)
+    ids = (lower, lower + chance.randrange(4)), (lower + 6, lower + 6 + chance.randrange(3))
+    at = {"session": session, "channel": channel}
+    queue = {"queue": "q", "destination": "d"}
+    refers = {"command_id_sequence_no": lower, "error_code": 404}
+    some: list[Callable[[], object]] = [
+        lambda: peers.begin(point=chance.choice((0, 0, 3)), **at),
+        lambda: peers.transfer(side, mode=chance.choice((0, 0, 1)), acquire=chance.choice((0, 0, 1)), **at),
+        lambda: peers.transfer(side, **at),
+        lambda: peers.completed(side, *ids[: chance.randrange(3)], **at),
+        lambda: peers.completed(side, (0, lower), **at),
+        lambda: peers.settle(chance.choice(("accept", "reject", "release")), *ids, from_client=side, **at),
+        lambda: peers.command(side, chance.choice(("tx.select", "tx.commit", "tx.rollback", "execution.sync")), **at),
+        lambda: peers.command(side, chance.choice(("queue.query", "message.subscribe")), **at, **queue),
+        lambda: peers.command(side, chance.choice(("execution.result", "execution.exception")), **at, **refers),
+        lambda: peers.control(side, chance.choice(("session.detach", "session.detached")), **at),
+        lambda: peers.control(side, "session.timeout", timeout=chance.choice((0, 9, None)), **at),
+        lambda: peers.control(side, "session.expected", commands=chance.choice(("[]", None)), **at),
+        lambda: peers.control(side, None, is_partial=True, **at),
+        lambda: peers.lose(side),
+    ]
+    chance.choice(some)()
