@@ -38,6 +38,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Own,
     Span,
 )
+from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
@@ -75,12 +76,11 @@ class Amqp091(FramedStage):
         room += APART
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
-        self.first = np.zeros(0, np.int64)
         self.messages = Message.room(room)
         self.hashes = np.empty(room, np.uint64)
         self.content_faults = Fault.room(room)
         self.kept = Kept.room(room)
-        self.channels = Pool(Channel.WIDTH, 0)
+        self.channels = ChannelPool(Channel.WIDTH, 0, context.compiled)
         self.contents = Content.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
@@ -101,8 +101,8 @@ class Amqp091(FramedStage):
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-        if len(self.first) < capacity:
-            self.first = grown(self.first, capacity, -1)
+        self.channels.begin(capacity)
+        if len(self.announced) < 2 * capacity:
             self.announced = Announced.grown(self.announced, 2 * capacity)
         Announced.clear(self.announced, 2 * slots)
         Announced.clear(self.announced, 2 * slots + 1)
@@ -124,8 +124,8 @@ class Amqp091(FramedStage):
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out; `data` has the bytes that are retained of them."""
-        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
-        channels, places = self.channels.rows[rows], both(rows)
+        rows, lengths, channels = self.channels.take_out(slots)
+        places = both(rows)
         contents = self.contents[places]
         content = gather(_content_ranges(contents), data, self.compiled).data
         nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
@@ -136,11 +136,7 @@ class Amqp091(FramedStage):
         ]  # fmt: skip
         self._count_kept(contents, -1)
         give_rows(self.nodes.free, nodes)
-        self.channels.rows[rows, Channel.USED] = 0
         self.contents[places] = 0
-        give_rows(self.channels.free, rows)
-        self.first[slots] = -1
-        self._rebuild(len(self.table))
         return PLAIN.written(state)
 
     def _put_channels(self, data: bytes, target: Target) -> None:
@@ -156,10 +152,7 @@ class Amqp091(FramedStage):
         _, firsts, lasts = put_chains(self.nodes.rows, self.nodes.free, nodes, node_lengths, Node.NEXT)
         channels[:, LISTS] = firsts.reshape(-1, len(LISTS))
         channels[:, np.array(ENDED) + 1] = lasts.reshape(-1, len(LISTS))[:, -len(ENDED) :]
-        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
-        rows, self.first[target.slots], _ = put_chains(
-            self.channels.rows, self.channels.free, channels, lengths, Channel.NEXT
-        )
+        rows = self.channels.put_back(target.slots, lengths, channels)
         kept = np.flatnonzero(_keeps(contents))
         contents[kept, Content.BODY] = self.assembly[Assembly.BODIES] + np.arange(len(kept))
         self.assembly[Assembly.BODIES] += len(kept)
@@ -172,7 +165,6 @@ class Amqp091(FramedStage):
         self.contents[places], self.lanes[places] = contents, lanes
         self.waiting.reshape(-1, WAITING)[places] = waiting
         self._count_kept(contents, 1)
-        self._rebuild(len(self.table))
 
     def _count_kept(self, contents: Ints, sign: int) -> None:
         """Count the bytes of these contents, or with -1 count them no more."""
@@ -185,12 +177,6 @@ class Amqp091(FramedStage):
         self.contents = Content.grown(self.contents, 2 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
-        self._rebuild(4 * capacity)
-
-    def _rebuild(self, size: int) -> None:
-        self.table = np.zeros(size, np.int64)
-        self.assembly[Assembly.TOMBSTONES] = 0
-        call(channels.place_channels, self.compiled, self.channels.rows, self.table)
 
     # ---------------------------------------------------------------------------------------------- stages
 
@@ -200,10 +186,10 @@ class Amqp091(FramedStage):
         return Own(self.methods, self.traits, self.announced)
 
     def _channels(self) -> Channels:
+        channels, nodes = self.channels, self.nodes
         return Channels(
-            self.channels.rows, self.channels.free, self.contents, self.lanes, self.waiting, self.table, self.first,
-            self.nodes.rows, self.nodes.free, self.messages, self.hashes, self.content_faults, self.kept,
-            self.assembly,
+            channels.rows, channels.free, self.contents, self.lanes, self.waiting, channels.table, channels.first,
+            nodes.rows, nodes.free, self.messages, self.hashes, self.content_faults, self.kept, self.assembly,
         )  # fmt: skip
 
     def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
@@ -239,8 +225,6 @@ class Amqp091(FramedStage):
             self.handshakes.take(rows, fields, buffer.data)
             yield self.rows.frames(rows.copy(), fields)
         yield from messages
-        if q[Assembly.TOMBSTONES] > len(self.table) // 4:
-            self._rebuild(len(self.table))
 
     def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
