@@ -94,16 +94,16 @@ class Dissector:
         }
         """Stages of the decoded protocols, by the protocol's number in a connection's state."""
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
-        self.holes = Gaps()
+        self.gaps = Gaps()
         self.over = False
         self.end_ns = 0
         """The latest time seen, and in the end when the captures end."""
         self.read = 0
         """Most bytes that may have been retained of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
-        self.carried = Retained.nothing(self._ranges)
+        self.retained = Retained.nothing(self._ranges)
         self.parts = moving.Parts(
-            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.holes, self.accounting
+            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.gaps, self.accounting
         )
 
     @property
@@ -164,7 +164,7 @@ class Dissector:
         self.retain(buffer)
 
     def _head(self) -> bytes:
-        """Whose state it is: the release, and what the numbers in it go by."""
+        """Return the head of a state: the release, and what its numbers refer to."""
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
@@ -175,7 +175,7 @@ class Dissector:
         return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
-        """Like `feed`, but yield functions that make the rows, later and in any thread."""
+        """Do as `feed`, but yield functions that make the rows, later and in any thread."""
         yield from self.take(self.decode(batch))
 
     def decode(self, batch: PacketBatch) -> Decoded:
@@ -188,7 +188,7 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """Like `work`, for segments, which may be of several captures."""
+        """Do as `work`, for segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
         self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
@@ -200,13 +200,13 @@ class Dissector:
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
-        """Like `finish`, but yield functions that make the rows."""
+        """Do as `finish`, but yield functions that make the rows."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         self.end_ns = self.end_ns if end_ns is None else end_ns
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
-        self.carried = Retained.nothing(self._ranges)
+        self.retained = Retained.nothing(self._ranges)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
         """Split segments at checks of the limit on retained bytes; yield each part and whether a check follows it.
@@ -252,17 +252,17 @@ class Dissector:
 
     def resume(self, buffer: Buffer) -> Buffer:
         """Append what was retained to a buffer."""
-        buffer.reserve(len(self.carried.data) + (1 << 16))
-        move(self._ranges, self.carried, buffer.append(self.carried.data), self.compiled)
+        buffer.reserve(len(self.retained.data) + (1 << 16))
+        move(self._ranges, self.retained, buffer.append(self.retained.data), self.compiled)
         return buffer
 
     def retain(self, buffer: Buffer) -> None:
         """Keep what is still needed of a buffer."""
-        self.carried = gather(self._ranges, buffer.data, self.compiled)
+        self.retained = gather(self._ranges, buffer.data, self.compiled)
 
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
         if out.chunks.shape[1]:
-            yield from self._pieces(out.chunks, buffer)
+            yield from self._chunks(out.chunks, buffer)
         facts = self.tcp.flows.facts
         if out.faults.shape[1]:
             yield partial(
@@ -276,16 +276,16 @@ class Dissector:
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
             yield from self._end(out.ended, buffer, facts)
 
-    def _pieces(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
-        self.holes.take(pieces, len(self.tcp.flows.facts))
-        self.connections.begin(pieces, buffer.data)
-        yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
+    def _chunks(self, chunks: Ints, buffer: Buffer) -> Iterator[Work]:
+        self.gaps.take(chunks, len(self.tcp.flows.facts))
+        self.connections.begin(chunks, buffer.data)
+        yield from self._speak(self._sort(np.ascontiguousarray(chunks), buffer), buffer)
 
-    def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
+    def _sort(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return the chunks of connections with a known protocol; for TLS, chunks of the decrypted content."""
         facts = self.tcp.flows.facts
-        sealed = self.tls.mine(pieces[Chunk.SLOT])
-        rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, facts)
+        sealed = self.tls.mine(chunks[Chunk.SLOT])
+        rest = self.detector.sort(chunks if sealed is None else np.ascontiguousarray(chunks[:, ~sealed]), buffer, facts)
         for slot, skipped in self.detector.decided.items():
             if facts[slot, Facts.PROTOCOL] == registry.TLS:
                 begun = bool(facts[slot, Facts.SYN] != 0 and skipped == 0)
@@ -293,25 +293,25 @@ class Dissector:
         new = self.tls.mine(rest[Chunk.SLOT])
         if sealed is None and new is None:
             return rest
-        records = [pieces[:, sealed]] if sealed is not None else []
+        records = [chunks[:, sealed]] if sealed is not None else []
         if new is not None:
             records.append(rest[:, new])
             rest = rest[:, ~new]
         opened = self._opened(self.tls.feed(np.concatenate(records, axis=1), buffer), buffer)
         return np.ascontiguousarray(np.concatenate([rest, opened], axis=1))
 
-    def _opened(self, pieces: Ints, buffer: Buffer) -> Ints:
+    def _opened(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return the chunks of content of TLS, which has a protocol of its own."""
-        if not pieces.shape[1]:
-            return pieces
-        for slot in np.flatnonzero(np.bincount(pieces[Chunk.SLOT])).tolist():
+        if not chunks.shape[1]:
+            return chunks
+        for slot in np.flatnonzero(np.bincount(chunks[Chunk.SLOT])).tolist():
             if slot not in self.detector.opened:
                 self.detector.reopen(slot, self.tcp.flows.facts)
                 self.connections.record(slot).open()
-        self.connections.begin(pieces, buffer.data, inside=True)
-        return self.detector.sort(pieces, buffer, self.tcp.flows.facts)
+        self.connections.begin(chunks, buffer.data, inside=True)
+        return self.detector.sort(chunks, buffer, self.tcp.flows.facts)
 
-    def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
+    def _speak(self, chunks: Ints, buffer: Buffer) -> Iterator[Work]:
         """Pass chunks to the protocols."""
         facts = self.tcp.flows.facts
         if self.tls.faults:
@@ -319,11 +319,11 @@ class Dissector:
             self.tls.faults.clear()
             yield partial(self._tls_faults, faults, Ends.of(facts, *where.T))
         self._begin(facts)
-        spoken = facts[:, Facts.PROTOCOL].copy()[pieces[Chunk.SLOT]]
+        spoken = facts[:, Facts.PROTOCOL].copy()[chunks[Chunk.SLOT]]
         for number, stage in self.stages.items():
             mine = spoken == number
             if mine.any():
-                own = pieces if mine.all() else np.ascontiguousarray(pieces[:, mine])
+                own = chunks if mine.all() else np.ascontiguousarray(chunks[:, mine])
                 for made in stage.feed(own, own.shape[1], buffer, facts):
                     yield self._work(made, facts)
 
@@ -343,7 +343,7 @@ class Dissector:
 
     def _end(self, ended: Ints, buffer: Buffer, facts: Ints) -> Iterator[Work]:
         spoken = facts[ended, Facts.PROTOCOL]
-        self.holes.end(ended, ended[np.isin(spoken, list(self.stages))])
+        self.gaps.end(ended, ended[np.isin(spoken, list(self.stages))])
         for number, stage in self.stages.items():
             slots = ended[spoken == number]
             if len(slots):
@@ -358,10 +358,10 @@ class Dissector:
         self.accounting.forget(ended)
         self.tcp.free(ended)
 
-    def _skip(self, slots: Ints, octets: Ints) -> None:
+    def _skip(self, slots: Ints, size: Ints) -> None:
         """Count skipped bytes."""
-        for i in np.flatnonzero(octets).tolist():
-            self.connections.record(int(slots[i])).skipped += int(octets[i])
+        for i in np.flatnonzero(size).tolist():
+            self.connections.record(int(slots[i])).skipped += int(size[i])
 
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
         """Update the state for these rows now; only making them is left for later."""

@@ -104,20 +104,20 @@ def merge_captures(names: list[str], points: list[int], known: list[str], known_
 
 
 def sealed(head: bytes, state: Any) -> bytes:
-    """State as bytes that begin with `head`."""
-    octets = zlib.compress(PLAIN.written(state), LEVEL)
-    return head + zlib.crc32(octets).to_bytes(HEAD, "little") + octets
+    """Return state as bytes that begin with `head`."""
+    data = zlib.compress(PLAIN.written(state), LEVEL)
+    return head + zlib.crc32(data).to_bytes(HEAD, "little") + data
 
 
-def opened(head: bytes, octets: bytes) -> Any:
-    """The state of which `sealed` made bytes.
+def opened(head: bytes, data: bytes) -> Any:
+    """Return the state from which `sealed` made bytes.
 
     Raises:
         StateError: they do not begin so, or are damaged.
     """
-    if not octets.startswith(head):
+    if not data.startswith(head):
         raise StateError("not the state of a dissector of this release with these options")
-    check, body = octets[len(head) : len(head) + HEAD], octets[len(head) + HEAD :]
+    check, body = data[len(head) : len(head) + HEAD], data[len(head) + HEAD :]
     if zlib.crc32(body).to_bytes(HEAD, "little") != check:
         raise StateError("the state of a dissector is damaged")
     return PLAIN.read(zlib.decompress(body))

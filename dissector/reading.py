@@ -97,7 +97,7 @@ class Reading:
             yield from work()
 
     def work(self) -> Iterator[Work]:
-        """Like iterating, but yield functions that make the rows: later, in any thread, in any order."""
+        """Iterate, but yield functions that make the rows: later, in any thread, in any order."""
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
         points = self.dissector.points
         for decoded in merge(captures, points):

@@ -19,12 +19,12 @@ STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of a handshake. `turn` is the side that must send next and `owes` what it must send; empty: neither."""
+    """A state of a handshake. `turn` is the side that must send next and `due` what it must send; empty: neither."""
 
     name: str
     stage: str
     turn: str
-    owes: str
+    due: str
     doc: str
 
 

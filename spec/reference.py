@@ -159,7 +159,7 @@ def _handshakes() -> list[str]:
             "",
         ]
         lines += ["```mermaid", *diagram(machine), "```", ""]
-        rows = [[s.name, s.stage, _owed(s), s.doc] for s in machine.states.values()]
+        rows = [[s.name, s.stage, _due(s), s.doc] for s in machine.states.values()]
         lines += _grid(["state", "stage", "what must come next", ""], rows)
     parts = (
         ("Outcomes of handshakes", "`handshake_outcome` of `connections`.", known.outcomes),
@@ -199,8 +199,8 @@ def diagram(machine: handshakes.Machine) -> list[str]:
     return lines
 
 
-def _owed(state: handshakes.State) -> str:
-    return f"the {state.turn}: {state.owes}" if state.owes else ""
+def _due(state: handshakes.State) -> str:
+    return f"the {state.turn}: {state.due}" if state.due else ""
 
 
 def _node(name: str) -> str:

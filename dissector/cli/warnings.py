@@ -66,9 +66,9 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         lines[MOST - 1 :] = [
             f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
         ]
-    gaps = reading.dissector.holes
+    gaps = reading.dissector.gaps
     if gaps.count:
-        counts = (gaps.octets, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
+        counts = (gaps.bytes, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
         size, several, connections = (counted(*count) for count in counts)
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
     tls = reading.dissector.tls

@@ -103,9 +103,9 @@ class PacketDecoder:
         self._missing = 0
         return taken
 
-    def put_back(self, octets: bytes, captures: Ints) -> None:
+    def put_back(self, data: bytes, captures: Ints) -> None:
         """Put back what `take_out` took; `captures` are the indexes of captures, by those that were."""
-        fragments, listed, missing = PLAIN.read(octets)
+        fragments, listed, missing = PLAIN.read(data)
         for point, known in fragments:
             self._fragments_of(int(captures[point])).put_back(known)
         self._listed.update(listed)

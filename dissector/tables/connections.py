@@ -73,11 +73,11 @@ class Connections:
         self.messages = np.zeros(0, np.int64)
         """Number of messages, by slot."""
 
-    def begin(self, pieces: Ints, data: Bytes, inside: bool = False) -> None:
+    def begin(self, chunks: Ints, data: Bytes, inside: bool = False) -> None:
         """Keep the first bytes of each side; `inside`: of the content of TLS."""
-        early = np.flatnonzero(pieces[Chunk.POS] < FIRST)
+        early = np.flatnonzero(chunks[Chunk.POS] < FIRST)
         rows = [Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE]
-        for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):
+        for slot, side, offset, length, *at in zip(*chunks[np.ix_(np.array(rows), early)].tolist(), strict=True):
             first = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
             record = self.record(slot)
             firsts = record.firsts if inside else record.outer or record.firsts
@@ -93,20 +93,21 @@ class Connections:
         """Take out the records of connections, and what is counted of them."""
         messages, used = self._count(slots), self.used.seen(slots)
         records = [self.records.pop(slot, None) for slot in slots.tolist()]
-        told = [
-            record and {role: (dict(said), said.detail) for role, said in record.told.items()} for record in records
+        arguments = [
+            record and {role: (dict(each), each.detail) for role, each in record.arguments.items()}
+            for record in records
         ]
-        plain = [record and replace(record, told={}) for record in records]
+        plain = [record and replace(record, arguments={}) for record in records]
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
-        return STATE.written([plain, told, messages, used])
+        return STATE.written([plain, arguments, messages, used])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` returned."""
-        records, told, messages, used = STATE.read(octets, target.captures)
-        for slot, record, roles in zip(target.slots.tolist(), records, told, strict=True):
+        records, arguments, messages, used = STATE.read(data, target.captures)
+        for slot, record, roles in zip(target.slots.tolist(), records, arguments, strict=True):
             if record:
-                record.told = {role: PeerArguments.of(*said) for role, said in roles.items()}
+                record.arguments = {role: PeerArguments.of(*each) for role, each in roles.items()}
                 self.records[slot] = record
         self.used.note(target.slots[used])
         self.count_messages(target.slots, messages)
@@ -141,15 +142,15 @@ class Connections:
         """Return rows of `connections`; `end_ns` is the end of all captures, once known. Any thread may call it."""
         columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
         each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
-        told = [
-            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
+        judged = [
+            self._judged(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
             for record, client, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
         numbers = _numbers(closed)
-        return record_batch(names, numbers | of_rows(told, [field for field in names if field.name not in numbers]))
+        return record_batch(names, numbers | of_rows(judged, [field for field in names if field.name not in numbers]))
 
-    def _told(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
+    def _judged(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
         """Return the columns of one connection that do not come from TCP state."""
         closed_by = None
         if record.closer is not None:
@@ -157,8 +158,8 @@ class Connections:
         elif conn[Conn.CLOSER] >= 0:
             who = "client" if conn[Conn.CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if conn[Conn.CLOSED] == 4 else 'fin'}"
-        told = self.judge(record, tcp, captures)
-        told |= {
+        judged = self.judge(record, tcp, captures)
+        judged |= {
             "protocol": tcp.protocol,
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
@@ -167,7 +168,7 @@ class Connections:
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,
         }
-        return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
+        return judged | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
     def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, end_ns: int | None) -> Tcp:
         both = endpoints(facts)
@@ -236,7 +237,7 @@ def _side(half: list[int], repeats: list[list[int]]) -> Side:
         end_at=_where(half, Direction.END_TS, Direction.END_PACKET, Direction.END_CAPTURE)
         if half[Direction.END]
         else None,
-        said_ns=half[Direction.SAID_TS],
+        sent_ns=half[Direction.SENT_TS],
         again=[
             (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])
             for again in repeats[: half[Direction.REPEATS]]

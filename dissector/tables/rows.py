@@ -102,7 +102,7 @@ class Tables:
         """Return rows of `anomalies` for faults in TLS."""
         packet, ts, capture = np.array([fault.at for fault in faults], np.int64).T
         leading = self._leading(ends, _of_packets(capture, packet, ts))
-        codes, details = [fault.code for fault in faults], [fault.told for fault in faults]
+        codes, details = [fault.code for fault in faults], [fault.detail for fault in faults]
         return self._anomalies(codes, details, nulls(len(codes), "int32"), nulls(len(codes), "int64"), leading)
 
     def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:

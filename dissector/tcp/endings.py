@@ -115,7 +115,7 @@ def expire(flows: Flows, out: Results, clock: int) -> int:
 def evict(flows: Flows, out: Results, count: int) -> int:
     """End a number of connections, closed ones first, in the order of their last segments.
 
-    Return how many of them are still to be ended when there was no room to go on.
+    Return the number of them are still to be ended when there was no room to go on.
     """
     control = flows.control
     while count > 0 and control[Control.LIVE] > 0:

@@ -119,7 +119,7 @@ class Direction(Matrix):
     END_TS = column("time of that")
     END_PACKET = column("packet of that")
     END_CAPTURE = column("capture of that")
-    SAID_TS = column("time of the last new bytes before any FIN or RST; 0: none")
+    SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
     RUN_SEEN = column("number of the latest segment that emitted ones had to wait for")
     RUN_PACKET = column("packet of that")
     RUN_TS = column("time of that")
@@ -290,6 +290,6 @@ def clients(facts: Ints, slots: Ints) -> Ints:
 
 
 def both(slots: Ints) -> Ints:
-    """The rows of both directions of connections: those of the first, then of the second."""
+    """Return the rows of both directions of connections: those of the first, then of the second."""
     rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
     return rows

@@ -78,9 +78,9 @@ UNREADABLE: dict[str, tuple[bytes | None, str]] = {
 def test_what_cannot_be_read_is_one_line(
     command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    octets, told = UNREADABLE[name]
-    if octets is not None:
-        (tmp_path / name).write_bytes(octets)
+    data, told = UNREADABLE[name]
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
     output = ["-o", str(tmp_path / "out")] if command == "dissect" else []
     line = fails(capsys, command, tmp_path / name, *output)
     assert str(tmp_path / name) in line and told in line
@@ -201,12 +201,12 @@ def test_options_that_make_no_sense(words: list[str], capsys: pytest.CaptureFixt
     assert words[1] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("octets", "expected"), [(b"<amqp", "not"), (b"", "")])
+@pytest.mark.parametrize(("data", "expected"), [(b"<amqp", "not"), (b"", "")])
 def test_a_document_that_is_none(
-    octets: bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "vendor.xml"
-    path.write_bytes(octets)
+    path.write_bytes(data)
     assert "vendor.xml" in fails(capsys, "frames", SESSION, "--spec", path)
     assert "nowhere.xml" in fails(capsys, "frames", SESSION, "--spec", tmp_path / "nowhere.xml")
 
@@ -239,8 +239,8 @@ def test_what_was_cut_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_what_is_missing_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of connections that are decoded, also to those who see no anomalies."""
-    octets = b"".join(publish(b"x" * 30))
-    tapes = [Tape(port=port).play([*handshake(), *opening(1), *[(CLIENT, octets)] * 4]).end() for port in (1000, 2000)]
+    data = b"".join(publish(b"x" * 30))
+    tapes = [Tape(port=port).play([*handshake(), *opening(1), *[(CLIENT, data)] * 4]).end() for port in (1000, 2000)]
     foreign = Tape(port=3000, server_port=80).play([(CLIENT, b"GET / HTTP/1.1\r\n")] * 3).end()
     first = 3 + len(handshake()) + 2
     for tape, lost in ((tapes[0], (first + 2, first)), (tapes[1], (first,)), (foreign, (4,))):
@@ -248,7 +248,7 @@ def test_what_is_missing_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
             tape.packets.pop(place)
     path = tmp_path / "lossy.pcap"
     path.write_bytes(pcap([p for tape in (*tapes, foreign) for p in tape.packets]))
-    missing = f"{3 * len(octets)} bytes missing in 3 gaps of 2 connections; frames there are missing or partial"
+    missing = f"{3 * len(data)} bytes missing in 3 gaps of 2 connections; frames there are missing or partial"
     for command in ("frames", "handshakes"):
         assert told(capsys, command, path) == [f"amqpscope: {missing}"]
 

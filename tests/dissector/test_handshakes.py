@@ -165,7 +165,7 @@ SIDES = st.builds(
     syn=st.none() | st.just(record.PacketRef(T0, 1, 0)),
     end=st.sampled_from(["", "fin", "rst"]),
     end_at=st.just(record.PacketRef(T0 + 5, 3, 0)),
-    said_ns=st.sampled_from([0, T0 + 4]),
+    sent_ns=st.sampled_from([0, T0 + 4]),
     again=st.just(()),
 )
 TCPS = st.builds(
@@ -192,13 +192,13 @@ def test_whatever_tcp_shows_no_verdict_comes_from_another_connection(shown: list
 
 
 def test_a_side_that_spoke_is_told_from_one_that_did_not() -> None:
-    def tcp(said_ns: int) -> Tcp:
+    def tcp(sent_ns: int) -> Tcp:
         at = record.PacketRef(T0, 1, 0)
-        client, server = Side(0, 1, at, "", None, said_ns), Side(0, 0, None, "", None, 0)
+        client, server = Side(0, 1, at, "", None, sent_ns), Side(0, 0, None, "", None, 0)
         return Tcp(0, (client, server), True, None, T0 + 10**12, False, "unknown", ("10.0.0.2", 5672))
 
     judge = Judge(KNOWN, load())
-    found = [judge(record.ConnectionRecord(), tcp(said_ns), ["a"])["handshake_outcome"] for said_ns in (0, T0 + 4)]
+    found = [judge(record.ConnectionRecord(), tcp(sent_ns), ["a"])["handshake_outcome"] for sent_ns in (0, T0 + 4)]
     assert found == ["no-answer", "stalled"]
 
 
@@ -256,15 +256,15 @@ class Wire:
         ports = (40000, self.dport) if side == CLIENT else (self.dport, 40000)
         hosts = ("10.0.0.1", "10.0.0.2") if side == CLIENT else ("10.0.0.2", "10.0.0.1")
         segment = builders.tcp(payload, *ports, seq=self.next[side], ack=self.next[1 - side], flags=flags)
-        octets = builders.ethernet(builders.ipv4(segment, *hosts))
+        data = builders.ethernet(builders.ipv4(segment, *hosts))
         if keep:
-            self.packets.append(builders.Packet(10**18 + int(at * 1e6), octets))
+            self.packets.append(builders.Packet(10**18 + int(at * 1e6), data))
         self.next[side] += len(payload) + (1 if flags & 3 else 0)
         return self
 
     def again(self, at: float) -> "Wire":
         """The last packet once more."""
-        self.packets.append(builders.Packet(10**18 + int(at * 1e6), self.packets[-1].octets))
+        self.packets.append(builders.Packet(10**18 + int(at * 1e6), self.packets[-1].data))
         return self
 
     def shaken(self) -> "Wire":
@@ -295,8 +295,8 @@ BLOCKED = method(commands.Connection.Blocked("low on memory"))
 def up(wire: Wire) -> Wire:
     """From the header to open-ok."""
     turns = ((CLIENT, HEADER), (SERVER, START), (CLIENT, START_OK), (SERVER, TUNE), (CLIENT, TUNE_OK + OPEN))
-    for at, (side, octets) in enumerate((*turns, (SERVER, OPEN_OK)), 10):
-        wire.send(side, at, octets)
+    for at, (side, data) in enumerate((*turns, (SERVER, OPEN_OK)), 10):
+        wire.send(side, at, data)
     return wire
 
 
@@ -307,10 +307,10 @@ def asked(built: Wire) -> Wire:
         (SERVER, sw.response(17, 1, 1, sw.table({"product": "broker"}))),
         (CLIENT, sw.request(18, 2)),
         (SERVER, sw.response(18, 2, 1, sw.strings(["PLAIN", "RABBIT-CR-DEMO"]))),
-        (CLIENT, sw.request(19, 3, sw.string("RABBIT-CR-DEMO") + sw.octets(b"me"))),
+        (CLIENT, sw.request(19, 3, sw.string("RABBIT-CR-DEMO") + sw.binary(b"me"))),
     )
-    for at, (side, octets) in enumerate(turns, 10):
-        built.send(side, at, octets)
+    for at, (side, data) in enumerate(turns, 10):
+        built.send(side, at, data)
     return built
 
 
@@ -338,8 +338,8 @@ SASL_LAYER = (40).to_bytes(4, "big") + bytes(range(40))
 def played(turns: Sequence[Turn]) -> Wire:
     """A connection in which this is said."""
     wire = Wire().shaken()
-    for at, (side, octets) in enumerate(turns, 10):
-        wire.send(side, at, octets)
+    for at, (side, data) in enumerate(turns, 10):
+        wire.send(side, at, data)
     return wire
 
 
@@ -419,7 +419,7 @@ def test_every_code_has_a_connection_that_gets_it() -> None:
 
 def test_a_challenge_of_streams_is_answered(tmp_path: Path) -> None:
     built = asked(Wire(5552).shaken()).send(SERVER, 15, sw.response(19, 3, 10, sw.string("who?")))
-    built.send(CLIENT, 16, sw.request(19, 4, sw.string("RABBIT-CR-DEMO") + sw.octets(b"My password is x")))
+    built.send(CLIENT, 16, sw.request(19, 4, sw.string("RABBIT-CR-DEMO") + sw.binary(b"My password is x")))
     built.send(SERVER, 17, sw.response(19, 4, 8)).send(SERVER, 18, flags=FIN_ACK)
     row = built.verdict(tmp_path)
     assert (row["handshake_outcome"], row["handshake_stage"]) == ("auth-failed", "secure")
@@ -464,7 +464,7 @@ def test_a_gap_in_the_handshake_of_tls_leaves_it_unjudged(tmp_path: Path) -> Non
 def test_one_direction_alone_is_not_judged(side: int, tmp_path: Path) -> None:
     whole = up(Wire().shaken())
     port = (40000).to_bytes(2, "big")
-    whole.packets = [p for p in whole.packets if (p.octets[34:36] == port) == (side == CLIENT)]
+    whole.packets = [p for p in whole.packets if (p.data[34:36] == port) == (side == CLIENT)]
     row = whole.verdict(tmp_path)
     assert (row["handshake_outcome"], row["ending"], row["severity"]) == ("one-direction", None, "note")
 
@@ -510,8 +510,8 @@ def test_where_tcp_failed_the_port_does_not_matter(tmp_path: Path) -> None:
 def test_what_was_sent_again_is_in_the_ladder(compiled: bool, tmp_path: Path) -> None:
     built = Wire().send(CLIENT, 0, flags=SYN).again(1000).send(SERVER, 1001, flags=SYN_ACK)
     built.send(CLIENT, 1002, flags=ACK).send(CLIENT, 1003, HEADER).again(1203).again(1603)
-    for at, (side, octets) in enumerate(((SERVER, START), (CLIENT, START_OK), (SERVER, TUNE)), 1700):
-        built.send(side, at, octets)
+    for at, (side, data) in enumerate(((SERVER, START), (CLIENT, START_OK), (SERVER, TUNE)), 1700):
+        built.send(side, at, data)
     row = built.again(1900).verdict(tmp_path, compiled)
     steps = [(s["step"], s["from_client"], s["packet"]) for s in json.loads(row["handshake_steps"])]
     assert steps == [
@@ -553,7 +553,7 @@ def test_a_malformed_login_is_reported_without_its_texts(size: int, tmp_path: Pa
 def test_a_malformed_login_of_streams_is_reported_without_its_texts(
     size: int, handshakes_only: bool, tmp_path: Path
 ) -> None:
-    login = sw.request(19, 3, struct.pack(">H", size) + b"PLAIN" + sw.octets(b"\0me\0secret") + b"\0" * 9)
+    login = sw.request(19, 3, struct.pack(">H", size) + b"PLAIN" + sw.binary(b"\0me\0secret") + b"\0" * 9)
     built = Wire(5552).shaken().send(CLIENT, 10, sw.request(17, 1, sw.table({}))).send(CLIENT, 11, login)
     built.send(SERVER, 13, flags=FIN_ACK).verdict(tmp_path)
     chosen = Options(handshakes=handshakes_only)
@@ -572,7 +572,7 @@ def test_methods_are_remembered_by_their_bytes_but_no_login(tmp_path: Path) -> N
         pass
     methods = reading.dissector.stages[registry.number_of("amqp-0-9-1")].handshakes
     whole = (START, TUNE, TUNE_OK, OPEN, OPEN_OK, method(commands.Connection.Close(200, "bye", 0, 0)))
-    assert set(methods.known.items) == {octets[7:-1] for octets in whole}
+    assert set(methods.known.items) == {data[7:-1] for data in whole}
     assert "secret" not in repr((methods.known.items, methods.arguments.known.items))
 
 
@@ -731,17 +731,17 @@ def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
 
 @settings(max_examples=100)
 @given(st.binary(max_size=40))
-def test_all_first_bytes_are_something(octets: bytes) -> None:
+def test_all_first_bytes_are_something(data: bytes) -> None:
     first = record.FirstBytes()
-    for n in range(0, len(octets), 7):
-        first.add(octets[n : n + 7], record.PacketRef(n, 1, 0))
-    assert (first.opening() is None) == (not octets)
+    for n in range(0, len(data), 7):
+        first.add(data[n : n + 7], record.PacketRef(n, 1, 0))
+    assert (first.opening() is None) == (not data)
 
 
 @pytest.mark.parametrize("name", ["refused_logins", "refused_opens", "pika_confirms", "logins"])
 def test_a_server_that_speaks_has_accepted_though_that_was_not_captured(name: str) -> None:
     packets, link = recorded(f"{name}.pcap")
-    heard = [packet for packet in packets if packet.octets[47] & 0x12 != 0x12]  # without SYN-ACKs
+    heard = [packet for packet in packets if packet.data[47] & 0x12 != 0x12]  # without SYN-ACKs
     assert len(heard) < len(packets)
     whole, found = (
         [(row["handshake_outcome"], row["handshake_stage"], row["ending"]) for row in rows_of(some, link)]

@@ -56,7 +56,7 @@ def each_side(found: dict[str, list[Row]]) -> list[Any]:
 
 
 def moved(packets: list[Packet], by: int) -> list[Packet]:
-    return [Packet(packet.ts_ns + by, packet.octets) for packet in packets]
+    return [Packet(packet.ts_ns + by, packet.data) for packet in packets]
 
 
 def without(packets: list[Packet], lost: set[int]) -> list[Packet]:
@@ -119,7 +119,7 @@ def test_capture_points_compiled(tmp_path: Path, undamaged: dict[str, list[Row]]
 
 @pytest.mark.parametrize("side", [CLIENT, SERVER])
 def test_each_direction_at_a_point_of_its_own(side: int, tmp_path: Path, undamaged: dict[str, list[Row]]) -> None:
-    mine = [packet.octets[34:36] == (40000).to_bytes(2, "big") for packet in SESSION]
+    mine = [packet.data[34:36] == (40000).to_bytes(2, "big") for packet in SESSION]
     one = [packet for packet, is_client in zip(SESSION, mine, strict=True) if is_client == (side == CLIENT)]
     two = [packet for packet, is_client in zip(SESSION, mine, strict=True) if is_client != (side == CLIENT)]
     found = told(dissect(*write(tmp_path, one=one, two=moved(two, STEP))))
@@ -163,7 +163,7 @@ def test_where_a_capture_point_ends_another_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch_bytes", [300, 2000])
 def test_points_do_not_depend_on_how_much_is_read_at_a_time(batch_bytes: int, tmp_path: Path) -> None:
     """A file that goes on from one that ended, beside one that lasts, is of the first one's capture point."""
-    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
+    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.data) for p in SESSION]
     third = len(long) // 3
     paths = write(tmp_path, a1=long[:third], a2=long[2 * third :], b=moved(long, STEP))
     whole = dissect(*paths)
@@ -177,7 +177,7 @@ def test_points_do_not_depend_on_how_much_is_read_at_a_time(batch_bytes: int, tm
 def test_which_captures_are_open_rests_on_times_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more that overlap than are read side by side, one is opened where the first of the others ends."""
     monkeypatch.setattr(limits, "CAPTURES", 3)
-    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
+    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.data) for p in SESSION]
     lacking = without(long, {22, 23, 24, 25, 26})
     paths = write(tmp_path, z=lacking, a1=long[:20], a2=lacking[18:], b=long[19:45])
     whole = dissect(*paths)
@@ -191,7 +191,7 @@ def in_fragments(packets: list[Packet]) -> list[Packet]:
     """Each IP packet in two fragments, the second half a step after the first."""
     parts = []
     for number, packet in enumerate(packets):
-        ip = packet.octets[14 : 14 + int.from_bytes(packet.octets[16:18])]
+        ip = packet.data[14 : 14 + int.from_bytes(packet.data[16:18])]
         parts += [
             Packet(packet.ts_ns + half * STEP // 2, ethernet(part))
             for half, part in enumerate(fragments(ip, [2], ident=number))
@@ -229,7 +229,7 @@ def test_any_overlap_gives_the_same_rows_however_it_is_read(
     most: int, spans: list[tuple[int, int]], batch_bytes: int, tmp_path: Path
 ) -> None:
     """Also where more overlap than are read side by side."""
-    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.octets) for p in SESSION]
+    long = [Packet(T0 + (p.ts_ns - T0) * 4, p.data) for p in SESSION]
     parts = {f"f{number}": long[at : at + count] for number, (at, count) in enumerate(spans)}
     for old in tmp_path.iterdir():
         old.unlink()

@@ -9,7 +9,7 @@ from amqpscope.dissector.protocols.amqp010.state import Assembly, Channel, Chann
 
 @kernel
 def channel_row(of: Channels, senders: Array, client: int, slot: int, number: int, make: int) -> int:
-    """The row of this channel, made when it must be; -1 when there is none (or no room)."""
+    """Return the row of this channel, made when it must be; -1 when there is none (or no room)."""
     table, channels = of.table, of.channels
     mask = len(table) - 1
     place = mix(mix(10, slot), number) & mask
@@ -82,7 +82,7 @@ def place_channels(channels: Array, table: Array) -> None:
 
 @kernel
 def lose_tracks(of: Channels, slot: int, server: int) -> None:
-    """Frames of one direction of a connection may be lost: none of its assemblies may be joined with what follows."""
+    """Mark one direction of a connection as having lost frames: no assembly of it may be joined with what follows."""
     channels, tracks = of.channels, of.tracks
     row = of.first[slot]
     while row >= 0:

@@ -37,7 +37,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Frame,
     Message,
     Own,
-    Piece,
+    Payload,
     Sender,
     Span,
     Track,
@@ -89,7 +89,7 @@ class Amqp010(FramedStage):
         self.tracks = Track.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
-        self.pieces = Pool(Piece.WIDTH, 256)
+        self.payloads = Pool(Payload.WIDTH, 256)
         self._grow_channels(64)
 
     # ---------------------------------------------------------------------------------------------- state
@@ -97,7 +97,7 @@ class Amqp010(FramedStage):
     @property
     def ranges(self) -> list[Ranges]:
         """Bytes of unfinished frames and assemblies, which must outlive their batch."""
-        return [*super().ranges, *_ranges(self.tracks, self.pieces.rows, self.pieces.taken)]
+        return [*super().ranges, *_ranges(self.tracks, self.payloads.rows, self.payloads.taken)]
 
     @property
     def own(self) -> Own:
@@ -119,9 +119,9 @@ class Amqp010(FramedStage):
         senders = Sender.written(self.senders[both(slots)])
         return PLAIN.written([super().take_out(slots, data), senders, self._take_channels(slots, data)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, senders, channels = PLAIN.read(octets)
+        framing, senders, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.senders[both(target.slots)] = Sender.read(senders)
@@ -132,18 +132,20 @@ class Amqp010(FramedStage):
         channels, places, bodies = self.channels.rows[rows], both(both(rows)), both(rows)
         tracks = self.tracks[places]
         used = tracks[:, Track.USED] != 0
-        pieces, piece_lengths = chained(self.pieces.rows, np.where(used, tracks[:, Track.CHAIN], -1), Piece.NEXT)
-        parts = self.pieces.rows[pieces]
+        payloads, payload_lengths = chained(
+            self.payloads.rows, np.where(used, tracks[:, Track.CHAIN], -1), Payload.NEXT
+        )
+        parts = self.payloads.rows[payloads]
         retained = gather(_ranges(tracks, parts, len(parts)), data, self.compiled).data
         sessions, channels[:, Channel.SESSION] = self.sessions.take_out(slots, channels[:, Channel.SESSION])
         state = [
-            Channel.written(channels), lengths, Track.written(tracks), Piece.written(parts), piece_lengths, retained,
-            self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
+            Channel.written(channels), lengths, Track.written(tracks), Payload.written(parts), payload_lengths,
+            retained, self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
             [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
         ]  # fmt: skip
         self._count(tracks[used], -1)
-        self.pieces.rows[pieces, Piece.USED] = 0
-        give_rows(self.pieces.free, pieces)
+        self.payloads.rows[payloads, Payload.USED] = 0
+        give_rows(self.payloads.free, payloads)
         Track.clear(self.tracks, places)
         self.channels.rows[rows, Channel.USED] = 0
         give_rows(self.channels.free, rows)
@@ -151,14 +153,14 @@ class Amqp010(FramedStage):
         self._rebuild(len(self.table))
         return PLAIN.written(state)
 
-    def _put_channels(self, octets: bytes, target: Target) -> None:
+    def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
-        state = PLAIN.read(octets)
-        channels, lengths, tracks, parts, piece_lengths, retained, lanes, waiting, sessions, bodies = state
-        channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Piece.read(parts)
+        state = PLAIN.read(data)
+        channels, lengths, tracks, parts, payload_lengths, retained, lanes, waiting, sessions, bodies = state
+        channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Payload.read(parts)
         put_bytes(_ranges(tracks, parts, len(parts)), retained, target.buffer, self.compiled)
-        self.pieces.reserve(len(parts))
-        ends = put_chains(self.pieces.rows, self.pieces.free, parts, piece_lengths, Piece.NEXT)
+        self.payloads.reserve(len(parts))
+        ends = put_chains(self.payloads.rows, self.payloads.free, parts, payload_lengths, Payload.NEXT)
         _, tracks[:, Track.CHAIN], tracks[:, Track.CHAIN_END] = ends
         while self.channels.left < len(channels):
             self._grow_channels(2 * len(self.channels))
@@ -198,8 +200,8 @@ class Amqp010(FramedStage):
 
     def _channels(self) -> Channels:
         return Channels(
-            self.channels.rows, self.channels.free, self.table, self.first, self.tracks, self.pieces.rows,
-            self.pieces.free, self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept,
+            self.channels.rows, self.channels.free, self.table, self.first, self.tracks, self.payloads.rows,
+            self.payloads.free, self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept,
             self.assembly,
         )  # fmt: skip
 
@@ -210,7 +212,7 @@ class Amqp010(FramedStage):
         faults, messages = self._assemble(n, spans, buffer, facts)
         rows = self.frames[:, :n]
         if self.only_handshakes:
-            rows = rows[:, self.handshakes.telling(rows)]
+            rows = rows[:, self.handshakes.relevant(rows)]
             self.handshakes.take(rows, self._fields(rows, buffer), buffer.data)
             return
         yield from faults
@@ -248,8 +250,8 @@ class Amqp010(FramedStage):
     def _make_room(self, buffer: Buffer) -> None:
         if self.channels.left == 0 and len(self.channels) < limits.CHANNELS:
             self._grow_channels(2 * len(self.channels))
-        if self.pieces.left == 0 and len(self.pieces) < limits.FRAGMENTS:
-            self.pieces.grow(2 * len(self.pieces))
+        if self.payloads.left == 0 and len(self.payloads) < limits.FRAGMENTS:
+            self.payloads.grow(2 * len(self.payloads))
         buffer.reserve(int(self.assembly[Assembly.LONGEST]) + 2 * ly.LARGEST)
 
     def _new_faults(self) -> list[Faults]:
@@ -267,7 +269,7 @@ class Amqp010(FramedStage):
         return [Finished(rows, self.hashes[:n].copy(), kept)]
 
     def _message_rows(self, found: Finished, buffer: Buffer, facts: Ints) -> Made:
-        """Messages with what their frames, or else their channels, say of the session."""
+        """Return messages with the session that their frames, or else their channels, name."""
         rows = found.rows
         frame = rows[Message.FRAME]
         channel = self.channels.rows[rows[Message.ROW]]
@@ -284,16 +286,16 @@ class Amqp010(FramedStage):
         )  # fmt: skip
 
     def _fields(self, rows: Ints, buffer: Buffer) -> Decoded:
-        """The arguments of the operations that frames complete."""
+        """Return the arguments of the operations that frames complete."""
         fields = decode(
-            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.OCTETS] - ly.IDS_BYTES,
+            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.BYTES] - ly.IDS_BYTES,
             rows[Frame.METHOD], rows[Frame.CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
         hide(fields, self.has_secret[rows[Frame.METHOD]], ("mechanism", "locale"))
         return fields
 
     def faults(self, rows: Ints) -> Faults:
-        """Faults with the names of this protocol; what is encrypted is noted with its connection."""
+        """Return faults with the names of this protocol; encryption is noted with the connection."""
         for slot in rows[Fault.SLOT, rows[Fault.CODE] == SEALED].tolist():
             self.handshakes.seal(slot)
         return super().faults(rows)
@@ -312,12 +314,12 @@ class Amqp010(FramedStage):
         self.sessions.forget(slots)
 
 
-def _ranges(tracks: Ints, pieces: Ints, most: int) -> list[Ranges]:
-    """Bytes of assemblies under way, at most so many pieces."""
+def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
+    """Return the ranges of bytes of assemblies under way, of at most `most` payloads."""
     return [
-        Ranges(tracks, Track.USED, Track.AT, Track.OCTETS, len(tracks)),
-        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_OCTETS, len(tracks)),
-        Ranges(pieces, Piece.USED, Piece.OFFSET, Piece.LENGTH, most),
+        Ranges(tracks, Track.USED, Track.AT, Track.BYTES, len(tracks)),
+        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_BYTES, len(tracks)),
+        Ranges(payloads, Payload.USED, Payload.OFFSET, Payload.LENGTH, most),
     ]
 
 

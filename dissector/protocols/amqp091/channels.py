@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols.amqp091.state import (
     BEGUN,
-    STRAYED,
+    OUT_OF_STEP,
     UNKNOWN,
     Assembly,
     Channel,
@@ -23,7 +23,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
 
 @kernel
 def channel_row(of: Channels, slot: int, number: int, make: int) -> int:
-    """The row of this channel, made when it must be; -1 when there is none (or no room)."""
+    """Return the row of this channel, made when it must be; -1 when there is none (or no room)."""
     table, channels = of.table, of.channels
     mask = len(table) - 1
     place = mix(mix(7, slot), number) & mask
@@ -46,7 +46,7 @@ def channel_row(of: Channels, slot: int, number: int, make: int) -> int:
 
 @kernel
 def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
-    """A row for a channel, at this place of the hash table."""
+    """Return a row for a channel, at this place of the hash table."""
     channels, contents, first = of.channels, of.contents, of.first
     row = take_row(of.free)
     of.table[place] = row + 1
@@ -57,7 +57,7 @@ def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
     channels[row, Channel.CHANNEL] = number
     channels[row, Channel.NEXT] = first[slot]
     channels[row, Channel.UNSURE] = UNKNOWN
-    channels[row, Channel.STRAYED] = BEGUN
+    channels[row, Channel.OUT_OF_STEP] = BEGUN
     channels[row, Channel.CONSUMERS] = -1
     channels[row, Channel.CONSUMES] = -1
     channels[row, Channel.CONSUMES_END] = -1
@@ -91,9 +91,9 @@ def end_channel(of: Channels, row: int) -> None:
 def push(of: Channels, row: int, head: int, key: int, value: int) -> None:
     """Append a request to the list with columns head and head + 1; without room answers have none any more."""
     channels, nodes = of.channels, of.nodes
-    channels[row, Channel.STRAYED] &= ~BEGUN
+    channels[row, Channel.OUT_OF_STEP] &= ~BEGUN
     if of.free_nodes[0] == 0:
-        channels[row, Channel.STRAYED] |= STRAYED
+        channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         return
     node = take_row(of.free_nodes)
     nodes[node, Node.NEXT] = -1
@@ -120,17 +120,17 @@ def shift(of: Channels, row: int, head: int) -> int:
 def answered(of: Channels, row: int, head: int, key: int) -> int:
     """Take the request that an answer with this key (0: none) belongs to, by order; -1 when that is not known.
 
-    An answer too many is to a request in front of the capture as long as none was seen; behind one it tells that the
+    An answer too many is to a request before the capture as long as none was seen; after one it tells that the
     client does not wait for answers, and so does one with the key of another request: then order tells nothing.
     """
     channels, nodes = of.channels, of.nodes
     node = shift(of, row, head)
     if node < 0:
-        if channels[row, Channel.STRAYED] != BEGUN:
-            channels[row, Channel.STRAYED] |= STRAYED
+        if channels[row, Channel.OUT_OF_STEP] != BEGUN:
+            channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
     elif key != 0 and nodes[node, Node.KEY] != 0 and nodes[node, Node.KEY] != key:
-        channels[row, Channel.STRAYED] |= STRAYED
-    return node if channels[row, Channel.STRAYED] in (0, BEGUN) else -1
+        channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
+    return node if channels[row, Channel.OUT_OF_STEP] in (0, BEGUN) else -1
 
 
 @kernel
@@ -146,7 +146,7 @@ def clear(of: Channels, row: int) -> None:
 
 @kernel
 def consumer(of: Channels, row: int, key: int) -> int:
-    """The node of a consumer, moved to the front of the list; -1 when it is not there, or the key is none (0)."""
+    """Move the node of a consumer to the front of the list and return it; -1 when it is missing, or the key is 0."""
     if key == 0:
         return -1
     channels, nodes = of.channels, of.nodes
@@ -196,14 +196,14 @@ def place_channels(channels: Array, table: Array) -> None:
 
 
 @kernel
-def tag_hashes(offsets: Array, octets: Array, out: Array) -> None:
+def tag_hashes(offsets: Array, data: Array, out: Array) -> None:
     """Hash each text of a string column: 0 for empty or null ones, never 0 else."""
     for i in range(len(out)):
         h = 0
         if offsets[i + 1] > offsets[i]:
             h = 1
             for p in range(offsets[i], offsets[i + 1]):
-                h = mix(h, i64(octets[p]))
+                h = mix(h, i64(data[p]))
             if h == 0:
                 h = 1
         out[i] = h

@@ -1,4 +1,4 @@
-"""A content of AMQP 0-9-1, from its method to its last octet: what is kept of it, and the row it becomes (§4.2.6).
+"""A content of AMQP 0-9-1, from its method to its last byte: what is kept of it, and the row it becomes (§4.2.6).
 
 Two rows of `contents` a channel: what the client, and what the server, is sending on it. The body is hashed as it
 passes.
@@ -14,7 +14,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     FOUND,
     KNOWN,
     LOST,
-    STRAYED,
+    OUT_OF_STEP,
     UNFINISHED,
     UNKNOWN,
     Assembly,
@@ -80,7 +80,7 @@ def put_content(rows: Array, n: int, of: Channels, row: int, k: int, side: int) 
 
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
-    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
+    """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
     contents, kept, assembly = of.contents, of.kept, of.assembly
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
         return 0
@@ -113,7 +113,7 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
 
 @kernel
 def evict_contents(of: Channels, frames: Array) -> None:
-    """Give up methods and headers of contents under way, where too much of them is kept: more than half of it.
+    """Drop methods and headers of contents under way, where too much of them is kept: more than half of it.
 
     These are all that have half of their mean or more. The fault is noted at the frame that was one too many.
     """
@@ -140,7 +140,7 @@ def evict_contents(of: Channels, frames: Array) -> None:
 
 @kernel
 def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) -> None:
-    """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
+    """Mark frames of one direction as lost or ignored: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but
     of bodies was lost.
@@ -151,11 +151,13 @@ def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) 
     row = of.first[slot]
     while row >= 0:
         contents[2 * row + server, Content.LOST] = how
-        strayed = channels[row, Channel.STRAYED]
+        out_of_step = channels[row, Channel.OUT_OF_STEP]
         if how == LOST:
-            channels[row, Channel.STRAYED] = strayed | (1 << server if (strayed >> server) & 1 == 0 else STRAYED)
+            channels[row, Channel.OUT_OF_STEP] = out_of_step | (
+                1 << server if (out_of_step >> server) & 1 == 0 else OUT_OF_STEP
+            )
         elif how == FOUND:
-            channels[row, Channel.STRAYED] = strayed & ~(1 << server)
+            channels[row, Channel.OUT_OF_STEP] = out_of_step & ~(1 << server)
         if server == 0 and how == LOST:
             channels[row, Channel.UNSURE] = DOUBTFUL if channels[row, Channel.UNSURE] == KNOWN else UNKNOWN
         elif server == 0 and how == FOUND and channels[row, Channel.UNSURE] == DOUBTFUL:
@@ -174,7 +176,7 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 @kernel
 def finish_message(of: Channels, row: int, k: int, side: int) -> None:
-    """Write the row of a message that is complete, or given up."""
+    """Write the row of a message that is complete, or dropped."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)

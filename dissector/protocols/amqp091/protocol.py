@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 of all connections: pieces in, columns of frames and messages out.
+"""AMQP 0-9-1 of all connections: chunks in, columns of frames and messages out.
 
 Holds the state that the kernels of `frames` and `content` work on, makes room for it, and has the fields decoded
 as `spec` says.
@@ -46,7 +46,7 @@ from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
 ENDED = [Channel.CONSUMES, Channel.GETS]
-"""Lists whose last node stands in the column behind."""
+"""Lists whose last node stands in the next column."""
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
 
@@ -115,9 +115,9 @@ class Amqp091(FramedStage):
         Announced.clear(self.announced, rows)
         return PLAIN.written([super().take_out(slots, data), announced, self._take_channels(slots, data)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, announced, channels = PLAIN.read(octets)
+        framing, announced, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.announced[both(target.slots)] = Announced.read(announced)
@@ -127,10 +127,10 @@ class Amqp091(FramedStage):
         rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
         channels, places = self.channels.rows[rows], both(rows)
         contents = self.contents[places]
-        octets = gather(_content_ranges(contents), data, self.compiled).data
+        content = gather(_content_ranges(contents), data, self.compiled).data
         nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
         state = [
-            Channel.written(channels), lengths, Content.written(contents), octets, self.lanes[places],
+            Channel.written(channels), lengths, Content.written(contents), content, self.lanes[places],
             self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
             [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
         ]  # fmt: skip
@@ -143,9 +143,9 @@ class Amqp091(FramedStage):
         self._rebuild(len(self.table))
         return PLAIN.written(state)
 
-    def _put_channels(self, octets: bytes, target: Target) -> None:
+    def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
-        state = PLAIN.read(octets)
+        state = PLAIN.read(data)
         channels, lengths, contents, retained, lanes, waiting, nodes, node_lengths, bodies = state
         channels, nodes = Channel.read(channels), Node.read(nodes)
         contents = Content.read(contents, target.captures)
@@ -207,10 +207,10 @@ class Amqp091(FramedStage):
         )  # fmt: skip
 
     def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of these frames, put contents together, and read what tells of connections."""
+        """Make rows of these frames, put contents together, and read handshakes."""
         rows = self.frames[:, :n]
         if self.only_handshakes:
-            rows = rows[:, self.handshakes.telling(rows)]
+            rows = rows[:, self.handshakes.relevant(rows)]
             if rows.shape[1]:
                 self.handshakes.take(rows, self._fields(rows, buffer.data), buffer.data)
             return
@@ -255,7 +255,7 @@ class Amqp091(FramedStage):
             yield self.rows.messages(Messages(rows, self.hashes[:n].copy(), data, kept))
 
     def _fields(self, rows: Ints, data: Bytes) -> Decoded:
-        """The arguments of frames."""
+        """Return the arguments of frames."""
         cut = (rows[Frame.MISSING] > 0).astype(np.uint8)
         offset, length = rows[Frame.OFFSET] + ly.IDS_BYTES, rows[Frame.LENGTH] - ly.IDS_BYTES
         fields = decode(self.all_arguments, data, offset, length, rows[Frame.METHOD], cut, self.compiled)
@@ -265,9 +265,9 @@ class Amqp091(FramedStage):
     def _tags(self, column: pa.Array) -> Ints:
         out = np.zeros(len(column), np.int64)
         if column.null_count < len(column):
-            _, offsets, octets = column.buffers()
+            _, offsets, data = column.buffers()
             places = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
-            text = np.frombuffer(octets, np.uint8) if octets is not None else np.zeros(0, np.uint8)
+            text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
             call(channels.tag_hashes, self.compiled, places, text, out)
         return out
 
@@ -291,20 +291,20 @@ def _content_ranges(contents: Ints) -> list[Ranges]:
 
 
 def _keeps(contents: Ints) -> Ints:
-    """Whether the body of a content is kept."""
+    """Return whether the body of a content is kept."""
     keeps: Ints = (contents[:, Content.STATE] != 0) & (contents[:, Content.BODY] >= 0)
     return keeps
 
 
 def _flags(column: pa.Array) -> Bytes:
-    """A decoded bool column as a bitmap: 0 also for null."""
+    """Return a decoded bool column as a bitmap: 0 also for null."""
     if column.null_count == len(column):
         return np.zeros(-(-len(column) // 8), np.uint8)
     return np.frombuffer(column.buffers()[1], np.uint8)
 
 
 def _begins(client: bytes) -> bool | None:
-    """Versions that do not exist are read so too."""
+    """Return whether these bytes begin with a protocol header, of any version; None while too few are there."""
     return (len(client) >= 8 or None) if client.startswith(b"AMQP") else False
 
 

@@ -13,10 +13,10 @@ from amqpscope.dissector.protocols.state import Place
 LOST_WAY = -2
 """An offset of a span which says that its length is one of these, for all that is under way in this direction."""
 FOUND, LOST, NOT_TAKEN = range(3)
-"""Nothing was lost but bytes of bodies, told next; frames may have been lost; the next frame is one nobody takes."""
-BEGUN, STRAYED = 4, 8
-"""Bits 0 and 1 of Channel.STRAYED: unless the last gap of the client's, of the server's, held nothing but bodies. Then:
-no request was seen, so answers to those in front of the capture may come; requests or answers may be lost, or out of
+"""Only bytes of bodies were lost, reported next; frames may be lost; the receiver ignores the next frame."""
+BEGUN, OUT_OF_STEP = 4, 8
+"""Bits 0 and 1 of Channel.OUT_OF_STEP: unless the last gap of the client's, of the server's, held only bodies. Then:
+no request was seen, so answers to those before the capture may come; requests or answers may be lost, or out of
 order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
 """All was seen since channel.open; it was, if the last gap of the client's held nothing but bodies; it was not."""
@@ -63,7 +63,7 @@ class Span(Records):
     SIDE = column("side that sent it")
     CHANNEL = column("channel")
     OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
-    LENGTH = column("how many; with LOST_WAY, FOUND, LOST or NOT_TAKEN")
+    LENGTH = column("number of bytes; with LOST_WAY, FOUND, LOST or NOT_TAKEN")
 
 
 class Channel(Matrix):
@@ -77,7 +77,7 @@ class Channel(Matrix):
     CONFIRM = column("1: in confirm mode")
     SEQ = column("number of the last publish")
     UNSURE = column("KNOWN, DOUBTFUL or UNKNOWN: whether that number is known", empty=UNKNOWN)
-    STRAYED = column("0: requests pair with their answers by order; else bits: see BEGUN", empty=BEGUN)
+    OUT_OF_STEP = column("0: requests pair with their answers by order; else bits: see BEGUN", empty=BEGUN)
     CONSUMERS = column("list of (hash of the tag, no_ack)", empty=-1)
     CONSUMES = column("consumes that wait for their -ok: (hash of the tag or 0, no_ack)", empty=-1)
     CONSUMES_END = column("the last of these", empty=-1)
@@ -101,7 +101,7 @@ class Content(Matrix):
     GOT = column("bytes of it so far")
     MISSING = column("bytes of these in gaps")
     SEQ = column("number of a publish; -1: none, -2: not known, if the channel is in confirm mode")
-    NO_ACK = column("1: nobody acknowledges it; -1: not known")
+    NO_ACK = column("1: it sends no acknowledgements; -1: not known")
     FIRST_NUMBER = column("frame_no of its first frame")
     FIRST_PACKET = column("packet with that frame's first byte")
     FIRST_TS = column("its time")
@@ -153,9 +153,9 @@ class Assembly(Matrix):
     FRAMES = column("frames")
     SPAN = column("next span")
     SPANS = column("spans")
-    MESSAGES = column("messages brought")
-    FAULTS = column("faults brought")
-    KEPT = column("pieces of bodies brought")
+    MESSAGES = column("messages emitted")
+    FAULTS = column("faults emitted")
+    KEPT = column("payloads of bodies emitted")
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     TOMBSTONES = column("places of the hash table that are free again")

@@ -25,7 +25,7 @@ def golden(name: str) -> dict[str, Any]:
 
 
 def read(name: str, **how: Any) -> dict[str, list[Row]]:
-    packets = [Packet(packet.ts_ns, packet.octets) for packet in read_packets(FOLDER / f"{name}.pcap")]
+    packets = [Packet(packet.ts_ns, packet.data) for packet in read_packets(FOLDER / f"{name}.pcap")]
     return dissect(packets, **how)
 
 
