@@ -400,7 +400,7 @@ BUILT_ENDINGS = {
     "client-gone": up(Wire().shaken()).send(CLIENT, 30, flags=RST),
     "closed-by-server": up(Wire().shaken()).send(SERVER, 30, method(commands.Connection.Close(311, "too large", 0, 0))),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before"}
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted"}
 """Codes whose tests are functions of their own, here or in `tls`."""
 
 
