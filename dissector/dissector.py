@@ -4,7 +4,7 @@ The command line, Spark and the tests all use `feed` and `finish`.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector import moving
-from amqpscope.dissector.capture.model import PacketBatch
+from amqpscope.dissector.capture.model import PacketBatch, Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
 from amqpscope.dissector.kernels.arrays import Ints
@@ -376,6 +376,24 @@ class Dissector:
         if made.table == "messages":
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
+
+    def reported(self) -> Iterator[Work]:
+        """Yield functions that make rows about limits that were reached, and about secrets in captures."""
+        for capture, packet, ts_ns, detail in self.tcp.evicted:
+            problem = Problem("limit-reached", packet, None, detail)
+            yield partial(self.problems, self.captures[capture], [problem], [ts_ns])
+        self.tcp.evicted.clear()
+        for capture, problem in self.tls.problems:
+            yield partial(self.problems, self.captures[capture], [problem])
+        self.tls.problems.clear()
+
+    def problems(
+        self, capture: str, problems: Sequence[Problem], times: Sequence[int | None] | None = None
+    ) -> list[Row]:
+        """Return rows about problems of a capture that belong to no connection."""
+        if not problems:
+            return []
+        return self.cut("anomalies", self.tables.problems(capture, problems, times or [None] * len(problems)))
 
     def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
         rows = self.connections.rows(closed, self.captures, end_ns)

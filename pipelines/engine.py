@@ -36,8 +36,6 @@ from amqpscope.pipelines.walks.latency import Latencies
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]
-SPOKEN = {"amqp091_frames": "amqp-0-9-1", "stream_frames": "rabbitmq-stream"}
-"""Tables of frames, and the protocol of each."""
 Advance = Callable[[str, int, int], None]
 """Called with the step, how much of it is done, and how much there is."""
 NOTHING = pa.array([], pa.string())
@@ -226,8 +224,8 @@ class Engine:
         )
         seen = []
         if not note.get("complete", True):
-            for name, protocol in SPOKEN.items():
-                seen.append(spans(self.gathered.parts(ev.SOURCES.index(name)), protocol))
+            for source, protocol in ev.SPOKEN.items():
+                seen.append(spans(self.gathered.parts(source), protocol))
         connections = self.connections(connections, windows, seen, note)
         self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
         self._whole = {}

@@ -23,7 +23,7 @@ from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.events import needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
 
-SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
+SPARSE = tuple(ev.SPOKEN)
 """Tables of which many rows are null in the columns that walks need."""
 PART = 1 << 17
 """Smaller parts are joined."""
@@ -77,6 +77,7 @@ _SPENT: dict[int, tuple[str, ...]] = {
     ev.ANOMALIES: (),
     ev.FRAMES: ("frame_type",),
     ev.STREAM_FRAMES: (),
+    ev.FRAMES_010: ("segment_type", "size"),
     ev.MESSAGES: (),
 }
 """Leading columns that only `prepared` reads."""

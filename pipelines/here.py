@@ -24,10 +24,11 @@ from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
-from amqpscope.pipelines.walks.events import decoded
+from amqpscope.pipelines.walks.events import SOURCES, decoded
 from amqpscope.pipelines.walks.walk import schema
 
-FIRST, THEN = ("connections", "tcp_windows", "anomalies"), ("amqp091_frames", "stream_frames", "messages")
+FIRST = ("connections", "tcp_windows", "anomalies")
+THEN = tuple(name for name in SOURCES if name not in FIRST)
 """Tables that statistics are made from: those to read before frames, and the others."""
 
 

@@ -137,6 +137,17 @@ def sources(arguments: argparse.Namespace) -> tuple[list[Source], Options, int]:
     return found, options(arguments, begin_ns), 2 if refused else 0
 
 
+def count(text: str) -> int:
+    """Return a number of at least one.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is something else.
+    """
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
 def _port(text: str) -> tuple[int, str]:
     port, sign, name = text.partition("=")
     if not sign or not port.isdigit() or not 0 < int(port) < 1 << 16:

@@ -35,24 +35,40 @@ class Dissect:
             default=output.CODEC,
             help=f"compression of Parquet files (default: {output.CODEC})",
         )
+        parser.add_argument(
+            "--jobs", metavar="N", type=arguments.count, default=1,
+            help="processes that dissect connections, besides the one that reads packets (default: 1, which does both)",
+        )  # fmt: skip
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the tables."""
+        from functools import partial  # noqa: PLC0415
+
         import pyarrow as pa  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+        from amqpscope.dissector.dissector import Dissector  # noqa: PLC0415
         from amqpscope.dissector.formatting import counted  # noqa: PLC0415
+        from amqpscope.dissector.parallel.jobs import Distributor, Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
 
+        without_pandas()
         # The system's allocator returns memory that Arrow's own retain: 650 MB, not 850, at the peak (1 GB of capture).
         pa.set_memory_pool(pa.system_memory_pool())
         sources, options, status = common.sources(arguments)
-        with common.progress(sources) as advance, common.watch(sources) as watch:
+        target = Target(arguments.output, arguments.format, arguments.compression)
+        with (
+            common.progress(sources) as advance,
+            common.watch(sources) as watch,
+            Jobs(arguments.jobs, target) as jobs,
+        ):
             compile_kernels(sources)
-            reading = Reading(sources, options, advance, watch=watch)
+            make = Dissector if arguments.jobs == 1 else partial(Distributor, jobs)
+            reading = Reading(sources, options, advance, watch=watch, make=make)
             wanted = schemas(options.protocol)
             output: Output | None = None
             try:
@@ -63,6 +79,7 @@ class Dissect:
                     output.add(work)
                 if output is None:
                     output = self._open(arguments, options, Output, wanted)
+                jobs.adopted(output)
                 output.finish()
             except BaseException:
                 if output is not None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +24,6 @@ from amqpscope.errors import Error, reason
 
 if TYPE_CHECKING:  # readers of tables import names from here, and do not make rows
     from amqpscope.dissector.tables.rows import Row, Work
-
-T = TypeVar("T")
 
 NOTE = "_amqpscope.json"
 """File that marks a folder as our output and records whether it is complete."""
@@ -81,6 +79,14 @@ SIZES = frozenset(("size", "body_size", "record_size"))
 
 class OutputError(Error):
     """The output cannot be written; the message is one line."""
+
+
+class Part(NamedTuple):
+    """A part file of a table."""
+
+    table: str
+    file: Path
+    rows: int
 
 
 class Output:
@@ -165,17 +171,21 @@ class Output:
         if error is not None:
             raise error
 
-    def adopt(self, name: str, part: Path, rows: int) -> None:
-        """Adopt a file that another process wrote, by renaming it, as a part of a table.
+    def adopt(self, part: Part) -> None:
+        """Adopt a file that another process wrote, by renaming it.
 
         Raises:
             OutputError: it cannot be renamed.
         """
         try:
-            self._tables[name].adopt(part)
+            self._tables[part.table].adopt(part.file, part.rows)
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
-        self.rows[name] += rows
+        self.rows[part.table] += part.rows
+
+    def parts(self) -> list[Part]:
+        """Return the complete parts that have rows."""
+        return [part for table in self._tables.values() for part in table.made if part.rows]
 
     def finish(self) -> None:
         """Complete all parts.
@@ -186,7 +196,7 @@ class Output:
         while self._work:
             self._place(self._workers.result(self._work.popleft()))
         for table in self._tables.values():
-            if table.waiting or not table.parts:
+            if table.waiting or not table.made:
                 self._submit(table)
         self._workers.leave()
         self._check()
@@ -218,7 +228,8 @@ class _Table:
         self.folder, self.schema, self.form, self.compression = folder, schema, form, compression
         self.waiting: list[pa.RecordBatch] = []
         self.rows = self.size = 0
-        self.parts = self.written = self.groups = 0
+        self.written = self.groups = 0
+        self.made: list[Part] = []
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
         self._temporary = Path()
         self._groups: deque[pa.Table] = deque()
@@ -246,7 +257,7 @@ class _Table:
     def write(self, group: pa.Table) -> None:
         """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
-            self._temporary = self.folder / f".part-{self.parts:05d}.{self.form}.writing"
+            self._temporary = self.folder / f".part-{len(self.made):05d}.{self.form}.writing"
             if self.form == "parquet":
                 texts = [f.name for f in self.schema if pa.types.is_string(f.type)]
                 self._writer = pq.ParquetWriter(
@@ -277,14 +288,15 @@ class _Table:
             self._writer.close()
         finally:
             self._forget()
-        self.adopt(self._temporary)
+        self.adopt(self._temporary, self.written)
         self.written = 0
 
-    def adopt(self, part: Path) -> None:
+    def adopt(self, file: Path, rows: int) -> None:
         """Give a complete part its name."""
         with self._lock:
-            part.rename(self.folder / f"part-{self.parts:05d}.{self.form}")
-            self.parts += 1
+            name = self.folder / f"part-{len(self.made):05d}.{self.form}"
+            file.rename(name)
+            self.made.append(Part(self.folder.name, name, rows))
 
     def discard(self) -> None:
         """Remove the current part."""
