@@ -84,12 +84,14 @@ class Dissector:
         self.tcp = Reassembler(compiled)
         self.accounting = MemoryAccounting()
         own, usual = self.options.protocol, spec.load()
-        self.connections = Connections(own if own and own.name == usual.name else usual, compiled, self.options.ports)
+        brokers = np.array(sorted(registry.ports() | self.options.ports.keys()), np.int64)
+        known = own if own and own.name == usual.name else usual
+        self.connections = Connections(known, compiled, self.options.ports, brokers)
         context = Context(
             compiled, self.options.bodies, self.options.handshakes, self.accounting, self.connections.record,
             self.connections.used, {own.name: own} if own else {},
         )  # fmt: skip
-        self.detector = Detector(context, self.options.ports)
+        self.detector = Detector(context, self.options.ports, brokers)
         self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.gaps = Gaps()
@@ -264,12 +266,10 @@ class Dissector:
         facts = self.tcp.flows.facts
         if out.faults.shape[1]:
             yield partial(
-                self._tcp_faults, out.faults, Ends.of(facts, out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
+                self._tcp_faults, out.faults, self._ends(out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
             )
         if out.windows.shape[1]:
-            yield partial(
-                self._windows, out.windows, Ends.of(facts, out.windows[Window.SLOT], out.windows[Window.SIDE])
-            )
+            yield partial(self._windows, out.windows, self._ends(out.windows[Window.SLOT], out.windows[Window.SIDE]))
         if len(out.ended):
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
             yield from self._speak(self.detector.settle(out.ended, buffer, facts), buffer)
@@ -279,6 +279,9 @@ class Dissector:
         self.gaps.take(chunks, len(self.tcp.flows.facts))
         self.connections.begin(chunks, buffer.data)
         yield from self._speak(self._sort(np.ascontiguousarray(chunks), buffer), buffer)
+
+    def _ends(self, slots: Ints, sides: Ints) -> Ends:
+        return Ends.of(self.tcp.flows.facts, slots, sides, self.detector.brokers)
 
     def _sort(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return the chunks of connections with a known protocol; for TLS, chunks of the decrypted content."""
@@ -316,7 +319,7 @@ class Dissector:
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
             self.tls.faults.clear()
-            yield partial(self._tls_faults, faults, Ends.of(facts, *where.T))
+            yield partial(self._tls_faults, faults, self._ends(*where.T))
         self._begin(facts)
         spoken = facts[:, Facts.PROTOCOL].copy()[chunks[Chunk.SLOT]]
         for number, stage in sorted(self.stages.items()):
@@ -366,7 +369,7 @@ class Dissector:
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
         """Update the state for these rows now; only making them is left for later."""
         rows = made.rows
-        ends = Ends.of(facts, rows[Place.SLOT], rows[Place.SIDE])
+        ends = self._ends(rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])

@@ -8,7 +8,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from amqpscope.spec import data, describe, handshakes, tls
+from amqpscope.spec import codes, data, describe, handshakes, tls
 from amqpscope.spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -27,12 +27,14 @@ def page() -> str:
     ]
     for protocol in protocols:
         lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
-    lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)"]
+    lines += ["- [Tables](#tables): every column", "- [Values of columns](#values-of-columns): what codes in them mean"]
+    lines += ["- [Anomaly codes](#anomaly-codes)"]
     lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean"]
     lines += ["- [TLS](#tls): versions, alerts, cipher suites", ""]
     for protocol in protocols:
         lines += _protocol(protocol)
     lines += _tables(protocols)
+    lines += _codes()
     lines += _anomalies()
     lines += _handshakes()
     lines += _tls()
@@ -142,6 +144,15 @@ def _tables(protocols: list[Protocol]) -> list[str]:
 def _columns(table: Table, start: int = 0) -> list[str]:
     rows = [[f"`{c.name}`", c.type, c.unit or "", c.doc] for c in table.columns[start:]]
     return _grid(["column", "type", "unit", ""], rows)
+
+
+def _codes() -> list[str]:
+    lines = ["## Values of columns", ""]
+    for listed in codes.load():
+        columns = ", ".join(f"`{column}`" for column in listed.columns)
+        lines += [f"### {columns}", "", listed.doc, ""]
+        lines += _grid(["column", "value", ""], [[columns, f"`{code.name}`", code.doc] for code in listed.values])
+    return lines
 
 
 def _anomalies() -> list[str]:

@@ -17,7 +17,7 @@ from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
-from amqpscope.dissector.tcp.state import Chunk, Facts
+from amqpscope.dissector.tcp.state import Chunk, Facts, clients
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"
@@ -57,12 +57,14 @@ STATE = Coding(Probe)
 
 
 class Detector:
-    """Sorts chunks by protocol; `ports` are protocols that are forced, by port."""
+    """Sorts chunks by protocol; `ports` are protocols that are forced, by port, `brokers` where brokers listen."""
 
-    def __init__(self, context: Context, ports: dict[int, str]) -> None:
+    def __init__(self, context: Context, ports: dict[int, str], brokers: Ints) -> None:
         self.accounting = context.accounting
+        self.record = context.record
         self.ports = {port: registry.number_of(name) for port, name in ports.items()}
-        self.brokers = registry.ports() | ports.keys()
+        self.brokers = brokers
+        self.serving = frozenset(brokers.tolist())
         self.tls_ports = registry.tls_ports()
         self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))
         self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
@@ -78,6 +80,8 @@ class Detector:
         waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
             return chunks
+        undecided = np.unique(slots[waiting])
+        facts[undecided, Facts.CLIENT] = clients(facts, undecided, self.brokers)
         keep = np.ones(chunks.shape[1], np.bool_)
         released: list[Ints] = []
         for i in self._undecided(waiting, slots, facts):
@@ -85,7 +89,6 @@ class Detector:
             probe = self.probes.get(slot)
             if probe is None:
                 probe = self.probes[slot] = Probe()
-                self._orient_by_port(facts, slot)
             self._look(chunks[:, i], probe, buffer, facts, slot)
             if facts[slot, Facts.PROTOCOL] == 0:
                 keep[i] = False
@@ -134,7 +137,7 @@ class Detector:
     def holding(self, facts: Ints) -> Iterator[tuple[int, int]]:
         """Return undecided connections with bytes held back that seem to be a broker's, and the side of the first."""
         for slot, probe in self.probes.items():
-            if probe.held and self.brokers & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
+            if probe.held and self.serving & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
                 yield slot, int(probe.held[0][0][Chunk.SIDE])
 
     def reopen(self, slot: int, facts: Ints) -> None:
@@ -174,18 +177,6 @@ class Detector:
                 columns[:, Chunk.SLOT] = slot
                 self.probes[slot] = replace(probe, held=list(zip(columns, parts, strict=True)))
 
-    def _orient_by_port(self, facts: Ints, slot: int) -> None:
-        if facts[slot, Facts.CLIENT] >= 0:
-            return
-        if facts[slot, Facts.OPENER] >= 0:
-            facts[slot, Facts.CLIENT] = facts[slot, Facts.OPENER]
-            return
-        a, b = int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])
-        if (a in self.brokers) != (b in self.brokers):
-            facts[slot, Facts.CLIENT] = 1 if a in self.brokers else 0
-        else:
-            facts[slot, Facts.CLIENT] = 1 if a < b else 0
-
     def _look(self, chunk: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
         offset, length, side = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH]), int(chunk[Chunk.SIDE])
         probe.seen += length
@@ -198,6 +189,9 @@ class Detector:
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
             facts[slot, Facts.PROTOCOL] = forced
+            found = judge_start(*self._client_first(probe, facts, slot)) if whole and forced != UNKNOWN else 0
+            if found and found != forced:
+                self.record(slot).facts["contradicted_by"] = registry.name_of(found)
             return
         if whole:
             client, server = self._client_first(probe, facts, slot)
@@ -218,7 +212,9 @@ class Detector:
             if is_first and (verdict := judge_start(data, b"", waits=False)):
                 facts[slot, Facts.PROTOCOL] = verdict
                 if verdict != TLS:
-                    facts[slot, Facts.CLIENT] = side
+                    # A broker answers a client that it refuses with a header, too; a client's comes first.
+                    if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
+                        facts[slot, Facts.CLIENT] = side
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
