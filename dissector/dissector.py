@@ -4,7 +4,7 @@ The command line, Spark and the tests all use `feed` and `finish`.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector import moving
-from amqpscope.dissector.capture.model import PacketBatch
+from amqpscope.dissector.capture.model import PacketBatch, Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
 from amqpscope.dissector.kernels.arrays import Ints
@@ -25,7 +25,7 @@ from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.detection import Detector
-from amqpscope.dissector.protocols.registry import Context, Stage
+from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import HEAD, SEARCH, SKIPPED, Fault, Place
 from amqpscope.dissector.tables.connections import Closed, Connections
@@ -50,7 +50,8 @@ class Options:
 
     Attributes:
         ports: protocol names by port, which override detection by content.
-        protocol: AMQP 0-9-1 extended by a user's document; None: our own data.
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document; None: our own data. That of 0-9-1 also stands for
+            the older versions.
         bodies: `none`, `hash` or `full`.
         from_ns: leave out rows before this time; their packets still count for state and identity.
         to_ns: leave out rows at or after this time.
@@ -82,33 +83,32 @@ class Dissector:
         """Reports on the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
         self.accounting = MemoryAccounting()
-        own = self.options.protocol
-        self.connections = Connections(own or spec.load(), compiled, self.options.ports)
+        own, usual = self.options.protocol, spec.load()
+        brokers = np.array(sorted(registry.ports() | self.options.ports.keys()), np.int64)
+        known = own if own and own.name == usual.name else usual
+        self.connections = Connections(known, compiled, self.options.ports, brokers)
         context = Context(
             compiled, self.options.bodies, self.options.handshakes, self.accounting, self.connections.record,
             self.connections.used, {own.name: own} if own else {},
         )  # fmt: skip
-        self.detector = Detector(context, self.options.ports)
-        self.stages: dict[int, Stage] = {
-            number: plugin.stage(context) for number, plugin in registry.numbered() if plugin.stage
-        }
-        """Stages of the decoded protocols, by the protocol's number in a connection's state."""
+        self.detector = Detector(context, self.options.ports, brokers)
+        self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
-        self.holes = Gaps()
+        self.gaps = Gaps()
         self.over = False
         self.end_ns = 0
         """The latest time seen, and in the end when the captures end."""
         self.read = 0
         """Most bytes that may have been retained of all that was read."""
         self.tables = Tables(own, self.captures, compiled)
-        self.carried = Retained.nothing(self._ranges)
+        self.retained = Retained.nothing(self._ranges)
         self.parts = moving.Parts(
-            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.holes, self.accounting
+            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.gaps, self.accounting
         )
 
     @property
     def _ranges(self) -> list[Ranges]:
-        return sum((list(protocol.ranges) for protocol in self.stages.values()), self.tcp.ranges)
+        return sum((list(stage.ranges) for stage in self.stages.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture, and yield rows. Captures come one after the other, in file order."""
@@ -164,7 +164,7 @@ class Dissector:
         self.retain(buffer)
 
     def _head(self) -> bytes:
-        """Whose state it is: the release, and what the numbers in it go by."""
+        """Return the head of a state: the release, and what its numbers refer to."""
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
@@ -175,7 +175,7 @@ class Dissector:
         return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
-        """Like `feed`, but yield functions that make the rows, later and in any thread."""
+        """Do as `feed`, but yield functions that make the rows, later and in any thread."""
         yield from self.take(self.decode(batch))
 
     def decode(self, batch: PacketBatch) -> Decoded:
@@ -188,7 +188,7 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """Like `work`, for segments, which may be of several captures."""
+        """Do as `work`, for segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
         self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
@@ -200,13 +200,13 @@ class Dissector:
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
-        """Like `finish`, but yield functions that make the rows."""
+        """Do as `finish`, but yield functions that make the rows."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         self.end_ns = self.end_ns if end_ns is None else end_ns
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
-        self.carried = Retained.nothing(self._ranges)
+        self.retained = Retained.nothing(self._ranges)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
         """Split segments at checks of the limit on retained bytes; yield each part and whether a check follows it.
@@ -232,7 +232,7 @@ class Dissector:
         facts = self.tcp.flows.facts
         for slot, side in self.detector.holding(facts):
             yield slot, side, bool(facts[slot, Facts.SYN] == 0)
-        for number, stage in self.stages.items():
+        for number, stage in sorted(self.stages.items()):
             mine = (facts[:, Facts.USED] == 1) & (facts[:, Facts.PROTOCOL] == number)
             yield from stage.holding(np.flatnonzero(mine))
         for row in np.flatnonzero(self.tcp.flows.direction[:, Direction.COUNT]).tolist():
@@ -252,40 +252,42 @@ class Dissector:
 
     def resume(self, buffer: Buffer) -> Buffer:
         """Append what was retained to a buffer."""
-        buffer.reserve(len(self.carried.data) + (1 << 16))
-        move(self._ranges, self.carried, buffer.append(self.carried.data), self.compiled)
+        buffer.reserve(len(self.retained.data) + (1 << 16))
+        move(self._ranges, self.retained, buffer.append(self.retained.data), self.compiled)
         return buffer
 
     def retain(self, buffer: Buffer) -> None:
         """Keep what is still needed of a buffer."""
-        self.carried = gather(self._ranges, buffer.data, self.compiled)
+        self.retained = gather(self._ranges, buffer.data, self.compiled)
 
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
         if out.chunks.shape[1]:
-            yield from self._pieces(out.chunks, buffer)
+            yield from self._chunks(out.chunks, buffer)
         facts = self.tcp.flows.facts
         if out.faults.shape[1]:
             yield partial(
-                self._tcp_faults, out.faults, Ends.of(facts, out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
+                self._tcp_faults, out.faults, self._ends(out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
             )
         if out.windows.shape[1]:
-            yield partial(
-                self._windows, out.windows, Ends.of(facts, out.windows[Window.SLOT], out.windows[Window.SIDE])
-            )
+            yield partial(self._windows, out.windows, self._ends(out.windows[Window.SLOT], out.windows[Window.SIDE]))
         if len(out.ended):
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
+            yield from self._speak(self.detector.settle(out.ended, buffer, facts), buffer)
             yield from self._end(out.ended, buffer, facts)
 
-    def _pieces(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
-        self.holes.take(pieces, len(self.tcp.flows.facts))
-        self.connections.begin(pieces, buffer.data)
-        yield from self._speak(self._sort(np.ascontiguousarray(pieces), buffer), buffer)
+    def _chunks(self, chunks: Ints, buffer: Buffer) -> Iterator[Work]:
+        self.gaps.take(chunks, len(self.tcp.flows.facts))
+        self.connections.begin(chunks, buffer.data)
+        yield from self._speak(self._sort(np.ascontiguousarray(chunks), buffer), buffer)
 
-    def _sort(self, pieces: Ints, buffer: Buffer) -> Ints:
+    def _ends(self, slots: Ints, sides: Ints) -> Ends:
+        return Ends.of(self.tcp.flows.facts, slots, sides, self.detector.brokers)
+
+    def _sort(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return the chunks of connections with a known protocol; for TLS, chunks of the decrypted content."""
         facts = self.tcp.flows.facts
-        sealed = self.tls.mine(pieces[Chunk.SLOT])
-        rest = self.detector.sort(pieces if sealed is None else np.ascontiguousarray(pieces[:, ~sealed]), buffer, facts)
+        sealed = self.tls.mine(chunks[Chunk.SLOT])
+        rest = self.detector.sort(chunks if sealed is None else np.ascontiguousarray(chunks[:, ~sealed]), buffer, facts)
         for slot, skipped in self.detector.decided.items():
             if facts[slot, Facts.PROTOCOL] == registry.TLS:
                 begun = bool(facts[slot, Facts.SYN] != 0 and skipped == 0)
@@ -293,37 +295,37 @@ class Dissector:
         new = self.tls.mine(rest[Chunk.SLOT])
         if sealed is None and new is None:
             return rest
-        records = [pieces[:, sealed]] if sealed is not None else []
+        records = [chunks[:, sealed]] if sealed is not None else []
         if new is not None:
             records.append(rest[:, new])
             rest = rest[:, ~new]
         opened = self._opened(self.tls.feed(np.concatenate(records, axis=1), buffer), buffer)
         return np.ascontiguousarray(np.concatenate([rest, opened], axis=1))
 
-    def _opened(self, pieces: Ints, buffer: Buffer) -> Ints:
+    def _opened(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return the chunks of content of TLS, which has a protocol of its own."""
-        if not pieces.shape[1]:
-            return pieces
-        for slot in np.flatnonzero(np.bincount(pieces[Chunk.SLOT])).tolist():
+        if not chunks.shape[1]:
+            return chunks
+        for slot in np.flatnonzero(np.bincount(chunks[Chunk.SLOT])).tolist():
             if slot not in self.detector.opened:
                 self.detector.reopen(slot, self.tcp.flows.facts)
                 self.connections.record(slot).open()
-        self.connections.begin(pieces, buffer.data, inside=True)
-        return self.detector.sort(pieces, buffer, self.tcp.flows.facts)
+        self.connections.begin(chunks, buffer.data, inside=True)
+        return self.detector.sort(chunks, buffer, self.tcp.flows.facts)
 
-    def _speak(self, pieces: Ints, buffer: Buffer) -> Iterator[Work]:
+    def _speak(self, chunks: Ints, buffer: Buffer) -> Iterator[Work]:
         """Pass chunks to the protocols."""
         facts = self.tcp.flows.facts
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
             self.tls.faults.clear()
-            yield partial(self._tls_faults, faults, Ends.of(facts, *where.T))
+            yield partial(self._tls_faults, faults, self._ends(*where.T))
         self._begin(facts)
-        spoken = facts[:, Facts.PROTOCOL].copy()[pieces[Chunk.SLOT]]
-        for number, stage in self.stages.items():
+        spoken = facts[:, Facts.PROTOCOL].copy()[chunks[Chunk.SLOT]]
+        for number, stage in sorted(self.stages.items()):
             mine = spoken == number
             if mine.any():
-                own = pieces if mine.all() else np.ascontiguousarray(pieces[:, mine])
+                own = chunks if mine.all() else np.ascontiguousarray(chunks[:, mine])
                 for made in stage.feed(own, own.shape[1], buffer, facts):
                     yield self._work(made, facts)
 
@@ -335,21 +337,22 @@ class Dissector:
         # After skipped bytes, the first chunk may begin anywhere, although the SYN was seen.
         states = np.where((facts[slots, Facts.SYN] != 0) & (skipped == 0), HEAD, SEARCH)
         spoken = facts[slots, Facts.PROTOCOL]
-        for number, stage in self.stages.items():
+        for number in sorted(self.stages.decoded.keys() & set(spoken.tolist())):
             mine = spoken == number
-            if mine.any():
-                stage.begin(slots[mine], states[mine], len(facts))
+            self.stages[number].begin(slots[mine], states[mine], len(facts))
         self._skip(slots, skipped)
 
     def _end(self, ended: Ints, buffer: Buffer, facts: Ints) -> Iterator[Work]:
         spoken = facts[ended, Facts.PROTOCOL]
-        self.holes.end(ended, ended[np.isin(spoken, list(self.stages))])
-        for number, stage in self.stages.items():
+        self.gaps.end(ended, ended[np.isin(spoken, list(self.stages))])
+        for number, stage in sorted(self.stages.items()):
             slots = ended[spoken == number]
             if len(slots):
                 for made in stage.end(slots, facts, buffer):
                     yield self._work(made, facts)
                 self._skip(slots, stage.skipped(slots))
+                for slot in slots[stage.end_lost(slots)].tolist():
+                    self.connections.record(slot).end_lost = True
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
         end_ns = self.end_ns if self.over else None
@@ -358,15 +361,15 @@ class Dissector:
         self.accounting.forget(ended)
         self.tcp.free(ended)
 
-    def _skip(self, slots: Ints, octets: Ints) -> None:
+    def _skip(self, slots: Ints, size: Ints) -> None:
         """Count skipped bytes."""
-        for i in np.flatnonzero(octets).tolist():
-            self.connections.record(int(slots[i])).skipped += int(octets[i])
+        for i in np.flatnonzero(size).tolist():
+            self.connections.record(int(slots[i])).skipped += int(size[i])
 
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
         """Update the state for these rows now; only making them is left for later."""
         rows = made.rows
-        ends = Ends.of(facts, rows[Place.SLOT], rows[Place.SIDE])
+        ends = self._ends(rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])
@@ -374,6 +377,24 @@ class Dissector:
         if made.table == "messages":
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
+
+    def reported(self) -> Iterator[Work]:
+        """Yield functions that make rows about limits that were reached, and about secrets in captures."""
+        for capture, packet, ts_ns, detail in self.tcp.evicted:
+            problem = Problem("limit-reached", packet, None, detail)
+            yield partial(self.problems, self.captures[capture], [problem], [ts_ns])
+        self.tcp.evicted.clear()
+        for capture, problem in self.tls.problems:
+            yield partial(self.problems, self.captures[capture], [problem])
+        self.tls.problems.clear()
+
+    def problems(
+        self, capture: str, problems: Sequence[Problem], times: Sequence[int | None] | None = None
+    ) -> list[Row]:
+        """Return rows about problems of a capture that belong to no connection."""
+        if not problems:
+            return []
+        return self.cut("anomalies", self.tables.problems(capture, problems, times or [None] * len(problems)))
 
     def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
         rows = self.connections.rows(closed, self.captures, end_ns)

@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.capture.sources import total_size
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
+from amqpscope.dissector.tables.output import WAITING_WORK, Output
 from amqpscope.dissector.tables.rows import Row
+from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
-from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.folder import read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
@@ -80,8 +81,8 @@ def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Adv
         for wanted in (FIRST, THEN):
             under_way: deque[Future[Prepared | None]] = deque()
             for table in wanted:
-                for rows in read_parts(folder, table, engine.columns(table)):
-                    under_way.append(pool.submit(engine.prepare, table, rows, cut))
+                for read in reads(folder, table, engine.columns(table)):
+                    under_way.append(pool.submit(lambda table, read: engine.prepare(table, read(), cut), table, read))
                     if len(under_way) > THREADS:
                         engine.add(under_way.popleft().result())
             while under_way:
@@ -151,30 +152,30 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
         OutputError: a table cannot be written.
     """
     engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
-    crew = WorkerPool()
+    workers = WorkerPool()
     try:
         under_way: deque[Future[list[Row]]] = deque()
         prepared: deque[Future[Prepared | None]] = deque()
 
         def go_on(waiting: int) -> None:
             while len(under_way) > waiting or (under_way and under_way[0].done()):
-                rows = crew.result(under_way.popleft())
+                rows = workers.result(under_way.popleft())
                 if dissected is not None:
                     dissected.add(partial(list, rows))
                 cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
                 for table, batch in rows:
-                    prepared.append(crew.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
+                    prepared.append(workers.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
             while len(prepared) > 4 * waiting or (prepared and prepared[0].done()):
-                engine.add(crew.result(prepared.popleft()))
+                engine.add(workers.result(prepared.popleft()))
 
         for work in reading.work():
-            under_way.append(crew.do(work))
+            under_way.append(workers.do(work))
             go_on(WAITING_WORK)
         go_on(0)
     except BaseException:
-        crew.leave(at_once=True)
+        workers.leave(at_once=True)
         raise
-    crew.leave()
+    workers.leave()
     return engine
 
 

@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from amqpscope.dissector.tables.output import HIDDEN, Output
+from amqpscope.dissector.tables.output import HIDDEN, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import here, kernels, session, union
 from amqpscope.pipelines.engine import Advance, Engine, quiet
@@ -98,13 +98,6 @@ class Job(NamedTuple):
     compiled: bool
     window_ns: int = HOUR_NS
     cut: tuple[str, ...] = ()
-
-
-class Written(NamedTuple):
-    """A part file that a task wrote."""
-
-    file: Path
-    rows: int
 
 
 def analyze_folder(
@@ -338,15 +331,12 @@ class _Task:
 
     def written(self) -> Iterator[pa.RecordBatch]:
         """Yield what was written."""
-        files = [(name, file) for name, rows in self._output.rows.items() if rows
-                 for file in sorted((self.folder / name).iterdir())]  # fmt: skip
-        names, paths = [name for name, _ in files], [str(file) for _, file in files]
-        rows = [pq.read_metadata(path).num_rows for path in paths]
+        parts = self._output.parts()
         yield pa.RecordBatch.from_pydict(
             {
-                "name": pa.array(names, pa.string()),
-                "file": pa.array(paths, pa.string()),
-                "rows": pa.array(rows, pa.int64()),
+                "name": pa.array([part.table for part in parts], pa.string()),
+                "file": pa.array([str(part.file) for part in parts], pa.string()),
+                "rows": pa.array([part.rows for part in parts], pa.int64()),
             }
         )
 
@@ -359,7 +349,7 @@ def _schemas() -> dict[str, pa.Schema]:
     return found | {LATENCIES: PARTIAL}
 
 
-def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
+def _collected(jobs: DataFrame) -> dict[str, list[Part]]:
     """Run tasks; return what the successful ones wrote, by name.
 
     Raises:
@@ -369,9 +359,9 @@ def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
         found = jobs.collect()
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkError(f"Spark: {_reason(error)}") from error
-    made: dict[str, list[Written]] = {}
+    made: dict[str, list[Part]] = {}
     for name, file, rows in found:
-        made.setdefault(name, []).append(Written(Path(file), rows))
+        made.setdefault(name, []).append(Part(name, Path(file), rows))
     return made
 
 
@@ -387,7 +377,7 @@ def _reason(error: Exception) -> str:
 # ---- walks over keys, and the end
 
 
-def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Written]], job: Job) -> None:
+def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
     """Move part files into place, and finish what needs rows of all connections."""
     for each in OVER_KEYS:
         files = found.get(each.of, [])
@@ -397,7 +387,7 @@ def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str
             del found[each.of]
     for name in here.tables():
         for file in found.get(name, ()):
-            made.adopt(name, file.file, file.rows)
+            made.adopt(file)
     for file in found.get(LATENCIES, ()):
         engine.latencies.merge(pq.read_table(file.file))
     for name in engine.partial:
@@ -406,7 +396,7 @@ def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str
     engine.conclude(partial(here.emitted, made), waiting)
 
 
-def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Written], job: Job) -> DataFrame:
+def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Part], job: Job) -> DataFrame:
     """Walk over keys on Spark; return the part files (WRITTEN)."""
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)

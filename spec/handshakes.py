@@ -19,12 +19,12 @@ STAGES = ("tcp", "tls", "header", "start", "secure", "tune", "open", "open-ok", 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of a handshake. `turn` is the side that must send next and `owes` what it must send; empty: neither."""
+    """A state of a handshake. `turn` is the side that must send next and `due` what it must send; empty: neither."""
 
     name: str
     stage: str
     turn: str
-    owes: str
+    due: str
     doc: str
 
 
@@ -48,6 +48,10 @@ class Machine:
     def order(self) -> dict[str, int]:
         """Return the position of each state in the handshake."""
         return {name: place for place, name in enumerate(self.states)}
+
+    def reached(self, side: str, event: str | None) -> str | None:
+        """Return the state that an event of a side leads to; None where the handshake has no such event."""
+        return next((after for (_, *found), after in self.transitions.items() if found == [side, event]), None)
 
     @functools.cached_property
     def events(self) -> set[tuple[str, str]]:

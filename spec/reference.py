@@ -8,7 +8,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from amqpscope.spec import data, describe, handshakes, tls
+from amqpscope.spec import codes, data, describe, handshakes, tls
 from amqpscope.spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -27,12 +27,14 @@ def page() -> str:
     ]
     for protocol in protocols:
         lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
-    lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)"]
+    lines += ["- [Tables](#tables): every column", "- [Values of columns](#values-of-columns): what codes in them mean"]
+    lines += ["- [Anomaly codes](#anomaly-codes)"]
     lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean"]
     lines += ["- [TLS](#tls): versions, alerts, cipher suites", ""]
     for protocol in protocols:
         lines += _protocol(protocol)
     lines += _tables(protocols)
+    lines += _codes()
     lines += _anomalies()
     lines += _handshakes()
     lines += _tls()
@@ -144,6 +146,15 @@ def _columns(table: Table, start: int = 0) -> list[str]:
     return _grid(["column", "type", "unit", ""], rows)
 
 
+def _codes() -> list[str]:
+    lines = ["## Values of columns", ""]
+    for listed in codes.load():
+        columns = ", ".join(f"`{column}`" for column in listed.columns)
+        lines += [f"### {columns}", "", listed.doc, ""]
+        lines += _grid(["column", "value", ""], [[columns, f"`{code.name}`", code.doc] for code in listed.values])
+    return lines
+
+
 def _anomalies() -> list[str]:
     rows = [[f"`{a.code}`", a.severity, a.doc] for a in data.anomalies().values()]
     return ["## Anomaly codes", "", *_grid(["code", "severity", ""], rows)]
@@ -159,7 +170,7 @@ def _handshakes() -> list[str]:
             "",
         ]
         lines += ["```mermaid", *diagram(machine), "```", ""]
-        rows = [[s.name, s.stage, _owed(s), s.doc] for s in machine.states.values()]
+        rows = [[s.name, s.stage, _due(s), s.doc] for s in machine.states.values()]
         lines += _grid(["state", "stage", "what must come next", ""], rows)
     parts = (
         ("Outcomes of handshakes", "`handshake_outcome` of `connections`.", known.outcomes),
@@ -199,8 +210,8 @@ def diagram(machine: handshakes.Machine) -> list[str]:
     return lines
 
 
-def _owed(state: handshakes.State) -> str:
-    return f"the {state.turn}: {state.owes}" if state.owes else ""
+def _due(state: handshakes.State) -> str:
+    return f"the {state.turn}: {state.due}" if state.due else ""
 
 
 def _node(name: str) -> str:

@@ -10,7 +10,7 @@ import sys
 from amqpscope.dissector.capture.sources import Source, total_size
 from amqpscope.dissector.kernels import kernel
 
-ENOUGH_OCTETS = 4 << 20
+ENOUGH_BYTES = 4 << 20
 """Bytes of each capture that the process reads."""
 CAPTURES = 8
 """Most captures that the process reads."""
@@ -36,7 +36,7 @@ def main(paths: list[str]) -> None:
         reading = Reading([Source(path, path, None, path)], None, taken.append, compiled=True, batch_bytes=1 << 20)
         for work in reading.work():
             work()
-            if sum(taken) > ENOUGH_OCTETS:
+            if sum(taken) > ENOUGH_BYTES:
                 break
     kernel.note_run()
 

@@ -15,10 +15,10 @@ TEXTS = (pa.string(), pa.binary())
 
 
 def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An array of bools, integers, texts or bytes, as `pa.array` makes it.
+    """Return an array of bools, integers, texts or bytes, as `pa.array` makes it.
 
     Args:
-        values: (n,) of numpy, handed on without a copy where its type fits; or a list, in which None is null.
+        values: (n,) of numpy, passed on without a copy where its type fits; or a list, in which None is null.
         kind: the type; that of `values` where it is None, of a list text.
         mask: (n,) what is null, besides None.
     """
@@ -31,14 +31,14 @@ def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool
         values = np.array([value or 0 for value in values] if mask is not None else values, _dtype(kind))
     kind = kind or pa.from_numpy_dtype(values.dtype)
     if pa.types.is_boolean(kind):
-        octets: NDArray[np.generic] = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
+        data: NDArray[np.generic] = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
     else:
-        octets = np.ascontiguousarray(values, _dtype(kind))
-    return pa.Array.from_buffers(kind, len(values), [_validity(mask), pa.py_buffer(octets)])
+        data = np.ascontiguousarray(values, _dtype(kind))
+    return pa.Array.from_buffers(kind, len(values), [_validity(mask), pa.py_buffer(data)])
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> dict[str, pa.Array]:
-    """The columns of rows that have any values; what a row does not name is null."""
+    """Return the columns of rows that have any values; what a row does not name is null."""
     columns = {}
     for field in fields:
         name = field.name
@@ -49,7 +49,7 @@ def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> di
 
 
 def numbers(column: pa.Array) -> NDArray[np.int64]:
-    """The integers of a column of ours, as int64: where it is null, its memory holds 0."""
+    """Return the integers of a column of ours, as int64: where it is null, its memory holds 0."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
     held = np.frombuffer(column.buffers()[1], _dtype(column.type))
@@ -57,16 +57,16 @@ def numbers(column: pa.Array) -> NDArray[np.int64]:
 
 
 def valid(column: pa.Array) -> NDArray[np.bool_]:
-    """Which rows of a column are not null."""
+    """Return which rows of a column are not null."""
     bits = column.buffers()[0]
     if bits is None:
         return np.ones(len(column), np.bool_)
-    octets = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-    return octets[column.offset : column.offset + len(column)].astype(np.bool_)
+    data = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return data[column.offset : column.offset + len(column)].astype(np.bool_)
 
 
 def picked(column: pa.Array, index: Ints) -> list[Any]:
-    """The items of a column of bools, integers or text at these places, as Python has them.
+    """Return the items of a column of bools, integers or text at these places, as Python has them.
 
     That is `column.take(index).to_pylist()`, which takes five times as long.
     """
@@ -76,9 +76,9 @@ def picked(column: pa.Array, index: Ints) -> list[Any]:
     index = index + column.offset
     if column.type == pa.string():
         offsets = np.frombuffer(column.buffers()[1], np.int32)
-        octets = memoryview(held if held is not None else b"")
+        data = memoryview(held if held is not None else b"")
         places = zip(offsets[index].tolist(), offsets[index + 1].tolist(), strict=True)
-        items: list[Any] = [str(octets[begin:end], "utf-8") for begin, end in places]
+        items: list[Any] = [str(data[begin:end], "utf-8") for begin, end in places]
     elif pa.types.is_boolean(column.type):
         items = _bits(held, index)
     else:
@@ -96,13 +96,13 @@ def _texts(values: Sequence[Any], kind: pa.DataType, mask: NDArray[np.bool_] | N
     nothing: Any = "" if kind == pa.string() else b""
     held = values if mask is None else [nothing if value is None else value for value in values]
     joined = nothing.join(held)
-    octets = joined.encode() if kind == pa.string() else joined
+    data = joined.encode() if kind == pa.string() else joined
     # Where there are as many bytes as characters, each character is one.
-    sizes = map(len, held) if len(octets) == len(joined) else [len(value.encode()) for value in held]
+    sizes = map(len, held) if len(data) == len(joined) else [len(value.encode()) for value in held]
     offsets = np.fromiter(accumulate(sizes, initial=0), np.int64, len(held) + 1)
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError("more than 2 GiB of text in one column of a batch")
-    buffers = [_validity(mask), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(octets)]
+    buffers = [_validity(mask), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(held), buffers)
 
 

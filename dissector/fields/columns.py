@@ -40,7 +40,7 @@ class Validity(NamedTuple):
     """One bit a row, lowest first."""
 
     def buffers(self, *others: npt.NDArray[np.generic]) -> list[pa.Buffer | None]:
-        """The buffers of a column with these behind the validity."""
+        """Return the buffers of a column with these after the validity."""
         bits = None if self.values == self.rows else pa.py_buffer(self.bits)
         return [bits, *map(pa.py_buffer, others)]
 
@@ -78,12 +78,12 @@ class Room:
         self.longs = np.zeros(places[INT64S] * n, np.int64)
 
     def validity(self, column: int, values: int) -> Validity:
-        """Which rows of a column have one of its so many values."""
+        """Return which rows of a column have one of its values."""
         at = int(self.valid_at[column])
         return Validity(self.n, values, self.bits[at : at + self.width])
 
     def numbers(self, column: int, kind: str, values: int) -> pa.Array:
-        """A column of `bool`, `int32` or `int64` with so many values."""
+        """Return a column of `bool`, `int32` or `int64` with this number of values."""
         at = int(self.value_at[column])
         held: npt.NDArray[np.integer] = self.bits[at : at + self.width]
         if kind != "bool":
@@ -93,14 +93,14 @@ class Room:
 
 
 def validity(n: int, row: Integers) -> Validity:
-    """The validity of n rows of which these have a value."""
+    """Return the validity of n rows of which these have a value."""
     valid = np.zeros(n, np.bool_)
     valid[row] = True
     return Validity(n, len(row), np.packbits(valid, bitorder="little"))
 
 
 def nulls(n: int, kind: str | pa.DataType) -> pa.Array:
-    """A column of nothing but null; shares memory with all others of its type."""
+    """Return a column of nothing but null; shares memory with all others of its type."""
     held = TYPES.get(kind, kind)
     array = _nulls.get(held)
     if array is None or len(array) < n:
@@ -109,17 +109,17 @@ def nulls(n: int, kind: str | pa.DataType) -> pa.Array:
 
 
 def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.generic]) -> pa.Array:
-    """A column of `bool`, `int32` or `int64` with `value[e]` in `row[e]`, all that are valid."""
+    """Return a column of `bool`, `int32` or `int64` with `value[e]` in `row[e]`, all that are valid."""
     if not len(row):
         return nulls(valid.rows, kind)
     values: npt.NDArray[np.integer | np.bool_] = np.zeros(valid.rows, kind)
     values[row] = value
-    octets = np.packbits(values, bitorder="little") if kind == "bool" else values
-    return pa.Array.from_buffers(TYPES[kind], valid.rows, valid.buffers(octets), valid.rows - valid.values)
+    data = np.packbits(values, bitorder="little") if kind == "bool" else values
+    return pa.Array.from_buffers(TYPES[kind], valid.rows, valid.buffers(data), valid.rows - valid.values)
 
 
-def texts(valid: Validity, row: Integers, size: Integers, octets: Bytes, compiled: bool) -> pa.Array:
-    """A column of text: entries of `size[e]` bytes of valid UTF-8, one behind the other, for `row[e]`.
+def texts(valid: Validity, row: Integers, size: Integers, data: Bytes, compiled: bool) -> pa.Array:
+    """Return a column of text: entries of `size[e]` bytes of valid UTF-8, one after the other, for `row[e]`.
 
     Raises:
         OverflowError: 2 GiB of text or more; batches have to be smaller than that.
@@ -127,34 +127,34 @@ def texts(valid: Validity, row: Integers, size: Integers, octets: Bytes, compile
     n = valid.rows
     if not len(row):
         return nulls(n, "string")
-    if len(octets) > np.iinfo(np.int32).max:
+    if len(data) > np.iinfo(np.int32).max:
         raise OverflowError("more than 2 GiB of text in one column of a batch")
     offsets = np.empty(n + 1, np.int32)
     call(place_texts, compiled, row, size, offsets)
-    return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, octets), n - valid.values)
+    return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, data), n - valid.values)
 
 
 def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
-    """A column with the same text in every `row[e]`."""
+    """Return a column with the same text in every `row[e]`."""
     n = valid.rows
-    octets = text.encode()
+    data = text.encode()
     offsets = np.zeros(n + 1, np.int32)
-    offsets[1:][row] = len(octets)
+    offsets[1:][row] = len(data)
     np.cumsum(offsets, out=offsets)
-    held = np.frombuffer(octets * len(row), np.uint8)
+    held = np.frombuffer(data * len(row), np.uint8)
     return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, held), n - valid.values)
 
 
 def repeated(text: str, n: int) -> pa.Array:
-    """A column with the same text in every row; shares memory with others."""
+    """Return a column with the same text in every row; shares memory with others."""
     return _repeated(text, 1 << max(n - 1, 0).bit_length()).slice(0, n)
 
 
 @lru_cache(8)
 def _repeated(text: str, n: int) -> pa.Array:
-    octets = text.encode()
-    offsets = np.arange(n + 1, dtype=np.int32) * len(octets)
-    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(octets * n)])
+    data = text.encode()
+    offsets = np.arange(n + 1, dtype=np.int32) * len(data)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data * n)])
 
 
 def spread(held: Mapping[str, pa.Array], counts: Integers, compiled: bool) -> dict[str, pa.Array]:
@@ -196,20 +196,20 @@ class Names:
         self.texts = array(texts, pa.string())
         self.sizes = np.array([len(text) for text in held], np.int64)
         self.at = np.cumsum(self.sizes) - self.sizes
-        self.octets = np.frombuffer(b"".join(held) + bytes(WORD), np.uint8).copy()
+        self.data = np.frombuffer(b"".join(held) + bytes(WORD), np.uint8).copy()
 
     def column(self, number: Integers, compiled: bool) -> pa.Array:
-        """The text of each number; null where it is below 0."""
+        """Return the text of each number; null where it is below 0."""
         if not compiled:
             return self.texts.take(array(number, mask=number < 0))
         n = len(number)
         counts = np.bincount(np.maximum(number, -1) + 1, minlength=len(self.sizes) + 1)[1:]
-        octets = np.empty(int(counts @ self.sizes) + WORD, np.uint8)
+        data = np.empty(int(counts @ self.sizes) + WORD, np.uint8)
         offsets = np.empty(n + 1, np.int32)
         bits = np.zeros(-(-n // 8), np.uint8)
-        call(write_names, compiled, number, self.at, self.sizes, self.octets, bits, offsets, octets)
+        call(write_names, compiled, number, self.at, self.sizes, self.data, bits, offsets, data)
         valid = Validity(n, int(counts.sum()), bits)
-        return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, octets[:-WORD]), n - valid.values)
+        return pa.Array.from_buffers(pa.string(), n, valid.buffers(offsets, data[:-WORD]), n - valid.values)
 
 
 @proven
@@ -274,8 +274,8 @@ def spread_bits(bits: Bytes, at: int, counts: Integers, target: Bytes) -> None:
 
 
 @proven
-def spread_texts(offsets: Array, octets: Bytes, counts: Integers, places: Array, target: Bytes) -> None:
-    """Write each text so often. Bounds: as `spread_numbers`; texts lie in `octets`, and `target` has room for all."""
+def spread_texts(offsets: Array, data: Bytes, counts: Integers, places: Array, target: Bytes) -> None:
+    """Write each text so often. Bounds: as `spread_numbers`; texts lie in `data`, and `target` has room for all."""
     j = 0
     n = 0
     for r in range(len(counts)):
@@ -283,7 +283,7 @@ def spread_texts(offsets: Array, octets: Bytes, counts: Integers, places: Array,
         size = i64(offsets[r + 1]) - begin
         for k in range(n, n + counts[r]):
             places[k] = j
-            copy_bytes(octets, begin, target, j, size)
+            copy_bytes(data, begin, target, j, size)
             j += size
         n += counts[r]
     places[n] = j

@@ -1,6 +1,6 @@
 """The fields of many records at once: bytes to Arrow columns, as the specification says.
 
-A record is what stands behind a method's ids or a command's version, or a content header's property flags. Each kind
+A record is what stands after a method's ids or a command's version, or a content header's property flags. Each kind
 of record has a program: one op per field, in wire order (AMQP 0-9-1, section 4.2.5). The walk over them puts numbers
 where their columns are; of text, tables and lists it notes row, place and bytes as entries, from which other kernels
 make the columns. A further protocol adds programs, and where it must, ops.
@@ -18,7 +18,7 @@ from amqpscope.dissector.fields import tables as fieldtable
 from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.columns import ENTRIES, Room, Validity
 from amqpscope.dissector.fields.lists import list_end
-from amqpscope.dissector.fields.ops import FIXED, LIST, NULLABLE, OCTETS, REST, SELECT, TABLE, TAIL, TEXT, VALUE
+from amqpscope.dissector.fields.ops import BYTES, FIXED, LIST, NULLABLE, REST, SELECT, TABLE, TAIL, TEXT, VALUE
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE, Plan, Slot
 from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.state import Decoding, Entry, Op, Record, Tally, Target
@@ -57,7 +57,7 @@ def decode(
         offset: (n,) where each record begins.
         length: (n,) its bytes; `offset + length` is never beyond `data`.
         program: (n,) number of its program; below 0 for a record without fields.
-        cut: (n,) 1 where the end of the record lies in a hole: what is there is decoded (of a table, the entries in
+        cut: (n,) 1 where the end of the record lies in a gap: what is there is decoded (of a table, the entries in
             front of the gap) and what is missing is no problem.
         compiled: whether the kernels run compiled.
     """
@@ -126,7 +126,7 @@ EMPTY = 2
 def _column(
     plan: Plan, k: int, kind: int, valid: Validity, data: Bytes, program: Integers, entries: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
-    """The columns of slot k with text, tables, values or lists, and the problems in them."""
+    """Return the columns of slot k with text, tables, values or lists, and the problems in them."""
     slot = plan.slots[k]
     row, at, size = entries
     if kind == LIST:
@@ -137,7 +137,7 @@ def _column(
         tables = fieldtable.render(data, at, np.where(clipped, ~size, size), compiled, plan.dialect, form)
         made = {}
         if slot.name in plan.columns:
-            column = columns.texts(valid, row, tables.sizes, tables.octets, compiled)
+            column = columns.texts(valid, row, tables.sizes, tables.data, compiled)
             made[slot.name] = _without(column, row[clipped & (tables.sizes == EMPTY)])
         found = tables.problems
         if len(found):
@@ -148,8 +148,8 @@ def _column(
             return made | traced, (found, wrong)
         return made, (found,)
     texts = text.gather(data, at, size, compiled)
-    made = {slot.name: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}
-    if kind == OCTETS or not len(texts.invalid):
+    made = {slot.name: columns.texts(valid, row, texts.sizes, texts.data, compiled)}
+    if kind == BYTES or not len(texts.invalid):
         return made, ()
     return made, (_problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at),)
 
@@ -158,17 +158,17 @@ def _lists(
     plan: Plan, slot: Slot, valid: Validity, data: Bytes, row: Integers, value: Integers, size: Integers,
     shapes: Integers, compiled: bool,
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
-    """The column of a slot with lists, and the problems in them."""
+    """Return the column of a slot with lists, and the problems in them."""
     clipped = size < 0
     size = np.where(clipped, ~size, size)
     found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
     found.problems[:, 0] = row[found.problems[:, 0]]
-    made = columns.texts(valid, row, found.sizes, found.octets, compiled)
+    made = columns.texts(valid, row, found.sizes, found.data, compiled)
     return {slot.name: _without(made, row[clipped & (found.sizes == EMPTY)])}, (found.problems,)
 
 
 def _without(column: pa.Array, rows: Integers) -> pa.Array:
-    """A column with null in these rows: of what was cut in front of its first entry nothing is known."""
+    """Return a column with null in these rows: of what was cut before its first entry nothing is known."""
     if not len(rows):
         return column
     mask = np.zeros(len(column), np.bool_)
@@ -180,7 +180,7 @@ def _without(column: pa.Array, rows: Integers) -> pa.Array:
 def fits(
     data: Bytes, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
 ) -> bool:  # fmt: skip
-    """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
+    """Return whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
     flags = 0
     for op in range(begin, stop):
         what = ops[op, Op.KIND]

@@ -1,7 +1,7 @@
 """How values are coded in each protocol, as tables for the kernel that renders them as JSON text.
 
 A form is a type code, or from 256 on a type that has none and stands only where the specification says so: ranges, and
-structs as fields. Of each form the tables say its kind, how wide it is, and what stands in front of its items.
+structs as fields. Of each form the tables say its kind, how wide it is, and what stands before its items.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from amqpscope.spec.model import Protocol, Struct, WireType
     STRING, BYTES, LATIN, UTF16, RANGES,
     TABLE, LIST, ARRAY, STRUCT, STRUCT32,
 ) = range(22)  # fmt: skip
-"""Kinds of values: from `STRING` on they stand behind their length, from `TABLE` on there are values in them."""
+"""Kinds of values: from `STRING` on they stand after their length, from `TABLE` on there are values in them."""
 
 LETTERS = {
     "t": (BOOLEAN, 1), "b": (SIGNED, 1), "B": (UNSIGNED, 1), "s": (SIGNED, 2), "u": (UNSIGNED, 2), "I": (SIGNED, 4),
@@ -40,7 +40,7 @@ NAMES = {
 }  # fmt: skip
 """Kind of each type of AMQP 0-10; all others are bytes."""
 ITEMS = {"sequence-set": 4, "byte-ranges": 8, "map": 4, "list": 4, "array": 4}
-"""Bytes of a number in ranges, and of the count in front of items."""
+"""Bytes of a number in ranges, and of the count before items."""
 WIDTHS = {high: 1 << high for high in range(8)} | {0x8: 1, 0x9: 2, 0xA: 4, 0xC: 5, 0xD: 9, 0xF: 0}
 """By the upper half of a type code of AMQP 0-10 the bytes of its values, or for 8 to A hexadecimal of their length."""
 
@@ -88,7 +88,7 @@ class _Maker:
             self.members.append((form, flag, *text))
             if member.type == "bit":
                 head += len(f'"{member.name}":false,')
-            else:  # in front of one byte at least
+            else:  # before one byte at least
                 self.growth = max(self.growth, _Maker.growth + text[1] - text[0])
         name = self._text(f'{{"${struct.name}":')
         self.structs.append((code, first, len(self.members), struct.pack, coded, *name))
@@ -102,7 +102,7 @@ class _Maker:
 
 
 def of_letters() -> Dialect:
-    """Field tables of AMQP 0-9-1, whose items are not counted."""
+    """Return the dialect of AMQP 0-9-1's field tables, whose items are not counted."""
     types = np.zeros((CODES + len(FIELDS), Form.WIDTH), np.int64)
     types[CODES:] = list(FIELDS.values())
     for letter, (kind, width) in LETTERS.items():
@@ -113,12 +113,12 @@ def of_letters() -> Dialect:
 
 
 def of_protocol(protocol: Protocol) -> Dialect:
-    """The types and structs of AMQP 0-10, as the specification has them."""
+    """Return the types and structs of AMQP 0-10, as the specification has them."""
     structs = [s for s in protocol.structs if len(s.fields) <= min(MOST_MEMBERS, 8 * s.pack or MOST_MEMBERS)]
     uncoded = [t for t in protocol.types if t.code is None]
     types = np.zeros((CODES + len(uncoded) + len(structs), Form.WIDTH), np.int64)
     for code in range(CODES):
-        if code >> 4 in WIDTHS:  # values of codes that nobody knows can be skipped, too
+        if code >> 4 in WIDTHS:  # values of unknown codes can be skipped, too
             types[code, :2] = BYTES if 8 <= code >> 4 <= 0xA else FIXED, WIDTHS[code >> 4]
     maker = _Maker({})
     for form, kind in enumerate(uncoded, CODES):

@@ -1,7 +1,7 @@
-"""The header segments of AMQP 0-10: structs one behind the other, in any order, to columns.
+"""The header segments of AMQP 0-10: structs one after the other, in any order, to columns.
 
 Each struct has a plan of its own, which runs over all segments at once. Of a struct that a segment has twice the first
-counts; one that nobody knows is passed over by its size. Both are problems, and nothing else is lost with them.
+counts; an unknown one is skipped by its size. Both are problems, and nothing else is lost with them.
 """
 
 from collections.abc import Collection
@@ -57,11 +57,11 @@ class Headers:
             for name, column in decoded.columns.items():
                 made[name] = pc.coalesce(made[name], column) if name in made else column
             all_problems.append(np.column_stack((decoded.problem_row, decoded.problem_code, decoded.problem_at)))
-        told = np.concatenate(all_problems)
-        told = told[np.lexsort((told[:, 1], told[:, 2], told[:, 0]))]
+        problems = np.concatenate(all_problems)
+        problems = problems[np.lexsort((problems[:, 1], problems[:, 2], problems[:, 0]))]
         return Decoded(
             {name: made[name] if name in made else columns.nulls(n, kind) for name, kind in self.columns.items()},
-            *told.T.copy(),
+            *problems.T.copy(),
         )
 
 

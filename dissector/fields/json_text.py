@@ -41,12 +41,12 @@ def write_literal(literals: Bytes, which: int, out: Bytes, j: int) -> int:
 
 
 @proven
-def is_plain(octets: int) -> bool:
-    """Whether each byte of a word is printable ASCII that JSON takes as it is, or DEL."""
-    quotes = octets ^ u64(QUOTES)
-    backslashes = octets ^ u64(BACKSLASHES)
-    high = ((octets - u64(SPACES)) & MASK) | ((quotes - u64(ONES)) & MASK) | ((backslashes - u64(ONES)) & MASK)
-    return (high | octets) & u64(HIGH_BITS) == 0
+def is_plain(loaded: int) -> bool:
+    """Return whether each byte of a word is printable ASCII that JSON takes as it is, or DEL."""
+    quotes = loaded ^ u64(QUOTES)
+    backslashes = loaded ^ u64(BACKSLASHES)
+    high = ((loaded - u64(SPACES)) & MASK) | ((quotes - u64(ONES)) & MASK) | ((backslashes - u64(ONES)) & MASK)
+    return (high | loaded) & u64(HIGH_BITS) == 0
 
 
 @kernel
@@ -54,24 +54,24 @@ def write_string(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j: 
     """Write text as the inside of a JSON string; returns where it ends, -1 when it is no UTF-8."""
     i = at
     while i + WORD <= end:
-        octets = word(data, i)
-        if not is_plain(octets):
+        loaded = word(data, i)
+        if not is_plain(loaded):
             break
-        put_word(out, j, octets)
+        put_word(out, j, loaded)
         i += WORD
         j += WORD
     left = end - i
     if 0 < left < WORD and i + WORD <= len(data) and j + WORD <= len(out):
-        # most texts are short, or end so: what is written behind the text is written over by what follows
-        octets = part(word(data, i), left) | ((u64(SPACES) << u64(8 * left)) & MASK)
-        if is_plain(octets):
-            put_word(out, j, octets)
+        # most texts are short, or end so: what is written after the text is written over by what follows
+        loaded = part(word(data, i), left) | ((u64(SPACES) << u64(8 * left)) & MASK)
+        if is_plain(loaded):
+            put_word(out, j, loaded)
             return j + left
     while i < end:
-        octet = data[i]
-        escape = escapes[octet]
+        byte = data[i]
+        escape = escapes[byte]
         if escape == 0:
-            out[j] = octet
+            out[j] = byte
             j += 1
             i += 1
         elif escape == NOT_ASCII:
@@ -87,7 +87,7 @@ def write_string(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j: 
             if escape == ESCAPE_U:
                 out[j] = ZERO
                 out[j + 1] = ZERO
-                j = write_hex(octet, out, j + 2)
+                j = write_hex(byte, out, j + 2)
             i += 1
     return j
 
@@ -111,7 +111,7 @@ def write_escaped(data: Bytes, at: int, end: int, escapes: Bytes, out: Bytes, j:
 
 @kernel
 def write_digits(value: int, least: int, out: Bytes, j: int) -> int:
-    """Write an integer from 0 to 10**12 with at least so many digits; returns where it ends."""
+    """Write an integer from 0 to 10**12 with at least this number of digits; returns where it ends."""
     digits = 1
     bound = 10
     while bound <= value:
@@ -163,7 +163,7 @@ def write_decimal(data: Bytes, at: int, width: int, out: Bytes, j: int) -> int:
     scale = i64(data[at])
     end = write_integer(data, at + 1, width, True, out, j)
     if data[at + 1] >= 0x80:
-        j += 1  # behind the minus
+        j += 1  # after the minus
     digits = end - j
     exponent = digits - 1 - scale
     if scale == 0:
@@ -200,7 +200,7 @@ def shift(out: Bytes, at: int, end: int, by: int) -> int:
 
 
 @kernel
-def write_octets(data: Bytes, at: int, end: int, out: Bytes, j: int) -> int:
+def write_bytes(data: Bytes, at: int, end: int, out: Bytes, j: int) -> int:
     """Write bytes as hexadecimal digits; returns where that ends."""
     for k in range(at, end):
         j = write_hex(data[k], out, j)

@@ -1,6 +1,6 @@
 r"""Lists and maps of the stream protocol to JSON text: a 32-bit count and as many items.
 
-A shape says what an item is: its members in order, numbers, texts behind a 16-bit length, or lists of numbers. Items
+A shape says what an item is: its members in order, numbers, texts after a 16-bit length, or lists of numbers. Items
 of one member are JSON values, those of a struct are objects, and the pairs of a map are the members of one object.
 Keys that occur twice stay. A text that is no UTF-8 has `\xNN` for each wrong byte. A list that is cut, or claims more
 items than there are bytes, has the items that are whole.
@@ -50,7 +50,7 @@ class Shapes:
     """Bytes of JSON for a byte of the list, at most."""
 
     def number(self, name: str, structs: Iterable[Struct]) -> int | None:
-        """The number of the shape of a type, made when it is new; None when the type is no list."""
+        """Return the number of the shape of a type, made when it is new; None when the type is no list."""
         if name in self.numbers:
             return self.numbers[name]
         if name in MAPS:
@@ -77,14 +77,14 @@ class Shapes:
             self.members.append((what, width, begin, len(self.literals)))
             least += COUNT if what == NUMBERS else width
             most += len(literal) + (DIGITS[width] + 1 if what <= SIGNED_NUMBER else 2)
-        # per octet: of an empty item, or of what can be long in it
+        # per byte: of an empty item, or of what can be long in it
         self.growth.append(max(most // least + 1, ESCAPED))
         self.numbers[name] = len(self.shapes)
         self.shapes.append((first, len(self.members), opening, closing, last))
         return self.numbers[name]
 
     def tables(self) -> ListForms:
-        """Them as arrays."""
+        """Return the shapes as arrays."""
         return ListForms(
             np.array(self.members, np.int64).reshape(-1, Part.WIDTH),
             np.array(self.shapes, np.int64).reshape(-1, Shape.WIDTH),
@@ -111,7 +111,7 @@ def render(data: Bytes, at: Ints, size: Ints, shape: Ints, growth: Ints, forms: 
 
 @kernel
 def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
-    """Where a member ends; -1 when that is beyond `end`."""
+    """Return where a member ends; -1 when that is beyond `end`."""
     if kind == NUMBERS:
         if at + COUNT > end:
             return -1
@@ -129,7 +129,7 @@ def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
 
 @kernel
 def item_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
-    """Where an item ends; -1 when that is beyond `end`."""
+    """Return where an item ends; -1 when that is beyond `end`."""
     for m in range(shapes[shape, Shape.FIRST], shapes[shape, Shape.END]):
         at = member_end(data, at, end, parts[m, Part.KIND], parts[m, Part.BYTES])
         if at < 0:
@@ -139,7 +139,7 @@ def item_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: In
 
 @kernel
 def list_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
-    """Where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
+    """Return where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
     if at + COUNT > end:
         return -1
     left = unsigned(data, at, COUNT)

@@ -8,9 +8,9 @@
     TAIL,  # the record may end here
     REST,  # all bytes to the end
     PACKING,  # packing flags of AMQP 0-10, lowest byte first; its shape is the number of fields
-    SIZED_PACKING,  # the same behind their size
-    OCTETS,  # as TEXT, and need not be any
+    SIZED_PACKING,  # the same after their size
+    BYTES,  # as TEXT, and need not be any
     VALUE,  # as TABLE; a length of 0 means null
-    FIXED,  # a value of so many bytes, as text
-    SIZE,  # as UNSIGNED, and so many bytes behind it, which are passed over
+    FIXED,  # a value of this size, as text
+    SIZE,  # as UNSIGNED, and that number of bytes after it, which are passed over
 ) = range(18)  # fmt: skip

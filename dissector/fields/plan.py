@@ -11,12 +11,12 @@ from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
 from amqpscope.dissector.fields.dialect import Dialect
 from amqpscope.dissector.fields.ops import (
     BIT,
+    BYTES,
     FIXED,
     FLAG_BIT,
     FLAGS,
     LIST,
     NULLABLE,
-    OCTETS,
     PACKING,
     REST,
     SELECT,
@@ -53,17 +53,17 @@ TYPES = AMQP_TYPES | OLD_TYPES | STREAM_TYPES
 
 PACKED_KINDS = {
     dialect.SIGNED: SIGNED, dialect.UNSIGNED: UNSIGNED, dialect.BOOLEAN: UNSIGNED, dialect.TIMESTAMP: UNSIGNED,
-    dialect.BIT: BIT, dialect.STRING: TEXT, dialect.BYTES: OCTETS, dialect.RANGES: TABLE, dialect.TABLE: VALUE,
+    dialect.BIT: BIT, dialect.STRING: TEXT, dialect.BYTES: BYTES, dialect.RANGES: TABLE, dialect.TABLE: VALUE,
     dialect.LIST: VALUE, dialect.ARRAY: VALUE, dialect.STRUCT32: VALUE, dialect.STRUCT: VALUE,
 }  # fmt: skip
 """Op of each kind of value of AMQP 0-10; of others there are as many bytes as they are wide."""
 
 FIT = {BIT: BOOLS, FLAG_BIT: BOOLS} | dict.fromkeys(
-    (TEXT, TABLE, NULLABLE, LIST, OCTETS, VALUE, FIXED), ENTRIES
+    (TEXT, TABLE, NULLABLE, LIST, BYTES, VALUE, FIXED), ENTRIES
 )  # fmt: skip
 """Where the values of an op may go, when that is not for its column to say."""
 PACK, COMMAND_HEADER_SIZE = 2, 1
-"""Bytes of the packing flags of arguments, and of the size of the header in front of them (AMQP 0-10)."""
+"""Bytes of the packing flags of arguments, and of the size of the header before them (AMQP 0-10)."""
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 FLAG_WORD = 15
 """Properties per word of flags; the lowest bit says that another word follows."""
@@ -114,7 +114,7 @@ class Plan:
 
     @classmethod
     def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
-        """Program i is for the arguments of `protocol.methods[i]`; a record begins behind its method id.
+        """Return a plan whose program i decodes arguments of `protocol.methods[i]`; records begin after the method id.
 
         Of a command of AMQP 0-10 that is its session header.
 
@@ -140,7 +140,7 @@ class Plan:
 
     @classmethod
     def of_struct(cls, protocol: Protocol, struct: Struct, only: Collection[str] | None = None) -> "Plan":
-        """The one program is for a struct of AMQP 0-10; a record begins behind its class and code.
+        """Return a plan with one program, for a struct of AMQP 0-10; a record begins after its class and code.
 
         Args:
             protocol: the specification.
@@ -158,7 +158,7 @@ class Plan:
 
     @classmethod
     def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
-        """The one program is for the properties of a class; a record begins at the property flags (section 4.2.6.1).
+        """Return a plan with one program, for a class's properties; a record begins at the property flags (§4.2.6.1).
 
         Args:
             content: the class, such as basic.
@@ -183,7 +183,7 @@ class Plan:
 
 
 def _coding(protocol: Protocol) -> dict[str, Any]:
-    """How the fields of a protocol are coded, as arguments of `_Maker`: AMQP 0-10 alone says so itself."""
+    """Return how the fields of a protocol are coded, as arguments of `_Maker`: AMQP 0-10 alone says so itself."""
     if not protocol.types:
         return {}
     values = dialect.of_protocol(protocol)
@@ -213,7 +213,7 @@ class _Maker:
         self.starts.append(len(self.ops))
 
     def add_argument(self, field: Field, following: Field | None) -> None:
-        """Add the ops for an argument; the one behind it may depend on it."""
+        """Add the ops for an argument; the one after it may depend on it."""
         if field.optional:
             self.add_op(TAIL, 0, -1, -1)
         self.add(field, -1 if field.when is None else field.when)
@@ -230,7 +230,7 @@ class _Maker:
             raise ValueError(f"field {field.name} has the unknown type {name}")
         if kind == BIT and flag >= 0:
             kind = FLAG_BIT
-        if kind == SIZE:  # behind a byte that says whether it is the content or a reference to it
+        if kind == SIZE:  # after a byte that says whether it is the content or a reference to it
             self.add_op(UNSIGNED, 1, -1, flag)
         self.of_ops[len(self.ops)] = shape
         self.add_op(kind, width, self._slot(field, kind), flag)
@@ -259,11 +259,11 @@ class _Maker:
         return list(self.slots).index(name)
 
     def columns(self) -> dict[str, str]:
-        """The columns of the fields that are wanted."""
+        """Return the columns of the fields that are wanted."""
         return {s.name: s.type for s in self.slots.values() if self.only is None or s.name in self.only}
 
     def plan(self, names: dict[str, str]) -> Plan:
-        """The plan, with these columns."""
+        """Return the plan, with these columns."""
         slots = tuple(self.slots.values())
         starts = np.array([*self.starts, len(self.ops)], np.int64)
         uses = np.zeros((len(self.starts), len(slots)), np.int64)

@@ -1,4 +1,4 @@
-"""Values written as text, one behind the other: room for them, what becomes of it, and what is wrong with them."""
+"""Values written as text, one after the other: room for them, what becomes of it, and what is wrong with them."""
 
 import functools
 import math
@@ -17,10 +17,10 @@ from amqpscope.dissector.kernels.kernel import kernel
 class Rendered(NamedTuple):
     """Values as text."""
 
-    octets: Bytes
+    data: Bytes
     """JSON, valid UTF-8, of all values."""
     sizes: Integers
-    """Bytes of each in `octets`."""
+    """Bytes of each in `data`."""
     trace: Integers
     """(values, Trace): of tables, where in the data the value of the outermost key `traceparent`, in any case, is. Of
     several keys the first."""
@@ -28,10 +28,10 @@ class Rendered(NamedTuple):
     """(problems, Problem)."""
 
 
-def room(values: int, octets: int, problems: int, floats: int = 0, levels: int = 0) -> Text:
-    """Room for the text of so many values: bytes of it, problems of each, floats, and levels that they may have."""
+def room(values: int, size: int, problems: int, floats: int = 0, levels: int = 0) -> Text:
+    """Return room for the text of these values: its bytes, problems of each, floats, and levels that they may have."""
     return Text(
-        out=np.empty(octets, np.uint8),
+        out=np.empty(size, np.uint8),
         sizes=np.empty(values, np.int64),
         trace=np.empty((values, Trace.WIDTH), np.int64),
         floats=np.empty((floats, Float.WIDTH), np.int64),
@@ -45,18 +45,18 @@ def room(values: int, octets: int, problems: int, floats: int = 0, levels: int =
 
 
 def finished(text: Text, data: Bytes) -> Rendered:
-    """What was written there of values in `data`."""
+    """Return what was written there of values in `data`."""
     length, n_floats, n_problems, _ = text.written.tolist()
-    octets: Bytes = text.out[:length]
-    octets = _with_floats(octets, text.sizes, data, text.floats[:n_floats]) if n_floats else octets.copy()
-    return Rendered(octets, text.sizes, text.trace, text.problems[:n_problems])
+    content: Bytes = text.out[:length]
+    content = _with_floats(content, text.sizes, data, text.floats[:n_floats]) if n_floats else content.copy()
+    return Rendered(content, text.sizes, text.trace, text.problems[:n_problems])
 
 
 @kernel
 def begin_text(text: Text, e: int) -> None:
     """Begin a value."""
     put_trace(text, e, -1, 0)
-    text.written[Written.TOLD] = 0
+    text.written[Written.REPORTED] = 0
 
 
 @kernel
@@ -86,7 +86,7 @@ def put_level(text: Text, depth: int, end: int, left: int, close: int, element: 
 
 
 @kernel
-def tell(text: Text, e: int, code: int, at: int) -> None:
+def report(text: Text, e: int, code: int, at: int) -> None:
     """Note a problem of a value."""
     n = text.written[Written.PROBLEMS]
     text.problems[n, Problem.ROW] = e
@@ -97,10 +97,10 @@ def tell(text: Text, e: int, code: int, at: int) -> None:
 
 @kernel
 def tell_once(text: Text, e: int, code: int, at: int) -> None:
-    """Note a problem of the value at hand, of its kind the first."""
-    if (text.written[Written.TOLD] >> code) & 1 == 0:
-        text.written[Written.TOLD] |= 1 << code
-        tell(text, e, code, at)
+    """Note a problem of the current value, of its kind the first."""
+    if (text.written[Written.REPORTED] >> code) & 1 == 0:
+        text.written[Written.REPORTED] |= 1 << code
+        report(text, e, code, at)
 
 
 @kernel
@@ -116,7 +116,7 @@ def leave_out(text: Text, e: int, at: int, width: int, j: int) -> None:
 
 @kernel
 def level_at(levels: Integers, depth: int) -> tuple[int, int, int, int, int, int]:
-    """What there is of a level, in the order of its columns."""
+    """Return what there is of a level, in the order of its columns."""
     return (
         levels[depth, Level.END],
         levels[depth, Level.LEFT],
@@ -127,25 +127,25 @@ def level_at(levels: Integers, depth: int) -> tuple[int, int, int, int, int, int
     )
 
 
-def _with_floats(octets: Bytes, sizes: Integers, data: Bytes, floats: Integers) -> Bytes:
+def _with_floats(content: Bytes, sizes: Integers, data: Bytes, floats: Integers) -> Bytes:
     """Put the texts of floats, for which kernels are not made, where they belong; `sizes` grow with them."""
-    pieces: list[memoryview | bytes] = []
-    done, source = 0, octets.data
+    parts: list[memoryview | bytes] = []
+    done, source = 0, content.data
     for place, value, at, width in floats.tolist():
         text = float_text(data[at : at + width].tobytes())
-        pieces += (source[done:place], text)
+        parts += (source[done:place], text)
         sizes[value] += len(text)
         done = place
-    pieces.append(source[done:])
-    return np.frombuffer(b"".join(pieces), np.uint8)
+    parts.append(source[done:])
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 @functools.lru_cache(1 << 14)
-def float_text(octets: bytes) -> bytes:
-    """JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
-    (value,) = struct.unpack(">f" if len(octets) == 4 else ">d", octets)
+def float_text(data: bytes) -> bytes:
+    """Return JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
+    (value,) = struct.unpack(">f" if len(data) == 4 else ">d", data)
     if math.isfinite(value):
         # of 32 bits numpy finds the digits; they are few enough to be the repr of the float that they make
-        return repr(value if len(octets) == 8 else float(str(np.float32(value)))).encode()
+        return repr(value if len(data) == 8 else float(str(np.float32(value)))).encode()
     name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return b'{"$double":"%s"}' % name.encode()

@@ -10,7 +10,7 @@ class Op(Matrix):
     """Ops of a plan: what is done for one field."""
 
     KIND = column("what it is: see `ops`")
-    BYTES = column("bytes of the field, or of the length in front of it")
+    BYTES = column("bytes of the field, or of the length before it")
     SLOT = column("slot of its column; -1: read and forgotten")
     FLAG = column("number of its flag; -1: always there")
     SHAPE = column("shape of a list, form of a value, number of the fields that packing flags are for")
@@ -62,7 +62,7 @@ class Shape(Matrix):
     """Shapes of lists."""
 
     FIRST = column("first member of an item")
-    END = column("behind the last")
+    END = column("after the last")
     OPEN = column("what the text begins with")
     CLOSE = column("what it ends with")
     LAST = column("what each item ends with; 0: nothing")
@@ -72,8 +72,8 @@ class Part(Matrix):
     """Members of the items of lists."""
 
     KIND = column("number, text or list of numbers")
-    BYTES = column("bytes of it, or of the length in front of it")
-    TEXT = column("where the text in front of it begins")
+    BYTES = column("bytes of it, or of the length before it")
+    TEXT = column("where the text before it begins")
     TEXT_END = column("where that ends")
 
 
@@ -81,8 +81,8 @@ class Form(Matrix):
     """Forms of values, by type code; from 256 on of types without."""
 
     KIND = column("kind of value: see `dialect`")
-    BYTES = column("its bytes, or those of the length in front of it")
-    ITEM = column("bytes of the count in front of items, or of a number in ranges; of a struct its number")
+    BYTES = column("its bytes, or those of the length before it")
+    ITEM = column("bytes of the count before items, or of a number in ranges; of a struct its number")
 
 
 class Struct(Matrix):
@@ -90,10 +90,10 @@ class Struct(Matrix):
 
     CODE = column("class and code; -1: it has none")
     FIRST = column("first member")
-    END = column("behind the last")
+    END = column("after the last")
     PACK = column("bytes of its flags")
     CODED = column("bytes of class and code, where it is a field")
-    TEXT = column("where the text in front of it begins")
+    TEXT = column("where the text before it begins")
     TEXT_END = column("where that ends")
 
 
@@ -102,12 +102,12 @@ class Member(Matrix):
 
     FORM = column("its form")
     FLAG = column("number of its flag")
-    TEXT = column("where the text in front of it begins")
+    TEXT = column("where the text before it begins")
     TEXT_END = column("where that ends")
 
 
 class Level(Matrix):
-    """Values around the one at hand, the outermost first."""
+    """Values around the current one, the outermost first."""
 
     END = column("where it ends")
     LEFT = column("items left; -1: as many as there are up to its end")
@@ -132,7 +132,7 @@ class Written(Matrix):
     BYTES = column("bytes of text")
     FLOATS = column("floats left out of it")
     PROBLEMS = column("problems")
-    TOLD = column("codes of problems that the value at hand has, as bits; each is told once")
+    REPORTED = column("codes of problems that the current value has, as bits; each is reported once")
 
 
 class Trace(Matrix):
@@ -148,7 +148,7 @@ class ListForms(NamedTuple):
     Attributes:
         parts: (members, Part).
         shapes: (shapes, Shape).
-        literals: texts in front of members.
+        literals: texts before members.
     """
 
     parts: Array
@@ -201,7 +201,7 @@ class Forms(NamedTuple):
         types: (forms, Form).
         structs: (structs, Struct).
         members: (members, Member).
-        names: texts in front of structs and their members.
+        names: texts before structs and their members.
     """
 
     types: Array
@@ -211,7 +211,7 @@ class Forms(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Values written as text, one behind the other, and what is looked up for it.
+    """Values written as text, one after the other, and what is looked up for it.
 
     Attributes:
         out: the text.

@@ -21,7 +21,7 @@ def problem(of: Decoding, r: int, code: int, at: int) -> None:
 
 @proven
 def overrun(of: Decoding, r: int, at: int) -> None:
-    """A record ends inside of a field at `at`, which is no problem where its end lies in a gap."""
+    """Report a record that ends inside a field at `at`, unless its end lies in a gap."""
     of.records[Record.AT, r] = -1
     of.tally[Tally.DONE] += 1
     if of.cut[r] == 0:
@@ -36,7 +36,7 @@ def mark(bits: Array, at: int, r: int) -> None:
 
 
 @proven
-def take_octets(of: Decoding, first: int, last: int) -> None:
+def take_bytes(of: Decoding, first: int, last: int) -> None:
     """Take the byte with the next bits."""
     records = of.records
     for k in range(first, last):
@@ -193,7 +193,7 @@ def put_entry(of: Decoding, slot: int, r: int, at: int, size: int) -> None:
 
 @proven
 def take_texts(of: Decoding, chosen: Array, a: int, b: int, op: int) -> None:
-    """Take texts and tables, which stand behind their length. A table that is cut gives what is there of it."""
+    """Take texts and tables, which stand after their length. A table that is cut gives what is there of it."""
     data, records = of.data, of.records
     what = of.ops[op, Op.KIND]
     width = of.ops[op, Op.BYTES]

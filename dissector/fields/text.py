@@ -23,12 +23,12 @@ GROWTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Entries of text, one behind the other."""
+    """Entries of text, one after the other."""
 
-    octets: Bytes
+    data: Bytes
     """Valid UTF-8."""
     sizes: Integers
-    """Bytes of each entry in `octets`."""
+    """Bytes of each entry in `data`."""
     invalid: Integers
     """Entries that were not UTF-8, ascending."""
     invalid_at: Integers
@@ -38,18 +38,18 @@ class Texts:
 def gather(data: Bytes, at: Integers, size: Integers, compiled: bool) -> Texts:
     """Copy `size[e]` bytes from `data[at[e]]` on for every entry e, all of them within `data`."""
     total = int(size.sum())
-    octets = np.empty(total + WORD, np.uint8)
+    content = np.empty(total + WORD, np.uint8)
     nothing = np.empty(0, np.int64)
     if total:
-        is_ascii = call(copy_entries, compiled, data, at, size, octets)
+        is_ascii = call(copy_entries, compiled, data, at, size, content)
         if not is_ascii:
-            octets = np.empty(GROWTH * total, np.uint8)
+            content = np.empty(GROWTH * total, np.uint8)
             sizes = np.empty(len(at), np.int64)
             wrong = np.empty(len(at), np.int64)
-            used = call(copy_escaped, compiled, data, at, size, octets, sizes, wrong)
+            used = call(copy_escaped, compiled, data, at, size, content, sizes, wrong)
             invalid = np.flatnonzero(wrong >= 0)
-            return Texts(octets[:used].copy(), sizes, invalid, wrong[invalid])
-    return Texts(octets[:total], size, nothing, nothing)
+            return Texts(content[:used].copy(), sizes, invalid, wrong[invalid])
+    return Texts(content[:total], size, nothing, nothing)
 
 
 @kernel
@@ -75,16 +75,16 @@ def copy_entries(data: Bytes, at: Integers, size: Integers, target: Bytes) -> bo
         left = size[e]
         if p + left + WORD <= len(data):
             while left >= WORD:
-                octets = word(data, p)
-                put_word(target, j, octets)
-                seen = seen | octets
+                loaded = word(data, p)
+                put_word(target, j, loaded)
+                seen = seen | loaded
                 p += WORD
                 j += WORD
                 left -= WORD
             if left > 0:
-                octets = word(data, p)
-                put_word(target, j, octets)
-                seen = seen | part(octets, left)
+                loaded = word(data, p)
+                put_word(target, j, loaded)
+                seen = seen | part(loaded, left)
                 j += left
         else:
             for i in range(p, p + left):
@@ -120,7 +120,7 @@ def copy_escaped(data: Bytes, at: Integers, size: Integers, target: Bytes, sizes
 
 @kernel
 def utf8_length(data: Bytes, at: int, end: int) -> int:
-    """Bytes of the UTF-8 sequence at `at`, which lies before `end`; 0 where there is none (RFC 3629, section 4)."""
+    """Return the length of the UTF-8 sequence at `at`, before `end`; 0 where there is none (RFC 3629, section 4)."""
     first = data[at]
     if first < 0x80:
         return 1
@@ -154,22 +154,22 @@ def utf8_length(data: Bytes, at: int, end: int) -> int:
 
 @kernel
 def hex_digit(value: int) -> int:
-    """The lower-case ASCII digit of 0 to 15."""
+    """Return the lower-case ASCII digit of 0 to 15."""
     if value < 10:
         return 48 + value
     return 87 + value
 
 
 @kernel
-def write_hex(octet: int, target: Bytes, j: int) -> int:
+def write_hex(byte: int, target: Bytes, j: int) -> int:
     """Write a byte as two hexadecimal digits; returns where it ends."""
-    target[j] = hex_digit(octet // 16)
-    target[j + 1] = hex_digit(octet % 16)
+    target[j] = hex_digit(byte // 16)
+    target[j + 1] = hex_digit(byte % 16)
     return j + 2
 
 
 @kernel
-def write_hex_escape(octet: int, target: Bytes, j: int) -> int:
+def write_hex_escape(byte: int, target: Bytes, j: int) -> int:
     """Write a byte as `xNN`; returns where it ends."""
     target[j] = LETTER_X
-    return write_hex(octet, target, j + 1)
+    return write_hex(byte, target, j + 1)

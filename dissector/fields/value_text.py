@@ -7,12 +7,12 @@ from amqpscope.dissector.fields.json_text import (
     COMMA,
     LITERAL,
     QUOTE,
+    write_bytes,
     write_characters,
     write_decimal,
     write_digits,
     write_integer,
     write_literal,
-    write_octets,
     write_uuid,
 )
 from amqpscope.dissector.fields.text import Bytes, Integers
@@ -87,7 +87,7 @@ def write_count(data: Bytes, at: int, literals: Bytes, out: Bytes, j: int) -> in
 @called
 def write_hexadecimal(data: Bytes, at: int, end: int, literals: Bytes, opening: int, out: Bytes, j: int) -> int:
     """Write bytes as an object with a text of hexadecimal digits; returns where it ends."""
-    j = write_octets(data, at, end, out, write_literal(literals, opening, out, j))
+    j = write_bytes(data, at, end, out, write_literal(literals, opening, out, j))
     out[j] = QUOTE
     out[j + 1] = CLOSE_OBJECT
     return j + 2
@@ -117,7 +117,7 @@ def write_ranges(data: Bytes, at: int, end: int, width: int, out: Bytes, j: int)
 
 @kernel
 def is_traceparent(data: Bytes, at: int, literals: Bytes) -> bool:
-    """Whether the 11 bytes at `at` are `traceparent`, in any case."""
+    """Return whether the 11 bytes at `at` are `traceparent`, in any case."""
     same = True
     for k in range(11):
         same = same and data[at + k] | 0x20 == literals[TRACEPARENT * LITERAL + 1 + k]

@@ -10,12 +10,12 @@ of its packing flags and its end one problem, which is what there is room for.
 
 from amqpscope.dissector.fields.ops import (
     BIT,
+    BYTES,
     FIXED,
     FLAG_BIT,
     FLAGS,
     LIST,
     NULLABLE,
-    OCTETS,
     PACKING,
     REST,
     SIZED_PACKING,
@@ -29,10 +29,10 @@ from amqpscope.dissector.fields.state import Decoding, Op, Record, Tally
 from amqpscope.dissector.fields.taking import (
     problem,
     put_bits,
+    take_bytes,
     take_flags,
     take_lists,
     take_numbers,
-    take_octets,
     take_packing,
     take_texts,
 )
@@ -73,7 +73,7 @@ def walk(of: Decoding, groups: Array, starts: Array, offset: Array, length: Arra
             if what == BIT:
                 # bits that follow each other share bytes, lowest first
                 if bit == 8:
-                    take_octets(of, first, last)
+                    take_bytes(of, first, last)
                     last = going(of, first, last)
                     bit = 0
                 if slot >= 0:
@@ -95,7 +95,7 @@ def walk(of: Decoding, groups: Array, starts: Array, offset: Array, length: Arra
                 bit = 8
                 if what == LIST:
                     take_lists(of, chosen, a, b, op)
-                elif what in (TEXT, TABLE, NULLABLE, OCTETS, VALUE, FIXED):
+                elif what in (TEXT, TABLE, NULLABLE, BYTES, VALUE, FIXED):
                     take_texts(of, chosen, a, b, op)
                 else:
                     take_numbers(of, chosen, a, b, op)
@@ -127,7 +127,7 @@ def begin(of: Decoding, first: int, last: int, offset: Array, length: Array) -> 
 
 @proven
 def pick(of: Decoding, first: int, last: int, flag: int) -> int:
-    """Pick the records that have a flag; returns how many."""
+    """Pick the records that have a flag; returns their number."""
     n = 0
     for k in range(first, last):
         of.picked[n] = of.order[k]
@@ -137,7 +137,7 @@ def pick(of: Decoding, first: int, last: int, flag: int) -> int:
 
 @proven
 def going(of: Decoding, first: int, last: int) -> int:
-    """Leave out the records that are done; returns the end of the others."""
+    """Leave out finished records. Return the end of the others."""
     if of.tally[Tally.DONE] == 0:
         return last
     of.tally[Tally.DONE] = 0
@@ -152,7 +152,7 @@ def going(of: Decoding, first: int, last: int) -> int:
 
 @proven
 def finish(of: Decoding, chosen: Array, a: int, b: int) -> None:
-    """Records may end here."""
+    """Finish the records that end here."""
     for k in range(a, b):
         r = chosen[k]
         if of.records[Record.AT, r] >= of.records[Record.END, r]:

@@ -16,7 +16,7 @@ class PeerArguments(dict[str, Any]):
 
     @classmethod
     def of(cls, values: dict[str, Any], detail: str) -> "PeerArguments":
-        """These values, of which that is to be said."""
+        """Return these values with the detail that the ladder shows of them."""
         made = cls(values)
         made.detail = detail
         return made
@@ -36,7 +36,7 @@ class ArgumentsCache:
         self.known: BoundedCache[tuple[Any, ...], PeerArguments] = BoundedCache()
 
     def of(self, role: str, names: tuple[str, ...], values: tuple[Any, ...]) -> PeerArguments:
-        """Return the arguments of a method by its role: see `ConnectionRecord.told`."""
+        """Return the arguments of a method by its role: see `ConnectionRecord.arguments`."""
         arguments = self.known.get((role, values))
         if arguments is None:
             arguments = PeerArguments(zip(names, map(_shortened, values), strict=True))

@@ -13,6 +13,9 @@ Facts that rules ask for (None where unknown):
     client_first, server_first   kind of the first bytes of each side
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
+    close_lost         bool: only the answer to that close was captured
+    end_lost           bool: the last frames of a side may be missing
+    refused_known      bool: nothing is missing before the close, or it names the method that it refuses
     ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
     reply_code, reply_text       of that connection.close
     refusal            first response code that is an error, of protocols that answer with codes
@@ -22,6 +25,7 @@ Facts that rules ask for (None where unknown):
     user, server_port, server_loopback
     unread             bool: parts of the handshake were not understood
     redirected_to      address to which the broker sent the client
+    contradicted_by    protocol that the content shows, where --port names another one
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -42,9 +46,10 @@ from amqpscope.dissector.handshakes.timeline import AGAIN
 from amqpscope.spec.handshakes import Handshakes, Machine
 from amqpscope.spec.model import Protocol
 
-Told: TypeAlias = Mapping[str, PeerArguments]
+Arguments: TypeAlias = Mapping[str, PeerArguments]
 ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
-
+ANSWERS = frozenset({"connection.close-ok", "close-ok"})
+"""Steps that answer a close."""
 
 TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_silence", "server_beats")
 """Facts that depend on times."""
@@ -88,7 +93,7 @@ class Times(NamedTuple):
             "last": self.words.get(last.event, last.event) if last else None,
         }
         for role, side in zip(ROLES, tcp.sides, strict=True):
-            silence = over - side.said_ns if over is not None and side.said_ns else None
+            silence = over - side.sent_ns if over is not None and side.sent_ns else None
             facts[f"{role}_silence"] = duration(silence) if silence is not None else None
             facts[f"{role}_beats"] = silence / 1e9 / self.interval if silence is not None and self.interval else None
         return facts
@@ -109,21 +114,26 @@ class Case:
 
 
 def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
-    """The case of all connections with these inputs."""
+    """Return the case of all connections with these inputs."""
     begins = inputs.openings[0] is not None and inputs.openings[0].begins
     tls = tls_facts.NOTHING | dict(inputs.tls)
     begun = inputs.begun or begins or bool(tls["tls_begun"])
     steps = inputs.steps
     seen = _seen(inputs)
     machine = handshakes.machine(inputs.protocol, inputs.server[1])
-    # Behind the first end nobody goes on with the dialogue, though bytes may still be under way.
+    # After the first end nobody goes on with the dialogue, though bytes may still be under way.
     end = next((n for n, step in enumerate(steps) if step.event in ENDS), len(steps))
     events = [(step.role, step.event) for step in steps[:end]]
-    spoken = any(inputs.has_said)  # so the server has accepted, seen or not
+    spoken = any(inputs.has_sent)  # so the server has accepted, seen or not
     unseen = spoken and not inputs.syns[1]
     ran = run(machine, events, leap=inputs.lost or unseen or not begun or seen != "both")
+    arguments = dict(inputs.arguments)
+    closing = _closing(arguments, protocol)
+    refused = machine.reached("client", closing["refused_method"]) if inputs.lost else None
+    ran = Run(refused or ran.state, ran.taken)
     state = machine.states[ran.state]
-    told = dict(inputs.told)
+    ends = _ends(inputs.closer, steps)
+    gaps = inputs.lost or ends["close_lost"]
     kinds = inputs.kinds
     address, port = inputs.server
     known: dict[str, Any] = {
@@ -136,7 +146,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
-        "gaps": inputs.lost,
+        "gaps": gaps,
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
@@ -148,16 +158,19 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         "server_port": port,
         "server_loopback": ipaddress.ip_address(address).is_loopback,
         "server": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
-        "owed": state.owes,
+        "due": state.due,
         "blocked": inputs.blocked is not None,
         "blocked_reason": inputs.blocked or None,
+        "end_lost": inputs.end_lost,
+        "refused_known": not gaps or refused is not None,
     }
     openings = zip(ROLES, inputs.openings, strict=True)
     known |= {f"{role}_first_doc": found.doc if found else None for role, found in openings}
-    known |= _ends(inputs.closer, steps) | _agreement(inputs, told, machine) | _closing(told, protocol) | _refusal(told)
+    known |= ends | _agreement(inputs, arguments, machine) | closing | _refusal(arguments)
+    known["sure"] = _sure(known, state.doc if ran.taken else "there was a connection")
     known |= {f"{role}_again": sum(step.event == AGAIN and role == step.role for step in steps) for role in ROLES}
-    known |= {"unread": None, "redirected_to": None} | dict(inputs.facts) | tls
-    return Case(known, _times(told, steps, ran, handshakes.words), steps, ran)
+    known |= {"unread": None, "redirected_to": None, "contradicted_by": None} | dict(inputs.facts) | tls
+    return Case(known, _times(arguments, steps, ran, handshakes.words), steps, ran)
 
 
 def duration(ns: int) -> str:
@@ -178,18 +191,31 @@ def _seen(inputs: Inputs) -> str:
 
 def _ends(close: str, steps: list[SidedStep]) -> dict[str, Any]:
     end = next((f"{step.role}-{step.event[4:]}" for step in steps if step.event in ("tcp.fin", "tcp.rst")), "none")
-    return {"end": end, "close": close, "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0]}
+    answered = next((step.role for step in steps if step.event in ANSWERS), None)
+    close_lost = close == "none" and answered is not None
+    if close_lost:
+        close = "server" if answered == "client" else "client"
+    ended_by = close if close != "none" else end.split("-", maxsplit=1)[0]
+    return {"end": end, "close": close, "close_lost": close_lost, "ended_by": ended_by}
 
 
-def _times(told: Told, steps: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
+def _sure(known: dict[str, Any], reached: str) -> str:
+    """Return what is known of a handshake of which parts are missing."""
+    if known["close"] == "none":
+        return reached
+    reply = f": {known['reply']}" if known["reply"] else ""
+    return f"{reached}, and the {known['close']} closed the connection{reply}"
+
+
+def _times(arguments: Arguments, steps: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
     over = next((n for n, step in enumerate(steps) if step.event in ("tcp.fin", "tcp.rst")), None)
     done = ran.taken + [n for n, step in enumerate(steps) if step.event == "bytes"]
-    return Times(over, done, told.get("tune-ok", NOTHING).get("heartbeat"), words)
+    return Times(over, done, arguments.get("tune-ok", NOTHING).get("heartbeat"), words)
 
 
-def _agreement(inputs: Inputs, told: Told, machine: Machine) -> dict[str, Any]:
-    start, login = told.get("start", NOTHING), told.get("start-ok", NOTHING)
-    offer, settled = told.get("tune", NOTHING), told.get("tune-ok", NOTHING)
+def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[str, Any]:
+    start, login = arguments.get("start", NOTHING), arguments.get("start-ok", NOTHING)
+    offer, settled = arguments.get("tune", NOTHING), arguments.get("tune-ok", NOTHING)
     offered, mechanism = start.get("mechanisms"), login.get("mechanism")
     mechanism = None if mechanism == REDACTED else mechanism  # of a malformed login
     capable = inputs.capabilities if machine.capabilities and not inputs.cut_login else None
@@ -218,7 +244,7 @@ def _agreement(inputs: Inputs, told: Told, machine: Machine) -> dict[str, Any]:
         "capabilities": capable,
         "user": inputs.user,
         "who": f'user "{inputs.user}"' if inputs.user else "the client",
-        "vhost": told.get("open", NOTHING).get("virtual_host"),
+        "vhost": arguments.get("open", NOTHING).get("virtual_host"),
     }
 
 
@@ -227,18 +253,18 @@ def _is_above(settled: int | None, offered: int | None) -> bool:
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
 
 
-def _refusal(told: Told) -> dict[str, Any]:
-    said = told.get("refusal", NOTHING)
+def _refusal(arguments: Arguments) -> dict[str, Any]:
+    refusal = arguments.get("refusal", NOTHING)
     return {
-        "refusal": said.get("code"),
-        "refusal_words": said.get("words"),
-        "refusal_doc": said.get("doc"),
-        "refused": said.get("of"),
+        "refusal": refusal.get("code"),
+        "refusal_words": refusal.get("words"),
+        "refusal_doc": refusal.get("doc"),
+        "refused": refusal.get("of"),
     }
 
 
-def _closing(told: Told, protocol: Protocol) -> dict[str, Any]:
-    values = told.get("close", NOTHING)
+def _closing(arguments: Arguments, protocol: Protocol) -> dict[str, Any]:
+    values = arguments.get("close", NOTHING)
     code, text = values.get("reply_code"), values.get("reply_text")
     words = next((constant.doc for constant in protocol.constants if constant.value == code), "")
     ids = values.get("class_id"), values.get("method_id")
@@ -247,5 +273,6 @@ def _closing(told: Told, protocol: Protocol) -> dict[str, Any]:
         "reply_code": code,
         "reply_text": text,
         "reply": text or (str(code) if code is not None else None),
+        "refused_method": name,
         "method_words": f"{words} The reply names {name}." if name else words or "The broker gave no reason.",
     }

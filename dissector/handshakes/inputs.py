@@ -23,7 +23,7 @@ class Side(NamedTuple):
     end: str
     """`fin`, `rst` or empty."""
     end_at: PacketRef | None
-    said_ns: int
+    sent_ns: int
     """Time of its last data; 0: none."""
     again: Sequence[tuple[PacketRef, int]] = ()
     """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
@@ -68,7 +68,7 @@ class Inputs(NamedTuple):
     syns: tuple[int, int]
     """Of the client and the server, as all pairs here."""
     has_packets: tuple[bool, bool]
-    has_said: tuple[bool, bool]
+    has_sent: tuple[bool, bool]
     """Whether a side sent data."""
     is_lost: tuple[bool, bool]
     """Whether the first bytes of a side are missing from the capture."""
@@ -79,14 +79,16 @@ class Inputs(NamedTuple):
     events: tuple[str, ...]
     details: tuple[str, ...]
     captures: tuple[int, ...]
-    told: tuple[tuple[str, PeerArguments], ...]
+    arguments: tuple[tuple[str, PeerArguments], ...]
     facts: tuple[tuple[str, Hashable], ...]
     capabilities: frozenset[str] | None
     user: str | None
     cut_login: bool
     blocked: str | None
     closer: str
-    """The role that said close first; `none`."""
+    """The role that sent close first; `none`."""
+    end_lost: bool
+    """Whether the last frames of a side may be missing."""
     tls: tuple[tuple[str, Hashable], ...]
 
     @property
@@ -102,7 +104,7 @@ class Inputs(NamedTuple):
 
 
 def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
-    """The inputs of one connection; `steps` are those of its `timeline`."""
+    """Return the inputs of one connection; `steps` are those of its `timeline`."""
     client, sides = tcp.client, tcp.sides
     firsts = record.firsts[client], record.firsts[1 - client]
     events, who, at, details = zip(*steps, strict=True) if steps else ((), (), (), ())
@@ -114,26 +116,27 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
         lost=tcp.lost,
         syns=(sides[0].syns, sides[1].syns),
         has_packets=(sides[0].packets > 0, sides[1].packets > 0),
-        has_said=(sides[0].said_ns > 0, sides[1].said_ns > 0),
+        has_sent=(sides[0].sent_ns > 0, sides[1].sent_ns > 0),
         is_lost=(firsts[0].lost, firsts[1].lost),
         openings=(firsts[0].opening(), firsts[1].opening()),
         roles=tuple([ROLES[side != client] for side in who]),
         events=events,
         details=details,
         captures=tuple([packet.capture for packet in at]),
-        told=tuple(record.told.items()),
+        arguments=tuple(record.arguments.items()),
         facts=tuple(record.facts.items()),
         capabilities=capabilities(record.properties.get("client_properties")),
         user=record.user,
         cut_login=record.cut_login,
         blocked=record.blocked,
         closer="none" if record.closer is None else ROLES[record.closer != client],
+        end_lost=record.end_lost,
         tls=tuple(tls_facts.facts(record.tls, client).items()) if record.tls else (),
     )
 
 
 def capabilities(properties: str | None) -> frozenset[str] | None:
-    """The capabilities that the JSON text of a peer's properties announces; None where these are not known."""
+    """Return the capabilities that the JSON text of a peer's properties announces; None where these are not known."""
     if properties is None:
         return None
     found = _capabilities.get(properties)

@@ -47,22 +47,22 @@ class Step(NamedTuple):
 class FirstBytes:
     """The first bytes of a side, and the packet that completed them; None before any."""
 
-    octets: bytes = b""
+    data: bytes = b""
     at: PacketRef | None = None
     lost: bool = False
 
     def add(self, data: bytes | None, at: PacketRef) -> None:
         """Append bytes; None is a gap."""
         if data is None:
-            self.lost = self.lost or len(self.octets) < SHORTEST
-        elif not self.lost and len(self.octets) < FIRST:
-            if len(self.octets) < SHORTEST:
+            self.lost = self.lost or len(self.data) < SHORTEST
+        elif not self.lost and len(self.data) < FIRST:
+            if len(self.data) < SHORTEST:
                 self.at = at
-            self.octets += data[: FIRST - len(self.octets)]
+            self.data += data[: FIRST - len(self.data)]
 
     def opening(self) -> Opening | None:
-        """What they are; None when there are none."""
-        return opening(self.octets) if self.octets else None
+        """Return what they are; None when there are none."""
+        return opening(self.data) if self.data else None
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class ConnectionRecord:
 
     steps: list[Step] = field(default_factory=list)
     firsts: tuple[FirstBytes, FirstBytes] = field(default_factory=lambda: (FirstBytes(), FirstBytes()))
-    told: dict[str, PeerArguments] = field(default_factory=dict)
+    arguments: dict[str, PeerArguments] = field(default_factory=dict)
     """Arguments of the handshake's messages by role, which is the name of AMQP 0-9-1's method of class connection:
     `start` (`mechanisms`), `start-ok` (`mechanism`), `tune` and `tune-ok` (`channel_max`, `frame_max`, `heartbeat`),
     `open` (`virtual_host`), `close` (`reply_code`, `reply_text`); and `refusal` (`code`, `words`, `of`) where a
@@ -94,6 +94,8 @@ class ConnectionRecord:
     columns: dict[str, Any] = field(default_factory=dict)
     """Further columns of the connection's row, as a protocol finds them."""
     skipped: int = 0
+    end_lost: bool = False
+    """Whether the last frames of a side may be missing: its last boundary was lost, and not found again."""
     tls: Shown | None = None
     """Observations of TLS; None without TLS."""
     outer: tuple[FirstBytes, FirstBytes] | None = None
@@ -113,13 +115,13 @@ class ConnectionRecord:
         if len(self.steps) < STEPS + beyond:
             self.steps.append(Step(event, side, at, detail))
 
-    def say(
+    def message(
         self, event: str, role: str, side: int, at: PacketRef, arguments: PeerArguments, detail: str | None = None
     ) -> None:
-        """Append the step of a message and store its arguments; see `told`."""
+        """Append the step of a message and store its arguments; see `ConnectionRecord.arguments`."""
         self.step(event, side, at, arguments.detail if detail is None else detail, CLOSES if role in CLOSING else 0)
         if role in ONCE:
-            if role in self.told:
+            if role in self.arguments:
                 return
             if role == "close":
                 self.closer = side
@@ -127,7 +129,7 @@ class ConnectionRecord:
             self.blocked, self.was_blocked = arguments["reason"] or "", True
         elif role == "unblocked":
             self.blocked = None
-        self.told[role] = arguments
+        self.arguments[role] = arguments
 
     def channel_error(self, at: PacketRef, text: str) -> None:
         """Note that the broker closed a channel."""

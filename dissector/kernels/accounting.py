@@ -4,7 +4,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Ints
 
-PIECE_COST = 256
+CHUNK_COST = 256
 """Bytes of memory that a retained chunk takes besides its data."""
 
 
@@ -13,7 +13,7 @@ def most_retained(sizes: Ints) -> Ints:
 
     That is twice the size when both a record and a message in it are kept.
     """
-    return 2 * sizes + PIECE_COST
+    return 2 * sizes + CHUNK_COST
 
 
 class MemoryAccounting:

@@ -34,16 +34,16 @@ CAPTURE = "capture"
 class _Source:
     """Bytes, and the number of them read."""
 
-    octets: bytes
+    data: bytes
     at: int
     captures: Ints | None
 
     def take(self, count: int) -> bytes:
         """Return the next `count` bytes."""
-        if count > len(self.octets) - self.at:
+        if count > len(self.data) - self.at:
             raise ValueError
         self.at += count
-        return self.octets[self.at - count : self.at]
+        return self.data[self.at - count : self.at]
 
 
 class Target(NamedTuple):
@@ -83,21 +83,21 @@ class Coding:
         """
         return b"".join([self.head, *self._written(value)])
 
-    def read(self, octets: bytes, captures: Ints | None = None) -> Any:
+    def read(self, data: bytes, captures: Ints | None = None) -> Any:
         """Return the value of which `written` made bytes.
 
         Args:
-            octets: the bytes.
+            data: the bytes.
             captures: the new indexes of captures, as in `state.Matrix.read`.
 
         Raises:
             StateError: the bytes are not of these classes with these fields.
         """
-        source = _Source(octets, HEAD, captures)
+        source = _Source(data, HEAD, captures)
         try:
-            if octets[:HEAD] == self.head:
+            if data[:HEAD] == self.head:
                 value = self._read(source)
-                if source.at == len(octets):
+                if source.at == len(data):
                     return value
         except WRONG:
             pass
@@ -146,7 +146,7 @@ class Coding:
             return source.take(count) if kind == BYTES else bytearray(source.take(count))
         if kind == COLUMN:
             return _column(source.take(count))
-        if count > len(source.octets):
+        if count > len(source.data):
             raise ValueError
         items = [self._read(source) for _ in range(count)]
         if kind == DICT:
@@ -161,16 +161,16 @@ class Coding:
         return _made(self.classes[kind - FIRST], values)
 
 
-def _counted(kind: int, octets: bytes) -> Iterator[bytes]:
-    yield COUNT.pack(kind, len(octets))
-    yield octets
+def _counted(kind: int, data: bytes) -> Iterator[bytes]:
+    yield COUNT.pack(kind, len(data))
+    yield data
 
 
-def _numbers(kind: str, shape: tuple[int, ...], octets: bytes) -> NDArray[Any]:
+def _numbers(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
     """Return an array; never one of objects."""
     if kind not in ARRAYS:
         raise ValueError
-    return np.frombuffer(octets, kind).reshape(shape).copy()
+    return np.frombuffer(data, kind).reshape(shape).copy()
 
 
 def _streamed(column: pa.Array) -> bytes:
@@ -182,8 +182,8 @@ def _streamed(column: pa.Array) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _column(octets: bytes) -> pa.Array:
-    column = pa.ipc.open_stream(octets).read_next_batch().column(0)
+def _column(data: bytes) -> pa.Array:
+    column = pa.ipc.open_stream(data).read_next_batch().column(0)
     column.validate(full=True)
     return column
 

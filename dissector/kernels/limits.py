@@ -70,7 +70,7 @@ CONSUMERS = 4_096
 RESYNC = 2 << 20
 """Bytes of one direction that are buffered and searched for the next frame, after its boundary was lost."""
 
-HELD_PIECES = 8_192
+HELD_CHUNKS = 8_192
 """Chunks of one connection buffered for that, both directions together; of all connections, `WAITING_BYTES`."""
 
 PROBE = 1 << 20

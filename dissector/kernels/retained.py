@@ -125,6 +125,6 @@ def move(ranges: Sequence[Ranges], retained: Retained, by: int, compiled: bool) 
         call(move_ranges, compiled, r.matrix, end, r.used, r.offset, by)
 
 
-def put_bytes(ranges: Sequence[Ranges], octets: Bytes, buffer: Buffer, compiled: bool) -> None:
+def put_bytes(ranges: Sequence[Ranges], data: Bytes, buffer: Buffer, compiled: bool) -> None:
     """Append bytes that `gather` copied to another buffer, and shift these ranges with them."""
-    move(ranges, Retained(octets, tuple(len(each.matrix) for each in ranges)), buffer.append(octets), compiled)
+    move(ranges, Retained(data, tuple(len(each.matrix) for each in ranges)), buffer.append(data), compiled)

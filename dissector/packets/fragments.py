@@ -138,9 +138,9 @@ class Fragments:
         self.finish()
         return taken
 
-    def put_back(self, octets: bytes) -> None:
+    def put_back(self, data: bytes) -> None:
         """Put back what `take_out` returned."""
-        self._known |= STATE.read(octets)
+        self._known |= STATE.read(data)
         self.cost = sum(datagram.cost for datagram in self._known.values())
 
     def finish(self) -> int:

@@ -11,29 +11,29 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.accounting import PIECE_COST
+from amqpscope.dissector.kernels.accounting import CHUNK_COST
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
-from amqpscope.dissector.tcp.state import Chunk, Facts
+from amqpscope.dissector.tcp.state import Chunk, Facts, clients
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
 HELLOS = (1, 2)
-"""Of client and server: the byte behind the head of a record. Any other message may be of either side."""
+"""Of client and server: the byte after the head of a record. Any other message may be of either side."""
 START = 16
 """Bytes of each direction that are looked at."""
 MAGIC = 4
-"""Bytes of a header that tell whose it is; those behind them are a version's."""
+"""Bytes of a header that tell whose it is; those after them are a version's."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 """With these a proxy's header begins that tells whose connection it is (HAProxy's PROXY protocol, versions 1 and 2)."""
 PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 MOST_HELD = 256
-"""Pieces of one connection held back until its protocol is known."""
+"""Chunks of one connection held back until its protocol is known."""
 CHAIN = 3
 """Heads of TLS records in a row by which TLS is recognised in the middle, on other ports than these."""
 
@@ -42,27 +42,29 @@ CHAIN = 3
 class Probe:
     """What is known of an undecided connection."""
 
-    octets: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
+    first_bytes: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
     held: list[tuple[Ints, bytes]] = field(default_factory=list)
     seen: int = 0
     skipped: int = 0
-    octets_held: int = 0
+    held_bytes: int = 0
     proxy: int = 0
-    """Bytes of a proxy's header in front of what the client says."""
+    """Bytes of a proxy's header before what the client says."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By protocol and side, where a frame must end that is longer than pieces, if it is one."""
+    """By protocol and side, where a frame must end that is longer than chunks, if it is one."""
 
 
 STATE = Coding(Probe)
 
 
 class Detector:
-    """Sorts pieces by protocol; `ports` are protocols that are forced, by port."""
+    """Sorts chunks by protocol; `ports` are protocols that are forced, by port, `brokers` where brokers listen."""
 
-    def __init__(self, context: Context, ports: dict[int, str]) -> None:
+    def __init__(self, context: Context, ports: dict[int, str], brokers: Ints) -> None:
         self.accounting = context.accounting
+        self.record = context.record
         self.ports = {port: registry.number_of(name) for port, name in ports.items()}
-        self.brokers = registry.ports() | ports.keys()
+        self.brokers = brokers
+        self.serving = frozenset(brokers.tolist())
         self.tls_ports = registry.tls_ports()
         self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))
         self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
@@ -72,41 +74,59 @@ class Detector:
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
-    def sort(self, pieces: Ints, buffer: Buffer, facts: Ints) -> Ints:
-        """Hand on the pieces of decided connections; those held back for one come first when it is decided."""
-        slots = pieces[Chunk.SLOT]
+    def sort(self, chunks: Ints, buffer: Buffer, facts: Ints) -> Ints:
+        """Yield the chunks of decided connections; those held back for one come first when it is decided."""
+        slots = chunks[Chunk.SLOT]
         waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
-            return pieces
-        keep = np.ones(pieces.shape[1], np.bool_)
+            return chunks
+        undecided = np.unique(slots[waiting])
+        facts[undecided, Facts.CLIENT] = clients(facts, undecided, self.brokers)
+        keep = np.ones(chunks.shape[1], np.bool_)
         released: list[Ints] = []
         for i in self._undecided(waiting, slots, facts):
             slot = int(slots[i])
             probe = self.probes.get(slot)
             if probe is None:
                 probe = self.probes[slot] = Probe()
-                self._orient_by_port(facts, slot)
-            self._look(pieces[:, i], probe, buffer, facts, slot)
+            self._look(chunks[:, i], probe, buffer, facts, slot)
             if facts[slot, Facts.PROTOCOL] == 0:
                 keep[i] = False
                 continue
-            self.decided[slot] = probe.skipped
-            self.accounting.change(slot, -probe.octets_held - PIECE_COST * len(probe.held))
-            del self.probes[slot]
-            for column, octets in probe.held:
-                if octets:
-                    column[Chunk.OFFSET] = buffer.append(np.frombuffer(octets, np.uint8))
-                if behind(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
-                    released.append(column)
-            keep[i] = behind(pieces[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
+            released += self._release(slot, probe, buffer, facts)
+            keep[i] = keep_after(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
-            return pieces
-        rest = pieces[:, keep]
+            return chunks
+        rest = chunks[:, keep]
         return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
+
+    def settle(self, ended: Ints, buffer: Buffer, facts: Ints) -> Ints:
+        """Return the chunks of ended connections that never showed which protocol of several has their header."""
+        released: list[Ints] = []
+        for slot in ended.tolist():
+            probe = self.probes.get(slot)
+            if probe and facts[slot, Facts.SYN] != 0 and probe.skipped == 0:
+                facts[slot, Facts.PROTOCOL] = judge_start(*self._client_first(probe, facts, slot), waits=False) or 0
+                if facts[slot, Facts.PROTOCOL] > 0:
+                    released += self._release(slot, probe, buffer, facts)
+        return np.stack(released, axis=1) if released else np.zeros((Chunk.WIDTH, 0), np.int64)
+
+    def _release(self, slot: int, probe: Probe, buffer: Buffer, facts: Ints) -> list[Ints]:
+        """Return the chunks that were held back of a connection that is decided."""
+        released = []
+        self.decided[slot] = probe.skipped
+        self.accounting.change(slot, -probe.held_bytes - CHUNK_COST * len(probe.held))
+        del self.probes[slot]
+        for column, data in probe.held:
+            if data:
+                column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
+            if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
+                released.append(column)
+        return released
 
     @staticmethod
     def _undecided(waiting: Ints, slots: Ints, facts: Ints) -> Iterator[int]:
-        """Indexes of pieces whose connection is undecided when its turn comes; mostly the first of each decides."""
+        """Yield indexes of chunks whose connection is undecided by then; mostly the first of each decides."""
         _, first = np.unique(slots[waiting], return_index=True)
         yield from waiting[np.sort(first)].tolist()
         rest = np.delete(waiting, first)
@@ -115,9 +135,9 @@ class Detector:
                 yield i
 
     def holding(self, facts: Ints) -> Iterator[tuple[int, int]]:
-        """Undecided connections that hold bytes back and seem to be a broker's, and the side of the first."""
+        """Return undecided connections with bytes held back that seem to be a broker's, and the side of the first."""
         for slot, probe in self.probes.items():
-            if probe.held and self.brokers & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
+            if probe.held and self.serving & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
                 yield slot, int(probe.held[0][0][Chunk.SIDE])
 
     def reopen(self, slot: int, facts: Ints) -> None:
@@ -129,7 +149,7 @@ class Detector:
         """Drop what is known of connections that are over; returns the probes of the undecided among them."""
         gone = {slot: self.probes.pop(slot) for slot in slots.tolist() if slot in self.probes}
         for slot, probe in gone.items():
-            probe.skipped += probe.octets_held
+            probe.skipped += probe.held_bytes
             if slot in self.opened:
                 facts[slot, Facts.PROTOCOL] = TLS
         self.opened.difference_update(slots.tolist())
@@ -140,15 +160,15 @@ class Detector:
         taken = []
         for slot in slots.tolist():
             probe = self.probes.pop(slot, None)
-            columns, octets = zip(*probe.held, strict=True) if probe and probe.held else ((), ())
+            columns, data = zip(*probe.held, strict=True) if probe and probe.held else ((), ())
             held = np.array(columns, np.int64).reshape(-1, Chunk.WIDTH)
-            taken.append((probe and replace(probe, held=[]), Chunk.written(held), octets, slot in self.opened))
+            taken.append((probe and replace(probe, held=[]), Chunk.written(held), data, slot in self.opened))
             self.opened.discard(slot)
         return STATE.written(taken)
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        for slot, each in zip(target.slots.tolist(), STATE.read(octets, target.captures), strict=True):
+        for slot, each in zip(target.slots.tolist(), STATE.read(data, target.captures), strict=True):
             probe, held, parts, is_open = each
             if is_open:
                 self.opened.add(slot)
@@ -157,159 +177,160 @@ class Detector:
                 columns[:, Chunk.SLOT] = slot
                 self.probes[slot] = replace(probe, held=list(zip(columns, parts, strict=True)))
 
-    def _orient_by_port(self, facts: Ints, slot: int) -> None:
-        if facts[slot, Facts.CLIENT] >= 0:
-            return
-        if facts[slot, Facts.OPENER] >= 0:
-            facts[slot, Facts.CLIENT] = facts[slot, Facts.OPENER]
-            return
-        a, b = int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])
-        if (a in self.brokers) != (b in self.brokers):
-            facts[slot, Facts.CLIENT] = 1 if a in self.brokers else 0
-        else:
-            facts[slot, Facts.CLIENT] = 1 if a < b else 0
-
-    def _look(self, piece: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
-        offset, length, side = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH]), int(piece[Chunk.SIDE])
+    def _look(self, chunk: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
+        offset, length, side = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH]), int(chunk[Chunk.SIDE])
         probe.seen += length
         whole = facts[slot, Facts.SYN] != 0 and probe.skipped == 0
-        most = limits.HELD if probe.octets[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
-        if offset >= 0 and len(probe.octets[side]) < most:
-            probe.octets[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
-        header = proxy_header(bytes(probe.octets[facts[slot, Facts.CLIENT]])) if whole else 0
+        most = limits.HELD if probe.first_bytes[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
+        if offset >= 0 and len(probe.first_bytes[side]) < most:
+            probe.first_bytes[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
+        header = proxy_header(bytes(probe.first_bytes[facts[slot, Facts.CLIENT]])) if whole else 0
         probe.proxy = header or 0
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
             facts[slot, Facts.PROTOCOL] = forced
+            found = judge_start(*self._client_first(probe, facts, slot)) if whole and forced != UNKNOWN else 0
+            if found and found != forced:
+                self.record(slot).facts["contradicted_by"] = registry.name_of(found)
             return
-        if whole and offset >= 0:
+        if whole:
             client, server = self._client_first(probe, facts, slot)
-            verdict = judge_start(client, server) if header is not None else None
+            waits = offset >= 0 and probe.held_bytes + length <= limits.HELD
+            verdict = judge_start(client, server, waits) if header is not None else None
             if verdict:
                 facts[slot, Facts.PROTOCOL] = verdict
                 return
             if verdict == 0 and facts[slot, Facts.SYN] & 1 and foreign(client):
                 facts[slot, Facts.PROTOCOL] = UNKNOWN
                 return
-            if verdict is None and probe.octets_held + length <= limits.HELD:
-                self._hold(slot, probe, piece, buffer.data[offset : offset + length].tobytes())
+            if verdict is None and waits:
+                self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
-            octets = bytes(probe.octets[side][:8])
-            is_first = probe.skipped == 0 and octets.startswith(self.magics)
-            if is_first and (verdict := judge_start(octets, b"")):
+            data = bytes(probe.first_bytes[side][:8])
+            is_first = probe.skipped == 0 and data.startswith(self.magics)
+            if is_first and (verdict := judge_start(data, b"", waits=False)):
                 facts[slot, Facts.PROTOCOL] = verdict
                 if verdict != TLS:
-                    facts[slot, Facts.CLIENT] = side
-                elif facts[slot, Facts.SYN] == 0 and len(octets) > 5 and octets[5] in HELLOS:
-                    facts[slot, Facts.CLIENT] = side if octets[5] == HELLOS[0] else 1 - side
+                    # A broker answers a client that it refuses with a header, too; a client's comes first.
+                    if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
+                        facts[slot, Facts.CLIENT] = side
+                elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
+                    facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
-            if recognised := self._recognise(piece, probe, buffer):
+            if recognised := self._recognise(chunk, probe, buffer):
                 facts[slot, Facts.PROTOCOL] = recognised
                 return
             chain = 1 if self.tls_ports & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])} else CHAIN
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
                 facts[slot, Facts.PROTOCOL] = TLS
                 return
-        self._hold_in_the_middle(slot, piece, probe, buffer, facts[slot, Facts.SYN] == 0)
+        self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0)
         if probe.seen > limits.PROBE:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
 
-    def _recognise(self, piece: Ints, probe: Probe, buffer: Buffer) -> int:
-        """The protocol whose frames these bytes are, 0 where they seem to be none."""
+    def _recognise(self, chunk: Ints, probe: Probe, buffer: Buffer) -> int:
+        """Return the protocol whose frames these bytes are, 0 where they seem to be none."""
         begin, end, side = (
-            int(piece[Chunk.OFFSET]),
-            int(piece[Chunk.OFFSET] + piece[Chunk.LENGTH]),
-            int(piece[Chunk.SIDE]),
+            int(chunk[Chunk.OFFSET]),
+            int(chunk[Chunk.OFFSET] + chunk[Chunk.LENGTH]),
+            int(chunk[Chunk.SIDE]),
         )
         for number, recogniser in self.recognisers:
             due = probe.due.get((number, side), -1)
-            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(piece[Chunk.POS]), due)
+            is_it, probe.due[number, side] = recogniser.look(buffer.data, begin, end, int(chunk[Chunk.POS]), due)
             if is_it:
                 return number
         return 0
 
-    def _hold(self, slot: int, probe: Probe, piece: Ints, octets: bytes) -> None:
-        probe.held.append((piece.copy(), octets))
-        probe.octets_held += len(octets)
-        self.accounting.change(slot, len(octets) + PIECE_COST)
+    def _hold(self, slot: int, probe: Probe, chunk: Ints, data: bytes) -> None:
+        probe.held.append((chunk.copy(), data))
+        probe.held_bytes += len(data)
+        self.accounting.change(slot, len(data) + CHUNK_COST)
 
-    def _hold_in_the_middle(self, slot: int, piece: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
-        """Keep the latest bytes of a connection not seen from its start; its frames may be longer than pieces."""
-        offset, length = int(piece[Chunk.OFFSET]), int(piece[Chunk.LENGTH])
+    def _hold_in_the_middle(self, slot: int, chunk: Ints, probe: Probe, buffer: Buffer, held: bool) -> None:
+        """Keep the latest bytes of a connection not seen from its start; its frames may be longer than chunks."""
+        offset, length = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH])
         most = limits.HELD_MIDDLE if held else 0
         most *= 4 if max(probe.due.values(), default=-1) >= 0 else 1
-        octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
-        self._hold(slot, probe, piece, octets)
+        data = buffer.data[offset : offset + length].tobytes() if offset >= 0 else b""
+        self._hold(slot, probe, chunk, data)
         passed = 0
-        while passed < len(probe.held) and (probe.octets_held > most or len(probe.held) - passed > MOST_HELD):
-            column, octets = probe.held[passed]
-            probe.octets_held -= len(octets)
-            self.accounting.change(slot, -len(octets) - PIECE_COST)
+        while passed < len(probe.held) and (probe.held_bytes > most or len(probe.held) - passed > MOST_HELD):
+            column, data = probe.held[passed]
+            probe.held_bytes -= len(data)
+            self.accounting.change(slot, -len(data) - CHUNK_COST)
             probe.skipped += int(column[Chunk.LENGTH])
             passed += 1
         del probe.held[:passed]
 
     def _forced(self, probe: Probe, facts: Ints, slot: int) -> int:
-        """The protocol that a port stands for, 0 where content decides. TLS in front of it shows by its hello."""
+        """Return the protocol that a port stands for, 0 where content decides. TLS before it shows by its hello."""
         forced = self.ports.get(int(facts[slot, Facts.A_PORT])) or self.ports.get(int(facts[slot, Facts.B_PORT])) or 0
         if slot in self.opened:
             return 0 if forced == TLS else forced
-        if forced == TLS or not any(octets.startswith(HELLO[:1]) for octets in probe.octets):
+        if forced == TLS or not any(data.startswith(HELLO[:1]) for data in probe.first_bytes):
             return forced
         return forced if judge_start(*self._client_first(probe, facts, slot)) == 0 else 0
 
     def _client_first(self, probe: Probe, facts: Ints, slot: int) -> tuple[bytes, bytes]:
         client = int(facts[slot, Facts.CLIENT])
-        octets = probe.octets[client][probe.proxy :]
-        return bytes(octets[:START]), bytes(probe.octets[1 - client][:START])
+        data = probe.first_bytes[client][probe.proxy :]
+        return bytes(data[:START]), bytes(probe.first_bytes[1 - client][:START])
 
 
 def foreign(client: bytes) -> bool:
-    """Whether a client that begins so will never speak a protocol of ours: frames in it would be somebody's files.
+    """Return whether a client that begins so never speaks a known protocol: frames inside would be somebody's files.
 
-    What a proxy puts in front of it is not looked at.
+    What a proxy puts before it is not looked at.
     """
     return bool(client) and not client.startswith(b"\0\0")
 
 
 def proxy_header(client: bytes) -> int | None:
-    """Bytes of a proxy's header with which a client's bytes begin: 0 when it is none, None when it is not whole."""
+    """Return the size of the proxy header that begins a client's bytes: 0 for none, None while it is incomplete."""
     if client.startswith(PROXY_1):
         end = client.find(b"\r\n", 0, PROXY_LINE)
         return end + 2 if end > 0 else None if len(client) < PROXY_LINE else 0
     if client.startswith(PROXY_2):
-        octets = PROXY_HEAD + int.from_bytes(client[14:16], "big")
-        return octets if len(client) >= max(octets, PROXY_HEAD) else None
+        size = PROXY_HEAD + int.from_bytes(client[14:16], "big")
+        return size if len(client) >= max(size, PROXY_HEAD) else None
     return None if client and (PROXY_1.startswith(client) or PROXY_2.startswith(client)) else 0
 
 
-def behind(piece: Ints, position: int, client: int) -> bool:
-    """Leave out of a piece what the client said before this position; False when nothing is left."""
-    cut = min(position - int(piece[Chunk.POS]), int(piece[Chunk.LENGTH])) if piece[Chunk.SIDE] == client else 0
+def keep_after(chunk: Ints, position: int, client: int) -> bool:
+    """Remove from a chunk what the client sent before this position. Return whether anything is left."""
+    cut = min(position - int(chunk[Chunk.POS]), int(chunk[Chunk.LENGTH])) if chunk[Chunk.SIDE] == client else 0
     if cut > 0:
-        piece[Chunk.POS] += cut
-        piece[Chunk.LENGTH] -= cut
-        if piece[Chunk.OFFSET] >= 0:
-            piece[Chunk.OFFSET] += cut
-    return bool(piece[Chunk.LENGTH] > 0)
+        chunk[Chunk.POS] += cut
+        chunk[Chunk.LENGTH] -= cut
+        if chunk[Chunk.OFFSET] >= 0:
+            chunk[Chunk.OFFSET] += cut
+    return bool(chunk[Chunk.LENGTH] > 0)
 
 
-def judge_start(client: bytes, server: bytes) -> int | None:
-    """The protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
-    headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
+def judge_start(client: bytes, server: bytes, waits: bool = True) -> int | None:
+    """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours.
+
+    Of protocols with one header the first frame of either side tells which it is; with `waits`, it is waited for.
+    """
+    headers: dict[bytes, dict[int | None, int]] = {}
+    for number, plugin in registry.numbered():
+        for header in plugin.headers:
+            headers.setdefault(header, {})[plugin.frames_begin] = number
     if not client:
-        for header, number in headers.items():
+        for header, sharing in headers.items():
             if server.startswith(header) and len(server) > len(header):  # a broker that refuses says no more
-                return number
+                return _sharer(sharing, server[len(header) :])
         return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
     if client.startswith(HELLO[:1]):
         if len(client) < 3:
             return None
         return TLS if client[1] == HELLO[1] and client[2] <= 4 else 0
-    for header, number in headers.items():
+    for header, sharing in headers.items():
         if client.startswith(header):
-            return number
+            frames = server or client[len(header) :]
+            return None if len(sharing) > 1 and waits and not frames else _sharer(sharing, frames)
     if any(header.startswith(client) for header in headers):
         return None
     for number, plugin in registry.numbered():
@@ -318,3 +339,8 @@ def judge_start(client: bytes, server: bytes) -> int | None:
         if begins is None:
             return None
     return 0
+
+
+def _sharer(sharing: dict[int | None, int], frames: bytes) -> int:
+    """Return which of the protocols that share a header these frames are of, by the byte with which theirs begin."""
+    return sharing.get(frames[0] if frames else None, sharing.get(None, 0))

@@ -1,18 +1,19 @@
 """What all framings do: note where frames begin, keep what is unfinished, and lose the way.
 
-The length of a frame is known once its head is, so a gap within it costs nothing but its bytes; behind one that
-swallowed a head `amqpscope.dissector.protocols.resync` looks for the next.
+The length of a frame is known once its head is, so a gap within it costs nothing but its bytes; after one that
+contains a head `amqpscope.dissector.protocols.resync` looks for the next.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.kernels.words import copy_bytes
@@ -33,6 +34,7 @@ from amqpscope.dissector.protocols.state import (
     Held,
     Parser,
     Place,
+    Span,
     Trial,
     Walk,
 )
@@ -63,7 +65,7 @@ def fault(
 
 @kernel
 def frame_fault(walk: Walk, chunks: Array, i: int, row: int, code: int, value: int) -> None:
-    """Note a fault of the frame at hand."""
+    """Note a fault of the current frame."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     parsers = walk.parsers
     fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], value)
@@ -84,7 +86,7 @@ def put_packets(rows: Array, n: int, chunks: Array, i: int) -> None:
 
 @kernel
 def put_first(rows: Array, n: int, parsers: Array, row: int) -> None:
-    """Write where the frame at hand began."""
+    """Write where the current frame began."""
     rows[Place.FIRST_PACKET, n] = parsers[row, Parser.FIRST_PACKET]
     rows[Place.FIRST_TS, n] = parsers[row, Parser.FIRST_TS]
     rows[Place.FIRST_CAPTURE, n] = parsers[row, Parser.FIRST_CAPTURE]
@@ -105,7 +107,7 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 @kernel
 def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
-    """Where the payload at hand lies, and its bytes in front of the first gap; -1 where there are none.
+    """Return where the current payload lies, and its bytes before the first gap; -1 where there are none.
 
     `offset` is where it lies whole, -1 when it is in fragments: these are put together.
     """
@@ -118,7 +120,7 @@ def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
 
 @kernel
 def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
-    """Write the row of the frame at hand, whose `payload` is there, and which has so many bytes on the wire.
+    """Write the row of the current frame, whose `payload` is there, and which has `size` bytes on the wire.
 
     Returns which row it is.
     """
@@ -133,6 +135,20 @@ def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: 
     frames[Frame.POS, n] = parsers[row, Parser.POS]
     end_frame(walk, row, size)
     return n
+
+
+@kernel
+def put_span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> int:
+    """Yield bytes of a body frame that is not whole in one chunk; return which span they are."""
+    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
+    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
+    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
+    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
+    spans[Span.CHANNEL, n] = channel
+    spans[Span.OFFSET, n] = offset
+    spans[Span.LENGTH, n] = length
+    walk.cursor[Cursor.ASIDE] = n + 1
+    return i64(n)
 
 
 @kernel
@@ -179,7 +195,7 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
 def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, before: int) -> None:
     """Keep bytes of a payload that does not lie in one chunk.
 
-    Only what is in front of its first gap is kept; `before` are bytes of it that were put elsewhere.
+    Only what is before its first gap is kept; `before` are bytes of it that were put elsewhere.
     """
     parsers = walk.parsers
     if (
@@ -195,7 +211,7 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def put_together(walk: Walk, row: int) -> int:
-    """Copy the fragments of a direction to the arena, one behind the other; returns where they begin."""
+    """Copy the fragments of a direction to the arena, one after the other; returns where they begin."""
     data, fragments = walk.data, walk.fragments
     offset: int = walk.cursor[Cursor.ARENA]
     at = offset
@@ -203,7 +219,7 @@ def put_together(walk: Walk, row: int) -> int:
     while fragment >= 0:
         start = fragments[fragment, Fragment.OFFSET]
         length = fragments[fragment, Fragment.LENGTH]
-        if length > 0:  # the first and the last byte lie in the data, so all do; the arena is behind all fragments
+        if length > 0:  # the first and the last byte lie in the data, so all do; the arena is after all fragments
             data[at] = data[start]
             data[at + length - 1] = data[start + length - 1]
             copy_bytes(data, start, data, at, length)
@@ -227,7 +243,7 @@ def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def end_frame(walk: Walk, row: int, size: int) -> None:
-    """The frame at hand, of so many bytes, has its row; a head follows."""
+    """End the current frame, of this size, which has its row; a head follows."""
     parsers = walk.parsers
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], size)
     drop_chain(walk, row)
@@ -237,7 +253,7 @@ def end_frame(walk: Walk, row: int, size: int) -> None:
 
 @kernel
 def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
-    """The next boundary is not known any more; pos is where the frame began whose head is lost, -1 if none is."""
+    """Desynchronise: the next boundary is unknown; `pos` is where the frame with the lost head began, or -1."""
     parsers = walk.parsers
     drop_chain(walk, row)
     parsers[row, Parser.STATE] = SEARCH
@@ -246,13 +262,13 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
     parsers[row, Parser.UNTIL] = -1
     parsers[row, Parser.TRIED] = 0
     parsers[row, Parser.TRIED_SLOW] = 0
-    parsers[row, Parser.TRIED_SAID] = 0
+    parsers[row, Parser.TRIED_MARKED] = 0
     parsers[row, Parser.LOST] = pos
 
 
 @kernel
 def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
-    """A gap begins where the head of a frame must be."""
+    """Desynchronise at a gap where the head of a frame must be."""
     here = chunks[Chunk.POS, i] + at
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     fault(walk, chunks, i, row, GAP, number, -1, here, chunks[Chunk.LENGTH, i] - at)
@@ -262,7 +278,7 @@ def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
-    """Skip bytes in front of the next frame, as far as they are known to be none; returns how many."""
+    """Skip bytes before the next frame, as far as they are known to be none; returns their number."""
     parsers = walk.parsers
     here = chunks[Chunk.POS, i] + at
     take: int = min(chunks[Chunk.LENGTH, i] - at, max(parsers[row, Parser.UNTIL] - here, 0))
@@ -279,7 +295,7 @@ def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
         parsers[row, Parser.UNTIL] = -1
         parsers[row, Parser.TRIED] = 0
         parsers[row, Parser.TRIED_SLOW] = 0
-        parsers[row, Parser.TRIED_SAID] = 0
+        parsers[row, Parser.TRIED_MARKED] = 0
     return take
 
 
@@ -302,8 +318,8 @@ class Framing:
         self.fragments = Pool(Fragment.WIDTH, room)
         self.held = Pool(Held.WIDTH, 256)
         self.chunk = Chunk.room(1)
-        self.edges = np.zeros(limits.HELD_PIECES + 2, np.int64)
-        self.marks = np.zeros(limits.RESYNC + limits.HELD_PIECES, np.uint8)
+        self.edges = np.zeros(limits.HELD_CHUNKS + 2, np.int64)
+        self.marks = np.zeros(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
         self.trial = Trial.make(1)[0]
 
     @property
@@ -325,7 +341,7 @@ class Framing:
             self.parsers[2 * slots + side, Parser.STATE] = states
 
     def walk(self, buffer: Buffer, facts: Ints) -> Walk:
-        """All of it as kernels take it."""
+        """Return the state as kernels take it."""
         return Walk(
             buffer.data, facts, self.parsers, self.heads, self.fragments.rows, self.fragments.free, self.held.rows,
             self.held.free, self.edges, self.marks, self.trial, self.cursor, self.chunk, self.frames, self.aside,
@@ -350,7 +366,7 @@ class Framing:
 
     @property
     def found(self) -> tuple[int, int]:
-        """How many frames, and what else was put aside, the last round brought."""
+        """The numbers of frames and of other rows that the last round emitted."""
         return int(self.cursor[Cursor.FRAMES]), int(self.cursor[Cursor.ASIDE])
 
     @property
@@ -367,7 +383,7 @@ class Framing:
                 pool.grow(2 * len(pool))
 
     def last_chunks(self, slots: Ints) -> Ints:
-        """Chunks without bytes, which say of the connections that hold some back that there are no more."""
+        """Return empty chunks that end the connections with chunks held back."""
         slots = slots[self.parsers[2 * slots, Parser.QUEUE] >= 0]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT] = slots
@@ -405,14 +421,21 @@ class Framing:
         return faults
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
+        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
         for slot in slots[self.parsers[2 * slots, Parser.QUEUE] >= 0].tolist():
             side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
             row = self.parsers[2 * slot + side]
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
+        found: NDArray[np.bool_] = ((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1)
+        return found
+
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes skipped in the searches at hand, both directions together."""
+        """Return the bytes skipped in current searches, of both directions together."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         searching = parsers[:, :, Parser.STATE] == SEARCH
         skipped: Ints = np.where(searching, parsers[:, :, Parser.SKIPPED], 0).sum(1)

@@ -25,7 +25,7 @@ def take_out(framing: Framing, slots: Ints, data: Bytes) -> bytes:
     payloads, payload_lengths = chained(framing.fragments.rows, parsers[:, Parser.CHAIN], Fragment.NEXT)
     queue, queue_lengths = chained(framing.held.rows, parsers[:, Parser.QUEUE], Held.NEXT)
     fragments, held = framing.fragments.rows[payloads], framing.held.rows[queue]
-    octets = gather(_ranges(fragments, held), data, framing.compiled).data
+    content = gather(_ranges(fragments, held), data, framing.compiled).data
     for pool, places, used in ((framing.fragments, payloads, Fragment.USED), (framing.held, queue, Held.USED)):
         pool.rows[places, used] = 0
         give_rows(pool.free, places)
@@ -35,14 +35,14 @@ def take_out(framing: Framing, slots: Ints, data: Bytes) -> bytes:
     return PLAIN.written(
         [
             Parser.written(parsers), heads, Fragment.written(fragments), payload_lengths, Held.written(held),
-            queue_lengths, octets,
+            queue_lengths, content,
         ]
     )  # fmt: skip
 
 
-def put_back(framing: Framing, octets: bytes, target: Target) -> None:
+def put_back(framing: Framing, data: bytes, target: Target) -> None:
     """Put connections back, which have begun."""
-    state = PLAIN.read(octets)
+    state = PLAIN.read(data)
     parsers, heads, fragments, payload_lengths, held, queue_lengths, retained = state
     parsers, held = Parser.read(parsers, target.captures), Held.read(held, target.captures)
     fragments = Fragment.read(fragments)

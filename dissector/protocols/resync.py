@@ -1,35 +1,35 @@
 """The walk over chunks, and where it finds the next frame when it has lost the way.
 
-A boundary is lost behind a gap that swallowed the head of a frame, at the beginning of a capture in the middle of a
-connection, and behind bytes that are no frame. What follows may be the inside of a body, and bodies may hold frames,
+A boundary is lost after a gap that contains the head of a frame, at the beginning of a capture in the middle of a
+connection, and after bytes that are no frame. What follows may be the inside of a body, and bodies may hold frames,
 even whole captures; a frame that was never sent must have no row. So bytes are skipped rather than guessed at:
 
 1. Where the beginning of the lost frame and the rest of its content are known, so is where its body ends; that place
    is tried first.
 2. Else every place is a candidate that could be a boundary. From it frames must follow each other to the end of what
-   is there: their heads, ends, methods and senders plausible, and on each channel a header behind a method with
+   is there: their heads, ends, methods and senders plausible, and on each channel a header after a method with
    content, bodies that add up to what it announces, and no body without. Frames inside of a body cannot get past its
    end, for there a frame end, or the next head, stands where none can be. One misfit, and the candidate is none.
-3. A candidate is believed when its frames reach so far that no body that began in the gap can: beyond the largest
+3. A candidate counts when its frames reach so far that no body that began in the gap can: beyond the largest
    frame of this direction, or of the usual kind where that is larger.
 4. When no more is to come, by another gap or the end of the connection, or has not come for a while, less is enough:
    to reach twice as far as the largest frame seen; or frames that begin where segments do, for senders write whole
    frames, while segments cut a body anywhere.
 5. Where the snap length leaves no more than the beginnings of segments, these are frames' until one is not; then only
    after three in a row that could be.
-6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those in front of the first
+6. Where nothing marks the ends of frames, a body may end with frames, and others follow. So those before the first
    with which a segment begins are skipped, if that is followed by several, and segments begin with most of them.
-7. A gap that is too short for the beginning of a content hides none, and the first candidate is believed.
+7. A gap that is too short for the beginning of a content hides none, and the first candidate counts.
 8. Where the capture begins nothing is known to be lost, and a quiet connection may say no more for long. There frames
-   are believed that begin where a segment does and end where one does, if others follow that begin with the segment
-   behind one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
-   was written by itself, behind which stands its end. Those that nothing marks the ends of must be long or few. No more
+   count that begin where a segment does and end where one does, if others follow that begin with the segment
+   after one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
+   was written by itself, after which stands its end. Those that nothing marks the ends of must be long or few. No more
    than half as many may have ends of segments inside, and they or the port must tell who is the client.
 
 Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
-`RESYNC` and `HELD_PIECES` bound how many. What is skipped is counted.
+`RESYNC` and `HELD_CHUNKS` bound how many. What is skipped is counted.
 
-The kernels `next_frame`, `may_begin`, `sender` and `expected_boundary` are templates, as are the constants behind them:
+The kernels `next_frame`, `may_begin`, `sender` and `expected_boundary` are templates, as are their constants:
 a protocol lays its own under their names (`laid_over`).
 """
 
@@ -43,15 +43,15 @@ from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Wal
 from amqpscope.dissector.tcp.state import Facts
 
 USUAL = 0
-"""Bytes of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
+"""Largest frame in bytes that peers agree upon by default; each protocol has its own."""
 HIDES_NONE = 0
 """A gap of fewer bytes cannot hold the beginning of a body."""
 MARKED_ENDS = True
-"""Whether there is a byte behind each frame that says so."""
+"""Whether there is a byte after each frame that says so."""
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 BROKERS = (-1, -1)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 FULL, FULL_LOOPBACK = 1_200, 32_000
 """Segments of fewer bytes are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
 SHORT = 512
@@ -62,13 +62,13 @@ LONG = 400
 FEW = 4
 """Frames of which no segment in a body is made up that is full of frames, but for a last one."""
 ANY_TIME = 4_096
-"""So few bytes are tried again with every segment that is not full."""
-DOUBTS = 3
+"""This number of bytes are tried again with every segment that is not full."""
+SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
-"""After so many frames of a connection its largest one tells something; until then `UNKNOWN_LARGEST` stands for it."""
+"""After these many frames of a connection the largest counts; until then `UNKNOWN_LARGEST` stands for it."""
 UNKNOWN_LARGEST = 16_384
 
 WAIT, DECIDED, NO_ROOM = range(3)
@@ -79,35 +79,35 @@ Own = Any
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
     raise NotImplementedError
 
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether the bytes before p allow for a boundary there. There is one byte at least."""
+    """Return whether the bytes before p allow for a boundary there. There is one byte at least."""
     return True
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     return 3
 
 
 @kernel
 def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
+    """Return where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
 
-    -1: nothing is known; -2: it lies behind them; -3: and so surely that there is none in them.
+    -1: nothing is known; -2: it lies after them; -3: and so surely that there is none in them.
     """
     return -1
 
 
 def laid_over(**own: Any) -> Callable[..., int]:
-    """`search` for a protocol, with its kernels and constants."""
+    """Return `search` for a protocol, with its kernels and constants."""
     parts = own | {
-        "is_believed": specialize(is_believed, **own),
+        "is_verified": specialize(is_verified, **own),
         "choose": specialize(choose, **own, follow=specialize(follow, **own)),
     }
     return specialize(
@@ -115,7 +115,7 @@ def laid_over(**own: Any) -> Callable[..., int]:
         **own,
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
-        tell_client=specialize(tell_client, **own),
+        find_client=specialize(find_client, **own),
     )
 
 
@@ -128,7 +128,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     window = min(2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST, limits.RESYNC)
     full = (
         parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
-        or parsers[queue, Parser.QUEUED] >= limits.HELD_PIECES
+        or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS
         or cursor[Cursor.HELD] > limits.WAITING_BYTES
     )
     over = parsers[queue, Parser.OVER] == 1
@@ -141,8 +141,8 @@ def search(walk: Walk, row: int, own: Own) -> int:
         and parsers[row, Parser.LOST] < 0
         and not is_last
     )
-    said = begun and parsers[row, Parser.LAST] < full_segment(facts, slot)
-    if not is_last and too_early(parsers, row, begun, slow, said):
+    marked = begun and parsers[row, Parser.LAST] < full_segment(facts, slot)
+    if not is_last and too_early(parsers, row, begun, slow, marked):
         return WAIT
     if cursor[Cursor.ARENA] + window + 8 > len(walk.data):
         return NO_ROOM
@@ -150,9 +150,9 @@ def search(walk: Walk, row: int, own: Own) -> int:
     note_sender(walk, row)
     parsers[row, Parser.TRIED] = parsers[row, Parser.BYTES]
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
-    parsers[row, Parser.TRIED_SAID] = 1 if said else 0
+    parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
     pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
-    # behind its chunks or a gap nothing more comes to what was gathered
+    # after its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
     place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
     if place == -3 and (ended or full):
@@ -162,11 +162,11 @@ def search(walk: Walk, row: int, own: Own) -> int:
     if place < -1 and not (ended or full):
         return WAIT
     if place < 0:
-        place = try_places(walk, row, n, count, pos, ended, snapped, (slow or full, begun, said), own)
+        place = try_places(walk, row, n, count, pos, ended, snapped, (slow or full, begun, marked), own)
     if place >= 0:
         parsers[row, Parser.UNTIL] = pos + place
         parsers[row, Parser.FOUND] = 1
-        tell_client(walk, row, place, n, own)
+        find_client(walk, row, place, n, own)
         return DECIDED
     if not (ended or full):
         return WAIT
@@ -178,19 +178,19 @@ def search(walk: Walk, row: int, own: Own) -> int:
 
 
 @kernel
-def too_early(parsers: Array, row: int, begun: bool, slow: bool, said: bool) -> bool:
-    """Whether another trial has too little more to go by.
+def too_early(parsers: Array, row: int, begun: bool, slow: bool, marked: bool) -> bool:
+    """Return whether another trial has too little more to go by.
 
     It must have an eighth more bytes than the last, or as many again before there is haste.
     """
-    octets = parsers[row, Parser.BYTES]
+    size = parsers[row, Parser.BYTES]
     tried = parsers[row, Parser.TRIED]
-    few = 8 * octets < 9 * tried
-    early = octets < 2 * tried and (few or not begun)
+    few = 8 * size < 9 * tried
+    early = size < 2 * tried and (few or not begun)
     if slow:
         early = parsers[row, Parser.TRIED_SLOW] == 1 and few
-    if said:
-        early = early and parsers[row, Parser.TRIED_SAID] == 1 and few and octets > ANY_TIME
+    if marked:
+        early = early and parsers[row, Parser.TRIED_MARKED] == 1 and few and size > ANY_TIME
     return early
 
 
@@ -250,8 +250,8 @@ def note_sender(walk: Walk, row: int) -> None:
 
 
 @kernel
-def tell_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
-    """A boundary was found: the frames behind it may tell who is the client."""
+def find_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
+    """Determine the client, if the frames after a boundary show it."""
     facts, slot = walk.facts, row // 2
     if facts[slot, Facts.SYN] == 0 and facts[slot, Facts.FRAMES] == 0:
         base = walk.cursor[Cursor.ARENA]
@@ -265,12 +265,12 @@ def try_places(
     walk: Walk, row: int, n: int, count: int, pos: int, ended: bool, snapped: bool, how: tuple[bool, bool, bool],
     own: Own,
 ) -> int:  # fmt: skip
-    """The first of these n bytes at which a frame is believed to begin, or -1.
+    """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether what there is must do, whether nothing of the direction was seen before, and whether its sender
     has no more to say for now.
     """
-    must_do, begun, said = how
+    must_do, begun, marked = how
     parsers, facts, trial = walk.parsers, walk.facts, walk.trial
     slot = row // 2
     largest = parsers[row, Parser.LARGEST]
@@ -281,16 +281,16 @@ def try_places(
     if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
         reach = 0
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
-    # if nothing marks ends, frames in front of a segment's beginning may be inside of one that ends there
-    together = trial[Trial.FITTING] > DOUBTS and 2 * trial[Trial.FITTING] >= trial[Trial.COUNT] - trial[Trial.BEFORE]
+    # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there
+    together = trial[Trial.FITTING] > SEGMENTS and 2 * trial[Trial.FITTING] >= trial[Trial.COUNT] - trial[Trial.BEFORE]
     if place >= 0 and not MARKED_ENDS and trial[Trial.SEGMENT] > place and together:
         place = trial[Trial.SEGMENT]
-    if place < 0 and begun and is_believed(walk, slot, n, said, own):
+    if place < 0 and begun and is_verified(walk, slot, n, marked, own):
         place = trial[Trial.OPEN]
     if place < 0 and snapped and walk.edges[0] == 0:
-        doubt = max(parsers[row, Parser.DOUBT] - 1, 0) if trial[Trial.OPEN] == 0 else DOUBTS
-        parsers[row, Parser.DOUBT] = doubt
-        if doubt == 0 and n >= 7:
+        unconfirmed = max(parsers[row, Parser.UNCONFIRMED] - 1, 0) if trial[Trial.OPEN] == 0 else SEGMENTS
+        parsers[row, Parser.UNCONFIRMED] = unconfirmed
+        if unconfirmed == 0 and n >= 7:
             place = 0
     if place >= 0:
         parsers[row, Parser.REST] = 0
@@ -299,24 +299,24 @@ def try_places(
 
 @kernel
 def full_segment(facts: Array, slot: int) -> int:
-    """A segment of fewer bytes is not full."""
+    """Return a segment of fewer bytes is not full."""
     high = facts[slot, Facts.A_HI] == facts[slot, Facts.B_HI]
     return FULL_LOOPBACK if high and facts[slot, Facts.A_LO] == facts[slot, Facts.B_LO] else FULL
 
 
 @kernel
-def is_believed(walk: Walk, slot: int, n: int, said: bool, own: Own) -> bool:
-    """Whether the frames tried last begin with segments, end with the last one, and tell or leave no doubt whose.
+def is_verified(walk: Walk, slot: int, n: int, marked: bool, own: Own) -> bool:
+    """Return whether the frames tried last begin with segments, end with the last one and have a certain sender.
 
     One of these segments must follow one that is not full.
 
-    Where that is full (not `said`), they must be long; where nothing marks their ends, long or few.
+    Where that is full (not `marked`), they must be long; where nothing marks their ends, long or few.
     """
     trial, facts = walk.trial, walk.facts
     p = trial[Trial.OPEN]
-    if p < 0 or trial[Trial.SAID] == 0 or trial[Trial.END] != n or trial[Trial.SEGMENT] != p:
+    if p < 0 or trial[Trial.MARKED] == 0 or trial[Trial.END] != n or trial[Trial.SEGMENT] != p:
         return False
-    short = said and (MARKED_ENDS or trial[Trial.COUNT] <= FEW)
+    short = marked and (MARKED_ENDS or trial[Trial.COUNT] <= FEW)
     if 2 * trial[Trial.CUT] > trial[Trial.FITTING] or (not short and n - p < LONG * trial[Trial.COUNT]):
         return False
     by_port = (facts[slot, Facts.A_PORT] in BROKERS) != (facts[slot, Facts.B_PORT] in BROKERS)
@@ -326,7 +326,7 @@ def is_believed(walk: Walk, slot: int, n: int, said: bool, own: Own) -> bool:
 
 @kernel
 def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: int, enough: int, own: Own) -> int:
-    """The first of these n bytes at which a frame is believed to begin, or -1.
+    """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether a gap follows, whether the snap length made it, and whether what there is must do.
     """
@@ -347,13 +347,13 @@ def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: 
         trial[Trial.OPEN] = p
         if trial[Trial.COUNT] > 0 and confirmed(trial, n, p, how, reach, enough) == 1:
             return p
-        break  # what begins behind it is in its last frame, which has not come to its end
+        break  # what begins after it is in its last frame, which has not come to its end
     return -1
 
 
 @kernel
 def confirmed(trial: Array, n: int, p: int, how: tuple[bool, bool, bool], reach: int, enough: int) -> int:
-    """Whether frames that follow each other from p on to the end of these n bytes are enough; 1 when they are."""
+    """Return 1 when the frames that follow each other from p to the end of these n bytes are enough evidence."""
     ended, snapped, must_do = how
     if trial[Trial.END] >= reach:
         return 1
@@ -385,7 +385,7 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
     trial[Trial.EDGES] = 0
     trial[Trial.FITTING] = 0
     trial[Trial.CUT] = 0
-    trial[Trial.SAID] = 0
+    trial[Trial.MARKED] = 0
     trial[Trial.SEGMENT] = -1
     trial[Trial.BEFORE] = 0
     q = p
@@ -393,8 +393,8 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
     while q < n:
         if marks[q] != 0:
             return 0
-        octets = next_frame(walk.data, base + q, base + n, trial, own)
-        if octets < 0:
+        size = next_frame(walk.data, base + q, base + n, trial, own)
+        if size < 0:
             return 0
         if edge < count and edges[edge] < q:
             trial[Trial.CUT] += 1
@@ -405,18 +405,18 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
             trial[Trial.EDGES] += 1
             trial[Trial.FITTING] += 1
             if edge > 0 and edges[edge] > p and edges[edge] - edges[edge - 1] < trial[Trial.SHORT]:
-                trial[Trial.SAID] += 1
+                trial[Trial.MARKED] += 1
             edge += 1
             if trial[Trial.SEGMENT] < 0:
                 trial[Trial.SEGMENT] = q
                 trial[Trial.BEFORE] = trial[Trial.COUNT]
         marks[q] = 1
-        if octets == 0:
+        if size == 0:
             break
-        q += octets
+        q += size
         trial[Trial.COUNT] += 1
         trial[Trial.END] = q
-        trial[Trial.LARGEST] = max(trial[Trial.LARGEST], octets)
+        trial[Trial.LARGEST] = max(trial[Trial.LARGEST], size)
     trial[Trial.EDGES] += count - edge + 1
     if q == n:
         trial[Trial.FITTING] += 1

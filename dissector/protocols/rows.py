@@ -1,6 +1,6 @@
-"""What protocols hand on: rows whose place is known, and columns that are still to be made.
+"""What protocols yield: rows whose place is known, and columns that are still to be made.
 
-The first rows of each matrix of rows are those of `Place`: so tables put the leading columns in front of all rows
+The first rows of each matrix of rows are those of `Place`: so tables put the leading columns before all rows
 alike, and know nothing of protocols.
 """
 

@@ -1,9 +1,10 @@
-"""What all protocols have in common that come in frames: the walk over chunks, and what it hands on."""
+"""What all protocols have in common that come in frames: the walk over chunks, and what it yields."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Target
@@ -24,7 +25,7 @@ class FramedStage:
         frames: room for frames that a call of it may bring, one column each.
         aside: room for what it brings besides.
         codes: names of faults.
-        ends: bytes of a frame's head, and bytes behind its payload.
+        ends: bytes of a frame's head, and bytes after its payload.
     """
 
     def __init__(
@@ -62,15 +63,15 @@ class FramedStage:
                 yield from self.take(frames, aside, buffer, facts)
 
     def take(self, frames: int, aside: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of the first columns of `self.frames`, and of what else the walk put aside."""
+        """Make rows of the first columns of `self.frames`, and of the other rows of the walk."""
         raise NotImplementedError
 
     def faults(self, rows: Ints) -> Faults:
-        """Faults with the names of this protocol."""
+        """Return faults with the names of this protocol."""
         return Faults(rows, self.codes)
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
-        """Forget connections that are over, and hand on what was under way."""
+        """Forget connections that are over, and yield what was under way."""
         last = self.framing.last_chunks(slots)
         yield from self.feed(last, last.shape[1], buffer, facts)
         for cuts in self.framing.end(slots, facts, *self.ends):
@@ -80,15 +81,19 @@ class FramedStage:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         return moving.take_out(self.framing, slots, data)
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
-        moving.put_back(self.framing, octets, target)
+        moving.put_back(self.framing, data, target)
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing."""
+        return self.framing.end_lost(slots)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes skipped in the searches at hand, both directions together."""
+        """Return the bytes skipped in current searches, of both directions together."""
         return self.framing.skipped(slots)
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
+        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
         return self.framing.holding(slots)

@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.tcp.state import Chunk
 
 SEARCH, HEAD, PAYLOAD, END = range(4)
-"""What a direction is in: the search for a boundary, a frame's head, its payload, or the bytes behind that."""
+"""What a direction is in: the search for a boundary, a frame's head, its payload, or the bytes after that."""
 HEAD_ROOM = 16
 """Bytes that a head has at most."""
 
@@ -32,11 +32,11 @@ class Parser(Matrix):
     STATE = column("SEARCH, HEAD, PAYLOAD or END")
     HEADS = column("bytes of the head so far")
     WANTED = column("bytes that the head has")
-    TYPE = column("type of the frame at hand, as its protocol has it")
+    TYPE = column("type of the current frame, as its protocol has it")
     CHANNEL = column("its channel; -1: there are none", empty=-1)
     SIZE = column("bytes of its payload")
     GOT = column("bytes of the payload that have passed")
-    MISSING = column("how many of these lay in gaps")
+    MISSING = column("bytes of these that lie in gaps")
     POS = column("position of the frame in the stream")
     FIRST_PACKET = column("packet with its first byte")
     FIRST_TS = column("its time")
@@ -44,22 +44,22 @@ class Parser(Matrix):
     CHAIN = column("first fragment of the payload; -1: none", empty=-1)
     CHAIN_END = column("last fragment", empty=-1)
     CHAINED = column("bytes in fragments")
-    SKIPPED = column("bytes skipped in the search at hand")
+    SKIPPED = column("bytes skipped in the current search")
     UNTIL = column("position up to which bytes are skipped; -1: not known", empty=-1)
     FOUND = column("1: a frame begins there")
     LOST = column("position at which the frame whose head was lost must have begun; -1: not known", empty=-1)
     LARGEST = column("bytes of the largest frame so far")
-    TRIED = column("bytes that the last trial of the search at hand had")
+    TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
-    TRIED_SAID = column("1: that was behind a segment that was not full")
-    DOUBT = column("segments that must begin with a frame before that is believed of another")
+    TRIED_MARKED = column("1: that was after a segment that was not full")
+    UNCONFIRMED = column("segments that must begin with a frame before one is accepted after another")
     BYTES = column("bytes of this direction among what its connection holds back")
     GAPS = column("gaps among that")
     LAST = column("bytes of the last chunk among that")
     QUEUE = column("side 0: first chunk of the connection that is held back; -1: none", empty=-1)
     QUEUE_END = column("side 0: last of these", empty=-1)
     QUEUED = column("side 0: number of these")
-    TAKEN = column("side 0: bytes of the first of these that are done with")
+    TAKEN = column("side 0: bytes of the first of these that are processed")
     OVER = column("side 0: 1 when nothing will follow them")
     REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
 
@@ -81,7 +81,7 @@ class Held(Chunk):
 
 
 class Place(Records):
-    """Where a row belongs, one column each: so tables put the leading columns in front of all rows alike."""
+    """Where a row belongs, one column each: so tables put the leading columns before all rows alike."""
 
     SLOT = column("slot of the connection")
     SIDE = column("side that sent it")
@@ -100,9 +100,51 @@ class Frame(Place):
     TYPE = column("type of the frame, as its protocol has it")
     SIZE = column("bytes on the wire")
     OFFSET = column("where the payload's bytes lie that are there before its first gap")
-    LENGTH = column("how many these are")
+    LENGTH = column("number of bytes")
     MISSING = column("bytes in gaps")
     POS = column("position in the stream")
+
+
+class Span(Records):
+    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+
+    BEFORE = column("frames that were complete before")
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CHANNEL = column("channel")
+    OFFSET = column("where the bytes lie; -1: a gap; below that, as its protocol has it")
+    LENGTH = column("number of bytes")
+
+
+class Channel(Matrix):
+    """Channels that are, or were, in use; protocols add columns of their own."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CHANNEL = column("channel number")
+    NEXT = column("next channel of the connection; -1: none", empty=-1)
+
+
+class Body(Matrix):
+    """What contents under way have of their bodies; protocols add columns of their own."""
+
+    BODY = column("number under which the body is kept; -1: it is not")
+    KEPT = column("bytes of it that are kept")
+
+
+class Assembly(Matrix):
+    """Where the assembly of contents is, and what it counts: one row; protocols add columns of their own."""
+
+    FRAME = column("next frame")
+    FRAMES = column("frames")
+    SPAN = column("next span")
+    SPANS = column("spans")
+    MESSAGES = column("messages brought")
+    FAULTS = column("faults brought")
+    KEPT = column("payloads of bodies brought")
+    KEEP = column("1: bodies are kept")
+    BODIES = column("bodies so far: the next number")
+    KEEPING = column("bytes of bodies under way that are kept")
 
 
 class Kept(Records):
@@ -110,7 +152,7 @@ class Kept(Records):
 
     BODY = column("number of the body")
     OFFSET = column("where the bytes lie")
-    LENGTH = column("how many; -1: none of this body after all")
+    LENGTH = column("number of bytes; -1: none of this body after all")
 
 
 class Fault(Place):
@@ -125,13 +167,13 @@ class Fault(Place):
 class Cursor(Matrix):
     """Where the walk is, and how much it has brought: one row."""
 
-    CHUNK = column("chunk at hand")
-    AT = column("bytes of it that are done with")
-    REPLAY = column("connection whose chunks that were held back are at hand; -1: none", empty=-1)
-    FRAMES = column("frames brought")
-    ASIDE = column("what else was put aside")
+    CHUNK = column("current chunk")
+    AT = column("bytes of it that are processed")
+    REPLAY = column("connection whose held-back chunks are walked; -1: none", empty=-1)
+    FRAMES = column("frames emitted")
+    ASIDE = column("other rows emitted, as the protocol defines")
     FAULTS = column("faults")
-    ARENA = column("where the arena behind the batch's bytes is free")
+    ARENA = column("where the arena after the batch's bytes is free")
     CHAINED = column("bytes in all fragments")
     HELD = column("bytes in all chunks that are held back")
     COUNT = column("chunks")
@@ -152,9 +194,9 @@ class Trial(Matrix):
     CUT = column("frames with others inside")
     OPEN = column("first place that was not refuted; -1: none")
     SEGMENT = column("the first of its frames with which a segment begins; -1: none")
-    BEFORE = column("whole frames in front of that")
+    BEFORE = column("whole frames before that")
     SHORT = column("segments of fewer bytes are not full")
-    SAID = column("beginnings of segments behind such a one with which a frame begins")
+    MARKED = column("beginnings of segments after such a one with which a frame begins")
 
 
 class Walk(NamedTuple):
@@ -173,7 +215,7 @@ class Walk(NamedTuple):
         marks: where frames began that were tried.
         trial: (Trial,).
         cursor: (Cursor,).
-        chunk: (Chunk, 1): the chunk at hand that was held back.
+        chunk: (Chunk, 1): the current held-back chunk.
         frames: room for frames, one column each; its rows begin as Place.
         aside: room for what a protocol brings besides.
         faults: (Fault, room).

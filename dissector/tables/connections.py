@@ -1,7 +1,7 @@
 """One row per connection: its endpoints, how far its handshake came, what was negotiated, how it ended."""
 
 import ipaddress
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -60,11 +60,16 @@ class Closed(NamedTuple):
 class Connections:
     """The records of all open connections, by slot.
 
-    `brokers` are the ports that the user names; `protocol` names the reply codes.
+    `protocol` names the reply codes, `named` are the ports that the user names, `brokers` all where brokers listen.
     """
 
-    def __init__(self, protocol: Protocol, compiled: bool, brokers: Iterable[int] = ()) -> None:
-        self.brokers = frozenset(brokers)
+    def __init__(self, protocol: Protocol, compiled: bool, named: Iterable[int], brokers: Ints) -> None:
+        self.named = frozenset(named)
+        self.brokers = brokers
+        self.spoken: Counter[str] = Counter()
+        """Number of ended connections of each protocol."""
+        self.contradicted: Counter[tuple[str, str]] = Counter()
+        """Those of them whose port the user named, by what was named and what the content is."""
         self.judge = Judge(handshakes.load(), protocol)
         self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
         self.record = self.records.__getitem__
@@ -73,11 +78,11 @@ class Connections:
         self.messages = np.zeros(0, np.int64)
         """Number of messages, by slot."""
 
-    def begin(self, pieces: Ints, data: Bytes, inside: bool = False) -> None:
+    def begin(self, chunks: Ints, data: Bytes, inside: bool = False) -> None:
         """Keep the first bytes of each side; `inside`: of the content of TLS."""
-        early = np.flatnonzero(pieces[Chunk.POS] < FIRST)
+        early = np.flatnonzero(chunks[Chunk.POS] < FIRST)
         rows = [Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE]
-        for slot, side, offset, length, *at in zip(*pieces[np.ix_(np.array(rows), early)].tolist(), strict=True):
+        for slot, side, offset, length, *at in zip(*chunks[np.ix_(np.array(rows), early)].tolist(), strict=True):
             first = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
             record = self.record(slot)
             firsts = record.firsts if inside else record.outer or record.firsts
@@ -93,20 +98,21 @@ class Connections:
         """Take out the records of connections, and what is counted of them."""
         messages, used = self._count(slots), self.used.seen(slots)
         records = [self.records.pop(slot, None) for slot in slots.tolist()]
-        told = [
-            record and {role: (dict(said), said.detail) for role, said in record.told.items()} for record in records
+        arguments = [
+            record and {role: (dict(each), each.detail) for role, each in record.arguments.items()}
+            for record in records
         ]
-        plain = [record and replace(record, told={}) for record in records]
+        plain = [record and replace(record, arguments={}) for record in records]
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
-        return STATE.written([plain, told, messages, used])
+        return STATE.written([plain, arguments, messages, used])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` returned."""
-        records, told, messages, used = STATE.read(octets, target.captures)
-        for slot, record, roles in zip(target.slots.tolist(), records, told, strict=True):
+        records, arguments, messages, used = STATE.read(data, target.captures)
+        for slot, record, roles in zip(target.slots.tolist(), records, arguments, strict=True):
             if record:
-                record.told = {role: PeerArguments.of(*said) for role, said in roles.items()}
+                record.arguments = {role: PeerArguments.of(*each) for role, each in roles.items()}
                 self.records[slot] = record
         self.used.note(target.slots[used])
         self.count_messages(target.slots, messages)
@@ -117,12 +123,17 @@ class Connections:
         for slot in slots.tolist():
             del self.records[slot]
         messages = self._count(slots)
+        names = [registry.name_of(number) for number in flows.facts[slots, Facts.PROTOCOL].tolist()]
+        self.spoken.update(names)
+        for name, record in zip(names, records, strict=True):
+            if "contradicted_by" in record.facts:
+                self.contradicted[name, str(record.facts["contradicted_by"])] += 1
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
         count = len(flows.facts)
         return Closed(
             records=records,
-            client=clients(flows.facts, slots),
+            client=clients(flows.facts, slots, self.brokers),
             facts=flows.facts[slots],
             conn=flows.conn[slots],
             sides=flows.direction.reshape(count, 2, Direction.WIDTH)[slots],
@@ -141,15 +152,15 @@ class Connections:
         """Return rows of `connections`; `end_ns` is the end of all captures, once known. Any thread may call it."""
         columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
         each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
-        told = [
-            self._told(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
+        judged = [
+            self._judged(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
             for record, client, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
         numbers = _numbers(closed)
-        return record_batch(names, numbers | of_rows(told, [field for field in names if field.name not in numbers]))
+        return record_batch(names, numbers | of_rows(judged, [field for field in names if field.name not in numbers]))
 
-    def _told(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
+    def _judged(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
         """Return the columns of one connection that do not come from TCP state."""
         closed_by = None
         if record.closer is not None:
@@ -157,8 +168,8 @@ class Connections:
         elif conn[Conn.CLOSER] >= 0:
             who = "client" if conn[Conn.CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if conn[Conn.CLOSED] == 4 else 'fin'}"
-        told = self.judge(record, tcp, captures)
-        told |= {
+        judged = self.judge(record, tcp, captures)
+        judged |= {
             "protocol": tcp.protocol,
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
@@ -167,7 +178,7 @@ class Connections:
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,
         }
-        return told | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
+        return judged | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
     def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, end_ns: int | None) -> Tcp:
         both = endpoints(facts)
@@ -178,13 +189,13 @@ class Connections:
             client=client,
             sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
             begun=bool(facts[Facts.SYN]),
-            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
+            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE) if facts[Facts.SYN] & 2 else None,
             until_ns=conn[Conn.LAST_TS] if is_over else max(end_ns or 0, conn[Conn.LAST_TS]),
             lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=registry.name_of(facts[Facts.PROTOCOL]),
             address=both[client][0],
             server=server,
-            is_broker=server[1] in self.brokers,
+            is_broker=server[1] in self.named,
         )
 
 
@@ -197,6 +208,8 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
     end = np.where(is_over, half[Direction.END_TS], np.iinfo(np.int64).max).min(axis=1)
     # Without both SYNs, it is unknown when a window was full.
     scale = half[Direction.WSCALE]
+    rtt = conn[Conn.UP_TS] - conn[Conn.SYN_TS]
+    is_timed = (facts[Facts.SYN] == 3) & (conn[Conn.SYN_TS] > 0) & (rtt >= 0)
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
         "connection_id": array(facts[Facts.ID]),
@@ -209,7 +222,7 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
         "bytes": array(half[Direction.POS].sum(axis=1) - lost),
         "frames": array(facts[Facts.FRAMES]),
         "messages": array(closed.messages),
-        "rtt_ns": array(conn[Conn.RTT], mask=conn[Conn.RTT] < 0),
+        "rtt_ns": array(rtt, mask=~is_timed),
         "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
         "lost_bytes": array(lost),
         "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),
@@ -236,7 +249,7 @@ def _side(half: list[int], repeats: list[list[int]]) -> Side:
         end_at=_where(half, Direction.END_TS, Direction.END_PACKET, Direction.END_CAPTURE)
         if half[Direction.END]
         else None,
-        said_ns=half[Direction.SAID_TS],
+        sent_ns=half[Direction.SENT_TS],
         again=[
             (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])
             for again in repeats[: half[Direction.REPEATS]]
@@ -266,10 +279,10 @@ def endpoints(facts: list[int]) -> tuple[Endpoint, Endpoint]:
 
 
 def ends(identity: int, facts: Ints) -> tuple[str, str]:
-    """Return client and server of an open connection as `ip:port`."""
+    """Return client and server of an open connection that has frames as `ip:port`."""
     slot = int(np.flatnonzero((facts[:, Facts.ID] == identity) & (facts[:, Facts.USED] != 0))[0])
     texts = sides(slot, facts)
-    client = int(clients(facts, np.array([slot]))[0])
+    client = int(facts[slot, Facts.CLIENT])
     return texts[client], texts[1 - client]
 
 

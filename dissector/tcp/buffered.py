@@ -68,7 +68,7 @@ def store(
 ) -> int:  # fmt: skip
     """Buffer bytes that came early, without those already buffered: the first copy wins.
 
-    Bytes of later copies count in column AGAIN of `direction`. Return how many of them differ from the first copy.
+    Bytes of later copies count in column AGAIN of `direction`. Return the number of them differ from the first copy.
     """
     direction, segments, free = flows.direction, flows.segments, flows.free_segments
     different = 0

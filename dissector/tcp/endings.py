@@ -5,6 +5,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import displace
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.order import ANYWHERE, flush
+from amqpscope.dissector.tcp.settling import settle
 from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
 from amqpscope.dissector.tcp.state import (
     CLOSED,
@@ -55,6 +56,7 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     ):
         control[Control.WANT] = READ
         return 0
+    settle(flows, slot)
     if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
     for side in range(2):
@@ -115,7 +117,7 @@ def expire(flows: Flows, out: Results, clock: int) -> int:
 def evict(flows: Flows, out: Results, count: int) -> int:
     """End a number of connections, closed ones first, in the order of their last segments.
 
-    Return how many of them are still to be ended when there was no room to go on.
+    Return the number of them are still to be ended when there was no room to go on.
     """
     control = flows.control
     while count > 0 and control[Control.LIVE] > 0:

@@ -12,12 +12,12 @@ class Gaps:
 
     Attributes:
         count: gaps of ended connections.
-        octets: bytes in them.
+        bytes: bytes in them.
         connections: connections with gaps.
     """
 
     def __init__(self) -> None:
-        self.count = self.octets = self.connections = 0
+        self.count = self.bytes = self.connections = 0
         self._open = np.zeros((0, 2), np.int64)  # of each slot: gaps, bytes
 
     def take(self, chunks: Ints, capacity: int) -> None:
@@ -48,8 +48,8 @@ class Gaps:
     def end(self, slots: Ints, decoded: Ints) -> None:
         """Take the counts of ended connections, if they were decoded."""
         slots, decoded = (s[s < len(self._open)] for s in (slots, decoded))
-        count, octets = self._open[decoded].sum(axis=0).tolist()
+        count, size = self._open[decoded].sum(axis=0).tolist()
         self.count += count
-        self.octets += octets
+        self.bytes += size
         self.connections += int(np.count_nonzero(self._open[decoded, 0]))
         self._open[slots] = 0

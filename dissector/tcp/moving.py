@@ -28,7 +28,7 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
     direction = flows.direction[rows]
     places, lengths = chained(flows.segments, direction[:, Direction.HEAD], Segment.NEXT)
     segments = flows.segments[places]
-    octets = gather(_ranges(segments), data, tcp.compiled).data
+    content = gather(_ranges(segments), data, tcp.compiled).data
     flows.segments[places, Segment.USED] = 0
     give_rows(flows.free_segments, places)
     flows.control[Control.WAITING] -= direction[:, Direction.WAITING].sum()
@@ -40,14 +40,14 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
         [
             Facts.written(facts), Conn.written(conn), Direction.written(direction),
             Repeat.written(flows.repeats[_repeats(rows)]), flows.recent[rows], Segment.written(segments), lengths,
-            octets, flows.control[CONTROLS],
+            content, flows.control[CONTROLS],
         ]
     )  # fmt: skip
 
 
-def put_back(tcp: Reassembler, octets: bytes, captures: Ints, buffer: Buffer) -> Ints:
+def put_back(tcp: Reassembler, data: bytes, captures: Ints, buffer: Buffer) -> Ints:
     """Put connections back; returns their slots."""
-    state = PLAIN.read(octets)
+    state = PLAIN.read(data)
     facts, conn, direction, repeats, recent, segments, lengths, retained, control = state
     facts, conn, direction = Facts.read(facts), Conn.read(conn, captures), Direction.read(direction, captures)
     segments = Segment.read(segments, captures)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from amqpscope.dissector.tls.messages import NAMES, MalformedError, printable
 
-SEQUENCE, SET, INTEGER, OBJECT, OCTETS, BOOLEAN, TIME, LONG_TIME = 0x30, 0x31, 0x02, 0x06, 0x04, 0x01, 0x17, 0x18
+SEQUENCE, SET, INTEGER, OBJECT, BYTES, BOOLEAN, TIME, LONG_TIME = 0x30, 0x31, 0x02, 0x06, 0x04, 0x01, 0x17, 0x18
 VERSION, EXTENSIONS = 0xA0, 0xA3
 DNS_NAME, ADDRESS = 0x82, 0x87
 COMMON_NAME, ORGANIZATION, ALTERNATIVES = b"\x55\x04\x03", b"\x55\x04\x0a", b"\x55\x1d\x11"
@@ -48,29 +48,29 @@ def read(der: bytes) -> Certificate:
     return Certificate(_name(fields[4][1]), _name(fields[2][1]), tuple(_alternatives(extensions)), *times)
 
 
-def _items(octets: bytes) -> Iterator[tuple[int, bytes]]:
+def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield tag and content of consecutive items."""
     at = 0
-    while at < len(octets):
-        if at + 2 > len(octets):
+    while at < len(data):
+        if at + 2 > len(data):
             raise MalformedError
-        tag, length = octets[at], octets[at + 1]
+        tag, length = data[at], data[at + 1]
         at += 2
         if length >= 0x80:
             count = length & 0x7F
-            if not 1 <= count <= 4 or at + count > len(octets):
+            if not 1 <= count <= 4 or at + count > len(data):
                 raise MalformedError
-            length = int.from_bytes(octets[at : at + count], "big")
+            length = int.from_bytes(data[at : at + count], "big")
             at += count
-        if at + length > len(octets):
+        if at + length > len(data):
             raise MalformedError
-        yield tag, octets[at : at + length]
+        yield tag, data[at : at + length]
         at += length
 
 
-def _name(octets: bytes) -> str:
+def _name(data: bytes) -> str:
     found: dict[bytes, str] = {}
-    for _, group in _items(octets):
+    for _, group in _items(data):
         for _, pair in _items(group):
             items = [*_items(pair)]
             if len(items) == 2 and items[0][1] in (COMMON_NAME, ORGANIZATION):
@@ -79,8 +79,8 @@ def _name(octets: bytes) -> str:
     return found.get(COMMON_NAME) or found.get(ORGANIZATION) or ""
 
 
-def _alternatives(octets: bytes) -> Iterator[str]:
-    for _, listed in _items(octets):
+def _alternatives(data: bytes) -> Iterator[str]:
+    for _, listed in _items(data):
         for _, extension in _items(listed):
             items = [*_items(extension)]
             if len(items) < 2 or items[0][1] != ALTERNATIVES:

@@ -15,6 +15,7 @@ import numpy as np
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.tls.records import HEAD
+from amqpscope.errors import installing
 from amqpscope.spec.tls import Suite
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Aead = AESGCM | AESCCM | ChaCha20Poly1305
 
-LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'"
+LACKS = "the library cryptography is not installed (extra amqpscope[tls])"
 NUMBERED = struct.Struct(">Q3sH")
 """Number, kind with version, and length: the additional authenticated data of a record up to TLS 1.2."""
 BLOCK = 16
@@ -47,7 +48,7 @@ class Cipher(Protocol):
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """Return the content of the record with this number, or None if that is wrong; `head`: its first five bytes."""
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
         """Return the contents of consecutive records, numbered from this one on, up to one that does not decrypt.
 
         Each begins at one of `edges` and ends at the next. In TLS 1.3, kind and padding follow each content.
@@ -66,7 +67,7 @@ def needs() -> None:
     try:
         import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401, PLC0415
     except ImportError as error:
-        raise CaptureError(f"TLS cannot be decrypted: {LACKS}") from error
+        raise CaptureError(f"TLS cannot be decrypted: {LACKS}: {installing('tls')}") from error
 
 
 def is_installed() -> bool:
@@ -79,14 +80,14 @@ def is_installed() -> bool:
 
 
 def of_12(suite: Suite, mac: bytes, key: bytes, iv: bytes, then_mac: bool) -> Cipher:
-    """The cipher of one direction up to TLS 1.2."""
+    """Return the cipher of one direction up to TLS 1.2."""
     if suite.mode == "cbc":
         return Cbc(key, mac, suite.mac, then_mac)
     return Chacha12(_aead(suite, key), iv) if suite.mode == "chacha" else Explicit(_aead(suite, key), iv, suite.tag)
 
 
 def of_13(suite: Suite, key: bytes, iv: bytes) -> Cipher:
-    """The cipher of one direction in TLS 1.3."""
+    """Return the cipher of one direction in TLS 1.3."""
     return Aead13(_aead(suite, key), iv, suite.tag)
 
 
@@ -111,7 +112,7 @@ class _Authenticated:
         self.overhead = overhead
 
     def guess(self, last: bytes, body: bytes) -> int | None:
-        """As `Cipher.guess`."""
+        """Guess as `Cipher.guess` does."""
         return None
 
     def _decrypted(self, nonces: list[bytes], bodies: list[bytes], others: list[bytes]) -> list[bytes]:
@@ -124,7 +125,7 @@ class _Authenticated:
     def _nonces(self, numbers: Ints) -> list[bytes]:
         """Return nonces that contain the records' numbers."""
         made = np.zeros((len(numbers), 12), np.uint8)
-        made[:, 4:] = _octets(numbers)
+        made[:, 4:] = _in_bytes(numbers)
         return _listed(made ^ np.frombuffer(self.iv, np.uint8))
 
     def _long_enough(self, edges: Ints) -> Ints:
@@ -132,12 +133,12 @@ class _Authenticated:
         short = np.flatnonzero(np.diff(edges) < HEAD + self.overhead)
         return edges[: short[0] + 1] if len(short) else edges
 
-    def _others(self, octets: bytes, edges: Ints, numbers: Ints) -> list[bytes]:
+    def _others(self, data: bytes, edges: Ints, numbers: Ints) -> list[bytes]:
         """Return the additional authenticated data up to TLS 1.2: number, kind, version, length of the content."""
         made = np.empty((len(numbers), 13), np.uint8)
-        made[:, :8] = _octets(numbers)
-        made[:, 8:11] = np.frombuffer(octets, np.uint8)[edges[:-1, None] + np.arange(3)]
-        made[:, 11:] = _octets(np.diff(edges) - HEAD - self.overhead)[:, 6:]
+        made[:, :8] = _in_bytes(numbers)
+        made[:, 8:11] = np.frombuffer(data, np.uint8)[edges[:-1, None] + np.arange(3)]
+        made[:, 11:] = _in_bytes(np.diff(edges) - HEAD - self.overhead)[:, 6:]
         return _listed(made)
 
 
@@ -148,7 +149,7 @@ class Explicit(_Authenticated):
         super().__init__(aead, iv, 8 + tag)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         length = len(body) - self.overhead
         if length < 0:
             return None
@@ -158,13 +159,13 @@ class Explicit(_Authenticated):
         except self.wrong:
             return None
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`."""
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
+        """Decrypt as `Cipher.open_run` does."""
         edges = self._long_enough(edges)
-        others = self._others(octets, edges, number + np.arange(len(edges) - 1))
+        others = self._others(data, edges, number + np.arange(len(edges) - 1))
         starts = (edges[:-1] + HEAD).tolist()
-        nonces = [self.iv + octets[at : at + 8] for at in starts]
-        bodies = [octets[at + 8 : end] for at, end in zip(starts, edges[1:].tolist(), strict=True)]
+        nonces = [self.iv + data[at : at + 8] for at in starts]
+        bodies = [data[at + 8 : end] for at, end in zip(starts, edges[1:].tolist(), strict=True)]
         return self._decrypted(nonces, bodies, others)
 
     def guess(self, last: bytes, body: bytes) -> int | None:
@@ -179,7 +180,7 @@ class Chacha12(_Authenticated):
         super().__init__(aead, iv, 16)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         length = len(body) - 16
         if length < 0:
             return None
@@ -189,12 +190,12 @@ class Chacha12(_Authenticated):
         except self.wrong:
             return None
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`."""
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
+        """Decrypt as `Cipher.open_run` does."""
         edges = self._long_enough(edges)
         numbers = number + np.arange(len(edges) - 1)
-        others = self._others(octets, edges, numbers)
-        return self._decrypted(self._nonces(numbers), _bodies(octets, edges), others)
+        others = self._others(data, edges, numbers)
+        return self._decrypted(self._nonces(numbers), _bodies(data, edges), others)
 
 
 class Aead13(_Authenticated):
@@ -206,7 +207,7 @@ class Aead13(_Authenticated):
         super().__init__(aead, iv, tag + 1)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         if len(body) < self.overhead:
             return None
         try:
@@ -219,11 +220,11 @@ class Aead13(_Authenticated):
                 return Opened(0, b"")
         return Opened(content[-1], content[:-1])
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`."""
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
+        """Decrypt as `Cipher.open_run` does."""
         edges = self._long_enough(edges)
-        heads = [octets[at : at + HEAD] for at in edges[:-1].tolist()]
-        return self._decrypted(self._nonces(number + np.arange(len(heads))), _bodies(octets, edges), heads)
+        heads = [data[at : at + HEAD] for at in edges[:-1].tolist()]
+        return self._decrypted(self._nonces(number + np.arange(len(heads))), _bodies(data, edges), heads)
 
 
 class Cbc:
@@ -243,27 +244,27 @@ class Cbc:
         self.overhead = BLOCK + self.size + BLOCK // 2
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         sealed = self._sealed(number, head, body)
         content = self._content(number, head, self._decrypt(sealed)[BLOCK:]) if sealed else None
         return None if content is None else Opened(head[0], content)
 
-    def open_run(self, number: int, octets: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`. All are decrypted at once: a block needs only the one before it."""
+    def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
+        """Decrypt as `Cipher.open_run` does. All are decrypted at once: a block needs only the one before it."""
         found: list[bytes] = []
         places = list(enumerate(pairwise(edges.tolist()), number))
-        sealed = [self._sealed(n, octets[at : at + HEAD], octets[at + HEAD : end]) for n, (at, end) in places]
+        sealed = [self._sealed(n, data[at : at + HEAD], data[at + HEAD : end]) for n, (at, end) in places]
         content, end = self._decrypt(b"".join(sealed)), 0
         for (n, (at, _)), each in zip(places, sealed, strict=True):
             begin, end = end + BLOCK, end + len(each)
-            opened = self._content(n, octets[at : at + HEAD], content[begin:end]) if each else None
+            opened = self._content(n, data[at : at + HEAD], content[begin:end]) if each else None
             if opened is None:
                 break
             found.append(opened)
         return found
 
     def guess(self, last: bytes, body: bytes) -> int | None:
-        """As `Cipher.guess`."""
+        """Guess as `Cipher.guess` does."""
         return None
 
     def _sealed(self, number: int, head: bytes, body: bytes) -> bytes:
@@ -283,9 +284,9 @@ class Cbc:
             return None
         return padded[:end] if self._mac(number, head, padded[:end]) == padded[end : end + self.size] else None
 
-    def _mac(self, number: int, head: bytes, octets: bytes) -> bytes:
+    def _mac(self, number: int, head: bytes, data: bytes) -> bytes:
         mac = self.mac.copy()
-        mac.update(NUMBERED.pack(number, head[:3], len(octets)) + octets)
+        mac.update(NUMBERED.pack(number, head[:3], len(data)) + data)
         return bytes(mac.finalize())
 
     def _decrypt(self, sealed: bytes) -> bytes:
@@ -297,7 +298,7 @@ class Cbc:
         return bytes(decryptor.update(sealed) + decryptor.finalize())
 
 
-def _octets(numbers: Ints) -> Bytes:
+def _in_bytes(numbers: Ints) -> Bytes:
     """Return numbers as eight bytes each, big-endian."""
     return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
 
@@ -308,6 +309,6 @@ def _listed(rows: Bytes) -> list[bytes]:
     return found
 
 
-def _bodies(octets: bytes, edges: Ints) -> list[bytes]:
+def _bodies(data: bytes, edges: Ints) -> list[bytes]:
     """Return records without their headers."""
-    return [octets[at + HEAD : end] for at, end in pairwise(edges.tolist())]
+    return [data[at + HEAD : end] for at, end in pairwise(edges.tolist())]

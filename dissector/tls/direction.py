@@ -11,7 +11,7 @@ class PlainChunk(NamedTuple):
 
     slot: int
     side: int
-    octets: bytes | None
+    data: bytes | None
     length: int
     first: At
     last: At
@@ -21,7 +21,17 @@ class TlsDirection:
     """State of one direction."""
 
     __slots__ = (
-        "changed", "counted", "finished", "found", "message", "missed", "opener", "passing", "read", "said", "sealed",
+        "changed",
+        "counted",
+        "finished",
+        "found",
+        "has_sent",
+        "message",
+        "missed",
+        "opener",
+        "passing",
+        "read",
+        "sealed",
         "walk",
     )  # fmt: skip
 
@@ -40,7 +50,7 @@ class TlsDirection:
         """Lengths of the first records under these keys, while none was decrypted; 0: without application data."""
         self.sealed = 0
         """Number of encrypted records that were not decrypted."""
-        self.said = False
+        self.has_sent = False
         """Whether application data followed the handshake."""
         self.read = self.counted = 0
         """Bytes of messages that were read; bytes retained when the caller last counted them."""
@@ -48,7 +58,7 @@ class TlsDirection:
     @property
     def kept(self) -> int:
         """Bytes retained of unfinished records and messages, and of messages with kept fields."""
-        return len(self.walk.octets) + len(self.message) + self.read
+        return len(self.walk.buffered) + len(self.message) + self.read
 
     def tear(self) -> None:
         """Note a loss: the next message begins with a record."""

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.kernels import limits
+from amqpscope.errors import reason
 
 LINE = 1024
 """Most bytes of a line; a longer one does not belong to a key log."""
@@ -74,12 +75,12 @@ class KeyLog:
                 self._read(file)
         except OSError as error:
             kind = MissingCaptureError if isinstance(error, FileNotFoundError) else CaptureError
-            raise kind(f"{self._path}: cannot read the key log: {error.strerror}") from error
+            raise kind(f"{self._path}: cannot read the key log: {reason(error)}") from error
 
-    def add(self, octets: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """Add a key log that a capture holds."""
         self.expecting = self._added = True
-        for line in octets.splitlines():
+        for line in data.splitlines():
             self._line(line)
 
     def written(self) -> bytes:
@@ -104,9 +105,9 @@ class KeyLog:
             yield master
 
     def _read(self, file: BinaryIO) -> None:
-        while octets := file.read(STEP):
-            self._read_to += len(octets)
-            *lines, self._rest = (self._rest + octets).split(b"\n")
+        while data := file.read(STEP):
+            self._read_to += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 self._line(line)
             if len(self._rest) > LINE:

@@ -68,15 +68,15 @@ class Reader:
         MalformedError: there are fewer bytes than asked for.
     """
 
-    def __init__(self, octets: bytes) -> None:
-        self.octets, self.at = octets, 0
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
 
     def take(self, count: int) -> bytes:
         """Read this many bytes."""
         end = self.at + count
-        if end > len(self.octets):
+        if end > len(self.data):
             raise MalformedError
-        taken = self.octets[self.at : end]
+        taken = self.data[self.at : end]
         self.at = end
         return taken
 
@@ -91,7 +91,7 @@ class Reader:
     @property
     def left(self) -> int:
         """Number of bytes left."""
-        return len(self.octets) - self.at
+        return len(self.data) - self.at
 
     def rest(self) -> bytes:
         """Read all bytes left."""
@@ -191,15 +191,15 @@ def version_name(number: int) -> str:
     return KNOWN.versions.get(number) or f"0x{number:04X}"
 
 
-def printable(octets: bytes) -> str:
+def printable(data: bytes) -> str:
     """Return bytes from the wire as printable text."""
-    text = octets[:NAME].decode("utf-8", "replace")
+    text = data[:NAME].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _numbers(reader: Reader) -> list[int]:
-    octets = reader.rest()
-    return [int.from_bytes(octets[i : i + 2], "big") for i in range(0, min(len(octets) - 1, 2 * 512), 2)]
+    data = reader.rest()
+    return [int.from_bytes(data[i : i + 2], "big") for i in range(0, min(len(data) - 1, 2 * 512), 2)]
 
 
 def _extensions(reader: Reader) -> Iterator[tuple[int, Reader]]:

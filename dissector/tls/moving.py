@@ -16,9 +16,9 @@ from amqpscope.dissector.tls.session import Session
 STATE = Coding(At, ClientHello, ServerHello, Record, Lost, Gap, Found, Opened, Master)
 SESSION = ("_chosen", "_earlier", "_hello", "_known", "_retried", "held", "hoping", "waiting")
 DIRECTION = (
-    "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "said", "sealed",
+    "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "has_sent", "sealed",
 )  # fmt: skip
-WALK = ("at", "blind", "gap", "likely", "looked", "marks", "need", "octets", "skip")
+WALK = ("at", "blind", "gap", "likely", "looked", "marks", "need", "buffered", "skip")
 OPENER = ("_before", "_last", "_refused", "_tries", "worked")
 
 

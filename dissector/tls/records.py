@@ -59,7 +59,7 @@ class Lost(NamedTuple):
 class Gap(NamedTuple):
     """Bytes of an unknown number of records, before the next record that was found."""
 
-    octets: int
+    length: int
     last: At
 
 
@@ -72,13 +72,13 @@ class Walk:
     It takes the bytes of the record and of a header after it, as far as they are there, and the record's length.
     """
 
-    __slots__ = ("at", "blind", "confirm", "gap", "likely", "looked", "marks", "need", "octets", "skip")
+    __slots__ = ("at", "blind", "buffered", "confirm", "gap", "likely", "looked", "marks", "need", "skip")
 
     def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
         self.confirm = confirm
         self.blind = False
         """Whether the content of data records is not needed."""
-        self.octets = bytearray()
+        self.buffered = bytearray()
         self.need = HEAD
         """Number of bytes from which on there is something to do."""
         self.skip = 0
@@ -86,7 +86,7 @@ class Walk:
         self.gap = -1 if begun else 0
         """Position from which on a record is searched for; -1: synchronised."""
         self.at = 0
-        """Position of the first of `octets` in the stream."""
+        """Position of the first of `buffered` in the stream."""
         self.marks: list[tuple[int, At]] = []
         """Positions at which the bytes of each packet begin."""
         self.looked = 0
@@ -94,28 +94,28 @@ class Walk:
         self.likely: list[tuple[int, int]] = []
         """Headers that were found: where their records would end, and begin; a heap."""
 
-    def feed(self, octets: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
+    def feed(self, data: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
         """Take a chunk (None: a gap of this length); return an iterator to be read before the next chunk."""
-        if octets is None:
-            return self._hole(length, last)
+        if data is None:
+            return self._gap(length, last)
         if self.skip:
             taken = min(self.skip, length)
             self.skip -= taken
             self.at += taken
             if taken == length:
                 return ()
-            octets = octets[taken:]
+            data = data[taken:]
         if self.gap >= 0:
-            self.marks.append((self.at + len(self.octets), first))
-            self.octets += octets
+            self.marks.append((self.at + len(self.buffered), first))
+            self.buffered += data
             return self._search(last)
-        if not self.octets:
-            return self._records(octets, first, first, last)
-        self.octets += octets
-        if len(self.octets) < self.need:
+        if not self.buffered:
+            return self._records(data, first, first, last)
+        self.buffered += data
+        if len(self.buffered) < self.need:
             return ()
-        whole, began = bytes(self.octets), self.marks[0][1]
-        self.octets.clear()
+        whole, began = bytes(self.buffered), self.marks[0][1]
+        self.buffered.clear()
         return self._records(whole, began, first, last)
 
     @property
@@ -128,25 +128,25 @@ class Walk:
         """Where the current record began."""
         return self.marks[0][1] if self.marks else NOWHERE
 
-    def leave(self, octets: bytes, passed: int, skip: int, began: At) -> None:
+    def leave(self, data: bytes, passed: int, skip: int, began: At) -> None:
         """Continue, synchronised, after records that others have read: with the first bytes of one, or within one."""
-        self.octets.clear()
+        self.buffered.clear()
         self.need, self.skip = HEAD, skip
-        self._keep(octets, passed, began)
+        self._keep(data, passed, began)
 
-    def _records(self, octets: bytes, began: At, first: At, last: At) -> Iterable[Event]:
+    def _records(self, data: bytes, began: At, first: At, last: At) -> Iterable[Event]:
         """Yield the records of these bytes: the first began in an earlier packet, all others in the current one."""
         found: list[Event] = []
-        at, end = 0, len(octets)
+        at, end = 0, len(data)
         self.need = HEAD
         while end - at >= HEAD:
-            if not is_head(octets, at):
-                self._keep(octets[at:], at, began)
+            if not is_head(data, at):
+                self._keep(data[at:], at, began)
                 self._lose(self.at)
                 return chain(found, self._search(last))
-            stop = at + HEAD + (octets[at + 3] << 8 | octets[at + 4])
-            if self.blind and octets[at] == DATA:
-                found.append(Record(octets[at : at + HEAD], None, began, last))
+            stop = at + HEAD + (data[at + 3] << 8 | data[at + 4])
+            if self.blind and data[at] == DATA:
+                found.append(Record(data[at : at + HEAD], None, began, last))
                 if stop > end:
                     self.skip = stop - end
                     stop = end
@@ -154,16 +154,16 @@ class Walk:
                 self.need = stop - at
                 break
             else:
-                found.append(Record(octets[at : at + HEAD], octets[at + HEAD : stop], began, last))
+                found.append(Record(data[at : at + HEAD], data[at + HEAD : stop], began, last))
             at, began = stop, first
-        self._keep(octets[at:], at, began)
+        self._keep(data[at:], at, began)
         return found
 
-    def _keep(self, octets: bytes, done: int, began: At) -> None:
+    def _keep(self, data: bytes, done: int, began: At) -> None:
         """Keep what is left of bytes after the first `done` ones."""
         self.at += done
-        self.marks = [(self.at, began)] if octets else []
-        self.octets += octets
+        self.marks = [(self.at, began)] if data else []
+        self.buffered += data
 
     def _first(self, offset: int) -> At:
         """Return the packet of a byte; drop those before it."""
@@ -174,17 +174,17 @@ class Walk:
 
     def _drop(self, count: int) -> None:
         """Drop bytes at the front."""
-        if count == len(self.octets):
-            self.octets.clear()
+        if count == len(self.buffered):
+            self.buffered.clear()
             self.marks.clear()
         else:
             self._first(count)
-            del self.octets[:count]
+            del self.buffered[:count]
         self.at += count
 
-    def _hole(self, length: int, last: At) -> Iterator[Event]:
-        held, rest = len(self.octets), 0
-        head = bytes(self.octets[:HEAD])
+    def _gap(self, length: int, last: At) -> Iterator[Event]:
+        held, rest = len(self.buffered), 0
+        head = bytes(self.buffered[:HEAD])
         self._drop(held)
         self.need = HEAD
         if self.gap >= 0:
@@ -204,56 +204,56 @@ class Walk:
         self.gap = self.looked = position
         self.likely.clear()
 
-    def _found(self, octets: bytes, passed: int, last: At) -> Iterator[Event]:
+    def _found(self, data: bytes, passed: int, last: At) -> Iterator[Event]:
         """Yield the records from the one that was found on; they may have begun in several packets."""
         self._drop(passed)
         marks, self.marks, begin = self.marks, [], self.at
-        self.octets.clear()
-        for (start, first), (end, _) in pairwise([*marks, (begin + len(octets), NOWHERE)]):
-            yield from self.feed(octets[max(start - begin, 0) : end - begin], end - max(start, begin), first, last)
+        self.buffered.clear()
+        for (start, first), (end, _) in pairwise([*marks, (begin + len(data), NOWHERE)]):
+            yield from self.feed(data[max(start - begin, 0) : end - begin], end - max(start, begin), first, last)
 
     def _search(self, last: At) -> Iterator[Event]:
         """Search for a record; skip bytes that can belong to none."""
-        octets, end = self.octets, self.at + len(self.octets)
-        for start in [found.start() for found in LIKE_HEAD.finditer(octets, max(self.looked - self.at, 0))]:
-            if start + HEAD <= len(octets) and is_head(octets, start):
-                length = HEAD + (octets[start + 3] << 8 | octets[start + 4])
+        data, end = self.buffered, self.at + len(self.buffered)
+        for start in [found.start() for found in LIKE_HEAD.finditer(data, max(self.looked - self.at, 0))]:
+            if start + HEAD <= len(data) and is_head(data, start):
+                length = HEAD + (data[start + 3] << 8 | data[start + 4])
                 heappush(self.likely, (self.at + start + length, self.at + start))
         self.looked = max(end - HEAD + 1, self.looked)
         while self.likely and self.likely[0][0] <= end:
             stop, start = heappop(self.likely)
             at = start - self.at
-            if self.confirm(bytes(octets[at : at + stop - start + HEAD]), stop - start, start - self.gap):
+            if self.confirm(bytes(data[at : at + stop - start + HEAD]), stop - start, start - self.gap):
                 gap, self.gap = start - self.gap, -1
                 self.likely.clear()
                 yield Gap(gap, last)
-                yield from self._found(bytes(octets[at:]), at, last)
+                yield from self._found(bytes(data[at:]), at, last)
                 return
         # A possible header of a longer record is kept, however old it is, but not beyond the length of a record.
         self._drop(max(min(end - HEAD - LONGEST, self.looked) if self.likely else self.looked, self.at) - self.at)
 
 
-def is_head(octets: bytes | bytearray, at: int) -> bool:
+def is_head(data: bytes | bytearray, at: int) -> bool:
     """Return whether a record can begin there; five bytes must be there."""
     return (
-        CHANGE <= octets[at] <= HEARTBEAT
-        and octets[at + 1] == 3
-        and octets[at + 2] <= 4
-        and 0 < (octets[at + 3] << 8 | octets[at + 4]) <= LONGEST
+        CHANGE <= data[at] <= HEARTBEAT
+        and data[at + 1] == 3
+        and data[at + 2] <= 4
+        and 0 < (data[at + 3] << 8 | data[at + 4]) <= LONGEST
     )
 
 
-def is_followed(octets: bytes, length: int) -> bool:
+def is_followed(data: bytes, length: int) -> bool:
     """Return whether another record seems to follow one of this length, or nothing at all."""
-    return length == len(octets) or (length + HEAD <= len(octets) and is_head(octets, length))
+    return length == len(data) or (length + HEAD <= len(data) and is_head(data, length))
 
 
-def boundary(octets: bytes, chain: int) -> int:
+def boundary(data: bytes, chain: int) -> int:
     """Return where this many headers of consecutive records are; -1 if nowhere."""
-    for found in LIKE_HEAD.finditer(octets):
+    for found in LIKE_HEAD.finditer(data):
         at, count = found.start(), 0
-        while count < chain and at + HEAD <= len(octets) and is_head(octets, at):
-            at += HEAD + (octets[at + 3] << 8 | octets[at + 4])
+        while count < chain and at + HEAD <= len(data) and is_head(data, at):
+            at += HEAD + (data[at + 3] << 8 | data[at + 4])
             count += 1
         if count == chain:
             return found.start()

@@ -25,22 +25,22 @@ FIRST, LAST = (Chunk.FIRST_PACKET, Chunk.FIRST_TS, Chunk.FIRST_CAPTURE), (Chunk.
 class Opened(NamedTuple):
     """The content of records: chunks without their positions, and for each the index of the chunk that completed it."""
 
-    pieces: Ints
+    chunks: Ints
     order: Ints
 
 
 @kernel
-def ends_of_records(octets: Array, at: int, ends: Array) -> int:
+def ends_of_records(data: Array, at: int, ends: Array) -> int:
     """Find the ends of consecutive data records; the last may end after the bytes. Return their number."""
     count = 0
     while (
-        at + 5 <= octets.shape[0]
-        and octets[at] == DATA
-        and octets[at + 1] == 3
-        and octets[at + 2] <= 4
-        and 0 < be16(octets, at + 3) <= LONGEST
+        at + 5 <= data.shape[0]
+        and data[at] == DATA
+        and data[at + 1] == 3
+        and data[at + 2] <= 4
+        and 0 < be16(data, at + 3) <= LONGEST
     ):
-        at += 5 + be16(octets, at + 3)
+        at += 5 + be16(data, at + 3)
         ends[count] = at
         count += 1
     return count
@@ -54,14 +54,14 @@ class Direction:
         self.half, self.window, self.mine = half, window, mine
         lengths, view = window[Chunk.LENGTH, mine], buffer.data.data
         parts = [view[at : at + n] for at, n in zip(window[Chunk.OFFSET, mine].tolist(), lengths.tolist(), strict=True)]
-        self.octets = b"".join([walk.octets, *parts])
-        self.before = len(walk.octets)
+        self.data = b"".join([walk.buffered, *parts])
+        self.before = len(walk.buffered)
         """Bytes from before the window: the beginning of a record."""
         self.bounds = np.cumsum(lengths) + self.before
         """Where the chunks end."""
-        edges = np.empty(len(self.octets) // (HEAD + 1) + 2, np.int64)
+        edges = np.empty(len(self.data) // (HEAD + 1) + 2, np.int64)
         edges[0] = walk.skip
-        count = call(ends_of_records, compiled, np.frombuffer(self.octets, np.uint8), walk.skip, edges[1:])
+        count = call(ends_of_records, compiled, np.frombuffer(self.data, np.uint8), walk.skip, edges[1:])
         self.edges = edges[: count + 1]
         """Where the first record begins, and where each ends."""
         known = (
@@ -70,16 +70,16 @@ class Direction:
         self.last = np.searchsorted(self.bounds, known)
         """With which of `mine` each record is complete."""
         head = int(self.edges[-1]) + HEAD
-        self.stop = int(mine[np.searchsorted(self.bounds, head)]) if head <= len(self.octets) else window.shape[1]
+        self.stop = int(mine[np.searchsorted(self.bounds, head)]) if head <= len(self.data) else window.shape[1]
         """The chunk with which anything else comes."""
         self.joined = np.zeros(0, np.uint8)
         self.parts, self.lengths = np.zeros(1, np.int64), np.zeros(0, np.int64)
         """Where each record's content begins in the joined bytes, and the last one ends; their lengths."""
 
     def _before(self, stop: int) -> tuple[int, int]:
-        """Return how many of `mine` come before this chunk, and how many records are complete by then."""
-        pieces = int(np.searchsorted(self.mine, stop))
-        return pieces, int(np.searchsorted(self.last, pieces))
+        """Return the number of `mine` come before this chunk, and how many records are complete by then."""
+        chunks = int(np.searchsorted(self.mine, stop))
+        return chunks, int(np.searchsorted(self.last, chunks))
 
     def open(self, stop: int) -> int:
         """Decrypt records up to this chunk. Return the chunk at which one does not decrypt, or holds something else."""
@@ -87,7 +87,7 @@ class Direction:
         if self.half.walk.blind or opener is None:
             return stop
         cipher = opener.epoch.cipher
-        contents = cipher.open_run(opener.epoch.number, self.octets, self.edges[: count + 1])
+        contents = cipher.open_run(opener.epoch.number, self.data, self.edges[: count + 1])
         self.joined = np.frombuffer(bytearray().join(contents), np.uint8)
         self.lengths = np.fromiter(map(len, contents), np.int64, len(contents))
         self.parts = np.append(0, np.cumsum(self.lengths))
@@ -95,7 +95,7 @@ class Direction:
         return stop if good == count else int(self.mine[self.last[good]])
 
     def _uncover(self, contents: list[bytes]) -> int:
-        """Remove the kind and zeros after each content in TLS 1.3. Return how many hold data, up to another kind."""
+        """Remove the kind and zeros after each content in TLS 1.3. Return the number of data records up to another."""
         self.lengths -= 1
         kinds = self.joined[self.parts[:-1] + self.lengths]
         for index in np.flatnonzero(kinds == 0).tolist():
@@ -106,13 +106,13 @@ class Direction:
 
     def take(self, stop: int, buffer: Buffer) -> Opened:
         """Emit the content of the records that are complete before this chunk."""
-        half, walk, (pieces, count) = self.half, self.half.walk, self._before(stop)
+        half, walk, (chunks, count) = self.half, self.half.walk, self._before(stop)
         marks = np.concatenate([np.array([walk.began]).T, self.window[FIRST, :][:, self.mine]], axis=1)
         # Bytes of a record that began before the window are in none of its chunks.
         first = np.searchsorted(self.bounds, self.edges, "right") + (self.edges >= self.before)
         first = np.minimum(first, len(self.mine))
-        end, done = int(self.bounds[pieces - 1]) if pieces else self.before, int(self.edges[count])
-        walk.leave(self.octets[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
+        end, done = int(self.bounds[chunks - 1]) if chunks else self.before, int(self.edges[count])
+        walk.leave(self.data[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
         if walk.blind or half.opener is None:
             half.sealed += count
             lengths = np.diff(self.edges[: count + 1]) - HEAD
@@ -120,7 +120,7 @@ class Direction:
             return Opened(np.zeros((Chunk.WIDTH, 0), np.int64), np.zeros(0, np.int64))
         if count:
             body = int(self.edges[count - 1]) + HEAD
-            half.opener.advance(count, self.octets[body : body + 8])
+            half.opener.advance(count, self.data[body : body + 8])
         at = buffer.append(self.joined[: self.parts[count]])
         full = np.flatnonzero(self.lengths[:count])
         order = self.mine[self.last[full]]

@@ -79,9 +79,9 @@ class Session:
         """Whether there were encrypted records, and none was decrypted."""
         return not self.shown.decrypted and any(half.sealed for half in self.halves)
 
-    def feed(self, side: int, octets: bytes | None, length: int, first: At, last: At) -> None:
+    def feed(self, side: int, data: bytes | None, length: int, first: At, last: At) -> None:
         """Take a chunk of one direction; None is a gap."""
-        for event in self.halves[side].walk.feed(octets, length, first, last):
+        for event in self.halves[side].walk.feed(data, length, first, last):
             if self.waiting or not self._take(side, event):
                 self.waiting.append((side, event))
                 self.held += _size(event)
@@ -102,8 +102,8 @@ class Session:
 
     def stop_waiting(self, side: int, at: At) -> None:
         """Stop waiting for secrets, because a limit is reached."""
-        told = f"{self.held} bytes waited for TLS secrets that did not come; the connection stays encrypted"
-        self._fault("limit-reached", side, at, told)
+        text = f"{self.held} bytes waited for TLS secrets that did not come; the connection stays encrypted"
+        self._fault("limit-reached", side, at, text)
         self.give_up()
 
     def give_up(self) -> None:
@@ -112,7 +112,7 @@ class Session:
         self.resume()
 
     def is_smooth(self, side: int) -> bool:
-        """Whether data records of this side need at most decryption, so that `runs` may take them.
+        """Return whether data records of this side need at most decryption, so that `runs` may take them.
 
         They decrypt with the current keys, or stay encrypted for good.
         """
@@ -121,13 +121,13 @@ class Session:
             return False
         if not half.walk.blind:
             return half.opener is not None and half.opener.steady
-        if not (shown.accepted and half.said and all(each.finished for each in self.halves)):
+        if not (shown.accepted and half.has_sent and all(each.finished for each in self.halves)):
             return False
         opener = half.opener or self._make_opener(side, half)
         return (opener is None or (opener.hopeless and not opener.worked)) and not self._may_wait(side, opener)
 
-    def _fault(self, code: str, side: int, at: At, told: str) -> None:
-        self.faults.append(Fault(code, self.slot, side, at, told))
+    def _fault(self, code: str, side: int, at: At, text: str) -> None:
+        self.faults.append(Fault(code, self.slot, side, at, text))
 
     # ------------------------------------------------------------------------------------------------------ events
 
@@ -165,8 +165,8 @@ class Session:
                     each.walk.blind = False  # the events that wait after this one must be decrypted, too
                 return False
             if opened is None and opener and opener.hopeless and not half.walk.blind:
-                told = f"the secrets decrypt none of {REFUSED} records in a row; the connection stays encrypted"
-                self._fault("tls-undecrypted", side, record.last, told)
+                text = f"the secrets decrypt none of {REFUSED} records in a row; the connection stays encrypted"
+                self._fault("tls-undecrypted", side, record.last, text)
             half.walk.blind = opener is None or opener.hopeless
         if opened is None:
             self._seal(side, half, record)
@@ -192,10 +192,10 @@ class Session:
         half.missed.clear()
         if epoch.carries and (found.lost or not found.known):
             # Under new keys, the records lost under the old ones were the end of the handshake, or more of it.
-            length = gap.octets - found.lost * (HEAD + epoch.cipher.overhead)
+            length = gap.length - found.lost * (HEAD + epoch.cipher.overhead)
             # Up to TLS 1.2, the first record is the end of the handshake.
             lost = found.lost - (epoch.ends_first and found.lost == found.number)
-            self._hole(side, max(length, 1) if lost else 0, gap.last)
+            self._lose(side, max(length, 1) if lost else 0, gap.last)
 
     def _miss(self, side: int, half: TlsDirection, length: int, last: At) -> None:
         """Count a record that could not be read; its content is a gap."""
@@ -203,7 +203,7 @@ class Session:
             epoch = half.opener.epoch
             half.opener.miss()
             if epoch.carries:
-                self._hole(side, length - epoch.cipher.overhead, last)
+                self._lose(side, length - epoch.cipher.overhead, last)
         elif len(half.missed) < AHEAD:
             half.missed.append(length)
 
@@ -212,26 +212,26 @@ class Session:
         lost = sum(max(length - epoch.cipher.overhead, 0) for length in half.missed)
         half.missed.clear()
         if epoch.ends_first:  # in TLS 1.3, the lost records may hold the handshake, or early data
-            self._hole(side, lost, record.last)
+            self._lose(side, lost, record.last)
 
-    def _hole(self, side: int, length: int, last: At) -> None:
+    def _lose(self, side: int, length: int, last: At) -> None:
         if length > 0:
             self.plain.append(PlainChunk(self.slot, side, None, length, last, last))
 
     def _confirm(self, side: int) -> Callable[[bytes, int, int], bool]:
         """Return a function for `Walk.confirm`: whether a record of this length begins here, after a gap."""
 
-        def confirm(octets: bytes, length: int, gap: int) -> bool:
+        def confirm(data: bytes, length: int, gap: int) -> bool:
             half = self.halves[side]
             opener = None if self.waiting else half.opener or self._make_opener(side, half)
             if opener and not opener.hopeless:
-                half.found = opener.find(octets[:HEAD], octets[HEAD:length], gap)
+                half.found = opener.find(data[:HEAD], data[HEAD:length], gap)
                 if half.found:
                     half.changed = True
                     return True
                 if opener.worked:
                     return False
-            return is_followed(octets, length)
+            return is_followed(data, length)
 
         return confirm
 
@@ -337,8 +337,8 @@ class Session:
                 try:
                     self._message(side, half, kind, body, at)
                 except MalformedError:
-                    told = f"the lengths in {KNOWN.messages[kind].name} ({length} bytes) contradict each other"
-                    self._fault("tls-message-malformed", side, at, told)
+                    text = f"the lengths in {KNOWN.messages[kind].name} ({length} bytes) contradict each other"
+                    self._fault("tls-message-malformed", side, at, text)
 
     def _message(self, side: int, half: TlsDirection, kind: int, body: bytes, at: At) -> None:
         shown = self.shown
@@ -402,8 +402,8 @@ class Session:
                 shown.accepted = shown.accepted or length != HIDDEN_ALERT
             elif half is client and length == HIDDEN_ALERT:
                 shown.accepted = True  # a close_notify
-            if record.kind == DATA and not half.said:
-                half.said = True
+            if record.kind == DATA and not half.has_sent:
+                half.has_sent = True
                 self.shown.step("tls.data", side, record.last)
         elif shown.version is None or shown.version < keys.TLS_1_3:
             if record.kind == HANDSHAKE:

@@ -32,7 +32,7 @@ class Fault(NamedTuple):
     slot: int
     side: int
     at: At
-    told: str
+    detail: str
 
 
 class Sent(NamedTuple):

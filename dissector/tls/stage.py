@@ -92,9 +92,9 @@ class Tls:
                 self._leave(session)
         return moving.STATE.written(taken)
 
-    def put_back(self, octets: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
+    def put_back(self, data: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
         """Put back what `take_out` returned; `shown` returns what the handshake of a connection shows."""
-        for index, positions, values in moving.STATE.read(octets, target.captures):
+        for index, positions, values in moving.STATE.read(data, target.captures):
             slot = int(target.slots[index])
             self.begin(slot, False, target.capacity)
             self.positions[2 * slot : 2 * slot + 2] = positions
@@ -123,22 +123,22 @@ class Tls:
         mask[inside] = self.taken[slots[inside]]
         return mask if mask.any() else None
 
-    def feed(self, pieces: Ints, buffer: Buffer) -> Ints:
+    def feed(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return chunks of the content of these chunks of TLS connections; their bytes are in the buffer's arena."""
-        for slot, mine in _groups(pieces[Chunk.SLOT]):
-            self._feed(self.sessions[slot], pieces if len(mine) == pieces.shape[1] else pieces[:, mine], mine, buffer)
-        return self._pieces(buffer)
+        for slot, mine in _groups(chunks[Chunk.SLOT]):
+            self._feed(self.sessions[slot], chunks if len(mine) == chunks.shape[1] else chunks[:, mine], mine, buffer)
+        return self._chunks(buffer)
 
-    def _feed(self, session: Session, pieces: Ints, order: Ints, buffer: Buffer) -> None:
+    def _feed(self, session: Session, chunks: Ints, order: Ints, buffer: Buffer) -> None:
         """Take the chunks of one connection: in runs, and one by one where there is more to do."""
-        rows = np.ascontiguousarray(pieces[ROWS, :].T)
-        at, reach, left, again, alone = 0, REACH, int(pieces[Chunk.LENGTH].sum()), 0, 0
+        rows = np.ascontiguousarray(chunks[ROWS, :].T)
+        at, reach, left, again, alone = 0, REACH, int(chunks[Chunk.LENGTH].sum()), 0, 0
         while at < len(rows):
             side, offset, length, *where = rows[at].tolist()
             if at >= again and left >= WORTH and session.is_smooth(side):
-                taken, opened = runs.run(session, pieces[:, at : at + reach], buffer, self.compiled)
+                taken, opened = runs.run(session, chunks[:, at : at + reach], buffer, self.compiled)
                 self.opened += [runs.Opened(found, order[at + index]) for found, index in opened]
-                left -= int(pieces[Chunk.LENGTH, at : at + taken].sum())
+                left -= int(chunks[Chunk.LENGTH, at : at + taken].sum())
                 at, reach = at + taken, max(2 * taken, REACH)
                 # If runs end as soon as they begin, ever more chunks go one by one before the next run is tried.
                 alone = 0 if taken >= FEW else min(2 * alone + 1, REACH)
@@ -147,9 +147,9 @@ class Tls:
                     for half in session.halves:
                         self._weigh(session, half)
                     continue
-            octets = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
+            data = buffer.data[offset : offset + length].tobytes() if offset >= 0 else None
             before = session.held
-            session.feed(side, octets, length, At(*where[:3]), At(*where[3:]))
+            session.feed(side, data, length, At(*where[:3]), At(*where[3:]))
             if session.held != before:
                 self._hold(session, before, side, At(*where[3:]))
             self._weigh(session, session.halves[side])
@@ -171,8 +171,8 @@ class Tls:
             self.keylog.look()
             if self.keylog.full and not self.full:
                 self.full = True
-                told = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are ignored"
-                self.problems.append((0, Problem("limit-reached", 0, None, told)))
+                text = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are ignored"
+                self.problems.append((0, Problem("limit-reached", 0, None, text)))
             for slot in sorted(over or self.stuck):
                 session = self.sessions[slot]
                 before = session.held
@@ -180,7 +180,7 @@ class Tls:
                 if over:
                     session.give_up()
                 self._hold(session, before, 0, NOWHERE)
-        return self._pieces(buffer)
+        return self._chunks(buffer)
 
     def _hold(self, session: Session, before: int, side: int, at: At) -> None:
         """Account for the bytes that wait."""
@@ -207,34 +207,34 @@ class Tls:
         self.taken[session.slot] = False
         self.stuck.discard(session.slot)
 
-    def _pieces(self, buffer: Buffer) -> Ints:
+    def _chunks(self, buffer: Buffer) -> Ints:
         """Return what sessions and runs have emitted, as chunks, in the order of the chunks that held it."""
         order = np.array(self.order or [0] * len(self.plain), np.int64)
         found = [(self._plain(buffer), order), *self.opened]
         self.order.clear()
         self.opened.clear()
-        pieces = np.concatenate([each for each, _ in found], axis=1)
+        chunks = np.concatenate([each for each, _ in found], axis=1)
         if len(found) > 1:
-            pieces = pieces[:, np.argsort(np.concatenate([order for _, order in found]), kind="stable")]
-        for direction, mine in _groups(2 * pieces[Chunk.SLOT] + pieces[Chunk.SIDE]):
-            ends = self.positions[direction] + np.cumsum(pieces[Chunk.LENGTH, mine])
-            pieces[Chunk.POS, mine] = ends - pieces[Chunk.LENGTH, mine]
+            chunks = chunks[:, np.argsort(np.concatenate([order for _, order in found]), kind="stable")]
+        for direction, mine in _groups(2 * chunks[Chunk.SLOT] + chunks[Chunk.SIDE]):
+            ends = self.positions[direction] + np.cumsum(chunks[Chunk.LENGTH, mine])
+            chunks[Chunk.POS, mine] = ends - chunks[Chunk.LENGTH, mine]
             self.positions[direction] = ends[-1]
-        return pieces
+        return chunks
 
     def _plain(self, buffer: Buffer) -> Ints:
         """Return what sessions have emitted, as chunks without their positions."""
-        pieces = np.zeros((Chunk.WIDTH, len(self.plain)), np.int64)
+        chunks = np.zeros((Chunk.WIDTH, len(self.plain)), np.int64)
         if not self.plain:
-            return pieces
-        at = buffer.append(np.frombuffer(b"".join([plain.octets or b"" for plain in self.plain]), np.uint8))
+            return chunks
+        at = buffer.append(np.frombuffer(b"".join([plain.data or b"" for plain in self.plain]), np.uint8))
         rows = []
-        for slot, side, octets, length, first, last in self.plain:
-            rows.append((slot, side, -1 if octets is None else at, length, *last, *first))
-            at += 0 if octets is None else length
-        pieces[PLAIN_ROWS, :] = np.array(rows, np.int64).T
+        for slot, side, data, length, first, last in self.plain:
+            rows.append((slot, side, -1 if data is None else at, length, *last, *first))
+            at += 0 if data is None else length
+        chunks[PLAIN_ROWS, :] = np.array(rows, np.int64).T
         self.plain.clear()
-        return pieces
+        return chunks
 
 
 def _groups(numbers: Ints) -> Iterator[tuple[int, Ints]]:

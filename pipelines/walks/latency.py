@@ -129,6 +129,12 @@ class Latencies:
         yield "latency_buckets", _bucket_rows(results)
         yield "latency_summary", _summary_rows(results)
 
+    def rows(self) -> Iterator[Rows]:
+        """Yield the rows of `buckets` and of `summary`, a grouping at a time."""
+        for result in self._groups():
+            yield "latency_buckets", _bucket_rows([result])
+            yield "latency_summary", _summary_rows([result])
+
     def buckets(self) -> pa.Table:
         """Return the table `latency_buckets`, ordered by metric, grouping, group and bucket.
 

@@ -129,7 +129,7 @@ class Requests:
         self.found = np.zeros((0, len(FO)), np.int64)
 
     def state(self, count: int, lacking: int) -> State:
-        """What kernels take, with room for all that a batch of so many events may bring; `found` is empty."""
+        """Return what kernels take, with room for a batch of this many requests and answers; `found` is empty."""
         self.gaps = connection.with_room(self.conn, self.gaps, lacking)
         self.channels = grown(self.channels, min(int(self.heap[HEAP.CHANNELS]) + count, CHANNELS))
         self.queues = grown(self.queues, int(self.heap[HEAP.QUEUES]) + count)

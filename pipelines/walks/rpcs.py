@@ -85,8 +85,10 @@ class Rpcs:
         for waiting in self._stores:
             waiting.begin(events)
         asks = np.zeros(len(events), np.int64)
-        arguments = self._arguments(events)
-        state, streams = self._states(len(events), events.lacking)
+        of_streams = events.source == STREAM_FRAMES
+        at = np.flatnonzero(_WITH_ROLE[events.what] | of_streams)
+        arguments = self._arguments(events, at)
+        state, streams = self._states(len(at) + events.lacking, int(np.count_nonzero(of_streams)), events.lacking)
         call(walk, self._compiled, events.matrix, arguments, state, streams, asks, self._frames.base)
         base = self._frames.base
         for machine, made in ((self._requests, self._rows), (self._streams, self._stream_rows)):
@@ -104,7 +106,7 @@ class Rpcs:
 
     def finish(self) -> Iterator[Rows]:
         """All that is open was not answered."""
-        state, streams = self._states(0, 0)
+        state, streams = self._states(0, 0, 0)
         call(finish, self._compiled, state, streams)
         if len(found := self._requests.decided()):
             yield from self._rows(found)
@@ -112,14 +114,13 @@ class Rpcs:
             yield from self._stream_rows(found)
         self._fresh()
 
-    def _states(self, count: int, lacking: int) -> tuple[State, State]:
+    def _states(self, count: int, of_streams: int, lacking: int) -> tuple[State, State]:
         state = self._requests.state(count, lacking)
-        return state, self._streams.state(self._requests.conn, self._requests.gaps, count)
+        return state, self._streams.state(self._requests.conn, self._requests.gaps, of_streams)
 
-    def _arguments(self, events: Events) -> Any:
-        """Columns of `Arguments` per event; most events have none that is looked at."""
+    def _arguments(self, events: Events, at: Any) -> Any:
+        """Return columns of `Arguments` per event; those that are not at these positions have none."""
         made = np.full((len(events), len(AR)), NONE, np.int64)
-        at = np.flatnonzero(_WITH_ROLE[events.what] | (events.source == STREAM_FRAMES))
         made[at] = self._told(events.only(at))
         return made
 

@@ -52,17 +52,17 @@ def speed(capture: Path, output: Path, pairs: int) -> dict[str, Any]:
     if pairs == 1:  # one of theirs takes minutes; ours before and after it
         ours += [run(dissect(capture, output)) for _ in range(2)]
     rows = {t.name: sum(pq.read_metadata(p).num_rows for p in t.glob("*.parquet")) for t in output.iterdir()}
-    frames, octets = rows["amqp091_frames"], capture.stat().st_size
-    found: dict[str, Any] = {"octets": octets, "rows": rows, "frames_per_kb": frames / octets * 1000}
+    frames, data = rows["amqp091_frames"], capture.stat().st_size
+    found: dict[str, Any] = {"bytes": data, "rows": rows, "frames_per_kb": frames / data * 1000}
     found |= {"dissect": middle(ours), "written": sum(p.stat().st_size for p in output.rglob("*.parquet"))}
     say(
-        f"{octets / MB:,.0f} MB, {frames:,} frames ({found['frames_per_kb']:.1f} per kB), "
+        f"{data / MB:,.0f} MB, {frames:,} frames ({found['frames_per_kb']:.1f} per kB), "
         f"{rows['messages']:,} messages; {found['written'] / MB:,.0f} MB of Parquet"
     )
-    tell("dissect", found["dissect"], frames, octets)
+    tell("dissect", found["dissect"], frames, data)
     if theirs:
         found["tshark"] = middle(theirs)
-        tell("tshark -T fields", found["tshark"], frames, octets)
+        tell("tshark -T fields", found["tshark"], frames, data)
         found["ratio"] = compare("tshark / dissect", found["tshark"], found["dissect"])
     return found
 
@@ -112,7 +112,7 @@ def analyze(size: int, output: Path, pairs: int) -> dict[str, Any]:
 
 def small(output: Path, runs: int = 5) -> dict[str, Any]:
     """A capture of a few kilobytes: nothing is compiled, and start-up is nearly all."""
-    found: dict[str, Any] = {"octets": SMALL.stat().st_size}
+    found: dict[str, Any] = {"bytes": SMALL.stat().st_size}
     for name, command in {
         "frames": [*AMQPSCOPE, "frames", str(SMALL)],
         "dissect": dissect(SMALL, output),
@@ -120,7 +120,7 @@ def small(output: Path, runs: int = 5) -> dict[str, Any]:
         "import numpy, pyarrow": [sys.executable, "-c", "import numpy, pyarrow"],
     }.items():
         found[name] = middle([run(command) for _ in range(runs)])
-        tell(f"{name}, {found['octets']:,} octets" if name in ("frames", "dissect") else name, found[name])
+        tell(f"{name}, {found['bytes']:,} bytes" if name in ("frames", "dissect") else name, found[name])
     return found
 
 
@@ -134,7 +134,7 @@ def stream(size: int, output: Path, pairs: int) -> dict[str, Any]:
             theirs.append(run(plain))
         records = sum(pq.read_metadata(p).num_rows for p in (output / "messages").glob("*.parquet"))
         fewer = pq.read_metadata(output.with_name("plain") / "messages.parquet").num_rows
-    found: dict[str, Any] = {"octets": size, "records": records, "dissect": middle(ours), "plain": middle(theirs)}
+    found: dict[str, Any] = {"bytes": size, "records": records, "dissect": middle(ours), "plain": middle(theirs)}
     say(f"{size / MB:,.0f} MB of streams, {records:,} records; both write frames, messages and connections")
     for name, count in (("dissect", records), ("plain", fewer)):
         found[name] |= {"per_s": count / found[name]["wall_s"], "per_cpu_s": count / found[name]["cpu_s"]}
@@ -176,11 +176,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def tell(name: str, found: dict[str, float], frames: int = 0, octets: int = 0) -> None:
+def tell(name: str, found: dict[str, float], frames: int = 0, data: int = 0) -> None:
     """A line of the table."""
     line = f"{name:<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}"
     if frames:
-        line += f"{octets / found['wall_s'] / MB:>9.0f}{frames / found['wall_s'] / 1000:>11,.0f}"
+        line += f"{data / found['wall_s'] / MB:>9.0f}{frames / found['wall_s'] / 1000:>11,.0f}"
     say(f"{line}   {found['runs']} runs, {found['wall_least_s']:.2f} to {found['wall_most_s']:.2f}")
 
 

@@ -50,7 +50,7 @@ class Block:
         instances: copies in a block.
     """
 
-    octets: NDArray[np.uint8]
+    data: NDArray[np.uint8]
     at: NDArray[np.int64]
     time_us: NDArray[np.int64]
     instance: NDArray[np.int64]
@@ -89,7 +89,7 @@ def make(size: int, name: str = "", repeated: Callable[[], Block] | None = None)
         while True:
             _patch(block, number, BEGIN_US + number * period)
             count = int(np.searchsorted(block.at, left, "right")) - 1
-            file.write(block.octets[: block.at[count]].data)
+            file.write(block.data[: block.at[count]].data)
             left -= int(block.at[count])
             number += 1
             if count < len(block.time_us):
@@ -118,15 +118,15 @@ def _block(parts: dict[str, int] = PARTS) -> Block:
                 packets += [(t - times[0] + begin, instances, record) for t, record in zip(times, records, strict=True)]
                 instances += 1
     packets.sort(key=lambda packet: packet[0])  # stable: packets of one time stay in their order
-    octets = np.frombuffer(b"".join(record for _, _, record in packets), np.uint8).copy()
+    data = np.frombuffer(b"".join(record for _, _, record in packets), np.uint8).copy()
     at = np.cumsum([0, *(len(record) for _, _, record in packets)])
     packet = at[:-1] + RECORD
-    to_server = _u16(octets, packet + TCP_SOURCE + 2) == 5672
+    to_server = _u16(data, packet + TCP_SOURCE + 2) == 5672
     client_at = np.where(to_server, packet + IP_SOURCE, packet + IP_TARGET)
     server_at = np.where(to_server, packet + IP_TARGET, packet + IP_SOURCE)
-    octets[server_at[:, None] + np.arange(4)] = np.frombuffer(SERVER, np.uint8)
+    data[server_at[:, None] + np.arange(4)] = np.frombuffer(SERVER, np.uint8)
     time_us = np.array([t for t, _, _ in packets], np.int64)
-    return Block(octets, at, time_us - time_us[0], np.array([i for _, i, _ in packets]), client_at, instances)
+    return Block(data, at, time_us - time_us[0], np.array([i for _, i, _ in packets]), client_at, instances)
 
 
 def _records(capture: bytes) -> tuple[list[bytes], list[int]]:
@@ -147,11 +147,11 @@ def _records(capture: bytes) -> tuple[list[bytes], list[int]]:
 def _patch(block: Block, number: int, begin_us: int) -> None:
     """Give a block the addresses and times of its turn."""
     address = (10 << 24) + number * block.instances + block.instance
-    octets = address.astype(">u4").view(np.uint8).reshape(-1, 4)
-    block.octets[block.client_at[:, None] + np.arange(4)] = octets
+    data = address.astype(">u4").view(np.uint8).reshape(-1, 4)
+    block.data[block.client_at[:, None] + np.arange(4)] = data
     times = np.stack(np.divmod(begin_us + block.time_us, 1_000_000), axis=1).astype("<u4")
-    block.octets[block.at[:-1, None] + np.arange(8)] = times.view(np.uint8).reshape(-1, 8)
+    block.data[block.at[:-1, None] + np.arange(8)] = times.view(np.uint8).reshape(-1, 8)
 
 
-def _u16(octets: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    return octets[at].astype(np.int64) << 8 | octets[at + 1]
+def _u16(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    return data[at].astype(np.int64) << 8 | data[at + 1]

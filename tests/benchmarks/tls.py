@@ -26,11 +26,11 @@ CASES = (
     ("TLS 1.2 AES-GCM, 16 kB records, Ethernet", "1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", 16_000, 1448),
     ("TLS 1.2 ChaCha20, 16 kB records, Ethernet", "1.2", "ECDHE-ECDSA-CHACHA20-POLY1305", 16_000, 1448),
     ("TLS 1.2 AES-CBC, 16 kB records, Ethernet", "1.2", "ECDHE-ECDSA-AES128-SHA256", 16_000, 1448),
-    ("TLS 1.3 AES-GCM, a publish of 900 octets each", "1.3", "", 900, 1448),
-    ("TLS 1.3 AES-GCM, a publish of 150 octets each", "1.3", "", 150, 1448),
-    ("TLS 1.2 AES-GCM, a publish of 150 octets each", "1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", 150, 1448),
-    ("TLS 1.2 ChaCha20, a publish of 150 octets each", "1.2", "ECDHE-ECDSA-CHACHA20-POLY1305", 150, 1448),
-    ("TLS 1.2 AES-CBC, a publish of 150 octets each", "1.2", "ECDHE-ECDSA-AES128-SHA256", 150, 1448),
+    ("TLS 1.3 AES-GCM, a publish of 900 bytes each", "1.3", "", 900, 1448),
+    ("TLS 1.3 AES-GCM, a publish of 150 bytes each", "1.3", "", 150, 1448),
+    ("TLS 1.2 AES-GCM, a publish of 150 bytes each", "1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", 150, 1448),
+    ("TLS 1.2 ChaCha20, a publish of 150 bytes each", "1.2", "ECDHE-ECDSA-CHACHA20-POLY1305", 150, 1448),
+    ("TLS 1.2 AES-CBC, a publish of 150 bytes each", "1.2", "ECDHE-ECDSA-AES128-SHA256", 150, 1448),
 )
 
 

@@ -32,7 +32,7 @@ class Stream:
     first: int | None = None
     segments: dict[int, bytes] = field(default_factory=dict)
 
-    def octets(self) -> bytes:
+    def content(self) -> bytes:
         """All of it, in order; what was sent again counts once."""
         whole = b""
         for at in sorted(self.segments):
@@ -41,13 +41,13 @@ class Stream:
         return whole
 
 
-def _ip(octets: bytes) -> dpkt.ip.IP | dpkt.ip6.IP6:
-    if octets[0] >> 4 == 4:  # raw IP; no address of a recorded Ethernet or protocol of a cooked header begins so
-        return dpkt.ip.IP(octets)
+def _ip(data: bytes) -> dpkt.ip.IP | dpkt.ip6.IP6:
+    if data[0] >> 4 == 4:  # raw IP; no address of a recorded Ethernet or protocol of a cooked header begins so
+        return dpkt.ip.IP(data)
     for length, at in _LAYERS:
-        version = _VERSIONS.get(octets[at : at + 2])
-        if version is not None and octets[length] >> 4 == version:
-            return dpkt.ip.IP(octets[length:]) if version == 4 else dpkt.ip6.IP6(octets[length:])
+        version = _VERSIONS.get(data[at : at + 2])
+        if version is not None and data[length] >> 4 == version:
+            return dpkt.ip.IP(data[length:]) if version == 4 else dpkt.ip6.IP6(data[length:])
     raise ValueError("a link layer that is not among those recorded")
 
 
@@ -56,7 +56,7 @@ def packets(capture: Path) -> list[bytes]:
     found: list[bytes] = []
     for path in sorted(capture.glob("*.pcap")) if capture.is_dir() else [capture]:
         with path.open("rb") as file:
-            found += [octets for _, octets in dpkt.pcap.UniversalReader(file)]
+            found += [data for _, data in dpkt.pcap.UniversalReader(file)]
     return found
 
 
@@ -64,8 +64,8 @@ def streams(capture: Path) -> list[Stream]:
     """Both directions of every connection of a capture, each connection's client first."""
     known: dict[tuple[bytes, bytes, int, int], Stream] = {}
     found: list[Stream] = []
-    for octets in packets(capture):
-        packet = _ip(octets)
+    for data in packets(capture):
+        packet = _ip(data)
         tcp = packet.data
         key = (packet.src, packet.dst, tcp.sport, tcp.dport)
         back = (packet.dst, packet.src, tcp.dport, tcp.sport)
@@ -85,19 +85,19 @@ def streams(capture: Path) -> list[Stream]:
     return found
 
 
-def frames(octets: bytes) -> list[tuple[int, int, bytes]]:
+def frames(data: bytes) -> list[tuple[int, int, bytes]]:
     """Frame types, channels and payloads, up to the first thing that is no whole frame; a protocol header is type 0."""
     result = []
     at = 0
-    while at + 8 <= len(octets):
-        if octets[at : at + 4] == b"AMQP":
-            result.append((0, 0, octets[at : at + 8]))
+    while at + 8 <= len(data):
+        if data[at : at + 4] == b"AMQP":
+            result.append((0, 0, data[at : at + 8]))
             at += 8
             continue
-        kind, channel, size = struct.unpack_from(">BHI", octets, at)
-        if kind not in (1, 2, 3, 8) or octets[at + 7 + size : at + 8 + size] != b"\xce":
+        kind, channel, size = struct.unpack_from(">BHI", data, at)
+        if kind not in (1, 2, 3, 8) or data[at + 7 + size : at + 8 + size] != b"\xce":
             break
-        result.append((kind, channel, octets[at + 7 : at + 7 + size]))
+        result.append((kind, channel, data[at + 7 : at + 7 + size]))
         at += 8 + size
     return result
 
@@ -117,7 +117,7 @@ def counts(capture: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     for stream in streams(capture):
         found["connections"] += stream.from_client
-        for kind, _, payload in frames(stream.octets()):
+        for kind, _, payload in frames(stream.content()):
             found[name(payload) if kind == 1 else _OTHERS[kind]] += 1
     return found
 
@@ -127,7 +127,7 @@ def messages(capture: Path) -> Counter[tuple[int, str, int, int, int]]:
     found: Counter[tuple[int, str, int, int, int]] = Counter()
     for stream in streams(capture):
         begun: dict[int, tuple[str, int, bytes]] = {}
-        for kind, channel, payload in frames(stream.octets()):
+        for kind, channel, payload in frames(stream.content()):
             if kind == 1 and name(payload) in KINDS:
                 begun[channel] = (KINDS[name(payload)], -1, b"")
             elif kind in (2, 3) and channel in begun:

@@ -13,13 +13,13 @@ class Packet:
     """A packet of a capture: time, captured bytes, bytes on the wire (as many if not given), interface."""
 
     ts_ns: int
-    octets: bytes
+    data: bytes
     length: int = -1
     interface: int = 0
 
     @property
     def wire(self) -> int:
-        return len(self.octets) if self.length < 0 else self.length
+        return len(self.data) if self.length < 0 else self.length
 
 
 # Packets
@@ -120,8 +120,8 @@ def loopback(payload: bytes, family: int = 2, order: str = "<") -> bytes:
 def pcap_record(packet: Packet, order: str = "<", ns: bool = False, prefix: int = 16) -> bytes:
     seconds, fraction = divmod(packet.ts_ns, 10**9)
     fraction //= 1 if ns else 1000
-    head = struct.pack(order + "IIII", seconds, fraction, len(packet.octets), packet.wire)
-    return head + bytes(prefix - 16) + packet.octets
+    head = struct.pack(order + "IIII", seconds, fraction, len(packet.data), packet.wire)
+    return head + bytes(prefix - 16) + packet.data
 
 
 def pcap(
@@ -162,19 +162,19 @@ def interface(
 
 
 def enhanced(packet: Packet, ticks: int, order: str = "<", options: bytes = b"") -> bytes:
-    lengths = len(packet.octets), packet.wire
+    lengths = len(packet.data), packet.wire
     body = struct.pack(order + "IIIII", packet.interface, ticks >> 32, ticks & 0xFFFFFFFF, *lengths)
-    return block(6, body + packet.octets + bytes(-len(packet.octets) % 4) + options, order)
+    return block(6, body + packet.data + bytes(-len(packet.data) % 4) + options, order)
 
 
 def obsolete(packet: Packet, ticks: int, order: str = "<", drops: int = 0xFFFF) -> bytes:
-    lengths = len(packet.octets), packet.wire
+    lengths = len(packet.data), packet.wire
     body = struct.pack(order + "HHIIII", packet.interface, drops, ticks >> 32, ticks & 0xFFFFFFFF, *lengths)
-    return block(2, body + packet.octets, order)
+    return block(2, body + packet.data, order)
 
 
 def simple(packet: Packet, order: str = "<") -> bytes:
-    return block(3, struct.pack(order + "I", packet.wire) + packet.octets, order)
+    return block(3, struct.pack(order + "I", packet.wire) + packet.data, order)
 
 
 def statistics(number: int, if_drop: int | None, os_drop: int | None = None, order: str = "<") -> bytes:

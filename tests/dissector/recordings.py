@@ -34,7 +34,7 @@ def theirs(capture: Path) -> list[Row]:
         return [row | {"capture": capture.name} for row in reference.frames(capture)]
     parts = {path.name: read_packets(path) for path in sorted(capture.glob("*.pcap"))}
     places = [(name, packet.number) for name, packets in parts.items() for packet in packets]
-    data = pcap([Packet(p.ts_ns, p.octets) for packets in parts.values() for p in packets], ns=True)
+    data = pcap([Packet(p.ts_ns, p.data) for packets in parts.values() for p in packets], ns=True)
     with tempfile.NamedTemporaryFile() as whole:
         whole.write(data)
         whole.flush()

@@ -75,7 +75,7 @@ def dissect_packets(
 def recorded(name: str) -> tuple[list[Packet], int]:
     """The packets of a recorded pcap file, and its link type."""
     found = read_packets(FOLDER / name)
-    return [Packet(packet.ts_ns, packet.octets) for packet in found], found[0].link_type
+    return [Packet(packet.ts_ns, packet.data) for packet in found], found[0].link_type
 
 
 def rows(table: pa.Table, *left_out: str) -> list[Row]:

@@ -94,7 +94,7 @@ def amqp(size: int) -> list[Turn]:
 def stream(size: int) -> list[Turn]:
     name = sw.string("s" * size)
     asked = sw.request(7, 1, b"\1" + name + sw.offset_spec(1) + struct.pack(">H", 1) + sw.table({}))
-    return [(CLIENT if from_client else SERVER, octets) for from_client, octets in [*sw.hello(), (True, asked)]]
+    return [(CLIENT if from_client else SERVER, data) for from_client, data in [*sw.hello(), (True, asked)]]
 
 
 REMEMBERED = {
@@ -195,9 +195,9 @@ def test_bytes_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_files_that_were_read_leave_little(tmp_path: Path) -> None:
-    octets = section() + secrets(b"CLIENT_RANDOM 00 00\n") + interface(1, resolution=0xFF) * 50
+    data = section() + secrets(b"CLIENT_RANDOM 00 00\n") + interface(1, resolution=0xFF) * 50
     for number in range(3):
-        (tmp_path / f"{number}.pcapng").write_bytes(octets)
+        (tmp_path / f"{number}.pcapng").write_bytes(data)
     reading = Reading(find([str(tmp_path)]), compiled=False)
     told = [row for table, batch in reading for row in batch.to_pylist() if table == "anomalies"]
     assert len(told) >= 150
@@ -207,8 +207,8 @@ def test_files_that_were_read_leave_little(tmp_path: Path) -> None:
 
 def test_long_texts_are_repeated_in_part() -> None:
     tape = Tape()
-    for side, octets in amqp(100_000):
-        tape.say(side, octets, range(0, 110_000, 10_000))
+    for side, data in amqp(100_000):
+        tape.say(side, data, range(0, 110_000, 10_000))
     tables = dissect_packets(tape.packets)
     (row,) = rows(tables["connections"])
     assert row["client_properties"] is None and row["user"] == "g"

@@ -74,18 +74,18 @@ def test_other_classes_are_not_written(value: object) -> None:
 
 
 def test_arrays_of_objects_are_not_read() -> None:
-    octets = PLAIN.written(np.zeros(1, np.int64)).replace(b"<i8", b"|O8")
+    data = PLAIN.written(np.zeros(1, np.int64)).replace(b"<i8", b"|O8")
     with pytest.raises(StateError):
-        PLAIN.read(octets)
+        PLAIN.read(data)
 
 
 @given(st.data())
 def test_other_bytes_are_refused(data: st.DataObject) -> None:
     whole = CODING.written([Car(4, [Spot(1, "a")]), np.arange(3), pa.array([1]), {"a": (1, b"x")}])
     at = data.draw(st.integers(0, len(whole) - 1))
-    octets = whole[:at] + data.draw(st.binary(max_size=12)) + whole[at + data.draw(st.integers(0, 9)) :]
+    content = whole[:at] + data.draw(st.binary(max_size=12)) + whole[at + data.draw(st.integers(0, 9)) :]
     try:
-        CODING.read(octets)
+        CODING.read(content)
     except StateError as error:
         assert "\n" not in str(error)
 

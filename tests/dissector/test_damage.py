@@ -109,8 +109,8 @@ def test_frames_in_a_body_that_began_after_the_gap_are_none() -> None:
     tape = Tape().play(session())
     begin = len(tape.packets)
     tape.play([(CLIENT, b"".join(publish(b"lost"))), (CLIENT, b"".join(publish(bytes(37_000), largest=1 << 17)))])
-    octets = b"".join(publish(bytes(95_000) + inner * 500, largest=1 << 17))
-    tape.say(CLIENT, octets, range(4000, len(octets), 4000))
+    data = b"".join(publish(bytes(95_000) + inner * 500, largest=1 << 17))
+    tape.say(CLIENT, data, range(4000, len(data), 4000))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     capture = Capture(numbered(tape.packets), 1)
     packets = [p for p in capture.packets if p.interface != begin + 1]
@@ -151,10 +151,10 @@ def test_frames_that_end_where_the_snap_length_cuts_are_none(shown: int) -> None
     inner = b"".join(publish(b"inner"))
     tape = Tape().play(BEGIN)
     tape.play([(CLIENT, b"".join(publish(b"x" * shown)))])
-    octets = b"".join(publish(b"first" * 400)) + b"".join(publish(inner * 900, largest=1 << 17))
-    tape.say(CLIENT, octets, range(1448, len(octets), 1448))
+    data = b"".join(publish(b"first" * 400)) + b"".join(publish(inner * 900, largest=1 << 17))
+    tape.say(CLIENT, data, range(1448, len(data), 1448))
     capture = Capture(numbered(tape.end().packets), 1)
-    snapped = [replace(p, octets=p.octets[: 54 + shown], length=p.wire) for p in capture.packets]
+    snapped = [replace(p, data=p.data[: 54 + shown], length=p.wire) for p in capture.packets]
     assert score(capture, dissect_packets(capture.packets), snapped).invented == 0
 
 
@@ -162,10 +162,10 @@ def test_frames_that_end_where_the_snap_length_cuts_are_none(shown: int) -> None
 def test_a_body_whose_segments_begin_with_frames(aligned: int) -> None:
     """Its head is lost; every segment begins with a frame that was never sent, or near one."""
     inner = b"".join(publish(b"inner"))
-    octets = b"".join(publish(inner * 300, largest=1 << 17))
+    data = b"".join(publish(inner * 300, largest=1 << 17))
     tape = Tape().play(session())
     begin = len(tape.packets)
-    tape.say(CLIENT, octets, range(octets.index(inner) + aligned, len(octets), len(inner) * 3))
+    tape.say(CLIENT, data, range(data.index(inner) + aligned, len(data), len(inner) * 3))
     tape.play([(CLIENT, b"".join(publish(b"behind")))] * 3)
     capture = Capture(numbered(tape.packets), 1)
     damaged = [p for p in capture.packets if p.interface != begin + 1]
@@ -183,10 +183,10 @@ def amqp(packets: list[Packet]) -> tuple[list[Row], list[Row], list[Row]]:
 
 def test_frames_longer_than_segments_are_found() -> None:
     """The beginning of the capture is in the middle of a frame; no segment holds a whole one."""
-    octets = b"".join(b"".join(publish(b"b" * 20_000)) for _ in range(20))
+    data = b"".join(b"".join(publish(b"b" * 20_000)) for _ in range(20))
     tape = Tape(syn=False).play(BEGIN)
     tape.packets.clear()
-    tape.say(CLIENT, octets[3_000:], range(900, len(octets), 1000))
+    tape.say(CLIENT, data[3_000:], range(900, len(data), 1000))
     frames, _, _ = amqp(tape.packets)
     assert len(frames) == 20 * 7 - 3
     assert not any(row["is_partial"] for row in frames)
@@ -196,9 +196,9 @@ def test_frames_longer_than_segments_are_found() -> None:
 def test_a_capture_begun_in_a_body_of_many_long_frames(segment: int, shift: int) -> None:
     """No segment holds a whole frame, nor two heads, until far more than is held back of what nobody knows."""
     rnd = random.Random(segment)
-    octets = b"".join(publish(rnd.randbytes(1_500_000), largest=131_064))
+    data = b"".join(publish(rnd.randbytes(1_500_000), largest=131_064))
     tape = Tape(syn=False)
-    tape.say(CLIENT, octets[200_000:], range(segment - shift, len(octets), segment))
+    tape.say(CLIENT, data[200_000:], range(segment - shift, len(data), segment))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     frames, (message,), _ = amqp(tape.packets)
     assert [row["size"] for row in frames[:9]] == [131_072] * 9
@@ -213,8 +213,8 @@ def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
     body = b"".join(publish(b"inner")) * 300
     head, header, *bodies = publish(body, largest=4088)
     tape = Tape().play(BEGIN)
-    for octets in (head + header, *bodies):
-        tape.say(CLIENT, octets, [20, 2000])
+    for data in (head + header, *bodies):
+        tape.say(CLIENT, data, [20, 2000])
     beginning = 3 + len(BEGIN)
     packets = [p for i, p in enumerate(tape.packets) if i != beginning + 2 + 3 * (lost - 2)]
     frames, (message,), anomalies = amqp(packets)
@@ -310,10 +310,10 @@ def test_publishes_after_a_gap_that_may_hold_others_have_no_number() -> None:
 @pytest.mark.parametrize("lost", [1, 2])
 def test_gaps_that_can_hold_no_publish_leave_numbers_known(lost: int) -> None:
     """One in a body whose head is visible, and one that takes a body's frame whole, which its header foretells."""
-    octets = sent("two", body=b"y" * 3000)
+    data = sent("two", body=b"y" * 3000)
     tape = Tape().play([*BEGIN, (CLIENT, SELECT + sent("one"))])
-    at = octets.index(b"y" * 3000)
-    tape.say(CLIENT, octets, [at, at + 1000] if lost == 2 else [at - 7, len(octets) - 1])
+    at = data.index(b"y" * 3000)
+    tape.say(CLIENT, data, [at, at + 1000] if lost == 2 else [at - 7, len(data) - 1])
     if lost == 1:
         tape.packets.pop(3 + len(BEGIN) + 3)  # the end of the frame goes with it
     tape.play([(CLIENT, sent("three"))] * 40)
@@ -329,8 +329,8 @@ def test_gaps_in_what_the_broker_sends_leave_numbers_known() -> None:
 def test_a_method_of_which_nothing_is_left_may_have_been_a_publish() -> None:
     """Of one channel: its head says which."""
     tape = Tape().play([*BEGIN, *opening(2), (CLIENT, method(commands.Confirm.Select(), 2) + SELECT)])
-    octets = sent("cut")
-    tape.say(CLIENT, octets, [8, 14])
+    data = sent("cut")
+    tape.say(CLIENT, data, [8, 14])
     tape.play([(CLIENT, sent("behind") + sent("aside", 2))])
     found = publish_numbers(without(tape, 4))
     assert (found["behind"], found["aside"]) == (None, 1)
@@ -356,7 +356,7 @@ def test_gets_after_a_gap_pair_with_no_answer(lost: str) -> None:
     packets = without(tape, *{"a get": {0}, "an answer": {3}}.get(lost, set()))
     if lost == "the end of a get":
         first = packets[3 + len(BEGIN)]
-        packets[3 + len(BEGIN)] = replace(first, octets=first.octets[:-2], length=len(first.octets))
+        packets[3 + len(BEGIN)] = replace(first, data=first.data[:-2], length=len(first.data))
     _, messages, _ = amqp(packets)
     assert {row["delivery_tag"]: row["no_ack"] for row in messages} == {
         "nothing": {1: True, 2: False, 3: True},

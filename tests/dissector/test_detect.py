@@ -56,7 +56,7 @@ def test_first_bytes_tell_the_protocol(first: bytes, protocol: str) -> None:
 
 
 def test_frames_in_a_file_that_is_fetched_are_none() -> None:
-    capture = b"".join(octets for _, octets in BEGIN) + b"".join(publish()) * 10
+    capture = b"".join(data for _, data in BEGIN) + b"".join(publish()) * 10
     fetched = play((CLIENT, b"GET /a.pcap HTTP/1.1\r\n\r\n"), (SERVER, b"HTTP/1.1 200 OK\r\n\r\n"), (SERVER, capture))
     row = connection(fetched)
     assert (row["protocol"], row["frames"]) == ("unknown", 0)
@@ -155,10 +155,10 @@ def test_anomalies_of_connections_say_what_was_there() -> None:
 
 def amqplain(*entries: tuple[str, bytes]) -> str:
     """A login table as the plan hands it over: bytes that are no UTF-8 replaced."""
-    octets = b"".join(
+    data = b"".join(
         bytes([len(name)]) + name.encode() + b"S" + len(value).to_bytes(4, "big") + value for name, value in entries
     )
-    return octets.decode(errors="replace")
+    return data.decode(errors="replace")
 
 
 @pytest.mark.parametrize("name", ["guest", "grün", "é" * 60, "x" * 127])

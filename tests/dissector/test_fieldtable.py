@@ -27,9 +27,9 @@ def run(tables: list[bytes], compiled: bool = False) -> tuple[list[str], list[tu
     at = np.cumsum(size) - size + 1
     result = render(data, at, size, compiled)
     ends = np.cumsum(result.sizes).tolist()
-    octets = result.octets.tobytes()
-    texts = [octets[end - s : end].decode() for end, s in zip(ends, result.sizes.tolist(), strict=True)]
-    assert (ends[-1] if ends else 0) == len(octets)
+    content = result.data.tobytes()
+    texts = [content[end - s : end].decode() for end, s in zip(ends, result.sizes.tolist(), strict=True)]
+    assert (ends[-1] if ends else 0) == len(content)
     return texts, [(t, PROBLEM_CODES[c], p - int(at[t])) for t, c, p in result.problems.tolist()]
 
 
@@ -39,10 +39,10 @@ def one(table: bytes, compiled: bool = False) -> tuple[str, list[tuple[str, int]
 
 
 @BOTH
-@pytest.mark.parametrize(("octets", "text"), LETTERS)
-def test_letters(octets: bytes, text: str, compiled: bool) -> None:
-    assert one(key("n") + octets, compiled) == ('{"n":' + text + "}", [])
-    assert one(key("n") + b"A" + long(octets + octets), compiled) == ('{"n":[' + text + "," + text + "]}", [])
+@pytest.mark.parametrize(("data", "text"), LETTERS)
+def test_letters(data: bytes, text: str, compiled: bool) -> None:
+    assert one(key("n") + data, compiled) == ('{"n":' + text + "}", [])
+    assert one(key("n") + b"A" + long(data + data), compiled) == ('{"n":[' + text + "," + text + "]}", [])
     json.loads(text)
 
 
@@ -117,23 +117,23 @@ class Broken(Exception):
     pass
 
 
-def take(octets: bytes, at: int, n: int) -> tuple[bytes, int]:
-    if at + n > len(octets):
+def take(data: bytes, at: int, n: int) -> tuple[bytes, int]:
+    if at + n > len(data):
         raise Broken
-    return octets[at : at + n], at + n
+    return data[at : at + n], at + n
 
 
-def reference(octets: bytes, named: bool = True, depth: int = 1) -> tuple[str, bool]:
+def reference(data: bytes, named: bool = True, depth: int = 1) -> tuple[str, bool]:
     """JSON of a table or array, and whether it was whole."""
     parts, at, whole = [], 0, True
-    while at < len(octets) and whole:
+    while at < len(data) and whole:
         try:
             prefix = ""
             if named:
-                name, at = take(octets, at + 1, octets[at])
+                name, at = take(data, at + 1, data[at])
                 shown = name.decode(errors="backslashreplace")
                 prefix = json.dumps("$" + shown if shown.startswith("$") else shown, ensure_ascii=False) + ":"
-            text, whole, at = reference_value(octets, at, depth)
+            text, whole, at = reference_value(data, at, depth)
         except Broken:
             whole = False
         else:
@@ -141,33 +141,33 @@ def reference(octets: bytes, named: bool = True, depth: int = 1) -> tuple[str, b
     return ("{%s}" if named else "[%s]") % ",".join(parts), whole
 
 
-def reference_value(octets: bytes, at: int, depth: int) -> tuple[str, bool, int]:
-    letter, at = take(octets, at, 1)
+def reference_value(data: bytes, at: int, depth: int) -> tuple[str, bool, int]:
+    letter, at = take(data, at, 1)
     numbers = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q"}
     if letter == b"V":
         return "null", True, at
     if letter == b"t":
-        octet, at = take(octets, at, 1)
-        return ("false" if octet == b"\0" else "true"), True, at
+        byte, at = take(data, at, 1)
+        return ("false" if byte == b"\0" else "true"), True, at
     if letter.decode("latin-1") in numbers:
         form = numbers[letter.decode()]
-        number, at = take(octets, at, struct.calcsize(form))
+        number, at = take(data, at, struct.calcsize(form))
         return str(struct.unpack(form, number)[0]), True, at
     if letter in b"fd":
         form = {b"f": ">f", b"d": ">d"}[letter]
-        number, at = take(octets, at, struct.calcsize(form))
+        number, at = take(data, at, struct.calcsize(form))
         return float_text(number).decode(), True, at
     if letter == b"D":
-        number, at = take(octets, at, 5)
+        number, at = take(data, at, 5)
         scaled = decimal.Decimal(struct.unpack(">i", number[1:])[0]).scaleb(-number[0])
         return json.dumps({"$decimal": str(scaled)}, separators=(",", ":")), True, at
     if letter == b"T":
-        number, at = take(octets, at, 8)
+        number, at = take(data, at, 8)
         return '{"$timestamp":' + str(struct.unpack(">Q", number)[0]) + "}", True, at
     if letter not in b"SxAF":
         raise Broken
-    size, at = take(octets, at, 4)
-    inner, at = take(octets, at, struct.unpack(">I", size)[0])
+    size, at = take(data, at, 4)
+    inner, at = take(data, at, struct.unpack(">I", size)[0])
     if letter == b"S":
         try:
             return json.dumps(inner.decode(), ensure_ascii=False), True, at

@@ -56,9 +56,9 @@ def codes(tables: dict[str, pa.Table]) -> set[str]:
 
 
 @settings(max_examples=20)
-@given(octets=st.lists(st.binary(max_size=300), max_size=8), syn=st.booleans(), forced=st.booleans())
-def test_random_bytes_on_the_port_of_amqp(octets: list[bytes], syn: bool, forced: bool) -> None:
-    tape = Tape(syn=syn).play([(i % 2, piece) for i, piece in enumerate(octets)])
+@given(data=st.lists(st.binary(max_size=300), max_size=8), syn=st.booleans(), forced=st.booleans())
+def test_random_bytes_on_the_port_of_amqp(data: list[bytes], syn: bool, forced: bool) -> None:
+    tape = Tape(syn=syn).play([(i % 2, piece) for i, piece in enumerate(data)])
     ports = {5672: "amqp-0-9-1"} if forced else {}
     dissect_packets(tape.packets, options=Options(ports), check=True)
 
@@ -86,8 +86,8 @@ def test_lengths_at_every_edge(kind: int, size: int) -> None:
 @pytest.mark.parametrize("size", [2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
 def test_body_sizes_at_every_edge(size: int) -> None:
     head = struct.pack(">HHQH", 60, 0, size, 0)
-    octets = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x" * 50)
-    tables = same(said(octets))
+    data = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x" * 50)
+    tables = same(said(data))
     (message,) = rows(tables["messages"])
     assert message["body_size"] == (size if size < 2**62 else None)
     assert ("frame-too-large" in codes(tables)) == (size >= 2**62)
@@ -115,8 +115,8 @@ def test_tables_nested_a_thousand_deep() -> None:
     for _ in range(1000):
         table = b"\1aF" + struct.pack(">I", len(table)) + table
     head = struct.pack(">HHQH", 60, 0, 1, 0x2000) + struct.pack(">I", len(table)) + table
-    octets = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x")
-    tables = same(said(octets))
+    data = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x")
+    tables = same(said(data))
     assert "table-too-deep" in codes(tables)
     assert rows(tables["messages"])[0]["body_hash"] is not None
 
@@ -138,8 +138,8 @@ def test_contents_of_thousands_of_channels_in_turn() -> None:
 @pytest.mark.compiled
 def test_nothing_but_segments_of_one_byte() -> None:
     tape = Tape().play([*handshake(), *opening(1)])
-    octets = b"".join(publish(bytes(200), largest=50)) * 40
-    tape.say(CLIENT, octets, range(len(octets)))
+    data = b"".join(publish(bytes(200), largest=50)) * 40
+    tape.say(CLIENT, data, range(len(data)))
     assert len(rows(same(tape.packets)["messages"])) == 40
 
 
@@ -149,27 +149,27 @@ def test_nothing_but_segments_of_one_byte() -> None:
 @st.composite
 def mutated(draw: st.DrawFn) -> tuple[list[Packet], int]:
     packets, link = recorded(draw(st.sampled_from(MUTATED)))
-    octets = [bytearray(packet.octets) for packet in packets]
+    data = [bytearray(packet.data) for packet in packets]
     lengths = [packet.wire for packet in packets]
     for _ in range(draw(st.integers(1, 12))):
-        i = draw(st.integers(0, len(octets) - 1))
-        if octets[i]:
-            at = draw(st.integers(0, len(octets[i]) - 1))
-            what = draw(st.sampled_from(["octet", "word", "cut", "again", "swap"]))
-            if what == "octet":
-                octets[i][at] = draw(st.integers(0, 255))
+        i = draw(st.integers(0, len(data) - 1))
+        if data[i]:
+            at = draw(st.integers(0, len(data[i]) - 1))
+            what = draw(st.sampled_from(["byte", "word", "cut", "again", "swap"]))
+            if what == "byte":
+                data[i][at] = draw(st.integers(0, 255))
             elif what == "word":
-                octets[i][at : at + 4] = draw(st.sampled_from(EDGES)).to_bytes(4, "big")
+                data[i][at : at + 4] = draw(st.sampled_from(EDGES)).to_bytes(4, "big")
             elif what == "cut":
-                del octets[i][at:]
+                del data[i][at:]
             elif what == "again":
-                octets[i] += octets[i][at:]
-                lengths[i] = len(octets[i])
+                data[i] += data[i][at:]
+                lengths[i] = len(data[i])
             else:
-                j = draw(st.integers(0, len(octets) - 1))
-                octets[i], octets[j], lengths[i], lengths[j] = octets[j], octets[i], lengths[j], lengths[i]
+                j = draw(st.integers(0, len(data) - 1))
+                data[i], data[j], lengths[i], lengths[j] = data[j], data[i], lengths[j], lengths[i]
     times = [packet.ts_ns for packet in packets]
-    return [Packet(t, bytes(o), max(n, len(o))) for t, o, n in zip(times, octets, lengths, strict=True)], link
+    return [Packet(t, bytes(o), max(n, len(o))) for t, o, n in zip(times, data, lengths, strict=True)], link
 
 
 @pytest.mark.compiled
@@ -185,11 +185,11 @@ def test_mutated_recordings(case: tuple[list[Packet], int]) -> None:
 def syns(count: int) -> Iterator[Packet]:
     template = ethernet(ipv4(tcp(flags=SYN)))
     for number in range(count):
-        octets = bytearray(template)
-        octets[26:30] = (0x0B000000 | number >> 4).to_bytes(4, "big")
-        octets[34:36] = (1024 + (number & 15)).to_bytes(2, "big")
-        octets[38:42] = (number * 7919 & 0xFFFFFFFF).to_bytes(4, "big")
-        yield Packet(T0 + number * 1000, bytes(octets))
+        data = bytearray(template)
+        data[26:30] = (0x0B000000 | number >> 4).to_bytes(4, "big")
+        data[34:36] = (1024 + (number & 15)).to_bytes(2, "big")
+        data[38:42] = (number * 7919 & 0xFFFFFFFF).to_bytes(4, "big")
+        yield Packet(T0 + number * 1000, bytes(data))
 
 
 @pytest.mark.compiled
@@ -210,11 +210,11 @@ def test_half_open_connections_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.mark.compiled
 def test_hundreds_of_thousands_of_half_open_connections() -> None:
-    octets = io.BytesIO(pcap(list(syns(150_000)), ns=True))
+    data = io.BytesIO(pcap(list(syns(150_000)), ns=True))
     dissector = Dissector(compiled=True)
     dissector.captures.append("memory.pcap")
     ended = 0
-    for batch in CaptureFile(octets, "memory.pcap", 0, batch_bytes=4 << 20, compiled=True):
+    for batch in CaptureFile(data, "memory.pcap", 0, batch_bytes=4 << 20, compiled=True):
         for name, made in dissector.feed(batch):
             ended += made.num_rows if name == "connections" else 0
             assert made.num_rows <= 1 << 15

@@ -71,8 +71,8 @@ def test_what_was_compiled_is_run_again_without_numba(tmp_path: Path) -> None:
     assert (first, second, with_numba) == (2008, 2008, True)
     assert in_a_process_of_its_own(tmp_path) == [2008, 2008, False, error]
     (file,) = tmp_path.rglob("pick.*")
-    octets = file.read_bytes()
-    file.write_bytes(octets[:100] + b"?" + octets[101:])
+    data = file.read_bytes()
+    file.write_bytes(data[:100] + b"?" + data[101:])
     assert in_a_process_of_its_own(tmp_path) == [2008, 2008, True, error]
     assert in_a_process_of_its_own(tmp_path) == [2008, 2008, False, error]
 
@@ -165,11 +165,11 @@ def test_without_compiling_kernels_are_interpreted(tmp_path: Path) -> None:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("octets", [b"", b"?", marshal.dumps(7), marshal.dumps((1, 2)), marshal.dumps((1, 2, 3, 4))])
-def test_code_of_another_shape_is_made_anew(octets: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"", b"?", marshal.dumps(7), marshal.dumps((1, 2)), marshal.dumps((1, 2, 3, 4))])
+def test_code_of_another_shape_is_made_anew(data: bytes, tmp_path: Path) -> None:
     told = in_a_process_of_its_own(tmp_path)
     (file,) = tmp_path.rglob("pick.*")
-    file.write_bytes(hashlib.sha256(octets).digest() + octets)
+    file.write_bytes(hashlib.sha256(data).digest() + data)
     assert in_a_process_of_its_own(tmp_path) == told
     assert in_a_process_of_its_own(tmp_path) == [*told[:2], False, told[3]]
 

@@ -87,7 +87,7 @@ def test_messages_longer_than_a_segment_show_with_the_next_after_a_second(segmen
     for _ in range(2):
         tape.say(CLIENT, LARGE, range(segment, len(LARGE), segment))
     half = len(tape.packets) // 2
-    later = [Packet(packet.ts_ns + 2_000_000_000, packet.octets) for packet in tape.packets[half:]]
+    later = [Packet(packet.ts_ns + 2_000_000_000, packet.data) for packet in tape.packets[half:]]
     found = arrivals(tape.packets[:half] + later)
     assert [what for what, _, _ in found] == ["basic.publish", "header", "body", "body"] * 2
     assert all(came <= len(tape.packets) for _, _, came in found)
@@ -122,9 +122,9 @@ def test_frames_that_do_not_tell_who_is_the_client_wait_for_some_that_do() -> No
 def test_a_full_segment_of_frames_may_lie_inside_of_a_body() -> None:
     """There it ends where one of them does, by chance; on loopback segments are larger."""
     inner = b"".join(publish(b"x" * 300))
-    octets = b"".join(publish(inner * 40, largest=1 << 17))
+    data = b"".join(publish(inner * 40, largest=1 << 17))
     tape = begun()
-    tape.say(CLIENT, octets, range(octets.index(inner), len(octets), len(inner) * 4))
+    tape.say(CLIENT, data, range(data.index(inner), len(data), len(inner) * 4))
     tape.packets.pop(0)
     assert arrivals(tape.packets) == []
 
@@ -151,20 +151,20 @@ class Program:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 
-    def say(self, octets: bytes) -> None:
+    def say(self, data: bytes) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(octets)
+        self.process.stdin.write(data)
         self.process.stdin.flush()
 
     def lines(self, count: int, errors: bool = False) -> list[bytes]:
         """The next lines of its output, which come while the pipe is open."""
         file = self.process.stderr if errors else self.process.stdout
         assert file is not None
-        octets = b""
-        while octets.count(b"\n") < count:
-            assert select.select([file], [], [], 60)[0], octets
-            octets += os.read(file.fileno(), 1 << 16)
-        return octets.splitlines()
+        data = b""
+        while data.count(b"\n") < count:
+            assert select.select([file], [], [], 60)[0], data
+            data += os.read(file.fileno(), 1 << 16)
+        return data.splitlines()
 
     def listens(self) -> None:
         """Wait until it takes signals (Linux tells) and has read what was written."""
@@ -286,7 +286,7 @@ def test_rows_do_not_depend_on_the_sizes_of_reads(name: str, share: float) -> No
     packets, link = recorded(name)
     packets = packets[round(share * len(packets)) :]
     whole = dissect_packets(packets, link)
-    for octets in (64, 700, 9000):
-        found = dissect_packets(packets, link, batch_bytes=octets)
+    for data in (64, 700, 9000):
+        found = dissect_packets(packets, link, batch_bytes=data)
         for table in ("amqp091_frames", "stream_frames", "messages", "connections"):
-            assert rows(found[table]) == rows(whole[table]), (table, octets)
+            assert rows(found[table]) == rows(whole[table]), (table, data)

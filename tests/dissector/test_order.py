@@ -28,7 +28,7 @@ def exchange(count: int = 12, each_ns: int = STEP) -> tuple[list[Packet], int]:
     for n in range(count):
         tape.play([(CLIENT, b"".join(publish(b"message %d" % n))), (SERVER, BEAT)])
     first = tape.packets[before].ts_ns
-    timed = [Packet(first + n * each_ns, packet.octets) for n, packet in enumerate(tape.packets[before:])]
+    timed = [Packet(first + n * each_ns, packet.data) for n, packet in enumerate(tape.packets[before:])]
     return [*tape.packets[:before], *timed], before
 
 
@@ -54,7 +54,7 @@ def test_an_answer_that_was_captured_before_what_it_answers_comes_after_it(late:
     at = before + 8
     stamps = [packet.ts_ns for packet in packets]
     moved = [*packets[:at], *packets[at + 1 : at + 1 + late], packets[at], *packets[at + 1 + late :]]
-    found = frames([Packet(ts, packet.octets) for ts, packet in zip(stamps, moved, strict=True)])
+    found = frames([Packet(ts, packet.data) for ts, packet in zip(stamps, moved, strict=True)])
     assert [row[1:] for row in order(found)] == [row[1:] for row in whole]
     assert [row["routing_key"] for row in found if row["method"]]
 
@@ -66,13 +66,13 @@ def test_bytes_that_were_not_acknowledged_hold_nothing_up() -> None:
     tape.say(CLIENT, b"".join(publish(b"sent again")))
     tape.say(CLIENT, b"".join(publish(b"waits")))
     lost = tape.packets.pop(before)
-    acked = int.from_bytes(lost.octets[38:42])
+    acked = int.from_bytes(lost.data[38:42])
     for _ in range(3):
         tape.segment(SERVER, BEAT, ack=acked)
         tape.next[SERVER] += len(BEAT)
     found = frames(tape.packets, ends=False)
     assert [row["frame_type"] for row in found[-3:]] == ["heartbeat"] * 3
-    again = Packet(tape.packets[-1].ts_ns + STEP, lost.octets)
+    again = Packet(tape.packets[-1].ts_ns + STEP, lost.data)
     found = frames([*tape.packets, again])
     assert [row["frame_type"] for row in found[-9:]] == ["heartbeat"] * 3 + ["method", "header", "body"] * 2
     assert {row["ts_ns"] for row in found[-6:]} == {again.ts_ns}
@@ -84,8 +84,8 @@ def test_a_direction_that_is_not_captured_holds_the_other_up_for_a_second() -> N
     before = len(tape.packets)
     for _ in range(20):
         tape.play([(CLIENT, BEAT), (SERVER, BEAT)])
-    packets = [packet for packet in tape.packets if packet.octets[34:36] != b"\x9c\x40" or packet is tape.packets[0]]
-    spread = [Packet(packets[0].ts_ns + n * SECOND // 5, packet.octets) for n, packet in enumerate(packets)]
+    packets = [packet for packet in tape.packets if packet.data[34:36] != b"\x9c\x40" or packet is tape.packets[0]]
+    spread = [Packet(packets[0].ts_ns + n * SECOND // 5, packet.data) for n, packet in enumerate(packets)]
     whole = frames(spread)
     assert not any(row["from_client"] for row in whole)
     so_far = [len(frames(spread[: n + 1], ends=False)) for n in range(len(spread))]
@@ -100,7 +100,7 @@ def test_more_than_may_wait_is_handed_on() -> None:
     lost = tape.packets.pop()
     beats = BEAT * 9000
     tape.say(SERVER, beats, range(8, len(beats), 8))
-    quick = [Packet(lost.ts_ns + n, packet.octets) for n, packet in enumerate(tape.packets)]
+    quick = [Packet(lost.ts_ns + n, packet.data) for n, packet in enumerate(tape.packets)]
     assert len(frames(quick, ends=False)) > 8000
     found = frames(quick)
     assert sum(row["frame_type"] == "heartbeat" for row in found) == 9000
@@ -122,7 +122,7 @@ def test_sides_that_acknowledge_what_was_never_sent_lose_nothing() -> None:
         side = n % 2
         tape.segment(side, BEAT, flags=ACK, ack=tape.next[1 - side] + 3000)
         tape.next[side] += len(BEAT)
-    spread = [Packet(packet.ts_ns + n * SECOND // 10, packet.octets) for n, packet in enumerate(tape.packets)]
+    spread = [Packet(packet.ts_ns + n * SECOND // 10, packet.data) for n, packet in enumerate(tape.packets)]
     for packets in (tape.packets, spread):
         found = frames(packets)
         assert [row["frame_type"] for row in found[count:]] == ["heartbeat"] * 40
@@ -141,7 +141,7 @@ def test_bytes_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: 
     tape.segment(CLIENT, data, seq=first)
     tape.play([(CLIENT, b"".join(publish(b"more"))), (SERVER, BEAT)] * 10)
     start = tape.packets[before].ts_ns
-    packets = [Packet(start + n * each_ns, packet.octets) for n, packet in enumerate(tape.packets[before + 1 :])]
+    packets = [Packet(start + n * each_ns, packet.data) for n, packet in enumerate(tape.packets[before + 1 :])]
     found = frames([*tape.packets[:before], *packets], ends=False)
     said = [row["method"] or row["frame_type"] for row in found if row["ts_ns"] >= start]
     assert said == ["basic.publish", "header", "body", "heartbeat"] * 11

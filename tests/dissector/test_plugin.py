@@ -100,9 +100,9 @@ def test_any_bytes_may_come(seed: int) -> None:
     wire = Wire(port=PORT)
     wire.send(True, HELLO)
     for _ in range(30):
-        octets = bytearray(put(chance.randrange(9), b"part"))
-        octets[chance.randrange(len(octets))] = chance.randrange(256)
-        wire.send(True, bytes(octets), most=chance.randrange(1, 20))
+        data = bytearray(put(chance.randrange(9), b"part"))
+        data[chance.randrange(len(data))] = chance.randrange(256)
+        wire.send(True, bytes(data), most=chance.randrange(1, 20))
     wire.close()
     dissect_packets(wire.packets, check=True)
 

@@ -105,7 +105,7 @@ def test_batches_and_compilation_change_nothing_in_recordings(name: str) -> None
 def test_a_late_syn_changes_nothing_before_it_whatever_the_batches() -> None:
     tape = Tape().play([(CLIENT, b"GET / HTTP/1.1\r\n\r\n"), (SERVER, b"HTTP/1.1 400\r\n\r\n")]).end()
     syn, *rest = tape.packets
-    packets = [*rest[:3], Packet(rest[2].ts_ns, syn.octets), *rest[3:]]
+    packets = [*rest[:3], Packet(rest[2].ts_ns, syn.data), *rest[3:]]
     expected = dissect_packets(packets)["connections"].to_pylist()
     for compiled in (False, True):
         found = dissect_packets(packets, compiled=compiled, batch_bytes=64)
@@ -180,7 +180,7 @@ def test_lost_packets_invent_nothing(name: str, data: st.DataObject) -> None:
 @given(name=st.sampled_from(DAMAGED), snap=st.integers(60, 400))
 def test_a_snap_length_invents_nothing(name: str, snap: int) -> None:
     packets, link = covered(name)
-    cut_off = [Packet(p.ts_ns, p.octets[:snap], len(p.octets)) for p in packets]
+    cut_off = [Packet(p.ts_ns, p.data[:snap], len(p.data)) for p in packets]
     assert_nothing_invented(dissect_packets(cut_off, link, check=True), without_loss(name))
 
 

@@ -86,15 +86,15 @@ def declared(names: str, version: int = 1) -> type[Matrix]:
     "other", [declared("FIRST CARS"), declared("CARS FIRST MORE"), declared("CARS FIRST", 2), Fast]
 )
 def test_rows_of_another_declaration_are_refused(other: type[Matrix]) -> None:
-    octets = declared("CARS FIRST").written(np.zeros((6, 2), np.int64))
+    data = declared("CARS FIRST").written(np.zeros((6, 2), np.int64))
     with pytest.raises(StateError):
-        other.read(octets)
+        other.read(data)
 
 
-@pytest.mark.parametrize("octets", [b"", b"abc", Lane.written(Lane.make(1))[:-1]])
-def test_broken_bytes_are_refused(octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"abc", Lane.written(Lane.make(1))[:-1]])
+def test_broken_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(StateError):
-        Lane.read(octets)
+        Lane.read(data)
 
 
 def reading(declaration: type[Matrix], name: str) -> Callable[..., Any]:

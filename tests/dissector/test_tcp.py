@@ -1,5 +1,6 @@
 """TCP as captures have it: connections begun and ended in all ways, gaps, copies that differ."""
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp import endings
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
+from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import (
     ACK,
@@ -76,11 +78,40 @@ def test_a_syn_sent_again_is_no_new_connection() -> None:
     tape = Tape(syn=False)
     tape.segment(CLIENT, seq=1000, flags=SYN, ack=0)
     packets = tape.packets + Tape().play(BEGIN).packets
-    (row,) = connections([Packet(T0 + i * STEP, packet.octets) for i, packet in enumerate(packets)])
+    (row,) = connections([Packet(T0 + i * STEP, packet.data) for i, packet in enumerate(packets)])
     assert (row["frames"], row["packets"], row["rtt_ns"]) == (9, 11, 3 * STEP)  # captured twice
-    packets = [packets[0], *(Packet(p.ts_ns + SECOND, p.octets) for p in packets[1:])]
+    packets = [packets[0], *(Packet(p.ts_ns + SECOND, p.data) for p in packets[1:])]
     (row,) = connections(packets)
     assert (row["frames"], row["packets"], row["rtt_ns"]) == (9, 12, None)
+
+
+@pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
+def test_the_first_packets_may_be_captured_in_any_order(order: tuple[int, ...]) -> None:
+    """Queues of a network card deliver each in its own time."""
+    tape = Tape().play([*BEGIN, (CLIENT, published())]).end()
+    swapped = [Packet(tape.packets[i].ts_ns, tape.packets[j].data) for i, j in enumerate(order)] + tape.packets[4:]
+    tables, whole = dissect_packets(swapped, check=True), dissect_packets(tape.packets)
+    assert rows(tables["amqp091_frames"], *TIMED) == rows(whole["amqp091_frames"], *TIMED)
+    assert rows(tables["connections"], *COUNTED) == rows(whole["connections"], *COUNTED)
+    assert rows(tables["connections"])[0]["packets"] == len(tape.packets)
+    assert not tables["anomalies"]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_neighbours_at_the_beginning_of_a_capture_may_be_exchanged(place: int) -> None:
+    tape = Tape(syn=False)
+    tape.play([(SERVER, b"".join(deliver(n))) for n in range(1, 7)])
+    swapped = exchanged(tape.packets, place)
+    names = ("method", "delivery_tag", "is_partial")
+    assert [[row[n] for n in names] for row in frames(swapped)] == [
+        [row[n] for n in names] for row in frames(tape.packets)
+    ]
+
+
+def exchanged(packets: list[Packet], place: int) -> list[Packet]:
+    """The packets, two neighbours of which have changed places, but not times."""
+    order = [*range(place), place + 1, place, *range(place + 2, len(packets))]
+    return [Packet(packets[i].ts_ns, packets[j].data) for i, j in enumerate(order)]
 
 
 def test_the_round_trip_is_from_the_syn_to_the_clients_acknowledgement() -> None:
@@ -119,7 +150,7 @@ def test_without_the_packets_of_the_beginning(unseen: int) -> None:
 @pytest.mark.parametrize("side", [CLIENT, SERVER])
 def test_one_direction_is_enough(side: int) -> None:
     packets = Tape().play([*BEGIN, (CLIENT, published()), (SERVER, b"".join(deliver(1)))]).packets
-    from_client = [packet.octets[34:36] == (40000).to_bytes(2, "big") for packet in packets]
+    from_client = [packet.data[34:36] == (40000).to_bytes(2, "big") for packet in packets]
     one = [p for p, mine in zip(packets, from_client, strict=True) if mine == (side == CLIENT)]
     found = frames(one)
     assert {row["from_client"] for row in found} == {side == CLIENT}
@@ -193,8 +224,8 @@ def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batc
         patch.setattr(endings, "LINGER_SEGMENTS", 4)
         patch.setattr(limits, "WAITING_PARTS_PER_STREAM", 2)
         patch.setattr(limits, "WAITING_BYTES", 40)
-        for octets in (1 << 20, batch_bytes, 64):
-            tables = dissect_packets(packets, batch_bytes=octets, check=True)
+        for data in (1 << 20, batch_bytes, 64):
+            tables = dissect_packets(packets, batch_bytes=data, check=True)
             found.append({name: sorted(table.to_pylist(), key=str) for name, table in tables.items()})
     assert found[0] == found[1] == found[2]
     for table in ("amqp091_frames", "connections"):
@@ -219,24 +250,24 @@ def test_what_is_met_again_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_first_copy_of_an_byte_wins() -> None:
     tape = Tape().play(BEGIN)
-    octets = published(b"right")
+    data = published(b"right")
     at = tape.next[CLIENT]
-    tape.segment(CLIENT, octets[:10], seq=at)
-    tape.segment(CLIENT, octets[20:], seq=at + 20)
-    tape.segment(CLIENT, bytes(5) + octets[10:20] + bytes(len(octets) - 20), seq=at + 5)
-    whole = dissect_packets(Tape().play([*BEGIN, (CLIENT, octets)]).packets)
+    tape.segment(CLIENT, data[:10], seq=at)
+    tape.segment(CLIENT, data[20:], seq=at + 20)
+    tape.segment(CLIENT, bytes(5) + data[10:20] + bytes(len(data) - 20), seq=at + 5)
+    whole = dissect_packets(Tape().play([*BEGIN, (CLIENT, data)]).packets)
     (message,) = rows(dissect_packets(tape.packets)["messages"])
     assert message["body_hash"] == rows(whole["messages"])[0]["body_hash"]
 
 
 def test_a_frame_is_timed_by_its_last_missing_byte() -> None:
     tape = Tape().play(BEGIN)
-    octets = raw(8, 0, b"")
+    data = raw(8, 0, b"")
     at = tape.next[CLIENT]
-    tape.segment(CLIENT, octets[4:], seq=at + 4)  # packet 12
+    tape.segment(CLIENT, data[4:], seq=at + 4)  # packet 12
     tape.segment(SERVER)
-    tape.segment(CLIENT, octets[:2], seq=at)
-    tape.segment(CLIENT, octets[2:4], seq=at + 2)  # packet 15
+    tape.segment(CLIENT, data[:2], seq=at)
+    tape.segment(CLIENT, data[2:4], seq=at + 2)  # packet 15
     assert [(row["first_packet"], row["packet"]) for row in frames(tape.packets)][-1] == (14, 15)
 
 
@@ -250,14 +281,14 @@ def test_one_byte_is_singular() -> None:
 
 def test_a_first_copy_that_differs_is_reported() -> None:
     tape = Tape().play(BEGIN)
-    octets = published(b"right")
+    data = published(b"right")
     at = tape.next[CLIENT]
-    tape.segment(CLIENT, octets[20:], seq=at + 20)
-    tape.segment(CLIENT, octets[10:20] + bytes(len(octets) - 20), seq=at + 10)
-    tape.segment(CLIENT, octets[:10], seq=at)
+    tape.segment(CLIENT, data[20:], seq=at + 20)
+    tape.segment(CLIENT, data[10:20] + bytes(len(data) - 20), seq=at + 10)
+    tape.segment(CLIENT, data[:10], seq=at)
     (told,) = rows(dissect_packets(tape.packets, check=True)["anomalies"])
     assert (told["code"], told["packet"], told["from_client"]) == ("overlap-mismatch", 13, True)
-    different = sum(octet != 0 for octet in octets[20:])
+    different = sum(byte != 0 for byte in data[20:])
     assert told["detail"] == f"{different} bytes unlike those that came first"
     assert told["offset"] == at + 10 - 1001
 
@@ -265,24 +296,24 @@ def test_a_first_copy_that_differs_is_reported() -> None:
 @pytest.mark.parametrize("v6", [False, True])
 def test_a_packet_captured_twice_is_not_sent_twice(v6: bool) -> None:
     tape = Tape(v6=v6).play([*BEGIN, (CLIENT, published(b"x" * 50))]).end()
-    twice = [Packet(p.ts_ns + n * 1000, p.octets) for p in tape.packets for n in range(2)]
+    twice = [Packet(p.ts_ns + n * 1000, p.data) for p in tape.packets for n in range(2)]
     (one,), (two,) = connections(tape.packets), connections(twice)
-    octets = one["bytes"]
-    behind = [Packet(p.ts_ns + 1000, p.octets) for p in tape.packets]  # as where interfaces are written in turn
-    assert connections(tape.packets + behind)[0]["duplicated_bytes"] == octets
+    data = one["bytes"]
+    behind = [Packet(p.ts_ns + 1000, p.data) for p in tape.packets]  # as where interfaces are written in turn
+    assert connections(tape.packets + behind)[0]["duplicated_bytes"] == data
     counts = ("bytes", "packets", "retransmitted_bytes", "duplicated_bytes", "frames", "rtt_ns")
-    assert [one[name] for name in counts] == [octets, 15, 0, 0, 12, 2 * STEP]
-    assert [two[name] for name in counts] == [octets, 15, 0, octets, 12, 2 * STEP]
+    assert [one[name] for name in counts] == [data, 15, 0, 0, 12, 2 * STEP]
+    assert [two[name] for name in counts] == [data, 15, 0, data, 12, 2 * STEP]
 
 
 def test_bytes_sent_again_are_not_captured_twice() -> None:
     tape = Tape().play(BEGIN)
-    at, octets = tape.next[CLIENT], published()
-    tape.play([(CLIENT, octets)])
-    tape.segment(CLIENT, octets, seq=at)
-    tape.packets.append(Packet(later(tape, 1000), tape.packets[-1].octets))  # and that captured twice
+    at, data = tape.next[CLIENT], published()
+    tape.play([(CLIENT, data)])
+    tape.segment(CLIENT, data, seq=at)
+    tape.packets.append(Packet(later(tape, 1000), tape.packets[-1].data))  # and that captured twice
     (row,) = connections(tape.packets)
-    assert (row["retransmitted_bytes"], row["duplicated_bytes"]) == (len(octets), len(octets))
+    assert (row["retransmitted_bytes"], row["duplicated_bytes"]) == (len(data), len(data))
 
 
 # windows
@@ -314,11 +345,11 @@ def test_a_window_of_zero_is_an_interval(side: int) -> None:
 @pytest.mark.parametrize("scale", [None, 0, 4])
 def test_a_full_window_is_an_interval(scale: int | None) -> None:
     tape = Tape(scale=scale).play(BEGIN)
-    octets = published(b"x" * 100)
-    tape.segment(SERVER, window=len(octets) >> (scale or 0))
-    tape.say(CLIENT, octets)  # packet 13
+    data = published(b"x" * 100)
+    tape.segment(SERVER, window=len(data) >> (scale or 0))
+    tape.say(CLIENT, data)  # packet 13
     if scale:  # rounded down
-        assert len(octets) % 16
+        assert len(data) % 16
     tape.segment(SERVER)  # packet 14 acknowledges all
     (row,) = intervals(tape)
     assert (row["from_client"], row["kind"], row["start_packet"], row["end_packet"]) == (False, "full", 13, 14)
@@ -348,8 +379,8 @@ def test_a_reset_ends_what_windows_do() -> None:
 
 def lossy(body: int = 3000, segment: int = 1000) -> Tape:
     tape = Tape().play(BEGIN)
-    octets = published(b"b" * body, largest=body)
-    tape.say(CLIENT, octets, range(segment, len(octets), segment))
+    data = published(b"b" * body, largest=body)
+    tape.say(CLIENT, data, range(segment, len(data), segment))
     return tape.play([(CLIENT, published(b"after"))])
 
 
@@ -371,7 +402,7 @@ def test_a_gap_in_a_body_costs_no_frame() -> None:
 
 def heard(tape: Tape, *times: int) -> list[Packet]:
     """Heartbeats of the server at these times, which acknowledge all that was sent."""
-    return [Packet(at, tape.play([(SERVER, raw(8, 0, b""))]).packets[-1].octets) for at in times]
+    return [Packet(at, tape.play([(SERVER, raw(8, 0, b""))]).packets[-1].data) for at in times]
 
 
 def read_so_far(packets: list[Packet]) -> list[Row]:
@@ -400,9 +431,9 @@ def test_gaps_are_skipped_one_by_one() -> None:
         tape.play([(CLIENT, published(b"message %d" % n))])
     lost = [len(tape.packets) - 7, len(tape.packets) - 2]
     start = tape.packets[0].ts_ns
-    spread = [Packet(start + n * SECOND // 5, p.octets) for n, p in enumerate(tape.packets)]
+    spread = [Packet(start + n * SECOND // 5, p.data) for n, p in enumerate(tape.packets)]
     first = len(tape.packets) - 8
-    beats = [Packet(p.ts_ns + 1, heard(tape, 0)[0].octets) for p in spread[first:]]
+    beats = [Packet(p.ts_ns + 1, heard(tape, 0)[0].data) for p in spread[first:]]
     mixed = [p for pair in zip(spread[first:], beats, strict=True) for p in pair]
     kept = [*spread[:first], *(p for p in mixed if p not in [spread[n] for n in lost])]
     one, two = (dissect_packets(kept, compiled=how) for how in (False, True))
@@ -430,7 +461,7 @@ def test_a_lost_head_is_searched_for_and_counted() -> None:
 def test_after_the_snap_length_every_visible_head_has_its_row(kept: int) -> None:
     tape = lossy(2000, 500)
     whole = dissect_packets(tape.packets)
-    cut = [Packet(p.ts_ns, p.octets[:kept], len(p.octets)) for p in tape.packets]
+    cut = [Packet(p.ts_ns, p.data[:kept], len(p.data)) for p in tape.packets]
     found = frames(cut)
     names = ("from_client", "first_packet", "frame_type", "size")
     seen = [tuple(row[n] for n in names) for row in rows(whole["amqp091_frames"])]
@@ -438,7 +469,7 @@ def test_after_the_snap_length_every_visible_head_has_its_row(kept: int) -> None
     if kept >= 200:  # then no head is cut off
         assert len(found) == len(seen)
         assert all(row["is_partial"] == (row["missing"] > 0) for row in found)
-        lost = sum(len(p.octets) - kept for p in tape.packets if len(p.octets) > kept)
+        lost = sum(len(p.data) - kept for p in tape.packets if len(p.data) > kept)
         assert sum(row["missing"] for row in found) == lost
 
 
@@ -448,7 +479,7 @@ def test_without_acknowledgements_a_gap_costs_nothing_else() -> None:
     tape = Tape().play(BEGIN)
     beats = raw(8, 0, b"") * 4500
     tape.say(CLIENT, beats, range(8, len(beats), 8))
-    packets = [p for p in tape.packets if p.octets[34:36] == (40000).to_bytes(2, "big")]
+    packets = [p for p in tape.packets if p.data[34:36] == (40000).to_bytes(2, "big")]
     packets = packets[:8] + packets[9:]
     interpreted, compiled = (dissect_packets(packets, compiled=how) for how in (False, True))
     assert rows(interpreted["amqp091_frames"]) == rows(compiled["amqp091_frames"])
@@ -461,8 +492,8 @@ def test_without_acknowledgements_a_gap_costs_nothing_else() -> None:
 def test_fragments_of_a_header_are_put_together_however_many() -> None:
     """A header frame in more chunks than any table has room for at first, whichever way kernels run."""
     tape = Tape().play(BEGIN)
-    octets = published(headers={"h": "z" * 3000})
-    tape.say(CLIENT, octets, range(len(octets)))
+    data = published(headers={"h": "z" * 3000})
+    tape.say(CLIENT, data, range(len(data)))
     for compiled in (False, True):
         tables = dissect_packets(tape.packets, compiled=compiled)
         (row,) = rows(tables["messages"])

@@ -38,7 +38,7 @@ def valid(entry: bytes) -> bool:
 def test_as_python_decodes(entries: list[bytes], compiled: bool) -> None:
     texts = run(entries, compiled)
     expected = [e.decode(errors="backslashreplace").encode() for e in entries]
-    assert texts.octets.tobytes() == b"".join(expected)
+    assert texts.data.tobytes() == b"".join(expected)
     assert texts.sizes.tolist() == [len(e) for e in expected]
     assert texts.invalid.tolist() == [i for i, e in enumerate(entries) if not valid(e)]
 
@@ -46,7 +46,7 @@ def test_as_python_decodes(entries: list[bytes], compiled: bool) -> None:
 @BOTH
 @pytest.mark.parametrize("entry", EDGES)
 def test_edges(entry: bytes, compiled: bool) -> None:
-    assert run([b"", entry], compiled).octets.tobytes() == entry.decode(errors="backslashreplace").encode()
+    assert run([b"", entry], compiled).data.tobytes() == entry.decode(errors="backslashreplace").encode()
 
 
 def test_place_of_the_first_wrong_byte() -> None:

@@ -26,8 +26,8 @@ def raw(kind: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:
 
 
 def method(command: Any, channel: int = 1) -> bytes:
-    octets: bytes = pamqp_frame.marshal(command, channel)
-    return octets
+    data: bytes = pamqp_frame.marshal(command, channel)
+    return data
 
 
 def content(body: bytes, channel: int = 1, largest: int = 4096, **properties: Any) -> list[bytes]:
@@ -136,23 +136,23 @@ class Tape:
         ports = (self.port, self.server_port) if side == CLIENT else (self.server_port, self.port)
         seq = self.next[side] if seq is None else seq
         ack = self.next[1 - side] if ack is None else ack
-        octets = tcp(payload, *ports, seq % 2**32, ack, flags, window, options)
+        data = tcp(payload, *ports, seq % 2**32, ack, flags, window, options)
         ends = ("fd00::1", "fd00::2") if self.v6 else ("10.0.0.1", "10.0.0.2")
         ends = ends if side == CLIENT else ends[::-1]
         ident = len(self.packets) % 65535 + 1
-        octets = ethernet(ipv6(octets, *ends), 0x86DD) if self.v6 else ethernet(ipv4(octets, *ends, ident=ident))
-        wire = len(octets)
-        self.packets.append(Packet(self.start_ns + len(self.packets) * STEP, octets[:kept], wire))
+        data = ethernet(ipv6(data, *ends), 0x86DD) if self.v6 else ethernet(ipv4(data, *ends, ident=ident))
+        wire = len(data)
+        self.packets.append(Packet(self.start_ns + len(self.packets) * STEP, data[:kept], wire))
 
-    def say(self, side: int, octets: bytes, cuts: Iterable[int] = ()) -> None:
+    def say(self, side: int, data: bytes, cuts: Iterable[int] = ()) -> None:
         """Send bytes, in order, cut at these places."""
-        for piece in cut(octets, cuts):
+        for piece in cut(data, cuts):
             self.segment(side, piece, flags=ACK | PSH)
             self.next[side] = (self.next[side] + len(piece)) % 2**32
 
     def play(self, turns: Sequence[Turn]) -> "Tape":
-        for side, octets in turns:
-            self.say(side, octets)
+        for side, data in turns:
+            self.say(side, data)
         return self
 
     def end(self, flags: int = FIN | ACK) -> "Tape":
@@ -165,12 +165,12 @@ class Tape:
         return self
 
 
-def cut(octets: bytes, places: Iterable[int]) -> list[bytes]:
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     """The chunks between these places."""
-    edges = [0, *sorted({place for place in places if 0 < place < len(octets)}), len(octets)]
-    return [octets[a:b] for a, b in pairwise(edges) if b > a]
+    edges = [0, *sorted({place for place in places if 0 < place < len(data)}), len(data)]
+    return [data[a:b] for a, b in pairwise(edges) if b > a]
 
 
-def said(*octets: bytes) -> list[Packet]:
+def said(*data: bytes) -> list[Packet]:
     """The packets of a client that sends this when its channel is open."""
-    return Tape().play([*handshake(), *opening(1), *((CLIENT, piece) for piece in octets)]).packets
+    return Tape().play([*handshake(), *opening(1), *((CLIENT, piece) for piece in data)]).packets

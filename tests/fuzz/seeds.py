@@ -59,8 +59,8 @@ def _captures() -> Iterator[bytes]:
         yield section() + struct.pack("<II", 6, length & ~3) + bytes(40)
 
 
-def _one(octets: bytes, cut: int = 0) -> bytes:
-    return bytes([len(octets), cut]) + octets
+def _one(data: bytes, cut: int = 0) -> bytes:
+    return bytes([len(data), cut]) + data
 
 
 def _packets() -> Iterator[bytes]:
@@ -69,8 +69,8 @@ def _packets() -> Iterator[bytes]:
             (ipv4(tcp(b"four", flags=2, options=b"\2\4\5\xb4\3\3\7")), 0x0800),
             (ipv6(tcp(b"six")), 0x86DD),
         ):
-            octets = wrap(ip, kind)[:255]
-            yield bytes([LINKS.index(link)]) + _one(octets) + _one(octets[:-3], 3)
+            data = wrap(ip, kind)[:255]
+            yield bytes([LINKS.index(link)]) + _one(data) + _one(data[:-3], 3)
     for ip in (ipv4(tcp(b"0123456789" * 5)), ipv6(tcp(b"0123456789" * 5))):
         for places in ([1, 3], [2], [4, 6]):
             parts = fragments(ip, places)
@@ -85,8 +85,8 @@ def _fragments() -> Iterator[bytes]:
 
 
 def _turns(turns: list[tuple[int, bytes]], how: int = 0) -> bytes:
-    pieces = [(side, octets[at : at + 200]) for side, octets in turns for at in range(0, len(octets), 200)]
-    return bytes([how]) + b"".join(bytes([side, 0, len(octets)]) + octets for side, octets in pieces)
+    pieces = [(side, data[at : at + 200]) for side, data in turns for at in range(0, len(data), 200)]
+    return bytes([how]) + b"".join(bytes([side, 0, len(data)]) + data for side, data in pieces)
 
 
 def _segments() -> Iterator[bytes]:
@@ -103,7 +103,7 @@ def _segments() -> Iterator[bytes]:
         skip = {1: 14, 101: 0, 113: 16, 276: 20}.get(link)
         turns = []
         for packet in packets if skip is not None else []:
-            ip = packet.octets[skip:]
+            ip = packet.data[skip:]
             head = (ip[0] & 15) * 4
             if ip[0] >> 4 == 4 and len(ip) > head + 20:
                 payload = ip[head + (ip[head + 12] >> 4) * 4 :]
@@ -113,9 +113,9 @@ def _segments() -> Iterator[bytes]:
 
 
 def _tables() -> Iterator[bytes]:
-    table = b"".join(bytes([1, 97 + number % 26]) + octets for number, (octets, _) in enumerate(LETTERS))
+    table = b"".join(bytes([1, 97 + number % 26]) + data for number, (data, _) in enumerate(LETTERS))
     for at in range(0, len(LETTERS), 4):
-        yield b"".join(b"\1k" + octets for octets, _ in LETTERS[at : at + 4])
+        yield b"".join(b"\1k" + data for data, _ in LETTERS[at : at + 4])
     yield table[:300]
     for size in (2**31 - 1, 2**31, 2**32 - 1):
         yield b"\1aS" + struct.pack(">I", size) + b"abc"
@@ -171,9 +171,9 @@ def _operations() -> Iterator[bytes]:
 def _handshakes() -> Iterator[bytes]:
     for name in ("tls_sessions", "tls_sessions_13", "tls_failures"):
         for packet in recorded(f"{name}.pcap")[0]:
-            at = packet.octets.find(b"\x16\x03")
-            kind = packet.octets[at + 5] if 0 <= at < len(packet.octets) - 9 else 0
-            body = packet.octets[at + 9 : at + 600]
+            at = packet.data.find(b"\x16\x03")
+            kind = packet.data[at + 5] if 0 <= at < len(packet.data) - 9 else 0
+            body = packet.data[at + 9 : at + 600]
             if kind in (1, 2):
                 yield bytes([kind - 1]) + body
             certificate = body.find(b"\x0b\0")

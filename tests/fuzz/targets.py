@@ -68,8 +68,8 @@ def packets(data: bytes, compiled: bool) -> Any:
     link, at, given = LINKS[data[0] % len(LINKS)] if data else 1, 1, []
     while at + 2 <= len(data) and len(given) < 16:
         size, cut = data[at], data[at + 1]
-        octets = data[at + 2 : at + 2 + size]
-        given.append(Packet(len(given) << (cut % 40), octets, len(octets) + (cut if cut < 200 else cut << 24)))
+        content = data[at + 2 : at + 2 + size]
+        given.append(Packet(len(given) << (cut % 40), content, len(content) + (cut if cut < 200 else cut << 24)))
         at += 2 + size
     found = []
     for batch_bytes in (100, 1 << 14):
@@ -100,9 +100,9 @@ def fragments(data: bytes, compiled: bool) -> Any:
     for at in range(0, len(data) - 4, 5):
         ident, begin, size, flags, cut = data[at : at + 5]
         size = (size % 32 + 1) * 8
-        octets = bytes([flags >> 4]) * max(size - cut % 64 * (flags & 2), 0)
+        content = bytes([flags >> 4]) * max(size - cut % 64 * (flags & 2), 0)
         more, version = bool(flags & 1), 4 if ident % 2 else 6
-        fragment = Fragment(version, bytes(8), 6, ident % 6, begin % 32 * 8, begin % 32 * 8 + size, more, octets)
+        fragment = Fragment(version, bytes(8), 6, ident % 6, begin % 32 * 8, begin % 32 * 8 + size, more, content)
         whole = known.add(fragment, 0, at)
         assert (whole and (whole.data[-len(whole.data) :], whole.size)) == model.add(fragment)
         if whole:
@@ -174,27 +174,27 @@ def segments(data: bytes, compiled: bool) -> Any:
             given.append(_segment(given, side, b"", nexts, 0x02 if side == CLIENT else 0x12))
             nexts[side] += 1
     if settled:
-        for side, octets in BEGIN:
-            given.append(_segment(given, side, octets, nexts, PSH | ACK))
-            nexts[side] += len(octets)
+        for side, content in BEGIN:
+            given.append(_segment(given, side, content, nexts, PSH | ACK))
+            nexts[side] += len(content)
     while at + 3 <= len(data) and len(given) < 60:
         how, move, size = data[at : at + 3]
-        side, octets = how & 1, data[at + 3 : at + 3 + size]
+        side, content = how & 1, data[at + 3 : at + 3 + size]
         nexts[side] = (nexts[side] + (move - 256 if move > 200 else move if move > 100 else 0)) % 2**32
         flags = ACK | (how >> 1 & 0x07 if how & 0x80 else 0)
-        packet = _segment(given, side, octets, nexts, flags)
+        packet = _segment(given, side, content, nexts, flags)
         if how & 0x40:
-            packet = Packet(packet.ts_ns, packet.octets[: 60 + size // 2], len(packet.octets))
+            packet = Packet(packet.ts_ns, packet.data[: 60 + size // 2], len(packet.data))
         given.append(packet)
-        nexts[side] = (nexts[side] + len(octets)) % 2**32
+        nexts[side] = (nexts[side] + len(content)) % 2**32
         at += 3 + size
     return _dissected(given, compiled, not REUSED or zlib.crc32(data) % MAKE_ROWS == 0)
 
 
-def _segment(given: list[Packet], side: int, octets: bytes, nexts: list[int], flags: int) -> Packet:
+def _segment(given: list[Packet], side: int, data: bytes, nexts: list[int], flags: int) -> Packet:
     ends = (40000, 5672) if side == CLIENT else (5672, 40000)
     hosts = ("10.0.0.1", "10.0.0.2") if side == CLIENT else ("10.0.0.2", "10.0.0.1")
-    whole = ethernet(ipv4(tcp(octets, *ends, nexts[side], nexts[1 - side], flags), *hosts))
+    whole = ethernet(ipv4(tcp(data, *ends, nexts[side], nexts[1 - side], flags), *hosts))
     return Packet(T0 + len(given) * 1000, whole)
 
 
@@ -249,7 +249,7 @@ def _dissected(given: list[Packet], compiled: bool, rows_wanted: bool) -> Any:
 
 def _columns(data: bytes) -> tuple[Bytes, Ints, Ints]:
     """Chunks of the bytes, cut where the first bytes say."""
-    cuts = [0, *sorted(octet % max(len(data), 1) for octet in data[:2]), len(data)]
+    cuts = [0, *sorted(byte % max(len(data), 1) for byte in data[:2]), len(data)]
     at = np.array(cuts[:-1], np.int64)
     # After them lies other data, as in a capture.
     return np.frombuffer(data + b"\xff" * 8, np.uint8).copy(), at, np.array(cuts[1:], np.int64) - at
@@ -257,21 +257,21 @@ def _columns(data: bytes) -> tuple[Bytes, Ints, Ints]:
 
 def tables(data: bytes, compiled: bool) -> Any:
     """Field tables to JSON."""
-    octets, at, size = _columns(data)
-    made = fieldtable.render(octets, at, size, compiled)
-    return *_json(made.octets, made.sizes), made.problems.tolist(), made.trace.tolist()
+    content, at, size = _columns(data)
+    made = fieldtable.render(content, at, size, compiled)
+    return *_json(made.data, made.sizes), made.problems.tolist(), made.trace.tolist()
 
 
 def maps(data: bytes, compiled: bool) -> Any:
     """Maps of AMQP 1.0 to JSON."""
-    octets, at, size = _columns(data)
-    made = values.render(octets, at, size, compiled)
-    return *_json(made.octets, made.sizes), made.problems.tolist(), made.trace.tolist()
+    content, at, size = _columns(data)
+    made = values.render(content, at, size, compiled)
+    return *_json(made.data, made.sizes), made.problems.tolist(), made.trace.tolist()
 
 
-def _json(octets: Bytes, sizes: Ints) -> list[str]:
+def _json(data: Bytes, sizes: Ints) -> list[str]:
     """Each is JSON."""
-    text, ends = octets.tobytes(), np.cumsum(sizes).tolist()
+    text, ends = data.tobytes(), np.cumsum(sizes).tolist()
     assert ends[-1] == len(text)
     found = [text[end - size : end].decode() for end, size in zip(ends, sizes.tolist(), strict=True)]
     assert all(isinstance(json.loads(each), dict) for each in found)
@@ -280,9 +280,9 @@ def _json(octets: Bytes, sizes: Ints) -> list[str]:
 
 def records(data: bytes, compiled: bool) -> Any:
     """Messages of AMQP 1.0 in columns; the last bytes of one may be missing."""
-    octets, at, size = _columns(data)
+    content, at, size = _columns(data)
     missing = np.array([0, data[0] % 3 if data else 0, 0], np.int64)
-    made = sections.read(octets, at, size, missing, compiled)
+    made = sections.read(content, at, size, missing, compiled)
     for column in made.columns.values():
         column.validate(full=True)
     columns = {name: column.to_pylist() for name, column in made.columns.items()}
@@ -300,13 +300,13 @@ def operations(data: bytes, compiled: bool) -> Any:
     if len(data) < 2:
         return None
     plan, headers = _packed()
-    octets = np.frombuffer(data, np.uint8).copy()
+    content = np.frombuffer(data, np.uint8).copy()
     offset, length = np.array([2], np.int64), np.array([len(data) - 2], np.int64)
     program, cut = np.array([data[0] % len(plan.uses)], np.int64), np.array([data[1] & 1], np.uint8)
     found = []
     for made in (
-        decode(plan, octets, offset, length, program, cut, compiled),
-        headers.decode(octets, offset, length, cut, compiled),
+        decode(plan, content, offset, length, program, cut, compiled),
+        headers.decode(content, offset, length, cut, compiled),
     ):
         row = {name: column[0].as_py() for name, column in made.columns.items() if column.null_count == 0}
         for name in row.keys() & {"arguments", "commands", "transfers", "value", "xid", "locales", "headers"}:

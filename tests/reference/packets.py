@@ -31,7 +31,7 @@ class Packet:
     number: int
     ts_ns: int
     link_type: int
-    octets: bytes
+    data: bytes
     capture: str = ""
 
 
@@ -154,14 +154,14 @@ class Stream:
         lowest = min((at for at, _, _ in self.segments), default=0)
         length = max((at + len(payload) for at, payload, _ in self.segments), default=0) - lowest
         if length > LARGEST_STREAM:
-            raise ValueError(f"a stream of {length} octets is too much for the reference")
+            raise ValueError(f"a stream of {length} bytes is too much for the reference")
         self.data = bytearray(length)
         self.arrived = [0] * length
         for at, payload, place in self.segments:
-            for i, octet in enumerate(payload, at - lowest):
+            for i, byte in enumerate(payload, at - lowest):
                 if not self.arrived[i]:
                     self.arrived[i] = place
-                    self.data[i] = octet
+                    self.data[i] = byte
 
 
 @dataclass
@@ -191,9 +191,9 @@ def _tcp_of(packet: Packet) -> tuple[str, str, Any] | None:
     """Source, destination and dpkt's TCP segment of a packet, or None."""
     try:
         if packet.link_type in RAW_IP:
-            ip = (dpkt.ip6.IP6 if packet.octets[0] >> 4 == 6 else dpkt.ip.IP)(packet.octets)
+            ip = (dpkt.ip6.IP6 if packet.data[0] >> 4 == 6 else dpkt.ip.IP)(packet.data)
         else:
-            ip = LINK_LAYERS[packet.link_type](packet.octets).data
+            ip = LINK_LAYERS[packet.link_type](packet.data).data
         tcp = ip.data
     except (dpkt.UnpackError, IndexError, AttributeError):
         return None

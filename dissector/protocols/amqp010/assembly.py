@@ -9,14 +9,14 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.amqp010.boundary import method_at
-from amqpscope.dissector.protocols.amqp010.channels import channel_row, end_channel, lose_tracks
+from amqpscope.dissector.protocols.amqp010.channels import channel_row, lose_tracks
 from amqpscope.dissector.protocols.amqp010.content import (
-    add_piece,
+    add_payload,
     add_span,
     assembly_fault,
     begin_track,
     end_track,
-    join_pieces,
+    join_payloads,
     put_message,
     touch,
     unfinished_fault,
@@ -52,6 +52,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Span,
     Track,
 )
+from amqpscope.dissector.protocols.channels import channel_at, drop_channel
 from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.tcp.state import Facts
 
@@ -79,11 +80,11 @@ def assemble(batch: Batch, of: Channels) -> None:
 
 @kernel
 def is_full(batch: Batch, of: Channels, i: int) -> bool:
-    """Whether there may be too little room for what frame i brings, or for a span (-1)."""
+    """Return whether there may be too little room for what frame i brings, or for a span (-1)."""
     assembly = of.assembly
     arena = 0
     if i >= 0 and batch.frames[Frame.TYPE, i] != BODY and batch.frames[Frame.FLAGS, i] & WHOLE != WHOLE:
-        if of.free_pieces[0] == 0 and of.pieces.shape[0] < limits.FRAGMENTS:
+        if of.free_payloads[0] == 0 and of.payloads.shape[0] < limits.FRAGMENTS:
             return True
         arena = assembly[Assembly.LONGEST] + batch.frames[Frame.LENGTH, i]
     return bool(
@@ -106,7 +107,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
         batch.own.senders[2 * slot + side, Sender.GAPPED] = 1
         lose_tracks(of, slot, server)
         return
-    row = channel_row(of, batch.own.senders, client, slot, spans[Span.CHANNEL, s], 0)
+    row = channel_at(of.channels, of.table, slot, spans[Span.CHANNEL, s])
     if row < 0:
         return
     k = 4 * row + 2 * server + 1
@@ -121,7 +122,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
 
 @kernel
 def goes_on(tracks: Array, k: int, flags: int, kind: int) -> bool:
-    """Whether a frame that does not begin an assembly continues the one under way."""
+    """Return whether a frame that does not begin an assembly continues the one under way."""
     if tracks[k, Track.USED] == 0 or tracks[k, Track.LOST] != 0:
         return False
     segment = tracks[k, Track.SEGMENT]
@@ -160,12 +161,12 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
     frames[Frame.OPERATION, i] = -1
     frames[Frame.METHOD, i] = -1
     frames[Frame.AT, i] = 0
-    frames[Frame.OCTETS, i] = 0
+    frames[Frame.BYTES, i] = 0
     frames[Frame.CUT, i] = 0
     if frames[Frame.TYPE, i] == PROTOCOL_HEADER:
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
-        row = channel_row(of, batch.own.senders, client, slot, number, 1)
+        row = channel_row(of, batch.own.senders, client, slot, number)
         if row < 0:
             assembly_fault(of, frames, i, LIMIT, 0)
             return row
@@ -193,7 +194,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
 
 @kernel
 def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
-    """A frame continues nothing that is known: what goes on with it is not known either."""
+    """Report a frame that continues nothing known; what continues it is unknown as well."""
     if of.tracks[k, Track.USED] != 0:
         give_up(batch, of, i, k)
     elif of.tracks[k, Track.LOST] == 0:
@@ -203,7 +204,7 @@ def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
 
 @kernel
 def give_up(batch: Batch, of: Channels, i: int, k: int) -> None:
-    """An assembly is not complete, and frame i is not of it."""
+    """Drop an incomplete assembly, to which frame i does not belong."""
     frames, tracks = batch.frames, of.tracks
     code = INTERRUPTED if tracks[k, Track.LOST] == 0 else ABANDONED
     assembly_fault(of, frames, i, code, tracks[k, Track.FIRST_NUMBER])
@@ -238,7 +239,7 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
     if flags & WHOLE != WHOLE:
         if flags & FIRST_FRAME != 0:
             tracks[k, Track.CHAIN_MISSING] = 0
-        if length > 0 and tracks[k, Track.CHAIN_MISSING] == 0 and add_piece(of, k, offset, length) == 0:
+        if length > 0 and tracks[k, Track.CHAIN_MISSING] == 0 and add_payload(of, k, offset, length) == 0:
             assembly_fault(of, frames, i, LIMIT, tracks[k, Track.CHAINED] + length)
             lost += length
         elif tracks[k, Track.CHAIN_MISSING] > 0:
@@ -248,14 +249,14 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
             return
         lost = tracks[k, Track.CHAIN_MISSING]
         length = tracks[k, Track.CHAINED]
-        offset = join_pieces(of, k, batch.data)
+        offset = join_payloads(of, k, batch.data)
     if kind == HEADER:
         tracks[k, Track.HEADER_AT] = offset
-        tracks[k, Track.HEADER_OCTETS] = length
+        tracks[k, Track.HEADER_BYTES] = length
         tracks[k, Track.HEADER_CUT] = lost
     else:
         tracks[k, Track.AT] = offset
-        tracks[k, Track.OCTETS] = length
+        tracks[k, Track.BYTES] = length
         tracks[k, Track.CUT] = lost
         tracks[k, Track.METHOD] = -1 if lost > 0 else -2
         if length >= IDS_BYTES:
@@ -265,16 +266,16 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
 
 @kernel
 def finish(batch: Batch, of: Channels, i: int, k: int) -> None:
-    """An assembly is complete with frame i, whose row says what it was."""
+    """Complete an assembly with frame i, whose row describes it."""
     frames, tracks = batch.frames, of.tracks
     method = tracks[k, Track.METHOD]
     frames[Frame.OPERATION, i] = tracks[k, Track.KIND]
     frames[Frame.METHOD, i] = method
     frames[Frame.AT, i] = tracks[k, Track.AT]
-    frames[Frame.OCTETS, i] = tracks[k, Track.OCTETS]
+    frames[Frame.BYTES, i] = tracks[k, Track.BYTES]
     frames[Frame.CUT, i] = 1 if tracks[k, Track.CUT] > 0 else 0
     if method == -2:
-        ids = be16(batch.data, tracks[k, Track.AT]) if tracks[k, Track.OCTETS] >= IDS_BYTES else 0
+        ids = be16(batch.data, tracks[k, Track.AT]) if tracks[k, Track.BYTES] >= IDS_BYTES else 0
         assembly_fault(of, frames, i, METHOD_UNKNOWN, (ids >> 8) << 16 | ids & 0xFF)
     elif method >= 0 and batch.own.traits[method] & CARRIES_CONTENT != 0:
         put_message(of, k, frames[Frame.SIDE, i], i, True)
@@ -303,5 +304,5 @@ def end_channels(of: Channels, facts: Array, traits: Array, slots: Array, begin:
                     side = client if k & 2 == 0 else 1 - client
                     unfinished_fault(of, k, side, ABANDONED, tracks[k, Track.FIRST_NUMBER])
                     drop_track(of, k, side, -1, traits)
-            end_channel(of, row)
+            drop_channel(of.channels, of.free, of.table, of.first, row)
     return len(slots)

@@ -13,10 +13,11 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Channels,
     Frame,
     Message,
-    Piece,
+    Payload,
     Track,
 )
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
+from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 
 
 @kernel
@@ -68,8 +69,8 @@ def put_track(rows: Array, n: int, of: Channels, k: int, side: int) -> None:
 
 @kernel
 def begin_track(of: Channels, frames: Array, i: int, k: int, kind: int) -> None:
-    """An assembly begins with this frame."""
-    tracks, assembly = of.tracks, of.assembly
+    """Begin an assembly with this frame."""
+    tracks = of.tracks
     for column in range(Track.WIDTH):
         tracks[k, column] = 0
     tracks[k, Track.USED] = 1
@@ -83,10 +84,7 @@ def begin_track(of: Channels, frames: Array, i: int, k: int, kind: int) -> None:
     tracks[k, Track.FIRST_PACKET] = frames[Frame.FIRST_PACKET, i]
     tracks[k, Track.FIRST_TS] = frames[Frame.FIRST_TS, i]
     tracks[k, Track.FIRST_CAPTURE] = frames[Frame.FIRST_CAPTURE, i]
-    tracks[k, Track.BODY] = -1
-    if assembly[Assembly.KEEP]:
-        tracks[k, Track.BODY] = assembly[Assembly.BODIES]
-        assembly[Assembly.BODIES] += 1
+    begin_body(tracks, k, of.assembly)
     hash_begin(of.lanes, k // 2)
 
 
@@ -101,25 +99,25 @@ def touch(of: Channels, frames: Array, i: int, k: int) -> None:
 
 
 @kernel
-def add_piece(of: Channels, k: int, offset: int, length: int) -> int:
+def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
     """Keep bytes of a segment that goes on; 0 when a limit forbids it."""
-    tracks, pieces, assembly = of.tracks, of.pieces, of.assembly
+    tracks, payloads, assembly = of.tracks, of.payloads, of.assembly
     if (
-        of.free_pieces[0] == 0
+        of.free_payloads[0] == 0
         or tracks[k, Track.CHAINED] + length > limits.PAYLOAD
         or assembly[Assembly.CHAINED] + length > limits.CONTENTS
     ):
         return 0
-    piece = take_row(of.free_pieces)
-    pieces[piece, Piece.NEXT] = -1
-    pieces[piece, Piece.OFFSET] = offset
-    pieces[piece, Piece.LENGTH] = length
-    pieces[piece, Piece.USED] = 1
+    payload = take_row(of.free_payloads)
+    payloads[payload, Payload.NEXT] = -1
+    payloads[payload, Payload.OFFSET] = offset
+    payloads[payload, Payload.LENGTH] = length
+    payloads[payload, Payload.USED] = 1
     if tracks[k, Track.CHAIN] < 0:
-        tracks[k, Track.CHAIN] = piece
+        tracks[k, Track.CHAIN] = payload
     else:
-        pieces[tracks[k, Track.CHAIN_END], Piece.NEXT] = piece
-    tracks[k, Track.CHAIN_END] = piece
+        payloads[tracks[k, Track.CHAIN_END], Payload.NEXT] = payload
+    tracks[k, Track.CHAIN_END] = payload
     tracks[k, Track.CHAINED] += length
     assembly[Assembly.CHAINED] += length
     assembly[Assembly.LONGEST] = max(assembly[Assembly.LONGEST], tracks[k, Track.CHAINED])
@@ -127,33 +125,33 @@ def add_piece(of: Channels, k: int, offset: int, length: int) -> int:
 
 
 @kernel
-def join_pieces(of: Channels, k: int, data: Array) -> int:
-    """Copy the pieces of a segment to the arena, where the caller has left room; returns where they begin."""
+def join_payloads(of: Channels, k: int, data: Array) -> int:
+    """Copy the payloads of a segment to the arena, where the caller has left room; returns where they begin."""
     offset: int = of.assembly[Assembly.ARENA]
     at = offset
-    piece = of.tracks[k, Track.CHAIN]
-    while piece >= 0:
-        length = of.pieces[piece, Piece.LENGTH]
-        start = of.pieces[piece, Piece.OFFSET]
-        # the first and the last byte lie in the data, so all do; the arena is behind all pieces
+    payload = of.tracks[k, Track.CHAIN]
+    while payload >= 0:
+        length = of.payloads[payload, Payload.LENGTH]
+        start = of.payloads[payload, Payload.OFFSET]
+        # the first and the last byte lie in the data, so all do; the arena is after all payloads
         data[at] = data[start]
         data[at + length - 1] = data[start + length - 1]
         copy_bytes(data, start, data, at, length)
         at += length
-        piece = of.pieces[piece, Piece.NEXT]
+        payload = of.payloads[payload, Payload.NEXT]
     of.assembly[Assembly.ARENA] = at
-    drop_pieces(of, k)
+    drop_payloads(of, k)
     return offset
 
 
 @kernel
-def drop_pieces(of: Channels, k: int) -> None:
-    """Give back the pieces of a segment."""
-    piece = of.tracks[k, Track.CHAIN]
-    while piece >= 0:
-        of.pieces[piece, Piece.USED] = 0
-        give_row(of.free_pieces, piece)
-        piece = of.pieces[piece, Piece.NEXT]
+def drop_payloads(of: Channels, k: int) -> None:
+    """Give back the payloads of a segment."""
+    payload = of.tracks[k, Track.CHAIN]
+    while payload >= 0:
+        of.payloads[payload, Payload.USED] = 0
+        give_row(of.free_payloads, payload)
+        payload = of.payloads[payload, Payload.NEXT]
     of.assembly[Assembly.CHAINED] -= of.tracks[k, Track.CHAINED]
     of.tracks[k, Track.CHAIN] = -1
     of.tracks[k, Track.CHAINED] = 0
@@ -161,30 +159,14 @@ def drop_pieces(of: Channels, k: int) -> None:
 
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
-    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
-    tracks, kept, assembly = of.tracks, of.kept, of.assembly
+    """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
+    tracks = of.tracks
     tracks[k, Track.SIZE] += length
     if offset < 0:
         tracks[k, Track.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k // 2, data, offset, length)
-    if tracks[k, Track.BODY] < 0:
-        return 0
-    n = assembly[Assembly.KEPT]
-    assembly[Assembly.KEPT] = n + 1
-    kept[Kept.BODY, n] = tracks[k, Track.BODY]
-    kept[Kept.OFFSET, n] = offset
-    kept[Kept.LENGTH, n] = length
-    has: int = tracks[k, Track.KEPT]
-    if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
-        kept[Kept.LENGTH, n] = -1
-        assembly[Assembly.KEEPING] -= has
-        tracks[k, Track.KEPT] = 0
-        tracks[k, Track.BODY] = -1
-        return has + length
-    tracks[k, Track.KEPT] = has + length
-    assembly[Assembly.KEEPING] += length
-    return 0
+    return keep_bytes(tracks, k, of.kept, of.assembly, offset, length)
 
 
 @kernel
@@ -197,7 +179,7 @@ def add_span(of: Channels, k: int, data: Array, offset: int, length: int, side: 
 
 @kernel
 def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None:
-    """Write the row of a message that is complete at frame i, or given up there."""
+    """Write the row of a message that is complete at frame i, or dropped there."""
     tracks, messages, assembly = of.tracks, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_track(messages, n, of, k, side)
@@ -206,10 +188,10 @@ def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None
     messages[Message.FIRST_NUMBER, n] = tracks[k, Track.FIRST_NUMBER]
     messages[Message.METHOD, n] = tracks[k, Track.METHOD]
     messages[Message.AT, n] = tracks[k, Track.AT]
-    messages[Message.OCTETS, n] = tracks[k, Track.OCTETS]
+    messages[Message.BYTES, n] = tracks[k, Track.BYTES]
     messages[Message.CUT, n] = 1 if tracks[k, Track.CUT] > 0 else 0
     messages[Message.HEADER_AT, n] = tracks[k, Track.HEADER_AT]
-    messages[Message.HEADER_OCTETS, n] = tracks[k, Track.HEADER_OCTETS]
+    messages[Message.HEADER_BYTES, n] = tracks[k, Track.HEADER_BYTES]
     messages[Message.HEADER_CUT, n] = 1 if tracks[k, Track.HEADER_CUT] > 0 else 0
     messages[Message.SIZE, n] = tracks[k, Track.SIZE] if is_whole else -1
     messages[Message.MISSING, n] = missing
@@ -226,6 +208,6 @@ def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None
 def end_track(of: Channels, k: int) -> None:
     """Forget an assembly."""
     if of.tracks[k, Track.CHAIN] >= 0:
-        drop_pieces(of, k)
+        drop_payloads(of, k)
     of.assembly[Assembly.KEEPING] -= of.tracks[k, Track.KEPT]
     of.tracks[k, Track.USED] = 0

@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.protocols import bodies
-from amqpscope.dissector.protocols.amqp010 import assembly, channels, frames
+from amqpscope.dissector.protocols.amqp010 import assembly, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
 from amqpscope.dissector.protocols.amqp010.handshake import Amqp010Handshakes
@@ -37,16 +37,17 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Frame,
     Message,
     Own,
-    Piece,
+    Payload,
     Sender,
     Span,
     Track,
 )
+from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import SEARCH, Fault, Kept
-from amqpscope.dissector.tcp.state import both, clients
+from amqpscope.dissector.tcp.state import Facts, both
 
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
@@ -80,16 +81,15 @@ class Amqp010(FramedStage):
         self.bodies: dict[int, list[bytes]] = {}
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
-        self.first = np.zeros(0, np.int64)
         self.messages = Message.room(room)
         self.hashes = np.empty(room, np.uint64)
         self.assembly_faults = Fault.room(room)
         self.kept = Kept.room(room)
-        self.channels = Pool(Channel.WIDTH, 0)
+        self.channels = ChannelPool(Channel.WIDTH, 0, context.compiled)
         self.tracks = Track.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
-        self.pieces = Pool(Piece.WIDTH, 256)
+        self.payloads = Pool(Payload.WIDTH, 256)
         self._grow_channels(64)
 
     # ---------------------------------------------------------------------------------------------- state
@@ -97,7 +97,7 @@ class Amqp010(FramedStage):
     @property
     def ranges(self) -> list[Ranges]:
         """Bytes of unfinished frames and assemblies, which must outlive their batch."""
-        return [*super().ranges, *_ranges(self.tracks, self.pieces.rows, self.pieces.taken)]
+        return [*super().ranges, *_ranges(self.tracks, self.payloads.rows, self.payloads.taken)]
 
     @property
     def own(self) -> Own:
@@ -106,8 +106,8 @@ class Amqp010(FramedStage):
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-        if len(self.first) < capacity:
-            self.first = grown(self.first, capacity, -1)
+        self.channels.begin(capacity)
+        if len(self.senders) < 2 * capacity:
             self.senders = Sender.grown(self.senders, 2 * capacity)
         for side in range(2):
             Sender.clear(self.senders, 2 * slots + side)
@@ -119,54 +119,50 @@ class Amqp010(FramedStage):
         senders = Sender.written(self.senders[both(slots)])
         return PLAIN.written([super().take_out(slots, data), senders, self._take_channels(slots, data)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, senders, channels = PLAIN.read(octets)
+        framing, senders, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.senders[both(target.slots)] = Sender.read(senders)
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out, with their sessions and what is under way on them."""
-        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
-        channels, places, bodies = self.channels.rows[rows], both(both(rows)), both(rows)
+        rows, lengths, channels = self.channels.take_out(slots)
+        places, bodies = both(both(rows)), both(rows)
         tracks = self.tracks[places]
         used = tracks[:, Track.USED] != 0
-        pieces, piece_lengths = chained(self.pieces.rows, np.where(used, tracks[:, Track.CHAIN], -1), Piece.NEXT)
-        parts = self.pieces.rows[pieces]
+        payloads, payload_lengths = chained(
+            self.payloads.rows, np.where(used, tracks[:, Track.CHAIN], -1), Payload.NEXT
+        )
+        parts = self.payloads.rows[payloads]
         retained = gather(_ranges(tracks, parts, len(parts)), data, self.compiled).data
         sessions, channels[:, Channel.SESSION] = self.sessions.take_out(slots, channels[:, Channel.SESSION])
         state = [
-            Channel.written(channels), lengths, Track.written(tracks), Piece.written(parts), piece_lengths, retained,
-            self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
+            Channel.written(channels), lengths, Track.written(tracks), Payload.written(parts), payload_lengths,
+            retained, self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
             [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
         ]  # fmt: skip
         self._count(tracks[used], -1)
-        self.pieces.rows[pieces, Piece.USED] = 0
-        give_rows(self.pieces.free, pieces)
+        self.payloads.rows[payloads, Payload.USED] = 0
+        give_rows(self.payloads.free, payloads)
         Track.clear(self.tracks, places)
-        self.channels.rows[rows, Channel.USED] = 0
-        give_rows(self.channels.free, rows)
-        self.first[slots] = -1
-        self._rebuild(len(self.table))
         return PLAIN.written(state)
 
-    def _put_channels(self, octets: bytes, target: Target) -> None:
+    def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
-        state = PLAIN.read(octets)
-        channels, lengths, tracks, parts, piece_lengths, retained, lanes, waiting, sessions, bodies = state
-        channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Piece.read(parts)
+        state = PLAIN.read(data)
+        channels, lengths, tracks, parts, payload_lengths, retained, lanes, waiting, sessions, bodies = state
+        channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Payload.read(parts)
         put_bytes(_ranges(tracks, parts, len(parts)), retained, target.buffer, self.compiled)
-        self.pieces.reserve(len(parts))
-        ends = put_chains(self.pieces.rows, self.pieces.free, parts, piece_lengths, Piece.NEXT)
+        self.payloads.reserve(len(parts))
+        ends = put_chains(self.payloads.rows, self.payloads.free, parts, payload_lengths, Payload.NEXT)
         _, tracks[:, Track.CHAIN], tracks[:, Track.CHAIN_END] = ends
         while self.channels.left < len(channels):
             self._grow_channels(2 * len(self.channels))
-        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
         rows = self.sessions.put_back(sessions, target.slots)
         channels[:, Channel.SESSION] = rows[channels[:, Channel.SESSION]]
-        pool = self.channels
-        rows, self.first[target.slots], _ = put_chains(pool.rows, pool.free, channels, lengths, Channel.NEXT)
+        rows = self.channels.put_back(target.slots, lengths, channels)
         used = np.flatnonzero(tracks[:, Track.USED])
         for row, kept in zip(used.tolist(), bodies, strict=True):
             if tracks[row, Track.BODY] >= 0:
@@ -177,7 +173,6 @@ class Amqp010(FramedStage):
         self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
         self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
         self._count(tracks[used], 1)
-        self._rebuild(len(self.table))
 
     def _count(self, tracks: Ints, sign: int) -> None:
         """Count the bytes of these assemblies, or with -1 count them no more."""
@@ -189,18 +184,12 @@ class Amqp010(FramedStage):
         self.tracks = Track.grown(self.tracks, 4 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
-        self._rebuild(4 * capacity)
-
-    def _rebuild(self, size: int) -> None:
-        self.table = np.zeros(size, np.int64)
-        self.assembly[Assembly.TOMBSTONES] = 0
-        call(channels.place_channels, self.compiled, self.channels.rows, self.table)
 
     def _channels(self) -> Channels:
+        channels, payloads = self.channels, self.payloads
         return Channels(
-            self.channels.rows, self.channels.free, self.table, self.first, self.tracks, self.pieces.rows,
-            self.pieces.free, self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept,
-            self.assembly,
+            channels.rows, channels.free, channels.table, channels.first, self.tracks, payloads.rows, payloads.free,
+            self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept, self.assembly,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------- stages
@@ -210,7 +199,7 @@ class Amqp010(FramedStage):
         faults, messages = self._assemble(n, spans, buffer, facts)
         rows = self.frames[:, :n]
         if self.only_handshakes:
-            rows = rows[:, self.handshakes.telling(rows)]
+            rows = rows[:, self.handshakes.relevant(rows)]
             self.handshakes.take(rows, self._fields(rows, buffer), buffer.data)
             return
         yield from faults
@@ -222,8 +211,6 @@ class Amqp010(FramedStage):
             yield self.rows.frames(rows, fields, self.sessions.column(rows[Frame.SESSION]))
         for found in messages:
             yield self._message_rows(found, buffer, facts)
-        if self.assembly[Assembly.TOMBSTONES] > len(self.table) // 4:
-            self._rebuild(len(self.table))
 
     def _assemble(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> tuple[list[Faults], list[Finished]]:
         """Put frames together; returns what is wrong with them, and the messages that come of them."""
@@ -248,8 +235,8 @@ class Amqp010(FramedStage):
     def _make_room(self, buffer: Buffer) -> None:
         if self.channels.left == 0 and len(self.channels) < limits.CHANNELS:
             self._grow_channels(2 * len(self.channels))
-        if self.pieces.left == 0 and len(self.pieces) < limits.FRAGMENTS:
-            self.pieces.grow(2 * len(self.pieces))
+        if self.payloads.left == 0 and len(self.payloads) < limits.FRAGMENTS:
+            self.payloads.grow(2 * len(self.payloads))
         buffer.reserve(int(self.assembly[Assembly.LONGEST]) + 2 * ly.LARGEST)
 
     def _new_faults(self) -> list[Faults]:
@@ -267,7 +254,7 @@ class Amqp010(FramedStage):
         return [Finished(rows, self.hashes[:n].copy(), kept)]
 
     def _message_rows(self, found: Finished, buffer: Buffer, facts: Ints) -> Made:
-        """Messages with what their frames, or else their channels, say of the session."""
+        """Return messages with the session that their frames, or else their channels, name."""
         rows = found.rows
         frame = rows[Message.FRAME]
         channel = self.channels.rows[rows[Message.ROW]]
@@ -275,7 +262,7 @@ class Amqp010(FramedStage):
         epoch = np.where(frame >= 0, self.frames[Frame.EPOCH, frame], channel[:, Channel.EPOCH])
         whole = rows[Message.PARTIAL] != UNFINISHED
         command = np.where(whole, self.frames[Frame.COMMAND, frame], -1)
-        from_client = rows[Message.SIDE] == clients(facts, rows[Message.SLOT])
+        from_client = rows[Message.SIDE] == facts[:, Facts.CLIENT].copy()[rows[Message.SLOT]]
         return self.rows.messages(
             Messages(
                 rows, found.hashes, buffer.data, found.bodies, self.sessions.column(session), epoch, command,
@@ -284,16 +271,16 @@ class Amqp010(FramedStage):
         )  # fmt: skip
 
     def _fields(self, rows: Ints, buffer: Buffer) -> Decoded:
-        """The arguments of the operations that frames complete."""
+        """Return the arguments of the operations that frames complete."""
         fields = decode(
-            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.OCTETS] - ly.IDS_BYTES,
+            self.plan, buffer.data, rows[Frame.AT] + ly.IDS_BYTES, rows[Frame.BYTES] - ly.IDS_BYTES,
             rows[Frame.METHOD], rows[Frame.CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
         hide(fields, self.has_secret[rows[Frame.METHOD]], ("mechanism", "locale"))
         return fields
 
     def faults(self, rows: Ints) -> Faults:
-        """Faults with the names of this protocol; what is encrypted is noted with its connection."""
+        """Return faults with the names of this protocol; encryption is noted with the connection."""
         for slot in rows[Fault.SLOT, rows[Fault.CODE] == SEALED].tolist():
             self.handshakes.seal(slot)
         return super().faults(rows)
@@ -312,20 +299,23 @@ class Amqp010(FramedStage):
         self.sessions.forget(slots)
 
 
-def _ranges(tracks: Ints, pieces: Ints, most: int) -> list[Ranges]:
-    """Bytes of assemblies under way, at most so many pieces."""
+def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
+    """Return the ranges of bytes of assemblies under way, of at most `most` payloads."""
     return [
-        Ranges(tracks, Track.USED, Track.AT, Track.OCTETS, len(tracks)),
-        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_OCTETS, len(tracks)),
-        Ranges(pieces, Piece.USED, Piece.OFFSET, Piece.LENGTH, most),
+        Ranges(tracks, Track.USED, Track.AT, Track.BYTES, len(tracks)),
+        Ranges(tracks, Track.USED, Track.HEADER_AT, Track.HEADER_BYTES, len(tracks)),
+        Ranges(payloads, Payload.USED, Payload.OFFSET, Payload.LENGTH, most),
     ]
 
 
-PROTOCOL = ProtocolPlugin(
-    ly.NAME,
-    headers=(b"AMQP\1\1\0\x0a",),
-    ports=(5672,),
-    tls_ports=(5671,),
-    recogniser=Amqp010Recogniser,
-    stage=Amqp010,
+PROTOCOLS = (
+    ProtocolPlugin(
+        ly.NAME,
+        headers=(b"AMQP\1\1\0\x0a",),
+        ports=(5672,),
+        tls_ports=(5671,),
+        recogniser=Amqp010Recogniser,
+        stage=Amqp010,
+    ),
+    ProtocolPlugin(f"{ly.NAME}-preview", headers=(b"AMQP\1\1\x63\0",)),
 )

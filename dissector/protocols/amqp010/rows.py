@@ -63,11 +63,11 @@ class RowMaker:
         self.headers = Headers(protocol, only=wanted)
 
     def frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Made:
-        """Rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of the operations they complete."""
+        """Return rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of operations completed."""
         return Made("amqp010_frames", rows, partial(self._frames, rows, fields, session))
 
     def messages(self, messages: Messages) -> Made:
-        """Rows of `messages`."""
+        """Return rows of `messages`."""
         return Made("messages", messages.rows, partial(self._messages, messages))
 
     def _frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Columns:
@@ -120,15 +120,15 @@ class RowMaker:
         return Columns(properties.columns | held | columns, properties)
 
     def _decoded(self, messages: Messages) -> tuple[dict[str, pa.Array], Decoded]:
-        """The arguments that message rows repeat, and the properties in their headers."""
+        """Return the arguments that message rows repeat, and the properties in their headers."""
         rows, data = messages.rows, messages.data
         arguments = decode(
-            self.arguments, data, rows[Message.AT] + ly.IDS_BYTES, rows[Message.OCTETS] - ly.IDS_BYTES,
+            self.arguments, data, rows[Message.AT] + ly.IDS_BYTES, rows[Message.BYTES] - ly.IDS_BYTES,
             rows[Message.METHOD], rows[Message.CUT].astype(np.uint8), self.compiled,
         )  # fmt: skip
         there = rows[Message.HEADER_AT] >= 0
         properties = self.headers.decode(
-            data, np.where(there, rows[Message.HEADER_AT], 0), np.where(there, rows[Message.HEADER_OCTETS], 0),
+            data, np.where(there, rows[Message.HEADER_AT], 0), np.where(there, rows[Message.HEADER_BYTES], 0),
             (rows[Message.HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments.columns, properties

@@ -12,7 +12,7 @@ import pyarrow as pa
 from amqpscope.dissector.fields.arrow import array, numbers, picked, valid
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels import coding
-from amqpscope.dissector.kernels.accounting import PIECE_COST, MemoryAccounting
+from amqpscope.dissector.kernels.accounting import CHUNK_COST, MemoryAccounting
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_rows, take_row, take_rows
@@ -63,7 +63,7 @@ class Sessions:
         call(number, self.compiled, frames, frames.shape[1], role, named, points, channels, self.rows.rows, facts)
 
     def column(self, rows: Ints) -> pa.Array:
-        """The names of sessions; null for those below 0."""
+        """Return the names of sessions; null for those below 0."""
         found, places = np.unique(rows, return_inverse=True)
         return array([self.names.get(row) for row in found.tolist()], pa.string()).take(array(places))
 
@@ -77,9 +77,9 @@ class Sessions:
         self.forget(slots)
         return taken, place[attached]
 
-    def put_back(self, octets: bytes, slots: Ints) -> Ints:
-        """Put back what `take_out` took. Returns their rows, and -1 behind them."""
-        names, sessions = coding.PLAIN.read(octets)
+    def put_back(self, data: bytes, slots: Ints) -> Ints:
+        """Put back what `take_out` took. Returns their rows, and -1 after them."""
+        names, sessions = coding.PLAIN.read(data)
         sessions = Session.read(sessions)
         self.rows.reserve(len(sessions))
         rows = take_rows(self.rows.free, len(sessions))
@@ -89,11 +89,11 @@ class Sessions:
             self.rows.rows[row, Session.SLOT] = slot
             self.known.setdefault(slot, {})[name] = row
             self.names[row] = name
-            self.accounting.change(slot, PIECE_COST + len(name))
+            self.accounting.change(slot, CHUNK_COST + len(name))
         return np.append(rows, -1)
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Forget connections that ended."""
         for slot in slots.tolist():
             self._drop(list(self.known.get(slot, {}).values()))
             self.known.pop(slot, None)
@@ -108,7 +108,7 @@ class Sessions:
         for row in rows:
             slot, name = int(self.rows.rows[row, Session.SLOT]), self.names.pop(row)
             del self.known[slot][name]
-            self.accounting.change(slot, -PIECE_COST - len(name))
+            self.accounting.change(slot, -CHUNK_COST - len(name))
         self.rows.rows[rows, Session.USED] = 0
         give_rows(self.rows.free, np.array(rows, np.int64))
 
@@ -122,7 +122,7 @@ class Sessions:
             Session.clear(self.rows.rows, np.array([row]))
             self.rows.rows[row, [Session.USED, Session.SLOT]] = 1, slot
             self.names[row] = name
-            self.accounting.change(slot, PIECE_COST + len(name))
+            self.accounting.change(slot, CHUNK_COST + len(name))
         return row
 
 
@@ -193,7 +193,7 @@ def attach(channels: Array, sessions: Array, row: int, session: int) -> None:
 
 @kernel
 def unwrapped(number: int, near: int) -> int:
-    """The id with these 32 bits that is nearest to another; -1: none is known."""
+    """Return the id with these 32 bits that is nearest to another; -1: none is known."""
     if near < 0:
         return number
     step = (number - near) & (WRAP - 1)

@@ -7,7 +7,7 @@ second track alone, it has two in `lanes`.
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.state import Matrix, Records, column
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
@@ -36,7 +36,7 @@ class Sender(Matrix):
     """Directions of connections."""
 
     GAPPED = column("1: frames of it may be lost")
-    OPENED = column("1: the last frame was connection.open or its answer, behind which a SASL layer may begin")
+    OPENED = column("1: the last frame was connection.open or its answer, after which a SASL layer may begin")
 
 
 class Frame(Place):
@@ -48,7 +48,7 @@ class Frame(Place):
     CHANNEL = column("channel")
     SIZE = column("bytes on the wire")
     OFFSET = column("where the payload's bytes lie that are there before its first gap")
-    LENGTH = column("how many these are")
+    LENGTH = column("number of bytes")
     MISSING = column("bytes in gaps")
     POS = column("position in the stream")
     ROW = column("row of its channel; -1: none")
@@ -56,32 +56,22 @@ class Frame(Place):
     OPERATION = column("CONTROL or COMMAND where the frame completes one; -1: it does not")
     METHOD = column("index of that; -1: none, -2: unknown")
     AT = column("where its bytes lie")
-    OCTETS = column("how many")
+    BYTES = column("number of bytes")
     CUT = column("1: bytes of it are missing")
     SESSION = column("session of the channel; -1: none, or not known")
     EPOCH = column("channel_epoch")
     COMMAND = column("command_id; -1: none, or not known")
 
 
-class Span(Records):
-    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+class Span(state.Span):
+    """Bytes of body frames that lie in several chunks, or gaps in them. An OFFSET may be LOST_WAY."""
 
-    BEFORE = column("frames that were complete before")
-    SLOT = column("slot of the connection")
-    SIDE = column("side that sent it")
-    CHANNEL = column("channel")
     FLAGS = column("flags of the frame")
-    OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
-    LENGTH = column("how many")
 
 
-class Channel(Matrix):
+class Channel(state.Channel):
     """Channels that are, or were, in use."""
 
-    USED = column("1 while the row holds one")
-    SLOT = column("slot of the connection")
-    CHANNEL = column("channel number")
-    NEXT = column("next channel of the connection; -1: none", empty=-1)
     CLIENT_GAPPED = column("1: frames of the client's may be lost since its last frame here")
     SERVER_GAPPED = column("the same of the server's")
     EPOCH = column("how often a session was attached")
@@ -98,7 +88,7 @@ class Session(Matrix):
     SERVER_NEXT = column("id of the server's", empty=-1)
 
 
-class Track(Matrix):
+class Track(state.Body):
     """Assemblies under way."""
 
     USED = column("1 while one is")
@@ -106,22 +96,20 @@ class Track(Matrix):
     SEGMENT = column("type of the last segment")
     OPEN = column("1: that goes on")
     WITHIN = column("1: bytes of the next frame were taken already")
-    CHAIN = column("first piece of the segment that goes on; -1: none", empty=-1)
-    CHAIN_END = column("last piece", empty=-1)
+    CHAIN = column("first payload of the segment that goes on; -1: none", empty=-1)
+    CHAIN_END = column("last payload", empty=-1)
     CHAINED = column("bytes in these")
     CHAIN_MISSING = column("bytes of that segment that are missing")
     KIND = column("CONTROL or COMMAND")
     METHOD = column("index of that; -1: not known yet, -2: unknown")
     AT = column("where its bytes lie")
-    OCTETS = column("how many")
-    CUT = column("how many are missing")
+    BYTES = column("number of bytes")
+    CUT = column("number of these that are missing")
     HEADER_AT = column("where the bytes of the header lie; -1: there is none", empty=-1)
-    HEADER_OCTETS = column("how many")
-    HEADER_CUT = column("how many are missing")
+    HEADER_BYTES = column("number of bytes")
+    HEADER_CUT = column("number of these that are missing")
     SIZE = column("bytes of the body so far")
     MISSING = column("bytes of these in gaps")
-    BODY = column("number under which the body is kept; -1: it is not")
-    KEPT = column("bytes of it that are kept")
     FIRST_NUMBER = column("frame_no of its first frame")
     FIRST_PACKET = column("packet with that frame's first byte")
     FIRST_TS = column("its time")
@@ -132,7 +120,7 @@ class Track(Matrix):
     CAPTURE = column("its capture")
 
 
-class Piece(Matrix):
+class Payload(Matrix):
     """Bytes of segments that go on in a later frame."""
 
     NEXT = column("the next one of the segment; -1: none", empty=-1)
@@ -148,10 +136,10 @@ class Message(Place):
     FIRST_NUMBER = column("frame_no of the first frame")
     METHOD = column("index of the command")
     AT = column("where its bytes lie")
-    OCTETS = column("how many")
+    BYTES = column("number of bytes")
     CUT = column("1: bytes of it are missing")
     HEADER_AT = column("where the bytes of the header lie; -1: there is none")
-    HEADER_OCTETS = column("how many")
+    HEADER_BYTES = column("number of bytes")
     HEADER_CUT = column("1: bytes of it are missing")
     SIZE = column("bytes of the body")
     MISSING = column("bytes of all that were not seen")
@@ -159,26 +147,15 @@ class Message(Place):
     PARTIAL = column("1: bytes are missing; UNFINISHED")
     BODY = column("number under which the body is kept; -1: it is not")
     ROW = column("row of the channel")
-    FRAME = column("frame of the batch at which it was complete, or given up; -1: behind all")
+    FRAME = column("frame of the batch at which it was complete, or dropped; -1: after all")
 
 
-class Assembly(Matrix):
+class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
-    FRAME = column("next frame")
-    FRAMES = column("frames")
-    SPAN = column("next span")
-    SPANS = column("spans")
-    MESSAGES = column("messages brought")
-    FAULTS = column("faults brought")
-    KEPT = column("pieces of bodies brought")
-    KEEP = column("1: bodies are kept")
-    BODIES = column("bodies so far: the next number")
-    TOMBSTONES = column("places of the hash table that are free again")
-    CHAINED = column("bytes in all pieces")
+    CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
-    KEEPING = column("bytes of bodies under way that are kept")
-    ARENA = column("where the arena behind the batch's bytes is free")
+    ARENA = column("where the arena after the batch's bytes is free")
 
 
 class Own(NamedTuple):
@@ -219,11 +196,11 @@ class Channels(NamedTuple):
     Attributes:
         channels: (channels, Channel).
         free: rows of these, as in `Pool`.
-        table: hash table: row + 1; 0: free, -1: free again.
+        table: finds them: see `protocols.channels`.
         first: first channel of each connection; -1: none.
         tracks: (4 * channels, Track).
-        pieces: (pieces, Piece).
-        free_pieces: rows of these.
+        payloads: (payloads, Payload).
+        free_payloads: rows of these.
         lanes: (2 * channels, 8) uint64: hashes of bodies so far.
         waiting: 32 bytes for each: what was not hashed yet.
         messages: (Message, room).
@@ -238,8 +215,8 @@ class Channels(NamedTuple):
     table: Array
     first: Array
     tracks: Array
-    pieces: Array
-    free_pieces: Array
+    payloads: Array
+    free_payloads: Array
     lanes: Array
     waiting: Array
     messages: Array

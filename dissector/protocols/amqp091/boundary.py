@@ -27,7 +27,7 @@ from amqpscope.dissector.protocols.state import Parser, Trial, Walk
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
 BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 SMALL = 4_096
 """The size that all peers must take (§4.2.2, frame-min-size)."""
 HIDES_NONE = 29
@@ -40,7 +40,7 @@ HEADER_BYTES = 14
 
 @kernel
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
-    """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes must be there."""
+    """Return the size of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes are there."""
     kind = i64(data[p])
     channel = be16(data, p + 1)
     size = be32(data, p + 3)
@@ -63,7 +63,7 @@ def plausible(data: Array, p: int, end: int, methods: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     Beside what a frame looks like, it must be of its sender, and in its place on its channel; of the channels only the
     one used last is remembered.
@@ -71,8 +71,8 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     methods, traits = own.methods, own.traits
     if end - p < 7:
         return 0 if data[p] in (METHOD, HEADER, BODY, HEARTBEAT) else -1
-    octets: int = plausible(data, p, end, methods)
-    if octets < 0:
+    size: int = plausible(data, p, end, methods)
+    if size < 0:
         return -1
     kind = data[p]
     if kind != HEARTBEAT:
@@ -103,43 +103,43 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
             if expect in (ANY_HEADER, NO_CONTENT):
                 return -1
             if expect == ANY_BODY:
-                trial[Trial.REST] -= octets - OVERHEAD
+                trial[Trial.REST] -= size - OVERHEAD
                 if trial[Trial.REST] < 0:
                     return -1
                 trial[Trial.EXPECT] = ANY_BODY if trial[Trial.REST] > 0 else NO_CONTENT
             else:
                 trial[Trial.EXPECT] = ANYTHING
-    return octets if p + octets <= end else 0
+    return size if p + size <= end else 0
 
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether a frame may have ended before p."""
+    """Return whether a frame may have ended before p."""
     return i64(data[p - 1]) == FRAME_END
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     methods, traits = own.methods, own.traits
     while end - p >= 11:
-        octets = plausible(data, p, end, methods)
-        if octets < 0:
+        size = plausible(data, p, end, methods)
+        if size < 0:
             break
         if data[p] == METHOD:
             who: int = traits[method_index(methods, be16(data, p + 7), be16(data, p + 9))] & (BY_CLIENT | BY_SERVER)
             if who in (BY_CLIENT, BY_SERVER):
                 return who
-        p += octets
+        p += size
     return BY_CLIENT | BY_SERVER
 
 
 @kernel
 def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Where the body frame ends whose head was lost, when its content's rest is known.
+    """Return where the body frame ends whose head was lost, when its content's rest is known.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
-    -1: nothing is known; -2: it lies behind these bytes; -3: and so surely that there is none in them.
+    -1: nothing is known; -2: it lies after these bytes; -3: and so surely that there is none in them.
     """
     parsers, announced, data = walk.parsers, own.announced, walk.data
     lost = parsers[row, Parser.LOST]
@@ -147,7 +147,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     if lost < 0 or rest <= 0 or rest > 1 << 40:
         return -1
     sure = False
-    behind = False
+    is_later = False
     for choice in range(5):
         size = announced[row, Announced.BODY]
         if choice == 1:
@@ -160,14 +160,14 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
             size = SMALL - OVERHEAD
         if size <= 0:
             continue
-        # the first end of a frame that is not in front of these bytes
+        # the first end of a frame that is not before these bytes
         frames = max((pos - lost + size + OVERHEAD - 1) // (size + OVERHEAD), 1)
         passed = min(frames * size, rest)
         place = lost + passed + OVERHEAD * min(frames, (rest + size - 1) // size) - pos
         if place < 0:
             continue
         if place + 7 > n:
-            behind = True
+            is_later = True
             sure = sure or choice == 0 or rest <= SMALL - OVERHEAD
             continue
         at = base + place
@@ -187,14 +187,14 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
             return place
     if sure:
         return -3
-    return -2 if behind else -1
+    return -2 if is_later else -1
 
 
 @kernel
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
 
-    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
+    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
     frame end must stand before it, and two whole frames or one that fills the rest must follow.
     """
     for p in range(start, end - 7):
@@ -203,13 +203,13 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
         q = p
         count = 0
         while end - q >= 7 and count < 8:
-            octets = plausible(data, q, end, methods)
-            if octets < 0:
+            size = plausible(data, q, end, methods)
+            if size < 0:
                 count = -1
                 break
-            if q + octets > end:
+            if q + size > end:
                 break
-            q += octets
+            q += size
             count += 1
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p
@@ -218,18 +218,18 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where a body frame seems to begin that ends behind these bytes, or -1."""
+    """Return where a body frame seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - 7):
         if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
-            octets = plausible(data, p, end, methods)
-            if end - p < octets <= USUAL:
+            size = plausible(data, p, end, methods)
+            if end - p < size <= USUAL:
                 return p
     return -1
 
 
 @kernel
 def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
-    """Whether at p, among the bytes from start on, one frame may end and another begin. Seven bytes are there."""
+    """Return whether one frame may end and another begin at p, in bytes that begin at `start`. Seven bytes follow."""
     return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0
 
 
@@ -241,7 +241,7 @@ class Amqp091Recogniser:
         self.methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
+        """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
         if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
             return True, -1
         at = due - position + begin if due >= 0 else -1

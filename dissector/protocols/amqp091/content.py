@@ -1,10 +1,9 @@
-"""A content of AMQP 0-9-1, from its method to its last octet: what is kept of it, and the row it becomes (§4.2.6).
+"""A content of AMQP 0-9-1, from its method to its last byte: what is kept of it, and the row it becomes (§4.2.6).
 
 Two rows of `contents` a channel: what the client, and what the server, is sending on it. The body is hashed as it
 passes.
 """
 
-from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import kernel
@@ -14,7 +13,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     FOUND,
     KNOWN,
     LOST,
-    STRAYED,
+    OUT_OF_STEP,
     UNFINISHED,
     UNKNOWN,
     Assembly,
@@ -24,7 +23,8 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Frame,
     Message,
 )
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
+from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62
@@ -80,8 +80,8 @@ def put_content(rows: Array, n: int, of: Channels, row: int, k: int, side: int) 
 
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
-    """Count, hash and perhaps keep bytes of a body; returns how many are not kept any more, where that is too much."""
-    contents, kept, assembly = of.contents, of.kept, of.assembly
+    """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
+    contents = of.contents
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
         return 0
     room = contents[k, Content.SIZE] - contents[k, Content.GOT]
@@ -93,27 +93,12 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
         contents[k, Content.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k, data, offset, length)
-    if assembly[Assembly.KEEP] and contents[k, Content.BODY] >= 0:
-        n = assembly[Assembly.KEPT]
-        assembly[Assembly.KEPT] = n + 1
-        kept[Kept.BODY, n] = contents[k, Content.BODY]
-        kept[Kept.OFFSET, n] = offset
-        kept[Kept.LENGTH, n] = length
-        has: int = contents[k, Content.KEPT]
-        if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
-            kept[Kept.LENGTH, n] = -1
-            assembly[Assembly.KEEPING] -= has
-            contents[k, Content.KEPT] = 0
-            contents[k, Content.BODY] = -1
-            return has + length
-        contents[k, Content.KEPT] = has + length
-        assembly[Assembly.KEEPING] += length
-    return 0
+    return keep_bytes(contents, k, of.kept, of.assembly, offset, length)
 
 
 @kernel
 def evict_contents(of: Channels, frames: Array) -> None:
-    """Give up methods and headers of contents under way, where too much of them is kept: more than half of it.
+    """Drop methods and headers of contents under way, where too much of them is kept: more than half of it.
 
     These are all that have half of their mean or more. The fault is noted at the frame that was one too many.
     """
@@ -140,7 +125,7 @@ def evict_contents(of: Channels, frames: Array) -> None:
 
 @kernel
 def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) -> None:
-    """Frames of one direction of a connection are lost, or not taken: its contents may not be joined with others.
+    """Mark frames of one direction as lost or ignored: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but
     of bodies was lost.
@@ -151,11 +136,13 @@ def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) 
     row = of.first[slot]
     while row >= 0:
         contents[2 * row + server, Content.LOST] = how
-        strayed = channels[row, Channel.STRAYED]
+        out_of_step = channels[row, Channel.OUT_OF_STEP]
         if how == LOST:
-            channels[row, Channel.STRAYED] = strayed | (1 << server if (strayed >> server) & 1 == 0 else STRAYED)
+            channels[row, Channel.OUT_OF_STEP] = out_of_step | (
+                1 << server if (out_of_step >> server) & 1 == 0 else OUT_OF_STEP
+            )
         elif how == FOUND:
-            channels[row, Channel.STRAYED] = strayed & ~(1 << server)
+            channels[row, Channel.OUT_OF_STEP] = out_of_step & ~(1 << server)
         if server == 0 and how == LOST:
             channels[row, Channel.UNSURE] = DOUBTFUL if channels[row, Channel.UNSURE] == KNOWN else UNKNOWN
         elif server == 0 and how == FOUND and channels[row, Channel.UNSURE] == DOUBTFUL:
@@ -174,7 +161,7 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 @kernel
 def finish_message(of: Channels, row: int, k: int, side: int) -> None:
-    """Write the row of a message that is complete, or given up."""
+    """Write the row of a message that is complete, or dropped."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)
@@ -243,10 +230,6 @@ def begin_content(of: Channels, frames: Array, i: int, row: int, k: int, role: i
     contents[k, Content.OVER] = 0
     contents[k, Content.LOST] = 0
     touch(frames, i, contents, k)
-    contents[k, Content.KEPT] = 0
-    contents[k, Content.BODY] = -1
-    if assembly[Assembly.KEEP]:
-        contents[k, Content.BODY] = assembly[Assembly.BODIES]
-        assembly[Assembly.BODIES] += 1
+    begin_body(contents, k, assembly)
     hash_begin(of.lanes, k)
     assembly[Assembly.HELD] += frames[Frame.LENGTH, i]

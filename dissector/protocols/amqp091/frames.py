@@ -31,7 +31,6 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Announced,
     Frame,
     Own,
-    Span,
 )
 from amqpscope.dissector.protocols.framing import (
     fault,
@@ -41,6 +40,7 @@ from amqpscope.dissector.protocols.framing import (
     payload,
     put_frame,
     put_place,
+    put_span,
 )
 from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
@@ -51,9 +51,9 @@ PROTOCOL = 0x414D5150
 
 
 @kernel
-def head_bytes(octet: int) -> int:
-    """A protocol header has no other head than its eight bytes."""
-    return OVERHEAD if octet == PROTOCOL_HEADER else HEAD_BYTES
+def head_bytes(byte: int) -> int:
+    """Return a protocol header has no other head than its eight bytes."""
+    return OVERHEAD if byte == PROTOCOL_HEADER else HEAD_BYTES
 
 
 @kernel
@@ -74,19 +74,19 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         if method < 0:
             return 0
     channel = be16(data, p + 1)
-    octets = size + OVERHEAD
-    parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], octets)
+    length = size + OVERHEAD
+    parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], length)
     frames = walk.frames
     n = put_place(walk, chunks, i)
     frames[Frame.TYPE, n] = kind
-    frames[Frame.SIZE, n] = octets
+    frames[Frame.SIZE, n] = length
     frames[Frame.OFFSET, n] = p + 7
     frames[Frame.LENGTH, n] = size
     frames[Frame.MISSING, n] = 0
     frames[Frame.POS, n] = chunks[Chunk.POS, i] + at
     put_method(frames, n, channel, method)
     expect_bodies(walk, row, kind, channel, p + 7, size, size, own.announced)
-    return octets
+    return length
 
 
 @kernel
@@ -101,7 +101,7 @@ def put_method(frames: Array, n: int, channel: int, method: int) -> None:
 def expect_bodies(
     walk: Walk, row: int, kind: int, channel: int, offset: int, length: int, size: int, announced: Array
 ) -> None:  # fmt: skip
-    """Note how much of a content is still to come, by which a search behind a gap knows what is a body."""
+    """Note how much of a content is still to come, by which a search after a gap knows what is a body."""
     parsers, data = walk.parsers, walk.data
     if kind == HEADER:
         announced[row, Announced.CHANNEL] = channel
@@ -117,7 +117,7 @@ def expect_bodies(
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete: note the frame's type, channel and size, or lose the way."""
+    """Read a complete head: note the frame's type, channel and size, or desynchronise."""
     parsers = walk.parsers
     if parsers[row, Parser.WANTED] == OVERHEAD:
         begin_header(walk, chunks, i, row, head, p, own)
@@ -139,7 +139,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 @kernel
 def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A protocol header is payload and head in one: hand it on through the arena."""
+    """Yield a protocol header, which is payload and head in one, through the arena."""
     parsers, data, cursor = walk.parsers, walk.data, walk.cursor
     if be32(head, p) != PROTOCOL:
         number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
@@ -159,24 +159,24 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
-    """Hand on bytes of bodies, keep those of other frames."""
+    """Yield bytes of bodies, keep those of other frames."""
     if walk.parsers[row, Parser.TYPE] == BODY:
-        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
+        put_span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
     else:
         keep_payload(walk, chunks, i, row, offset, length, 0)
 
 
 @kernel
 def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """Look at the byte behind a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing."""
-    octet = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
-    if octet == FRAME_END:
+    """Look at the byte after a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing."""
+    byte = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
+    if byte == FRAME_END:
         finish_frame(walk, chunks, i, row, -1, own)
         return
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     channel = walk.parsers[row, Parser.CHANNEL]
-    fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, octet)
-    span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
+    fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, byte)
+    put_span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
     finish_frame(walk, chunks, i, row, -1, own)
     lost_way(walk, chunks, i, row, own)
     lose(walk, row, -1, 0)
@@ -184,7 +184,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, data, frames = walk.parsers, walk.data, walk.frames
     kind = parsers[row, Parser.TYPE]
     channel = parsers[row, Parser.CHANNEL]
@@ -202,37 +202,24 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> None:
-    """Hand on bytes of a body frame that is not whole in one chunk."""
-    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
-    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
-    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
-    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
-    spans[Span.CHANNEL, n] = channel
-    spans[Span.OFFSET, n] = offset
-    spans[Span.LENGTH, n] = length
-    walk.cursor[Cursor.ASIDE] = n + 1
-
-
-@kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Frames of this direction may be lost: contents under way may not be joined with what follows."""
-    span(walk, chunks, i, -1, LOST_WAY, LOST)
+    """Mark frames of this direction as lost: contents under way may not be joined with what follows."""
+    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
 
 
 @kernel
 def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """A frame begins behind what was skipped; where that is known to have been a body, nothing else was lost."""
+    """Begin a frame after skipped bytes; where those were a body, nothing else is lost."""
     passed = own.announced[row, Announced.PASSED]
     if passed > 0:
-        span(walk, chunks, i, -1, LOST_WAY, FOUND)
-        span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
+        put_span(walk, chunks, i, -1, LOST_WAY, FOUND)
+        put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
         own.announced[row, Announced.PASSED] = 0
 
 
 @kernel
 def begins_connection(data: Array, p: int, end: int) -> bool:
-    """Whether a protocol header stands here."""
+    """Return whether a protocol header stands here."""
     return end - p >= OVERHEAD and be32(data, p) == PROTOCOL
 
 

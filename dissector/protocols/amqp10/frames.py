@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
@@ -26,7 +27,7 @@ from amqpscope.spec import amqp10
 
 HEAD = 8
 FIRST = 11
-"""Bytes from a frame's beginning to the number of its performative: 00 53 and the number stand behind the head."""
+"""Bytes from a frame's beginning to the number of its performative: 00 53 and the number stand after the head."""
 HEARTBEAT, OTHER = 256, 257
 COUNTS = 258
 """Columns of the counts: the numbers of performatives, heartbeats, and what is none of them."""
@@ -34,12 +35,12 @@ LOST = 1
 
 
 @kernel
-def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, counts: Array) -> None:
-    """Follow the frames of all pieces; from a gap on a direction is not followed."""
+def count_frames(chunks: Array, n: int, data: Array, facts: Array, walk: Array, counts: Array) -> None:
+    """Follow the frames of all chunks; from a gap on a direction is not followed."""
     for i in range(n):
-        row = 2 * pieces[Chunk.SLOT, i] + pieces[Chunk.SIDE, i]
-        p = pieces[Chunk.OFFSET, i]
-        left = pieces[Chunk.LENGTH, i]
+        row = 2 * chunks[Chunk.SLOT, i] + chunks[Chunk.SIDE, i]
+        p = chunks[Chunk.OFFSET, i]
+        left = chunks[Chunk.LENGTH, i]
         if p < 0:
             if walk[row, Count.LEFT] > left and walk[row, Count.HAVE] >= HEAD + 3:
                 walk[row, Count.LEFT] -= left
@@ -49,13 +50,13 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
         while left > 0 and walk[row, Count.STATE] != LOST:
             have = walk[row, Count.HAVE]
             if have < HEAD:
-                octet = i64(data[p])
+                byte = i64(data[p])
                 if have < 4:
-                    walk[row, Count.MAGIC] = walk[row, Count.MAGIC] << 8 | octet
+                    walk[row, Count.MAGIC] = walk[row, Count.MAGIC] << 8 | byte
                 elif have == 4:
-                    walk[row, Count.WORDS] = octet
+                    walk[row, Count.WORDS] = byte
                 elif have == 5:
-                    walk[row, Count.TYPE] = octet
+                    walk[row, Count.TYPE] = byte
                 walk[row, Count.HAVE] = have + 1
                 p += 1
                 left -= 1
@@ -76,12 +77,12 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
                 at = walk[row, Count.SIZE] - walk[row, Count.LEFT] - 4 * walk[row, Count.WORDS]
                 take = min(left, walk[row, Count.LEFT])
                 if 0 <= at <= 2 and walk[row, Count.HAVE] == HEAD + at:
-                    octet = i64(data[p])
+                    byte = i64(data[p])
                     take = 1
-                    if (at == 0 and octet == 0) or (at == 1 and octet == 0x53):
+                    if (at == 0 and byte == 0) or (at == 1 and byte == 0x53):
                         walk[row, Count.HAVE] += 1
                     elif at == 2:
-                        walk[row, Count.CODE] = octet
+                        walk[row, Count.CODE] = byte
                         walk[row, Count.HAVE] += 1
                 elif at < 0:
                     take = min(take, -at)
@@ -92,8 +93,8 @@ def count_frames(pieces: Array, n: int, data: Array, facts: Array, walk: Array, 
                 code = walk[row, Count.CODE]
                 if walk[row, Count.TYPE] == 1 and code < HEARTBEAT:
                     code = code if code >= 0x40 else OTHER
-                counts[pieces[Chunk.SLOT, i], code] += 1
-                facts[pieces[Chunk.SLOT, i], Facts.FRAMES] += 1
+                counts[chunks[Chunk.SLOT, i], code] += 1
+                facts[chunks[Chunk.SLOT, i], Facts.FRAMES] += 1
                 walk[row, Count.HAVE] = 0
                 walk[row, Count.MAGIC] = 0
 
@@ -124,14 +125,14 @@ class Amqp10:
             self.walk[2 * slots + side] = 0
             self.walk[2 * slots + side, Count.STATE] = np.where(states == HEAD_STATE, 0, LOST)
 
-    def feed(self, pieces: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Any]:
-        """Take the first `count` pieces; no rows come of them."""
-        self.handshakes.feed(pieces[:, :count], buffer)
-        call(count_frames, self.compiled, pieces, count, buffer.data, facts, self.walk, self.counts)
+    def feed(self, chunks: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Any]:
+        """Take the first `count` chunks; no rows come of them."""
+        self.handshakes.feed(chunks[:, :count], buffer)
+        call(count_frames, self.compiled, chunks, count, buffer.data, facts, self.walk, self.counts)
         yield from ()
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Any]:
-        """Hand on the counts of connections that are over."""
+        """Yield the counts of connections that are over."""
         self.handshakes.end(slots)
         for slot in slots.tolist():
             found: Counter[str] = Counter()
@@ -145,17 +146,22 @@ class Amqp10:
         rows = both(slots)
         return PLAIN.written([self.walk[rows], self.counts[slots], self.handshakes.take_out(slots)])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        walk, counts, halves = PLAIN.read(octets)
+        walk, counts, handshakes = PLAIN.read(data)
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
         self.walk[both(target.slots)], self.counts[target.slots] = walk, counts
-        self.handshakes.put_back(halves, target)
+        self.handshakes.put_back(handshakes, target)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over: none, for nothing is decoded."""
+        """Return zeros: nothing is decoded, so nothing is skipped."""
         return np.zeros(len(slots), np.int64)
 
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: after a gap, none is followed."""
+        lost: NDArray[np.bool_] = (self.walk[both(slots), Count.STATE] == LOST).reshape(-1, 2).any(1)
+        return lost
+
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Nothing is held back."""
+        """Return nothing: no chunks are held back."""
         yield from ()

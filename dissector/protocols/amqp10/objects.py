@@ -21,35 +21,35 @@ class MalformedError(Exception):
     """The bytes are no value."""
 
 
-def value(octets: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
-    """The value at a place, and the place behind it; a described value is a tuple of descriptor and value.
+def value(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
+    """Return the value at a place, and the place after it; a described value is a tuple of descriptor and value.
 
     Raises:
         MalformedError: the bytes are no value, or too deep a one.
     """
     if depth > DEEPEST:
         raise MalformedError
-    kind = _part(octets, at, 1)[0]
+    kind = _part(data, at, 1)[0]
     if kind == 0:
-        descriptor, at = value(octets, at + 1, depth + 1)
-        described, at = value(octets, at, depth + 1)
+        descriptor, at = value(data, at + 1, depth + 1)
+        described, at = value(data, at, depth + 1)
         return (descriptor, described), at
-    return _of(kind, octets, at + 1, depth)
+    return _of(kind, data, at + 1, depth)
 
 
-def _of(code: int, octets: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value of a constructor whose bytes begin here."""
+def _of(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Return the value of a constructor whose bytes begin here."""
     kind = amqp10.load().constructors.get(code)
     if kind is None:
         raise MalformedError
     width = WIDTHS.get(code >> 4)
     if width is None:
         wide = 4 if code & WIDE else 1
-        width = int.from_bytes(_part(octets, at, wide))
+        width = int.from_bytes(_part(data, at, wide))
         at += wide
     else:
         wide = 0
-    part = _part(octets, at, width)
+    part = _part(data, at, width)
     read: Any = part
     if kind in ("null", "true", "false"):
         read = {"null": None, "true": True, "false": False}[kind]
@@ -66,10 +66,10 @@ def _of(code: int, octets: bytes, at: int, depth: int) -> tuple[Any, int]:
     return read, at + width
 
 
-def _part(octets: bytes, at: int, length: int) -> bytes:
-    if at + length > len(octets):
+def _part(data: bytes, at: int, length: int) -> bytes:
+    if at + length > len(data):
         raise MalformedError
-    return octets[at : at + length]
+    return data[at : at + length]
 
 
 def _items(part: bytes, wide: int, depth: int) -> list[Any]:
@@ -84,7 +84,7 @@ def _items(part: bytes, wide: int, depth: int) -> list[Any]:
 
 
 def _array(part: bytes, wide: int, depth: int) -> list[Any]:
-    """Items of an array have one constructor in front of them all; those of described types are not needed."""
+    """Read an array, whose items share a constructor; described ones are not needed."""
     count, at = int.from_bytes(_part(part, 0, wide)), wide
     code = _part(part, at, 1)[0]
     if count > len(part) or depth > DEEPEST:

@@ -36,17 +36,17 @@ A_LIST, A_MAP, A_BODY = range(3)
 """What is in a section."""
 FIRST_CODE = 0x70
 DATA_HEAD = 5
-"""Bytes in front of the data of a section of up to 255 octets: descriptor, constructor, length."""
+"""Bytes before the data of a section of up to 255 bytes: descriptor, constructor, length."""
 BODY_SECTION = 5
 """Sections from this one on, up to the one with this number and two more, are bodies."""
 
 
 @proven
 def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place: Array) -> int:
-    """Where the section that begins at p ends; -1 when none does, or it is cut off.
+    """Return where the section that begins at p ends; -1 when none does, or it is cut off.
 
     Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on. A symbol
-    has 31 bytes at most, behind its length.
+    has 31 bytes at most, after its length.
 
     `place` gets its number (-1: none), where its value's constructor is (of data: its bytes), and how many bytes it
     has from there on, as announced.
@@ -102,7 +102,7 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
 
 @proven
 def is_data(data: Array, p: int, end: int) -> bool:
-    """Whether this is one section of data in its shortest form, up to the end: what most messages are.
+    """Return whether this is one section of data in its shortest form, up to the end: what most messages are.
 
     Bounds: as `section`.
     """
@@ -113,7 +113,7 @@ def is_data(data: Array, p: int, end: int) -> bool:
 
 @kernel
 def may_begin(data: Array, p: int, end: int) -> bool:
-    """Whether the first bytes of a message may be those between p and end."""
+    """Return whether the first bytes of a message may be those between p and end."""
     if p < end and data[p] != 0:
         return False
     return p + 1 >= end or data[p + 1] in (0x53, 0x80, 0xA3, 0xB3)
@@ -140,11 +140,11 @@ def read_sections(of: Messages, data: Array, at: Array, length: Array, missing: 
 
 @proven
 def put_body(body: Array, r: int, kind: int, at: int, size: int) -> None:
-    """Note a body of one piece."""
+    """Note a body of one section."""
     body[Body.KIND, r] = kind
     body[Body.AT, r] = at
     body[Body.SIZE, r] = size
-    body[Body.PIECES, r] = 1
+    body[Body.SECTIONS, r] = 1
 
 
 @proven
@@ -159,18 +159,18 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
             body[Body.SIZE, r] = -1
         return
     kind = NOTHING
-    octets = 0
-    pieces = 0
+    size = 0
+    sections = 0
     seen = 0
     while place[Place.NUMBER] >= 0:
         number = place[Place.NUMBER]
         q = place[Place.AT]
         if of.sections[number, Section.KIND] == A_BODY:
-            pieces += 1
-            if pieces == 1:
+            sections += 1
+            if sections == 1:
                 kind = number - BODY_SECTION + DATA
                 body[Body.AT, r] = q
-            octets = octets + place[Place.SIZE] if after >= 0 or number == BODY_SECTION else -1
+            size = size + place[Place.SIZE] if after >= 0 or number == BODY_SECTION else -1
         elif after >= 0 and (seen >> number) & 1 == 0:
             seen |= 1 << number
             read_section(of, data, r, number, q, after)
@@ -185,12 +185,12 @@ def read_record(of: Messages, data: Array, r: int, begin: int, end: int, missing
             if of.fill[slot] > 0 and of.row[slot, of.fill[slot] - 1] == r:
                 of.fill[slot] -= 1
         return
-    if missing > 0 and pieces == 0:
+    if missing > 0 and sections == 0:
         kind = -1
-        octets = -1
+        size = -1
     body[Body.KIND, r] = kind
-    body[Body.SIZE, r] = octets
-    body[Body.PIECES, r] = pieces
+    body[Body.SIZE, r] = size
+    body[Body.SECTIONS, r] = sections
 
 
 @proven
@@ -212,12 +212,12 @@ def read_section(of: Messages, data: Array, r: int, number: int, q: int, after: 
 
 
 @proven
-def put(of: Messages, slot: int, r: int, number: int, octets: int, kind: int) -> None:
+def put(of: Messages, slot: int, r: int, number: int, size: int, kind: int) -> None:
     """Add an entry to a slot. Bounds: a record adds one at most to each, and there is room for one of each record."""
     k = of.fill[slot]
     of.row[slot, k] = r
     of.value[slot, k] = number
-    of.size[slot, k] = octets
+    of.size[slot, k] = size
     of.form[slot, k] = kind
     of.fill[slot] = k + 1
 
@@ -241,13 +241,13 @@ def put_field(of: Messages, data: Array, p: int, after: int, slot: int, r: int) 
     elif kind in (BOOLEAN, UNSIGNED, SIGNED, TIMESTAMP):
         number = 0
         for k in range(q, after):
-            octet = i64(data[k])
-            if k == q and octet >= 0x80:
+            byte = i64(data[k])
+            if k == q and byte >= 0x80:
                 if kind in (SIGNED, TIMESTAMP):
-                    octet -= 256
+                    byte -= 256
                 elif after - q == 8:
                     return
-            number = number * 256 + octet
+            number = number * 256 + byte
         put(of, slot, r, number, 0, kind)
 
 
@@ -276,12 +276,12 @@ def hash_bodies(
     data: Array, at: Array, length: Array, body: Array, widths: Array, symbols: Array, place: Array,
     lanes: Array, waiting: Array, hashed: Array,
 ) -> None:  # fmt: skip
-    """The hash of each body; of several pieces, of all of them together."""
+    """Hash each body, over all of its sections."""
     for r in range(len(at)):
         begin = body[Body.AT, r]
         size = body[Body.SIZE, r]
-        if body[Body.PIECES, r] <= 1:
-            there = body[Body.PIECES, r] == 1 and begin >= 0 and size > 0 and begin + size <= len(data)
+        if body[Body.SECTIONS, r] <= 1:
+            there = body[Body.SECTIONS, r] == 1 and begin >= 0 and size > 0 and begin + size <= len(data)
             hashed[r] = hash_bytes(data, begin, size if there else 0)
             continue
         hash_begin(lanes, 0)

@@ -57,7 +57,7 @@ class Slot:
 
 
 def _plan() -> tuple[tuple[Slot, ...], Ints, Bytes]:
-    """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
+    """Return slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
     sections = amqp10.load().sections
@@ -99,7 +99,7 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
         data: the bytes.
         at: (n,) where each record begins.
         length: (n,) its bytes that are there.
-        missing: (n,) bytes that follow them and are not there; what is in front of these is read.
+        missing: (n,) bytes that follow them and are not there; what is before these is read.
         compiled: whether the kernels run compiled.
     """
     n = len(at)
@@ -121,7 +121,7 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
 
 
 def _room(n: int) -> Messages:
-    """What is needed to read so many records."""
+    """Return what is needed to read this number of records."""
     slots = len(SLOTS)
     row, value, size, form = (np.empty((slots, n), np.int64) for _ in range(4))  # touched where there are values
     return Messages(
@@ -131,7 +131,7 @@ def _room(n: int) -> Messages:
 
 
 def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
-    """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
+    """Return the hash of each body, (n,) uint64; meaningless where bytes of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
     lanes, waiting = np.zeros((1, LANES), np.uint64), np.zeros(32, np.uint8)
     call(
@@ -141,9 +141,9 @@ def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool)
     return hashed
 
 
-def body(data: Bytes, at: int, length: int, found_at: int, size: int, pieces: int) -> bytes:
-    """The bytes of one whole body."""
-    if pieces <= 1:
+def body(data: Bytes, at: int, length: int, found_at: int, size: int, sections: int) -> bytes:
+    """Return the bytes of one whole body."""
+    if sections <= 1:
         return data[found_at : found_at + size].tobytes()
     place = Place.make(1)[0]
     parts = []
@@ -166,7 +166,7 @@ def _column(
     valid = columns.validity(n, row)
     if slot.what == MAPS:
         maps = values.render(data, value.copy(), size.copy(), compiled)
-        made = {slot.column: columns.texts(valid, row, maps.sizes, maps.octets, compiled)}
+        made = {slot.column: columns.texts(valid, row, maps.sizes, maps.data, compiled)}
         problems = maps.problems
         problems[:, 0] = row[problems[:, 0]]
         if slot.column == TRACE_TABLE:
@@ -174,13 +174,13 @@ def _column(
             return made | traced, np.concatenate([problems, wrong])
         return made, problems
     if (form != TEXTUAL).any():
-        octets, sizes = np.empty(int(np.maximum(size, WIDEST_TEXT).sum()), np.uint8), np.empty(len(row), np.int64)
-        used = call(write_forms, compiled, data, value.copy(), size.copy(), form.copy(), octets, sizes)
+        content, sizes = np.empty(int(np.maximum(size, WIDEST_TEXT).sum()), np.uint8), np.empty(len(row), np.int64)
+        used = call(write_forms, compiled, data, value.copy(), size.copy(), form.copy(), content, sizes)
         begins = np.cumsum(sizes) - sizes
-        data, value, size = octets[:used].copy(), begins, sizes
+        data, value, size = content[:used].copy(), begins, sizes
     texts = text.gather(data, value.copy(), size.copy(), compiled)
     wrong = _problems(row[texts.invalid], TEXT_NOT_UTF8, texts.invalid_at)
-    return {slot.column: columns.texts(valid, row, texts.sizes, texts.octets, compiled)}, wrong
+    return {slot.column: columns.texts(valid, row, texts.sizes, texts.data, compiled)}, wrong
 
 
 def _problems(row: Ints, code: int, at: Ints) -> Ints:

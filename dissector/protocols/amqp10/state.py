@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 
 class Count(Matrix):
-    """Directions: the frame at hand."""
+    """Directions: the current frame."""
 
     HAVE = column("bytes of it that came, up to the number of its performative")
     LEFT = column("bytes of it still to come")
@@ -31,9 +31,9 @@ class Body(Records):
     """Bodies of messages, one column each."""
 
     KIND = column("index into `KINDS`; -1: not seen")
-    AT = column("where its bytes begin, of several pieces the first")
+    AT = column("where its bytes begin, of several sections the first")
     SIZE = column("its bytes, as announced where some are missing; -1: not seen")
-    PIECES = column("sections that it consists of")
+    SECTIONS = column("sections that it consists of")
 
 
 class Place(Matrix):

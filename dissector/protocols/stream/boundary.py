@@ -32,7 +32,7 @@ BOTH = 3
 MARKED_ENDS = False
 """Frames end where their lengths say, and with nothing else."""
 PORTS = (5552, 5551)
-"""Where brokers listen: frames in a record may be the last bytes of a frame, and would tell who is the client."""
+"""Where brokers listen: frames in a record may end a frame, and would decide which side is the client."""
 BROKERS = PORTS
 HIDES_NONE = 9
 """In a gap that is shorter no frame with a body can begin."""
@@ -40,7 +40,7 @@ HIDES_NONE = 9
 
 @kernel
 def layout_row(key: int, version: int, from_client: bool, layouts: Array, senders: Array) -> int:
-    """Row in the table of layouts, or -1.
+    """Return the row in the table of layouts, or -1.
 
     The key's highest bit says what is a response, with two exceptions in the wild: the client's answer to tune, and
     the answers to route and partitions up to 3.11.0. There the sender tells, for it may not send the request.
@@ -59,23 +59,23 @@ def layout_row(key: int, version: int, from_client: bool, layouts: Array, sender
 
 
 @kernel
-def old_chunk(data: Array, at: int, octets: int) -> bool:
-    """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `octets` is beyond all reads."""
-    if octets < CHUNK_HEADER_2021:
+def old_chunk(data: Array, at: int, size: int) -> bool:
+    """Return whether a chunk of this size has the header of early 2021, by exact fit; `size` is beyond all reads."""
+    if size < CHUNK_HEADER_2021:
         return False
     body = be32(data, at + CHUNK_DATA_LENGTH)
     trailer = be32(data, at + CHUNK_TRAILER_LENGTH)
-    rest = octets - CHUNK_HEADER
+    rest = size - CHUNK_HEADER
     if rest in (body, body + trailer):
         return False
-    return octets - CHUNK_HEADER_2021 in (body, body + trailer)
+    return size - CHUNK_HEADER_2021 in (body, body + trailer)
 
 
 @kernel
 def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
-    """Bytes of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
+    """Return the size of the frame that seems to begin here; -1 when none does, 0 when too few bytes are there.
 
-    Of a delivery whose chunk's header is there and agrees with its length, the complement of its octets: that is
+    Of a delivery whose chunk's header is there and agrees with its length, the complement of its length: that is
     as good as a second frame.
     """
     if end - p < HEAD_BYTES:
@@ -95,16 +95,16 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
         return -1
     if key == DELIVER:
         chunk = p + HEAD_BYTES + 1 + 8 * (version - 1)
-        octets = p + size - chunk
-        if octets < CHUNK_HEADER_2021:
+        length = p + size - chunk
+        if length < CHUNK_HEADER_2021:
             return -1
         if end - chunk >= CHUNK_HEADER_2021:
             if data[chunk] >> 4 != CHUNK_MAGIC:
                 return -1
             body = be32(data, chunk + CHUNK_DATA_LENGTH)
             trailer = be32(data, chunk + CHUNK_TRAILER_LENGTH)
-            rest = octets - CHUNK_HEADER
-            if rest not in (body, body + trailer) and not old_chunk(data, chunk, octets):
+            rest = length - CHUNK_HEADER
+            if rest not in (body, body + trailer) and not old_chunk(data, chunk, length):
                 return -1
             return ~size
     return size
@@ -112,14 +112,14 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     A delivery whose chunk is in order counts twice. Requests and answers must be of their senders.
     """
     layouts, senders = own.layouts, own.senders
-    octets: int = plausible(data, p, end, layouts)
-    if octets in (-1, 0):
-        return octets
+    size: int = plausible(data, p, end, layouts)
+    if size in (-1, 0):
+        return size
     key = be16(data, p + 4)
     may = senders[key & 0x7FFF]
     if key & RESPONSE == 0:
@@ -128,41 +128,41 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
             return -1
     elif may == trial[Trial.SENDER] and may != BOTH:
         return -1
-    if octets < 0:
-        octets = ~octets
+    if size < 0:
+        size = ~size
         trial[Trial.COUNT] += 1
-    return octets if p + octets <= end else 0
+    return size if p + size <= end else 0
 
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether a frame may begin at p; most bytes are settled by the upper ones of key and version."""
+    """Return whether a frame may begin at p; most bytes are settled by the upper ones of key and version."""
     likely: bool = data[p + 4] & 0x7F == 0 and data[p + 6] == 0
     return likely
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     layouts, senders = own.layouts, own.senders
     while end - p >= HEAD_BYTES:
-        octets = plausible(data, p, end, layouts)
-        if octets in (-1, 0):
+        size = plausible(data, p, end, layouts)
+        if size in (-1, 0):
             break
         key = be16(data, p + 4)
         who: int = senders[key & 0x7FFF]
         # of some commands the answers may lack the response bit
         if who in (1, 2) and key not in UNMARKED:
             return who if key & RESPONSE == 0 else BOTH - who
-        p += ~octets if octets < 0 else octets
+        p += ~size if size < 0 else size
     return BOTH
 
 
 @kernel
 def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
-    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
 
-    At the start of a piece one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
+    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
     must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence
     each.
     """
@@ -172,16 +172,16 @@ def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
         q = p
         count = 0
         while q < end and count < 8:
-            octets = plausible(data, q, end, layouts)
-            if octets == -1:
+            size = plausible(data, q, end, layouts)
+            if size == -1:
                 count = -1
                 break
-            if octets < 0:
-                octets = ~octets
+            if size < 0:
+                size = ~size
                 count += 2
-            if octets == 0 or q + octets > end:
+            if size == 0 or q + size > end:
                 break
-            q += octets
+            q += size
             count += 1
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p
@@ -197,5 +197,5 @@ class StreamRecogniser:
         self.layouts = layout_table(protocol, Plan.of_methods(protocol))
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether these bytes are frames; see `registry.Recogniser`."""
+        """Return whether these bytes are frames; see `registry.Recogniser`."""
         return call(looks_like_frames, self.compiled, data, begin, end, self.layouts) >= 0, -1

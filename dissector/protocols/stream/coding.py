@@ -16,11 +16,11 @@ SNAPPY_BLOCK = 65_536
 """Bytes in a chunk of snappy's framing format, unpacked (framing format, section 4.2)."""
 
 
-def unpack(octets: memoryview, coding: int, size: int) -> bytes | None:
-    """The bytes of a sub-batch.
+def unpack(data: memoryview, coding: int, size: int) -> bytes | None:
+    """Return the bytes of a sub-batch.
 
     Args:
-        octets: as stored.
+        data: as stored.
         coding: 1 to 4; what else there is cannot be read.
         size: bytes announced; -1 when they were not.
 
@@ -32,11 +32,11 @@ def unpack(octets: memoryview, coding: int, size: int) -> bytes | None:
         return None
     try:
         if coding == SNAPPY:
-            return _snappy(octets, most)
+            return _snappy(data, most)
         if coding == GZIP:
-            return _gzip(octets, most)
+            return _gzip(data, most)
         if coding in STREAMED:
-            with pa.CompressedInputStream(pa.BufferReader(octets), STREAMED[coding]) as stream:
+            with pa.CompressedInputStream(pa.BufferReader(data), STREAMED[coding]) as stream:
                 found: bytes = stream.read(most + 1)
             return found if len(found) <= most else None
     except (OSError, ValueError, zlib.error, pa.ArrowException):
@@ -44,29 +44,29 @@ def unpack(octets: memoryview, coding: int, size: int) -> bytes | None:
     return None
 
 
-def _gzip(octets: bytes | memoryview, most: int) -> bytes | None:
-    """Members one behind the other; mostly one, for which a stream of Arrow's takes four times as long to set up."""
+def _gzip(data: bytes | memoryview, most: int) -> bytes | None:
+    """Unpack members of gzip; mostly there is one, for which setting up Arrow's stream takes four times as long."""
     found, members = b"", 0
-    while octets and members <= MEMBERS:
+    while data and members <= MEMBERS:
         member = zlib.decompressobj(GZIP_WINDOW)
-        part = member.decompress(octets, most + 1 - len(found))
+        part = member.decompress(data, most + 1 - len(found))
         found = found + part if found else part
         if len(found) > most or not member.eof:
             return None
-        octets = member.unused_data
+        data = member.unused_data
         members += 1
-    return None if octets else found
+    return None if data else found
 
 
-def _snappy(octets: memoryview, most: int) -> bytes | None:
+def _snappy(data: memoryview, most: int) -> bytes | None:
     codec = pa.Codec("snappy")
     found: list[bytes] = []
     total, at = 0, 0
-    while at + 4 <= len(octets):
-        kind, length = octets[at], int.from_bytes(octets[at + 1 : at + 4], "little")
-        body = octets[at + 8 : at + 4 + length].tobytes()
+    while at + 4 <= len(data):
+        kind, length = data[at], int.from_bytes(data[at + 1 : at + 4], "little")
+        body = data[at + 8 : at + 4 + length].tobytes()
         at += 4 + length
-        if at > len(octets) or (kind in (0, 1) and length < 4):
+        if at > len(data) or (kind in (0, 1) and length < 4):
             return None
         if kind == 0:
             size = _varint(body)
@@ -84,10 +84,10 @@ def _snappy(octets: memoryview, most: int) -> bytes | None:
     return b"".join(found)
 
 
-def _varint(octets: bytes) -> int:
+def _varint(data: bytes) -> int:
     value = 0
-    for k, octet in enumerate(octets[:5]):
-        value |= (octet & 0x7F) << 7 * k
-        if octet < 0x80:
+    for k, byte in enumerate(data[:5]):
+        value |= (byte & 0x7F) << 7 * k
+        if byte < 0x80:
             return value
     raise ValueError("no size in front")

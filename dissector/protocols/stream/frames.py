@@ -34,21 +34,21 @@ from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
 @kernel
-def head_bytes(octet: int) -> int:
-    """All heads are alike."""
+def head_bytes(byte: int) -> int:
+    """Return the size of a head, which is always the same."""
     return HEAD_BYTES
 
 
 @kernel
 def layout_of(walk: Walk, chunks: Array, i: int, key: int, version: int, own: Own) -> int:
-    """Row in the table of layouts of a command that this chunk's side sends, or -1."""
+    """Return the row in the table of layouts of a command from this chunk's side, or -1."""
     client = chunks[Chunk.SIDE, i] == walk.facts[chunks[Chunk.SLOT, i], Facts.CLIENT]
     return layout_row(key, version, client, own.layouts, own.senders)
 
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete: find out how long the body is, and how much of it is wanted."""
+    """Read a complete head: the length of the body, and how much of it is wanted."""
     parsers, bodies = walk.parsers, own.bodies
     size = be32(head, p)
     key = be16(head, p + 4)
@@ -71,7 +71,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
-    """Keep bytes of a body; what there is of a long publish or delivery is handed on."""
+    """Keep bytes of a body; what there is of a long publish or delivery is passed on."""
     parsers, bodies = walk.parsers, own.bodies
     wanted = min(length, bodies[row, Body.KEEP])
     keep_payload(walk, chunks, i, row, offset, wanted, bodies[row, Body.PARTED])
@@ -82,7 +82,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 @kernel
 def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Hand on what there is of a long publish or delivery, so that it need never lie together."""
+    """Yield what there is of a long publish or delivery, so that it need never lie together."""
     parsers, layouts, bodies, parts = walk.parsers, own.layouts, own.bodies, walk.aside
     place = layout_of(walk, chunks, i, parsers[row, Parser.TYPE], bodies[row, Body.VERSION], own)
     if place < 0 or layouts[place, Layout.KEEP] < 0 or parsers[row, Parser.MISSING] > 0:
@@ -104,7 +104,7 @@ def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its body lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     key = parsers[row, Parser.TYPE]
     size = parsers[row, Parser.SIZE]
@@ -151,7 +151,7 @@ walk_chunks = laid_over(
 def choose_layouts(
     data: Array, frames: Array, n: int, variants: Array, starts: Array, ops: Array, members: Array, shapes: Array
 ) -> None:
-    """Where a command has layouts that differ in age alone, take the first that ends with the frame."""
+    """Choose the first layout that ends with the frame, where layouts differ in age alone."""
     for i in range(n):
         layout = frames[Frame.LAYOUT, i]
         if layout < 0 or variants[layout] < 0 or frames[Frame.CUT, i] != 0:
@@ -159,8 +159,8 @@ def choose_layouts(
         at = frames[Frame.OFFSET, i]
         if frames[Frame.TYPE, i] == DELIVER:
             header = at + 1
-            octets = frames[Frame.SIZE, i] - HEAD_BYTES - 1
-            if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, octets):
+            size = frames[Frame.SIZE, i] - HEAD_BYTES - 1
+            if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, size):
                 frames[Frame.LAYOUT, i] = variants[layout]
                 frames[Frame.LENGTH, i] = CHUNK_HEADER_2021 + 1
             continue

@@ -1,8 +1,8 @@
-"""What commands of the stream protocol tell of their connection: frames to records.
+"""Handshakes: commands of the stream protocol to records of connections.
 
 A command and its answer are steps of the same name; an answer with an error is a step `refused`, one with a challenge
-a step `challenge`. The roles of `ConnectionRecord.told` are those of AMQP 0-9-1: the dialogue is the same, with other
-names.
+a step `challenge`. The roles of `ConnectionRecord.arguments` are those of AMQP 0-9-1: the dialogue is the same, with
+other names.
 """
 
 import json
@@ -47,34 +47,34 @@ class StreamHandshakes:
         self.arguments = ArgumentsCache()
         self.names = [m.name for m in protocol.methods]
         self.is_answer = [m.class_id == 1 for m in protocol.methods]
-        self.is_telling = np.array([name in DIALOGUE for name in self.names], np.bool_)
+        self.of_handshake = np.array([name in DIALOGUE for name in self.names], np.bool_)
         self.is_use = np.array([name not in DIALOGUE + NEUTRAL for name in self.names], np.bool_)
         self.words = {c.value: (c.name, c.doc) for c in protocol.constants if c.kind == "response"}
         self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", context.compiled)
 
-    def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[Frame.SLOT], rows[Frame.LAYOUT], self.is_telling, self.is_use)
+    def relevant(self, rows: Ints) -> Ints:
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
+        return self.used.relevant(rows[Frame.SLOT], rows[Frame.LAYOUT], self.of_handshake, self.is_use)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
-        """Read the frames that tell of their connection, and note who is in use.
+        """Read the frames of handshakes, and note who is in use.
 
         Args:
             frames: (Frame, n).
             fields: those of the commands.
             data: has the bytes of both.
         """
-        index = self.telling(frames)
+        index = self.relevant(frames)
         rows = frames[:, index]
-        telling = self.is_telling[rows[Frame.LAYOUT]]
-        self.accounting.add(rows[Frame.SLOT][telling], rows[Frame.LENGTH][telling])
-        self.used.note(rows[Frame.SLOT][~telling])
+        relevant = self.of_handshake[rows[Frame.LAYOUT]]
+        self.accounting.add(rows[Frame.SLOT][relevant], rows[Frame.LENGTH][relevant])
+        self.used.note(rows[Frame.SLOT][~relevant])
         values = {name: picked(fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
         wanted = (Frame.SLOT, Frame.SIDE, Frame.LAYOUT, Frame.TS, Frame.PACKET, Frame.CAPTURE)
         for n, (slot, side, kind, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
             record = self.record(slot)
-            if not self.is_telling[kind]:
+            if not self.of_handshake[kind]:
                 record.use(side, PacketRef(*where))
                 continue
             if n in users:
@@ -87,38 +87,40 @@ class StreamHandshakes:
             record.step(f"{name} challenge", side, at)
         elif is_answer and code not in (OK, None):
             words, doc = self.words.get(code, ("", f"code {code}"))
-            said = self.arguments.of("refusal", ("code", "words", "doc", "of"), (code, words, doc, name))
-            record.say(f"{name} refused", "refusal", side, at, said)
+            arguments = self.arguments.of("refusal", ("code", "words", "doc", "of"), (code, words, doc, name))
+            record.message(f"{name} refused", "refusal", side, at, arguments)
         elif name == "peer-properties":
             record.describe("server" if is_answer else "client", values["peer_properties"])
             record.step(name, side, at)
         elif name == "sasl-handshake" and is_answer:
             offered = " ".join(map(str, json.loads(values["mechanisms"] or "[]")))
-            record.say(name, "start", side, at, self.arguments.of("start", ("mechanisms",), (offered,)))
+            record.message(name, "start", side, at, self.arguments.of("start", ("mechanisms",), (offered,)))
         elif name == "sasl-authenticate" and not is_answer:
-            said = self.arguments.of("start-ok", ("mechanism",), (values["mechanism"],))
-            detail = said.detail + (f" as {record.user}" if record.user else "")
-            record.say(name, "start-ok", side, at, said, detail)
+            arguments = self.arguments.of("start-ok", ("mechanism",), (values["mechanism"],))
+            detail = arguments.detail + (f" as {record.user}" if record.user else "")
+            record.message(name, "start-ok", side, at, arguments, detail)
         elif name == "tune":
             # Some clients' answers lack the bit that makes them answers; the broker speaks first.
-            role = "tune-ok" if is_answer or "tune" in record.told else "tune"
+            role = "tune-ok" if is_answer or "tune" in record.arguments else "tune"
             heartbeat = values["heartbeat"]
             if heartbeat is not None:  # 32 bits without a sign; the table has seconds that make sense
                 heartbeat = min(heartbeat, LONGEST_HEARTBEAT)
             limits = ("frame_max", "heartbeat")
-            record.say(name, role, side, at, self.arguments.of(role, limits, (values["frame_max"], heartbeat)))
+            record.message(name, role, side, at, self.arguments.of(role, limits, (values["frame_max"], heartbeat)))
         elif name == "open" and not is_answer:
-            record.say(name, "open", side, at, self.arguments.of("open", ("virtual_host",), (values["virtual_host"],)))
+            record.message(
+                name, "open", side, at, self.arguments.of("open", ("virtual_host",), (values["virtual_host"],))
+            )
         elif name == "close":
-            told = (values["closing_code"], values["closing_reason"])
-            said = self.arguments.of("close", ("reply_code", "reply_text"), told)
-            record.say("close-ok" if is_answer else "close", "close-ok" if is_answer else "close", side, at, said,
-                      "" if is_answer else None)  # fmt: skip
+            closing = (values["closing_code"], values["closing_reason"])
+            arguments = self.arguments.of("close", ("reply_code", "reply_text"), closing)
+            event = "close-ok" if is_answer else "close"
+            record.message(event, event, side, at, arguments, "" if is_answer else None)
         else:
             record.step(name, side, at)
 
     def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each login the user's name, and whether parts of the frame are missing."""
+        """Return the user's name of each login, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.LAYOUT] == self.logins.method)
         if not len(mine):
             return {}

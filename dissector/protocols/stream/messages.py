@@ -57,12 +57,12 @@ class Unread:
     """Places of all in the order of their frames; None where they are in order."""
 
     def columns(self) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
-        """The columns, a row a message, and faults: which of the frames, code, value."""
-        columns, told = self.reader.columns(self.records, self.data)
+        """Return the columns, a row a message, and faults: which of the frames, code, value."""
+        columns, faults = self.reader.columns(self.records, self.data)
         if self.order is not None:
             parts, at = [columns, *self.long], array(self.order)
             columns = {name: pa.concat_arrays([part[name] for part in parts]).take(at) for name in columns}
-        return columns, [(int(self.holder[region]), code, value) for region, code, value in told]
+        return columns, [(int(self.holder[region]), code, value) for region, code, value in faults]
 
 
 class StreamMessages(NamedTuple):
@@ -71,7 +71,7 @@ class StreamMessages(NamedTuple):
     rows: Ints
     """(Frame, frames)."""
     counts: Ints
-    """(frames,) how many messages each frame holds."""
+    """(frames,) the number of messages that each frame holds."""
     ordinal: Ints
     """(messages,) how many records come before it in its frame."""
     shared: dict[str, pa.Array]
@@ -89,7 +89,7 @@ class Records:
         self.texts = tracking.texts(protocol)
         self.reader = Reader(compiled, keep_bodies)
         self.heads = np.zeros(len(protocol.methods), np.int64)
-        """Bytes in front of the entries, of the layouts that have such; else 0."""
+        """Bytes before the entries, of the layouts that have such; else 0."""
         self.kinds = np.zeros(len(protocol.methods), np.int64)
         for index, method in enumerate(protocol.methods):
             if method.fields and method.fields[-1].type == "rest":
@@ -100,7 +100,7 @@ class Records:
         self.complete: dict[int, Long] = {}
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Forget connections that ended."""
         gone = set(slots.tolist())
         for key in [key for key in self.long if key[0] in gone]:
             del self.long[key]
@@ -110,10 +110,10 @@ class Records:
         keys = [(slot, side) for slot in slots.tolist() for side in range(2)]
         return STATE.written([self.long.pop(key, None) for key in keys])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
         keys = [(slot, side) for slot in target.slots.tolist() for side in range(2)]
-        for key, long in zip(keys, STATE.read(octets, target.captures), strict=True):
+        for key, long in zip(keys, STATE.read(data, target.captures), strict=True):
             if long:
                 self.long[key] = long
 
@@ -122,7 +122,7 @@ class Records:
     def long_frames(self, rows: Ints, parts: Ints, buffer: Buffer) -> None:
         """Take parts of long frames, and the last part of those that are complete now.
 
-        Of these, `rows` get the bytes in front of the entries, put where their fields can be read.
+        Of these, `rows` get the bytes before the entries, put where their fields can be read.
         """
         ends = np.flatnonzero(rows[Frame.PARTED] > 0)
         events = [(int(parts[Part.BEFORE, k]), 0, k) for k in range(parts.shape[1])]
@@ -140,24 +140,24 @@ class Records:
                 self.reader.part(self.long[key], offset, length, buffer)
                 self._bound(self.long[key])
 
-    def _begin(self, layout: int, octets: bytes, size: int) -> Long:
+    def _begin(self, layout: int, content: bytes, size: int) -> Long:
         kind, head = int(self.kinds[layout]), int(self.heads[layout])
         if kind != DELIVERED:
-            return Long(kind, octets[:head], int.from_bytes(octets[1:5], "big"), size - head)
-        chunk = octets[head - sl.CHUNK_HEADER :]
+            return Long(kind, content[:head], int.from_bytes(content[1:5], "big"), size - head)
+        chunk = content[head - sl.CHUNK_HEADER :]
         data, trailer = (int.from_bytes(chunk[at : at + 4], "big") for at in (36, 40))
         if size - head not in (data, data + trailer) and size - head + 4 in (data, data + trailer):
             head -= sl.CHUNK_HEADER - sl.CHUNK_HEADER_2021
         left = int.from_bytes(chunk[2:4], "big") if chunk[1] == USER_CHUNK else 0
-        return Long(kind, octets[:head], left, min(data, size - head))
+        return Long(kind, content[:head], left, min(data, size - head))
 
     def _bound(self, long: Long) -> None:
-        """Give up what is too much to hold until a frame is complete."""
-        long.held = long.waiting_octets + sum(array.nbytes for _, made in long.found for array in made.values())
+        """Drop what is too much to hold until a frame is complete."""
+        long.held = long.waiting_bytes + sum(array.nbytes for _, made in long.found for array in made.values())
         if sum(other.held for other in self.long.values()) > limits.STREAM_FRAME:
-            long.given_up += max(long.waiting_octets, 1)
+            long.given_up += max(long.waiting_bytes, 1)
             long.limited = True
-            long.waiting, long.waiting_octets, long.found, long.held = [], 0, [], 0
+            long.waiting, long.waiting_bytes, long.found, long.held = [], 0, [], 0
 
     def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
         long = self.long.pop((int(rows[Frame.SLOT, frame]), int(rows[Frame.SIDE, frame])), None)
@@ -174,7 +174,7 @@ class Records:
     # ---------------------------------------------------------------------------------------------------- tracking
 
     def tracking(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[pa.Array | None, Ints]:
-        """The column `tracking` of frames that are whole in one piece (None: all null), and faults."""
+        """Return the column `tracking` of frames that are whole in one run (None: all null), and faults."""
         layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
@@ -188,17 +188,17 @@ class Records:
         if not len(frames):
             return None, faults_of(rows, [])
         begin = rows[Frame.OFFSET] + head + np.where(tracks, 0, size)
-        octets = np.where(tracks, size, trailer)
+        sizes = np.where(tracks, size, trailer)
         column, torn = tracking.render(
-            buffer.data, rows.shape[1], frames, begin[frames], octets[frames], chunk[frames], self.texts, self.compiled
+            buffer.data, rows.shape[1], frames, begin[frames], sizes[frames], chunk[frames], self.texts, self.compiled
         )
-        wrong = [(int(frames[k]), MALFORMED, int(octets[frames[k]])) for k in torn.tolist()]
+        wrong = [(int(frames[k]), MALFORMED, int(sizes[frames[k]])) for k in torn.tolist()]
         return column, faults_of(rows, wrong)
 
     # ---------------------------------------------------------------------------------------------------- messages
 
     def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[StreamMessages | None, Ints]:
-        """The messages in these frames, and faults."""
+        """Return the messages in these frames, and faults."""
         layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
@@ -236,7 +236,7 @@ class Records:
         self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
         buffer: Buffer,
     ) -> None:  # fmt: skip
-        told, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
+        announced, trailers = numbers(fields.columns["chunk_crc"]), numbers(fields.columns["chunk_trailer_length"])
         for frame in frames.tolist():
             at = int(rows[Frame.OFFSET, frame] + self.heads[rows[Frame.LAYOUT, frame]])
             size = int(data_length[frame])
@@ -245,13 +245,15 @@ class Records:
                 wrong.append((frame, MALFORMED, abs(there - size)))
             elif at + size <= rows[Frame.OFFSET, frame] + rows[Frame.BODY, frame]:
                 crc = zlib.crc32(buffer.data[at : at + size].data)
-                if crc != told[frame]:
+                if crc != announced[frame]:
                     wrong.append((frame, CRC_WRONG, crc))
 
     @staticmethod
     def _check_counts(fields: Decoded, frames: Ints, totals: Ints, wrong: list[tuple[int, int, int]]) -> None:
-        told = numbers(fields.columns["chunk_records"])[frames]
-        wrong.extend((int(frames[k]), COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(told != totals).tolist())
+        announced = numbers(fields.columns["chunk_records"])[frames]
+        wrong.extend(
+            (int(frames[k]), COUNT_WRONG, int(totals[k])) for k in np.flatnonzero(announced != totals).tolist()
+        )
 
     def _check_long(
         self, frame: int, long: Long, rows: Ints, fields: Decoded, wrong: list[tuple[int, int, int]]
@@ -308,7 +310,7 @@ class Records:
 
 
 def faults_of(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
-    """Rows of faults for frames: (frame, code, value)."""
+    """Return rows of faults for frames: (frame, code, value)."""
     faults = np.zeros((Fault.WIDTH, len(wrong)), np.int64)
     if not wrong:
         return faults[:, :0]

@@ -1,4 +1,4 @@
-"""RabbitMQ streams of all connections: pieces in, columns of frames and messages out.
+"""RabbitMQ streams of all connections: chunks in, columns of frames and messages out.
 
 Holds the state that the kernels of `frames` work on, makes room for it, and has the fields decoded as `spec` says.
 """
@@ -61,9 +61,9 @@ class Stream(FramedStage):
         names, records = self.names.take_out(slots), self.records.take_out(slots)
         return PLAIN.written([super().take_out(slots, data), bodies, names, records])
 
-    def put_back(self, octets: bytes, target: Target) -> None:
+    def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, bodies, names, records = PLAIN.read(octets)
+        framing, bodies, names, records = PLAIN.read(data)
         super().put_back(framing, target)
         self.bodies[both(target.slots)] = Body.read(bodies)
         self.names.put_back(names, target)
@@ -75,7 +75,7 @@ class Stream(FramedStage):
         return Own(self.layouts, self.senders, self.bodies)
 
     def take(self, n: int, parts: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of these frames and of the records in them, and read what tells of connections."""
+        """Make rows of these frames and of the records in them, and read handshakes."""
         if self.only_handshakes:
             if n:
                 self.handshakes.take(*self._decoded(n, buffer), buffer.data)
@@ -98,14 +98,14 @@ class Stream(FramedStage):
             yield self.rows.messages(messages)
 
     def _decoded(self, n: int, buffer: Buffer) -> tuple[Ints, Decoded]:
-        """The rows of frames, where nothing but handshakes is wanted of those that tell of these, and their fields."""
+        """Return the rows of frames and their fields; of handshakes alone where nothing else is wanted."""
         plan = self.plan
         call(
             frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
             plan.lists[0], plan.lists[1],
         )  # fmt: skip
         rows = self.frames[:, :n]
-        rows = rows[:, self.handshakes.telling(rows)] if self.only_handshakes else rows.copy()
+        rows = rows[:, self.handshakes.relevant(rows)] if self.only_handshakes else rows.copy()
         fields = decode(
             plan, buffer.data, rows[Frame.OFFSET], rows[Frame.LENGTH], rows[Frame.LAYOUT],
             rows[Frame.CUT].astype(np.uint8), self.compiled,
@@ -114,19 +114,21 @@ class Stream(FramedStage):
         return rows, fields
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
-        """Forget connections that are over, and hand on what was under way."""
+        """Forget connections that are over, and yield what was under way."""
         yield from super().end(slots, facts, buffer)
         self.names.forget(slots)
         self.records.forget(slots)
 
 
 def _begins(client: bytes) -> bool | None:
-    """A client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
+    """Return a client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
     if len(client) < 8:
         return None if b"\0\0".startswith(client[:2]) else False
     return client.startswith(b"\0\0") and client[4:8] == b"\x00\x11\x00\x01"
 
 
-PROTOCOL = ProtocolPlugin(
-    sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+PROTOCOLS = (
+    ProtocolPlugin(
+        sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+    ),
 )

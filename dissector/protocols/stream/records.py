@@ -38,8 +38,8 @@ from amqpscope.dissector.protocols.stream.state import (
     Entry,
 )
 
-ID_OCTETS = 8
-ENTRY_OCTETS = 12
+ID_BYTES = 8
+ENTRY_BYTES = 12
 """Of a published entry, at least."""
 LARGE_HEAD = 64
 """Bytes of a long entry that must be there before it is hashed as it comes: they show what it begins with."""
@@ -73,7 +73,7 @@ class Long:
 
     kind: int
     head: bytes
-    """The bytes in front of the entries."""
+    """The bytes before the entries."""
     left: int
     """Entries still to come."""
     data_left: int
@@ -82,7 +82,7 @@ class Long:
     records: int = 0
     waiting: list[Array] = field(default_factory=list)
     """Bytes of an entry that is not complete."""
-    waiting_octets: int = 0
+    waiting_bytes: int = 0
     need: int = 0
     """Bytes that this entry has, as far as is known."""
     found: list[tuple[Ints, dict[str, pa.Array]]] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Large:
 
     @property
     def hashed(self) -> bool:
-        """The body is in one piece up to the record's end, so that it can be hashed."""
+        """The body is in one run up to the record's end, so that it can be hashed."""
         return bool(self.held.body[Body.KIND, 0] in (section_walk.RAW, section_walk.DATA))
 
 
@@ -122,7 +122,7 @@ class Reader:
         self.keep_bodies = keep_bodies
 
     def read(self, regions: Regions, buffer: Buffer) -> Found:
-        """All records; `at` and `left` of the regions move on, as far as was read."""
+        """Read all records; `at` and `left` of the regions move on as far as was read."""
         begins, lefts = regions.at.copy(), regions.left.copy()
         found = self._entries(regions, buffer)
         retry = np.flatnonzero((regions.kind == FILTERED) & ~_done(regions) & (regions.ends == WHOLE))
@@ -135,7 +135,7 @@ class Reader:
         return self._opened(found, len(regions.at), buffer)
 
     def _entries(self, regions: Regions, buffer: Buffer) -> Ints:
-        least = np.where(regions.kind == DELIVERED, 4, ENTRY_OCTETS)
+        least = np.where(regions.kind == DELIVERED, 4, ENTRY_BYTES)
         room = int(np.minimum(regions.left, np.maximum(regions.end - regions.at, 0) // least).sum())
         found = np.empty((Entry.WIDTH, room), np.int64)
         n = call(
@@ -145,14 +145,14 @@ class Reader:
         return found if n == room else np.ascontiguousarray(found[:, :n])
 
     def _without_filters(self, regions: Regions, retry: Ints, buffer: Buffer) -> Ints:
-        """Some clients leave the filter value out altogether where there is none: in all entries of a frame, or some.
+        """Read entries again without filter values, which some clients leave out, in all entries of a frame or in some.
 
         What fits so is read, and its regions are done.
         """
         found = np.empty((Entry.WIDTH, 0), np.int64)
         for read in (self._plain, self._mixed):
-            octets = (regions.end - regions.at)[retry]
-            retry = retry[(regions.left[retry] > 0) & (regions.left[retry] * ENTRY_OCTETS <= octets)]
+            size = (regions.end - regions.at)[retry]
+            retry = retry[(regions.left[retry] > 0) & (regions.left[retry] * ENTRY_BYTES <= size)]
             some = Regions(*(column[retry] for column in regions))
             made = read(some, buffer)
             good = _done(some)
@@ -176,7 +176,7 @@ class Reader:
         return found[:, :n]
 
     def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
-        """Sub-batches become their records."""
+        """Replace sub-batches by their records."""
         lasts = np.flatnonzero(np.diff(found[Entry.REGION], append=-1))
         total = np.zeros(n, np.int64)
         total[found[Entry.REGION, lasts]] = (found[Entry.ORDINAL] + found[Entry.COUNT])[lasts]
@@ -212,16 +212,16 @@ class Reader:
         for k, begin, length, kind, wanted in zip(
             *(column.tolist() for column in (some, at[some], size[some], kinds[some], announced[some])), strict=True
         ):
-            octets = None
+            data = None
             if total + max(wanted, 0) <= limits.UNPACKED:
-                octets = coding.unpack(held[begin : begin + length], kind, wanted)
-            if octets is None:
+                data = coding.unpack(held[begin : begin + length], kind, wanted)
+            if data is None:
                 readable[batches[k]] = False
                 wrong.append((int(found[Entry.REGION, batches[k]]), UNREADABLE, kind))
                 continue
-            at[k], size[k] = total, len(octets)
-            total += len(octets)
-            parts.append(octets)
+            at[k], size[k] = total, len(data)
+            total += len(data)
+            parts.append(data)
         opened = readable[batches] & packed
         at[opened] += buffer.append(np.frombuffer(b"".join(parts), np.uint8))
         size[~readable[batches]] = 0
@@ -235,7 +235,7 @@ class Reader:
         return at, counts
 
     def columns(self, records: Ints, data: Bytes) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
-        """Those columns of messages that records themselves tell, and what is wrong in them: region, fault, how many.
+        """Return the columns of messages that records hold, and what is wrong in them: region, fault, count.
 
         Touches no state: any thread may do it.
         """
@@ -255,12 +255,12 @@ class Reader:
             "is_partial": array(partial),
             "missing": array(missing),
             "filter_value": columns.texts(
-                columns.validity(n, filtered), filtered, texts.sizes, texts.octets, self.compiled
+                columns.validity(n, filtered), filtered, texts.sizes, texts.data, self.compiled
             ),
         }
         if self.keep_bodies:
             there = (~sealed & ~partial).tolist()
-            spans_of = np.stack([places, lengths, *held.body[[Body.AT, Body.SIZE, Body.PIECES]]], axis=1).tolist()
+            spans_of = np.stack([places, lengths, *held.body[[Body.AT, Body.SIZE, Body.SECTIONS]]], axis=1).tolist()
             bodies = [
                 sections.body(data, *span)[: limits.BODY] if whole else None
                 for span, whole in zip(spans_of, there, strict=True)
@@ -268,10 +268,10 @@ class Reader:
             made["body"] = array(bodies, pa.binary())
         if sealed.any():
             made["body_kind"] = pc.if_else(array(sealed), None, made["body_kind"])
-        return made, self._told(records[Entry.REGION], ~sealed, held)
+        return made, self._faults(records[Entry.REGION], ~sealed, held)
 
     @staticmethod
-    def _told(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
+    def _faults(region: Ints, readable: Array, held: sections.Sections) -> list[tuple[int, int, int]]:
         broken = np.flatnonzero((held.body[Body.KIND] == section_walk.BROKEN) & readable)
         codes = [np.full(len(broken), MESSAGE_MALFORMED), FIELD_FAULTS[held.problems[:, 1]]]
         records = np.concatenate([broken, held.problems[:, 0]])
@@ -297,31 +297,31 @@ class Reader:
             long.given_up += length if long.given_up else 0
             return
         long.waiting.append(buffer.data[offset : offset + length].copy())
-        long.waiting_octets += length
-        if long.waiting_octets >= long.need or long.data_left == 0:
+        long.waiting_bytes += length
+        if long.waiting_bytes >= long.need or long.data_left == 0:
             self._waiting(long, buffer)
 
     def _waiting(self, long: Long, buffer: Buffer) -> None:
         at = buffer.append(np.concatenate(long.waiting))
-        end = at + long.waiting_octets
+        end = at + long.waiting_bytes
         one = np.ones(1, np.int64)
         regions = Regions(
             one * at, one * end, one * (end + long.data_left), one * long.kind, one * MORE, one * long.left
         )
         found = self.read(regions, buffer)
         long.left = int(regions.left[0])
-        made, told = self.columns(found.records, buffer.data)
+        made, faults = self.columns(found.records, buffer.data)
         if found.records.shape[1]:
             long.found.append((found.records[Entry.ORDINAL] + long.records, made))
-        long.wrong += [(code, value) for _, code, value in found.wrong + told]
+        long.wrong += [(code, value) for _, code, value in found.wrong + faults]
         long.records += int(found.total[0])
         rest = int(regions.at[0])
         long.waiting = [buffer.data[rest:end].copy()] if rest < end else []
-        long.waiting_octets = end - rest
+        long.waiting_bytes = end - rest
         long.need = 0
         if rest < end and long.left > 0:
             limit = end + long.data_left
-            long.need = call(entries.entry_octets, self.compiled, buffer.data, rest, end, long.kind, limit)
+            long.need = call(entries.entry_bytes, self.compiled, buffer.data, rest, end, long.kind, limit)
             if long.need > limit - rest or (long.need <= end - rest and long.data_left == 0):
                 self._give_up(long)
             elif long.need > limits.PAYLOAD and end - rest < LARGE_HEAD:
@@ -333,17 +333,17 @@ class Reader:
 
     @staticmethod
     def _give_up(long: Long) -> None:
-        long.given_up = max(long.waiting_octets, 1)
-        long.waiting, long.waiting_octets = [], 0
+        long.given_up = max(long.waiting_bytes, 1)
+        long.waiting, long.waiting_bytes = [], 0
 
     def _begin_large(self, long: Long, rest: int, end: int, buffer: Buffer) -> None:
         published = long.kind != DELIVERED
-        body = rest + (ID_OCTETS if published else 0) + 4
+        body = rest + (ID_BYTES if published else 0) + 4
         if long.kind == FILTERED or body > end or buffer.data[body - 4] >= 0x80:
             long.limited = True
             self._give_up(long)
             return
-        number = int.from_bytes(buffer.data[rest : rest + ID_OCTETS].tobytes(), "big")
+        number = int.from_bytes(buffer.data[rest : rest + ID_BYTES].tobytes(), "big")
         size = int.from_bytes(buffer.data[body - 4 : body].tobytes(), "big")
         there = min(end - body, size)
         held = sections.read(
@@ -357,7 +357,7 @@ class Reader:
             np.zeros((1, 8), np.uint64), np.zeros(32, np.uint8),
         )  # fmt: skip
         call(hash_begin, self.compiled, large.lanes, 0)
-        long.large, long.waiting, long.waiting_octets, long.need = large, [], 0, 0
+        long.large, long.waiting, long.waiting_bytes, long.need = large, [], 0, 0
         self._hash(long, large, begin, end - begin, buffer)
 
     def _hash(self, long: Long, large: Large, offset: int, length: int, buffer: Buffer) -> int:
@@ -386,5 +386,5 @@ class Reader:
 
 
 def _done(regions: Regions) -> Array:
-    """Which regions were read to their end."""
+    """Return which regions were read to their end."""
     return (regions.left == 0) & (regions.at == regions.end)

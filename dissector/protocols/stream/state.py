@@ -1,6 +1,6 @@
 """RabbitMQ streams: what is remembered of frames, what they are made into, and the group in which kernels take it.
 
-Of state.Parser, TYPE holds the key here, and SIZE the bytes behind the version; there are no channels.
+Of state.Parser, TYPE holds the key here, and SIZE the bytes after the version; there are no channels.
 """
 
 from typing import NamedTuple
@@ -37,11 +37,11 @@ WHOLE, CUT, MORE = range(3)
 
 
 class Body(Matrix):
-    """Directions: the body of the frame at hand."""
+    """Directions: the body of the current frame."""
 
     VERSION = column("version of the command")
     KEEP = column("bytes that are wanted")
-    PARTED = column("bytes that were handed on as parts")
+    PARTED = column("bytes that were passed on as parts")
 
 
 class Frame(state.Frame):
@@ -51,7 +51,7 @@ class Frame(state.Frame):
     VERSION = column("version of the command")
     CUT = column("1: fields lie in a gap or beyond a limit")
     BODY = column("bytes of the body that lie together from OFFSET on")
-    PARTED = column("bytes of it that were handed on before these, as parts")
+    PARTED = column("bytes of it that were passed on before these, as parts")
 
 
 class Part(Records):
@@ -62,9 +62,9 @@ class Part(Records):
     SIDE = column("side that sent it")
     LAYOUT = column("index of the layout")
     SIZE = column("bytes of the body")
-    PARTED = column("bytes of it that were handed on before")
+    PARTED = column("bytes of it that were passed on before")
     OFFSET = column("where these lie")
-    LENGTH = column("how many")
+    LENGTH = column("number of bytes")
 
 
 class Entry(Records):
@@ -75,8 +75,8 @@ class Entry(Records):
     NUMBER = column("publishing id")
     LARGE = column("1: that does not fit into 63 bits, -1: there is none")
     OFFSET = column("where its bytes lie that are there")
-    LENGTH = column("how many")
-    MISSING = column("how many lie in a gap")
+    LENGTH = column("number of bytes")
+    MISSING = column("number of bytes that lie in a gap")
     CODING = column("coding of a sub-batch; -1: it is none")
     COUNT = column("records announced in a sub-batch")
     SIZE = column("bytes of a sub-batch when unpacked; -1: it does not say")

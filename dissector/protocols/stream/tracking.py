@@ -1,6 +1,6 @@
 """Tracking data: what a stream keeps of its publishers and consumers, as chunks and trailers bring it.
 
-An item is a kind (8 bits), a name behind an 8-bit length, and 64 bits: of kind 0 the last publishing id of a publisher
+An item is a kind (8 bits), a name after an 8-bit length, and 64 bits: of kind 0 the last publishing id of a publisher
 (in a snapshot the id of its chunk before that), of kind 1 the offset that a consumer stored, of kind 2 a time. The
 chunk of a delta or a snapshot is one entry that holds items; a trailer is items alone. In early 2021 items of a trailer
 had no kind. Such data come only where all kinds of chunks are asked for.
@@ -29,7 +29,7 @@ GROWTH, LEAST = 8, 9
 
 
 def texts(protocol: Protocol) -> Bytes:
-    """The fixed texts: of each kind, by its name in the specification, and what stands between."""
+    """Return the fixed texts: of each kind, by its name in the specification, and what stands between."""
     prefix = "tracking-item-"
     kinds = {c.value: c.name.removeprefix(prefix) for c in protocol.constants if c.name.startswith(prefix)}
     found = [f'{{"kind":"{kinds[kind]}"' for kind in range(MOST_KINDS)]
@@ -43,7 +43,7 @@ def texts(protocol: Protocol) -> Bytes:
 def render(
     data: Bytes, n: int, row: Ints, at: Ints, size: Ints, kind: Ints, table: Bytes, compiled: bool
 ) -> tuple[pa.Array, Ints]:
-    """The column `tracking` of n frames, and which entries do not end where their items do.
+    """Return the column `tracking` of n frames, and which entries do not end where their items do.
 
     Args:
         data: the bytes.
@@ -64,7 +64,7 @@ def render(
 
 @kernel
 def items_end(data: Array, p: int, end: int, snapshot: bool, kinds: bool) -> int:
-    """Where the items end that are whole."""
+    """Return where the items end that are whole."""
     while p < end:
         q = p
         kind = 0

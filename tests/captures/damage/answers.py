@@ -156,7 +156,7 @@ def own(
         "capture": lambda path: path and f"{number}.pcap",
         "body_hash": lambda value: None if value is None else value ^ number,
     }
-    cut = [len(packet.octets) for packet in packets if packet.wire > len(packet.octets)]
+    cut = [len(packet.data) for packet in packets if packet.wire > len(packet.data)]
     captures = {"capture": f"{number}.pcap", "snap_length": max(cut, default=None)}
     yield "captures", pa.Table.from_pylist([captures], tables["captures"].schema)
     for name, table in tables.items():

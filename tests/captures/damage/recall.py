@@ -74,13 +74,13 @@ class Sent:
     def of(cls, capture: Capture, tables: dict[str, pa.Table]) -> Sent:
         """From the tables of the undamaged capture."""
         sent = cls(capture, extents_of(capture))
-        octets = streams_of(capture, sent.extents)
+        data = streams_of(capture, sent.extents)
         last: dict[tuple[int, bool], Frame] = {}
         for table in FRAMES:
             for row in rows(tables[table]):
                 extent = sent.extents[row["first_packet"] - 1]
                 before = last.get((row["connection_id"], row["from_client"]))
-                begin = None if extent is None else place(octets, extent, row, table, before.end if before else 0)
+                begin = None if extent is None else place(data, extent, row, table, before.end if before else 0)
                 if extent is None or begin is None:
                     sent.unplaced.append(row)
                     continue
@@ -102,7 +102,7 @@ def extents_of(capture: Capture) -> list[Extent | None]:
         if segment is None:
             found.append(None)
             continue
-        seq = int.from_bytes(packet.octets[segment.tcp + 4 : segment.tcp + 8], "big")
+        seq = int.from_bytes(packet.data[segment.tcp + 4 : segment.tcp + 8], "big")
         pair = min(segment.flow, other_way(segment.flow))
         direction = current.setdefault(pair, 0), segment.flow
         if segment.flags & SYN:
@@ -127,15 +127,15 @@ def streams_of(capture: Capture, extents: list[Extent | None]) -> dict[Direction
             continue
         stream, segment = found[extent.direction], capture.segments[i]
         assert segment is not None
-        octets = capture.packets[i].octets[segment.payload :][: extent.size]
-        stream.extend(bytes(max(extent.begin + len(octets) - len(stream), 0)))
-        stream[extent.begin : extent.begin + len(octets)] = octets
+        data = capture.packets[i].data[segment.payload :][: extent.size]
+        stream.extend(bytes(max(extent.begin + len(data) - len(stream), 0)))
+        stream[extent.begin : extent.begin + len(data)] = data
     return found
 
 
-def place(octets: dict[Direction, bytearray], extent: Extent, row: Row, table: str, expected: int) -> int | None:
+def place(data: dict[Direction, bytearray], extent: Extent, row: Row, table: str, expected: int) -> int | None:
     """Where the frame of a row begins: at the place expected, or in its first packet where its head stands."""
-    stream = octets[extent.direction]
+    stream = data[extent.direction]
     own = range(max(extent.begin, 0), extent.begin + extent.size)
     places = (begin for begin in (expected, *own) if begin in own and is_head(stream, begin, row, table))
     return next(places, None)
@@ -165,7 +165,7 @@ class Visible:
     """Which bytes of the undamaged capture are still there in a damaged one."""
 
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
-        self._octets: dict[Direction, bytearray] = defaultdict(bytearray)
+        self._data: dict[Direction, bytearray] = defaultdict(bytearray)
         self._opened: set[Direction] = set()
         current: dict[tuple[bytes, int, int], set[Direction]] = defaultdict(set)
         for direction in {extent.direction for extent in sent.extents if extent is not None}:
@@ -177,16 +177,16 @@ class Visible:
             if segment.flags & SYN:
                 self._opened |= current[segment.flow]
             if extent is not None:
-                size = min(extent.size, max(len(packet.octets) - segment.payload, 0))
+                size = min(extent.size, max(len(packet.data) - segment.payload, 0))
                 begin, end = max(extent.begin, 0), max(extent.begin + size, 0)
-                octets = self._octets[extent.direction]
-                octets.extend(bytes(max(end - len(octets), 0)))
-                octets[begin:end] = b"\1" * (end - begin)
+                data = self._data[extent.direction]
+                data.extend(bytes(max(end - len(data), 0)))
+                data[begin:end] = b"\1" * (end - begin)
 
     def there(self, direction: Direction, begin: int, end: int) -> bool:
         """Whether all of these bytes are there."""
-        octets = self._octets[direction]
-        return len(octets) >= end and octets.find(0, begin, end) < 0
+        data = self._data[direction]
+        return len(data) >= end and data.find(0, begin, end) < 0
 
     def whole(self, frame: Frame) -> bool:
         return self.there(frame.direction, frame.begin, frame.end)
@@ -213,7 +213,7 @@ class Missed(NamedTuple):
         frame, (number, flow) = self.frame, self.frame.direction
         return (
             f"{flow[1]} -> {flow[2]} ({number}): frame {frame.row['frame_no']}, {kind(frame.row)}, "
-            f"octets {frame.begin} to {frame.end}, {'reachable' if self.reachable else 'behind'}, "
+            f"bytes {frame.begin} to {frame.end}, {'reachable' if self.reachable else 'behind'}, "
             f"{self.place} of {self.run} in its run"
         )
 

@@ -30,7 +30,7 @@ class Recording:
 
     def __init__(self, name: str, packets: list[Packet], link: int = 1, *, compiled: bool = False) -> None:
         self.name, self.link = name, link
-        self._compiled = compiled or sum(len(packet.octets) for packet in packets) > COMPILED
+        self._compiled = compiled or sum(len(packet.data) for packet in packets) > COMPILED
         self.capture = Capture(numbered(packets), link)
         self.tables = self.dissect(self.capture.packets)
         self.sent = Sent.of(self.capture, self.tables)

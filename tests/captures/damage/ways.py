@@ -29,21 +29,21 @@ class Segment(NamedTuple):
     ip: int
 
 
-def dissect_octets(octets: bytes, link: int) -> Segment | None:
+def dissect_bytes(data: bytes, link: int) -> Segment | None:
     """The TCP segment in a packet of Ethernet, cooked capture or nothing around IP; None when there is none."""
     ip = {1: 14, 101: 0, 113: 16, 276: 20}[link]
-    if len(octets) < ip + 40:
+    if len(data) < ip + 40:
         return None
-    if octets[ip] >> 4 == 4:
-        if octets[ip + 9] != 6:
+    if data[ip] >> 4 == 4:
+        if data[ip + 9] != 6:
             return None
-        addresses, tcp = octets[ip + 12 : ip + 20], ip + (octets[ip] & 15) * 4
-    elif octets[ip] >> 4 == 6 and octets[ip + 6] == 6:
-        addresses, tcp = octets[ip + 8 : ip + 40], ip + 40
+        addresses, tcp = data[ip + 12 : ip + 20], ip + (data[ip] & 15) * 4
+    elif data[ip] >> 4 == 6 and data[ip + 6] == 6:
+        addresses, tcp = data[ip + 8 : ip + 40], ip + 40
     else:
         return None
-    ports = struct.unpack_from(">HH", octets, tcp)
-    return Segment((addresses, *ports), tcp, tcp + (octets[tcp + 12] >> 4) * 4, octets[tcp + 13], ip)
+    ports = struct.unpack_from(">HH", data, tcp)
+    return Segment((addresses, *ports), tcp, tcp + (data[tcp + 12] >> 4) * 4, data[tcp + 13], ip)
 
 
 def other_way(flow: tuple[bytes, int, int]) -> tuple[bytes, int, int]:
@@ -59,17 +59,17 @@ class Capture:
     link: int
 
     def __post_init__(self) -> None:
-        self.segments = [dissect_octets(p.octets, self.link) for p in self.packets]
+        self.segments = [dissect_bytes(p.data, self.link) for p in self.packets]
 
     def data(self, i: int) -> int:
         """Bytes of payload in a packet, trailers of short frames left out."""
-        segment, octets = self.segments[i], self.packets[i].octets
+        segment, data = self.segments[i], self.packets[i].data
         if segment is None:
             return 0
-        if octets[segment.ip] >> 4 == 4:
-            end = segment.ip + int.from_bytes(octets[segment.ip + 2 : segment.ip + 4], "big")
+        if data[segment.ip] >> 4 == 4:
+            end = segment.ip + int.from_bytes(data[segment.ip + 2 : segment.ip + 4], "big")
         else:
-            end = segment.ip + 40 + int.from_bytes(octets[segment.ip + 4 : segment.ip + 6], "big")
+            end = segment.ip + 40 + int.from_bytes(data[segment.ip + 4 : segment.ip + 6], "big")
         return max(end - segment.payload, 0)
 
 
@@ -137,7 +137,7 @@ def overlapping(capture: Capture, rnd: random.Random, share: float = 0.2) -> lis
         segment = capture.segments[i]
         out.append(packet)
         size = capture.data(i)
-        if segment is None or size == 0 or size > len(packet.octets) - segment.payload:
+        if segment is None or size == 0 or size > len(packet.data) - segment.payload:
             continue
         before = last.get(segment.flow)
         last[segment.flow] = i
@@ -145,20 +145,20 @@ def overlapping(capture: Capture, rnd: random.Random, share: float = 0.2) -> lis
             continue
         theirs = capture.segments[before]
         assert theirs is not None
-        previous = capture.packets[before].octets[theirs.payload :][: capture.data(before)]
-        ours = packet.octets[segment.payload :][:size]
-        seq = int.from_bytes(capture.packets[before].octets[theirs.tcp + 4 : theirs.tcp + 8], "big")
-        if (seq + len(previous)) % 2**32 != int.from_bytes(packet.octets[segment.tcp + 4 : segment.tcp + 8], "big"):
+        previous = capture.packets[before].data[theirs.payload :][: capture.data(before)]
+        ours = packet.data[segment.payload :][:size]
+        seq = int.from_bytes(capture.packets[before].data[theirs.tcp + 4 : theirs.tcp + 8], "big")
+        if (seq + len(previous)) % 2**32 != int.from_bytes(packet.data[segment.tcp + 4 : segment.tcp + 8], "big"):
             continue
         back, on = rnd.randint(1, len(previous)), rnd.randint(1, len(ours))
-        out.append(replace(packet, octets=built(packet.octets, segment, seq + len(previous) - back,
+        out.append(replace(packet, data=built(packet.data, segment, seq + len(previous) - back,
                                                 previous[-back:] + ours[:on]), length=-1))  # fmt: skip
     return in_time(out)
 
 
-def built(octets: bytes, segment: Segment, seq: int, payload: bytes) -> bytes:
+def built(data: bytes, segment: Segment, seq: int, payload: bytes) -> bytes:
     """The packet with another payload (checksums are nobody's business here)."""
-    head = bytearray(octets[: segment.payload])
+    head = bytearray(data[: segment.payload])
     head[segment.tcp + 4 : segment.tcp + 8] = (seq % 2**32).to_bytes(4, "big")
     size = len(head) + len(payload) - segment.ip
     if head[segment.ip] >> 4 == 4:
@@ -179,7 +179,7 @@ def lossy(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[Pac
 
 def snapped(capture: Capture, rnd: random.Random, snap: int = 128) -> list[Packet]:
     """A snap length."""
-    return [replace(p, octets=p.octets[:snap], length=p.wire) for p in capture.packets]
+    return [replace(p, data=p.data[:snap], length=p.wire) for p in capture.packets]
 
 
 def late(capture: Capture, rnd: random.Random, share: float = 0.4) -> list[Packet]:

@@ -33,7 +33,7 @@ class StreamPeer:
         self.client = client
         self.connection = connection
         self.events = events
-        self.octets = b""
+        self.data = b""
         self.number = 0
         connection.settimeout(15)
 
@@ -49,14 +49,14 @@ class StreamPeer:
 
     def next(self) -> Told | None:
         """The next frame; None when the other side has closed."""
-        while len(self.octets) < 4 or len(self.octets) < 4 + struct.unpack_from(">I", self.octets)[0]:
+        while len(self.data) < 4 or len(self.data) < 4 + struct.unpack_from(">I", self.data)[0]:
             more = self.connection.recv(65536)
             if not more:
                 self.note("closed")
                 return None
-            self.octets += more
-        size, key, version = struct.unpack_from(">IHH", self.octets)
-        frame, self.octets = self.octets[: 4 + size], self.octets[4 + size :]
+            self.data += more
+        size, key, version = struct.unpack_from(">IHH", self.data)
+        frame, self.data = self.data[: 4 + size], self.data[4 + size :]
         self.note("told", key=key, size=len(frame))
         return Told(key & 0x7FFF, version, frame[8:])
 
@@ -86,7 +86,7 @@ class StreamPeer:
         """The handshake; the last code that came."""
         self.call(17, wire.table({"product": "capture", "connection_name": self.client}))
         self.call(18)
-        code, _ = self.call(19, wire.string("PLAIN") + wire.octets(data))
+        code, _ = self.call(19, wire.string("PLAIN") + wire.binary(data))
         if code != 1:
             return code
         tune = self.wait(20)

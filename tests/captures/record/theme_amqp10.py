@@ -25,8 +25,8 @@ def _text(text: str) -> bytes:
     return b"\xa1" + bytes([len(text)]) + text.encode()
 
 
-def _binary(octets: bytes) -> bytes:
-    return b"\xa0" + bytes([len(octets)]) + octets
+def _binary(data: bytes) -> bytes:
+    return b"\xa0" + bytes([len(data)]) + data
 
 
 def _frame(kind: int, performative: int, *fields: bytes) -> bytes:
@@ -40,8 +40,8 @@ def _read(peer: Peer, seconds: float = 0.5) -> bytes:
     answer = b""
     peer.socket.settimeout(seconds)
     with contextlib.suppress(ConnectionError, TimeoutError):
-        while octets := peer.socket.recv(4096):
-            answer += octets
+        while data := peer.socket.recv(4096):
+            answer += data
     told = {"t_ns": time.time_ns(), "client": peer.book.client, "what": "told", "octets": answer.hex()}
     peer.book.events.append(told)
     return answer

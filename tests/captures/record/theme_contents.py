@@ -81,7 +81,7 @@ def odd_fields(stage: Stage) -> None:
     stage.golden["counts"] = {"basic.publish": 1, "queue.declare": 1}
 
 
-@scenario("aio-pika: orders with nested headers, decimals, times, octets and a traceparent over a topic exchange")
+@scenario("aio-pika: orders with nested headers, decimals, times, bytes and a traceparent over a topic exchange")
 def orders_aio_pika(stage: Stage) -> None:
     _ = stage.broker
     asyncio.run(_orders(stage))
@@ -251,7 +251,7 @@ def megabyte() -> bytes:
     return b"".join(b"line %010d\n" % number for number in range(62500))
 
 
-@scenario("a message of 1,000,000 octets with the usual frame_max of 131072: eight body frames")
+@scenario("a message of 1,000,000 bytes with the usual frame_max of 131072: eight body frames")
 def large_message(stage: Stage) -> None:
     with stage.sniff():
         peer = stage.login("producer")
@@ -260,7 +260,7 @@ def large_message(stage: Stage) -> None:
     stage.golden["counts"] = {"basic.publish": 1, "body frames": 8}
 
 
-@scenario("a message of 1,000,000 octets with the smallest frame_max, 4096: 245 body frames")
+@scenario("a message of 1,000,000 bytes with the smallest frame_max, 4096: 245 body frames")
 def large_message_small_frames(stage: Stage) -> None:
     with stage.sniff():
         peer = stage.login("producer", frame_max=4096)
@@ -278,7 +278,7 @@ def _publish_large(peer: Any) -> None:
     peer.logout()
 
 
-@scenario("frame_max 4096 and bodies of 0, 1, 4087 to 4089, 8176 and 8177 octets, of frame ends, and of AMQP frames")
+@scenario("frame_max 4096 and bodies of 0, 1, 4087 to 4089, 8176 and 8177 bytes, of frame ends, and of AMQP frames")
 def body_sizes(stage: Stage) -> None:
     inside = b"".join(wire.content(1, commands.Basic.Publish(routing_key="never sent"), b"never sent", {}, 4096))
     with stage.sniff():

@@ -180,7 +180,7 @@ def broken_contents(stage: Stage) -> None:
     stage.golden["counts"] = {"queue.declare": 1}
 
 
-@scenario("scripted server: a frame with a wrong end octet and 200 octets of nothing, between good frames")
+@scenario("scripted server: a frame with a wrong end byte and 200 bytes of nothing, between good frames")
 def wrong_end_octet(stage: Stage) -> None:
     with scripted.listener() as server, stage.sniff():
         client, far = scripted.pair(stage, server, "producer")

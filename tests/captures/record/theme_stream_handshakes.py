@@ -29,11 +29,11 @@ def _connect(stage: Stage, client: str, host: str = "127.0.0.1") -> StreamPeer:
 
 def _read_to_end(peer: StreamPeer, seconds: float = 15) -> bytes:
     """What the broker sends until it closes; fails when it does not in time."""
-    answer = peer.octets
+    answer = peer.data
     peer.connection.settimeout(seconds)
     with contextlib.suppress(ConnectionError):
-        while octets := peer.connection.recv(1000):
-            answer += octets
+        while data := peer.connection.recv(1000):
+            answer += data
     peer.connection.close()
     return answer
 
@@ -45,7 +45,7 @@ def _introduced(peer: StreamPeer) -> None:
 
 def _log_in(peer: StreamPeer, mechanism: str = "PLAIN", data: bytes = b"\0guest\0guest") -> int:
     _introduced(peer)
-    return peer.call(AUTHENTICATE, wire.string(mechanism) + wire.octets(data))[0]
+    return peer.call(AUTHENTICATE, wire.string(mechanism) + wire.binary(data))[0]
 
 
 @scenario("logins and opens of streams refused, each with its code: mechanism, response, password, loopback, vhost")
@@ -85,7 +85,7 @@ def stream_wrong_ports(stage: Stage) -> None:
     verdicts = Verdicts(stage)
     hello = wire.request(17, 1, wire.table({}))
     with stage.sniff(ports=(STREAM_PORT,)):
-        for client, octets, reached, cause in (
+        for client, data, reached, cause in (
             ("AMQP 0-9-1", PROTOCOL_HEADER, "header", "amqp-on-stream-port"),
             ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "tcp", "http-on-amqp-port"),
             ("TLS hello", bytes.fromhex("1603010040010000") + b"\3\3" + b"\7" * 58, "tls", "tls-unanswered"),
@@ -98,9 +98,9 @@ def stream_wrong_ports(stage: Stage) -> None:
             ("garbage", b"hello, is there anybody?", "tcp", "wrong-protocol"),
         ):
             peer = _connect(stage, client)
-            peer.connection.sendall(octets)
+            peer.connection.sendall(data)
             answer = _read_to_end(peer, 40)
-            peer.note("answered", octets=answer.hex())
+            peer.note("answered", data=answer.hex())
             verdicts.add(client, reached, cause)
 
 

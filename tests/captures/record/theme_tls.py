@@ -155,9 +155,9 @@ def _update_keys(stage: Stage, client: str, authority: Authority, keylog: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as tool:
         assert tool.stdin and tool.stdout
 
-        def say(octets: bytes, seconds: float = 0.4) -> None:
+        def say(data: bytes, seconds: float = 0.4) -> None:
             assert tool.stdin
-            tool.stdin.write(octets)
+            tool.stdin.write(data)
             tool.stdin.flush()
             time.sleep(seconds)
 
@@ -222,12 +222,12 @@ def _shake(stage: Stage, client: str, made: ssl.SSLContext, address: str = "127.
         with made.wrap_socket(connection, server_hostname=name) as wrapped:
             wrapped.settimeout(5)
             wrapped.sendall(PROTOCOL_HEADER)
-            said = f"{len(wrapped.recv(100))} octets"
+            said = f"{len(wrapped.recv(100))} bytes"
     except OSError as error:
         said = str(error)
     connection.close()
     stage.events.append({"t_ns": time.time_ns(), "client": client, "told": said})
-    assert "octets" not in said or said == "0 octets", (client, said)
+    assert "bytes" not in said or said == "0 bytes", (client, said)
     time.sleep(0.1)
 
 

@@ -264,7 +264,7 @@ HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
 
 
 @pytest.mark.parametrize(
-    ("octets", "code", "detail"),
+    ("data", "code", "detail"),
     [
         (b"\x4f" + HEARTBEAT[1:], "frame-head-wrong", "0x4f in byte 0 of a frame's head"),
         (HEARTBEAT[:4] + b"\1" + HEARTBEAT[5:], "frame-head-wrong", "0x01 in byte 4 of a frame's head"),
@@ -280,8 +280,8 @@ HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
         (w.frame(w.COMMAND, b"\3\1\1\0\0\0", flags=13), "content-unexpected", STRAY.format(1)),
     ],
 )  # fmt: skip
-def test_what_is_no_frame_or_in_no_place_is_an_anomaly(octets: bytes, code: str, detail: str) -> None:
-    assert (code, detail) in anomalies(dissect_packets(play((CLIENT, octets))))
+def test_what_is_no_frame_or_in_no_place_is_an_anomaly(data: bytes, code: str, detail: str) -> None:
+    assert (code, detail) in anomalies(dissect_packets(play((CLIENT, data))))
 
 
 def test_frames_of_the_draft_with_the_same_header_are_none() -> None:

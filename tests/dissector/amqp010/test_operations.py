@@ -37,8 +37,8 @@ def headers() -> Headers:
 
 def placed(records: list[bytes]) -> tuple[Any, Any, Any]:
     """Data with the records in reverse order and a byte between them, their offsets and lengths."""
-    data = b"".join(b"\x05" + octets for octets in reversed(records)) + b"\x05"
-    length = np.array([len(octets) for octets in records], np.int64)
+    data = b"".join(b"\x05" + content for content in reversed(records)) + b"\x05"
+    length = np.array([len(content) for content in records], np.int64)
     return np.frombuffer(data, np.uint8).copy(), len(data) - np.cumsum(length + 1), length
 
 
@@ -55,7 +55,7 @@ def run(
     *records: tuple[str, bytes], cut: bool = False, compiled: bool = False
 ) -> tuple[list[Row], list[tuple[int, str]]]:
     """Decode operations, by name and what stands after class and code."""
-    data, offset, length = placed([octets for _, octets in records])
+    data, offset, length = placed([content for _, content in records])
     programs = np.array([INDEX[name] for name, _ in records], np.int64)
     return told(decode(plan(), data, offset, length, programs, np.full(len(records), cut, np.uint8), compiled))
 
@@ -118,8 +118,8 @@ def test_a_header_by_hand(compiled: bool) -> None:
 
 
 def test_secrets_are_hidden() -> None:
-    octets = arguments(PROTOCOL.method("connection.start-ok"), {"mechanism": "PLAIN", "response": b"\0guest\0hunter2"})
-    rows, problems = run(("connection.start-ok", octets))
+    data = arguments(PROTOCOL.method("connection.start-ok"), {"mechanism": "PLAIN", "response": b"\0guest\0hunter2"})
+    rows, problems = run(("connection.start-ok", data))
     assert (rows, problems) == ([{"mechanism": "PLAIN", "response": REDACTED}], [])
 
 
@@ -161,7 +161,7 @@ def test_one_column_for_several_structs() -> None:
 
 @pytest.mark.parametrize("compiled", MODES)
 @pytest.mark.parametrize(
-    ("name", "octets", "problem"),
+    ("name", "data", "problem"),
     [
         ("connection.heartbeat", b"", "field-overrun"),
         ("connection.heartbeat", b"\0", "field-overrun"),
@@ -180,13 +180,13 @@ def test_one_column_for_several_structs() -> None:
         ("session.command-point", b"\3\0\0\0\0\1" + b"\xff" * 8, "integer-too-large"),
     ],
 )
-def test_malformed(name: str, octets: bytes, problem: str, compiled: bool) -> None:
-    assert run((name, octets), compiled=compiled)[1] == [(0, problem)]
+def test_malformed(name: str, data: bytes, problem: str, compiled: bool) -> None:
+    assert run((name, data), compiled=compiled)[1] == [(0, problem)]
 
 
 @pytest.mark.parametrize("compiled", MODES)
 @pytest.mark.parametrize(
-    ("octets", "problem"),
+    ("data", "problem"),
     [
         (b"\0\0", "field-overrun"),
         (b"\0\0\0\1\4", "field-overrun"),
@@ -196,10 +196,10 @@ def test_malformed(name: str, octets: bytes, problem: str, compiled: bool) -> No
         (b"\0\0\0\2\4\1", "field-overrun"),
     ],
 )
-def test_malformed_headers(octets: bytes, problem: str, compiled: bool) -> None:
+def test_malformed_headers(data: bytes, problem: str, compiled: bool) -> None:
     """What comes before stays."""
     before = header(("message.message-properties", {"app_id": b"a"}))
-    rows, problems = read(before + octets, before, compiled=compiled)
+    rows, problems = read(before + data, before, compiled=compiled)
     assert (rows, problems) == ([{"app_id": "a"}] * 2, [(0, problem)])
 
 
@@ -285,20 +285,20 @@ def test_headers_round_trip(segments: list[Any]) -> None:
 def test_a_cut_keeps_what_is_in_front_of_it(operation: Any, data: st.DataObject) -> None:
     """And what is after it is no problem; without a gap it is one."""
     method, values, sync = operation
-    octets = arguments(method, values, sync)
-    at = data.draw(st.integers(0, len(octets)))
-    rows, problems = run((method.full_name, octets[:at]), cut=True)
+    content = arguments(method, values, sync)
+    at = data.draw(st.integers(0, len(content)))
+    rows, problems = run((method.full_name, content[:at]), cut=True)
     assert problems == []
     whole = {"sync": sync} | expected(method.fields, values)
     simple = {f.column for f in method.fields if kind(f) not in JSON} | {"sync"}
     assert all(whole[name] == held for name, held in rows[0].items() if name in simple)
     for name in rows[0].keys() - simple:
         json.loads(rows[0][name])
-    assert at == len(octets) or run((method.full_name, octets[:at]))[1]
+    assert at == len(content) or run((method.full_name, content[:at]))[1]
 
 
 @settings(max_examples=300)
 @given(st.sampled_from(PROTOCOL.methods), st.binary(max_size=60), st.booleans())
-def test_any_bytes(method: Any, octets: bytes, cut: bool) -> None:
-    run((method.full_name, octets), cut=cut)
-    read(octets, header(("message.delivery-properties", {})) + octets, cut=cut)
+def test_any_bytes(method: Any, data: bytes, cut: bool) -> None:
+    run((method.full_name, data), cut=cut)
+    read(data, header(("message.delivery-properties", {})) + data, cut=cut)

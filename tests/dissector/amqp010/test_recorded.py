@@ -28,7 +28,6 @@ MALFORMED = Counter({
     "frame-too-short": 1,
     "frame-type-unknown": 1,
     "content-unexpected": 1,  # a header without a command
-    "version-mismatch": 1,  # so the broker says nothing at all to what begins with a malformed control
 })  # fmt: skip
 ANOMALIES = {
     "framing_errors": MALFORMED,

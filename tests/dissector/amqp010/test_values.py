@@ -21,13 +21,13 @@ DIALECT = of_protocol(PROTOCOL)
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
-def run(kind: str, octets: bytes, compiled: bool = False) -> tuple[str, list[tuple[str, int]]]:
+def run(kind: str, content: bytes, compiled: bool = False) -> tuple[str, list[tuple[str, int]]]:
     """JSON of the value whose bytes after its length these are, and the problems with their places in it."""
-    data = np.frombuffer(b"?" + octets + b"?", np.uint8).copy()
-    at, size = np.array([1], np.int64), np.array([len(octets)], np.int64)
+    data = np.frombuffer(b"?" + content + b"?", np.uint8).copy()
+    at, size = np.array([1], np.int64), np.array([len(content)], np.int64)
     made = render(data, at, size, compiled, DIALECT, np.array([DIALECT.forms[kind]], np.int64))
-    assert made.sizes.tolist() == [len(made.octets)]
-    return made.octets.tobytes().decode(), [(PROBLEM_CODES[c], p - 1) for _, c, p in made.problems.tolist()]
+    assert made.sizes.tolist() == [len(made.data)]
+    return made.data.tobytes().decode(), [(PROBLEM_CODES[c], p - 1) for _, c, p in made.problems.tolist()]
 
 
 def inside(kind: str, given: Any) -> bytes:
@@ -119,9 +119,9 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("compiled", MODES)
-@pytest.mark.parametrize(("kind", "octets", "text", "problem"), MALFORMED)
-def test_malformed(kind: str, octets: bytes, text: str, problem: str, compiled: bool) -> None:
-    found, problems = run(kind, octets, compiled)
+@pytest.mark.parametrize(("kind", "data", "text", "problem"), MALFORMED)
+def test_malformed(kind: str, data: bytes, text: str, problem: str, compiled: bool) -> None:
+    found, problems = run(kind, data, compiled)
     assert (found, [what for what, _ in problems]) == (text, [problem])
 
 
@@ -193,12 +193,12 @@ def test_round_trip(items: list[tuple[str, Any]]) -> None:
 @settings(max_examples=300)
 @given(st.lists(NESTED, min_size=1, max_size=4), st.data())
 def test_cut_or_changed_anywhere(items: list[tuple[str, Any]], data: st.DataObject) -> None:
-    octets = bytearray(inside("list", items))
-    cut = data.draw(st.integers(0, len(octets)))
+    content = bytearray(inside("list", items))
+    cut = data.draw(st.integers(0, len(content)))
     for place in data.draw(st.lists(st.integers(0, max(cut - 1, 0)), max_size=3)):
         if cut:
-            octets[place] = data.draw(st.integers(0, 255))
-    json.loads(run("list", bytes(octets[:cut]))[0])
+            content[place] = data.draw(st.integers(0, 255))
+    json.loads(run("list", bytes(content[:cut]))[0])
 
 
 @settings(max_examples=300)
@@ -206,5 +206,5 @@ def test_cut_or_changed_anywhere(items: list[tuple[str, Any]], data: st.DataObje
     st.sampled_from(sorted(set(DIALECT.forms) - {t.name for t in PROTOCOL.types if t.fixed_width is not None})),
     st.binary(max_size=60),
 )
-def test_any_bytes(kind: str, octets: bytes) -> None:
-    json.loads(run(kind, octets)[0])
+def test_any_bytes(kind: str, data: bytes) -> None:
+    json.loads(run(kind, data)[0])

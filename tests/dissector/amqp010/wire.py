@@ -33,11 +33,11 @@ def number(value: int, width: int) -> bytes:
 def value(kind: str, given: Any) -> bytes:
     """A value of a type, with its length where it has one, without its code."""
     known = TYPES[kind]
-    octets = _inside(kind, given)
+    data = _inside(kind, given)
     if known.variable_width is None:
-        assert len(octets) == known.fixed_width, kind
-        return octets
-    return number(len(octets), known.variable_width) + octets
+        assert len(data) == known.fixed_width, kind
+        return data
+    return number(len(data), known.variable_width) + data
 
 
 def _inside(kind: str, given: Any) -> bytes:
@@ -55,8 +55,8 @@ def _inside(kind: str, given: Any) -> bytes:
     if kind in ("dec32", "dec64"):
         return _decimal(given, width)
     if kind == "uuid":
-        octets: bytes = given.bytes
-        return octets
+        data: bytes = given.bytes
+        return data
     if kind.startswith("int"):
         return int(given).to_bytes(width, "big", signed=True)
     if kind.startswith("uint") or kind in ("datetime", "sequence-no"):
@@ -94,12 +94,12 @@ def _decimal(given: Decimal, width: int) -> bytes:
 def packed(fields: tuple[Field, ...], given: dict[str, Any], pack: int = 2) -> bytes:
     """Packing flags, and the fields that are given. Bits are there where they are true."""
     assert given.keys() <= {f.name for f in fields}
-    flags, octets = 0, b""
+    flags, data = 0, b""
     for place, item in enumerate(fields):
         if item.name in given and (item.type != "bit" or given[item.name]):
             flags |= 1 << place
-            octets += _field(item, given[item.name])
-    return flags.to_bytes(pack, "little") + octets
+            data += _field(item, given[item.name])
+    return flags.to_bytes(pack, "little") + data
 
 
 def _field(item: Field, given: Any) -> bytes:
@@ -158,8 +158,8 @@ def operation(
     parts += [(BODY, body)] if body is not None else []
     return [
         each
-        for n, (kind, octets) in enumerate(parts)
-        for each in segment(kind, octets, channel, (n == 0) << 3 | (n == len(parts) - 1) << 2, largest)
+        for n, (kind, data) in enumerate(parts)
+        for each in segment(kind, data, channel, (n == 0) << 3 | (n == len(parts) - 1) << 2, largest)
     ]
 
 

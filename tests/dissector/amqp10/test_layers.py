@@ -33,25 +33,25 @@ VALUES = [
 """Bytes and what they are, by the tables of section 1.6."""
 
 
-@pytest.mark.parametrize(("octets", "wanted"), VALUES)
-def test_values(octets: bytes, wanted: object) -> None:
-    assert value(octets + b"\xff", 0) == (wanted, len(octets))
+@pytest.mark.parametrize(("data", "wanted"), VALUES)
+def test_values(data: bytes, wanted: object) -> None:
+    assert value(data + b"\xff", 0) == (wanted, len(data))
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
-def test_bytes_are_a_value_or_none(octets: bytes) -> None:
+def test_bytes_are_a_value_or_none(data: bytes) -> None:
     with contextlib.suppress(MalformedError):
-        _, end = value(octets, 0)
-        assert 0 < end <= len(octets)
+        _, end = value(data, 0)
+        assert 0 < end <= len(data)
 
 
 def test_lists_in_lists_have_an_end() -> None:
-    octets = b"\x45"
+    data = b"\x45"
     for _ in range(40):
-        octets = b"\xd0" + struct.pack(">II", len(octets) + 4, 1) + octets
+        data = b"\xd0" + struct.pack(">II", len(data) + 4, 1) + data
     with pytest.raises(MalformedError):
-        value(octets, 0)
+        value(data, 0)
 
 
 def frame(kind: int, performative: int, fields: bytes) -> bytes:
@@ -65,18 +65,18 @@ CLIENT = (
 )  # fmt: skip
 
 
-def told(cuts: list[int], octets: bytes = CLIENT) -> ConnectionRecord:
+def told(cuts: list[int], data: bytes = CLIENT) -> ConnectionRecord:
     """The record of a client that says this in chunks."""
     record = ConnectionRecord()
     layers = Amqp10Handshakes(
         Context(False, "hash", False, MemoryAccounting(), lambda slot: record, FirstUses(False), {})
     )
     layers.begin(np.zeros(1, np.int64))
-    ends = sorted({*(cut % len(octets) for cut in cuts), len(octets)})
+    ends = sorted({*(cut % len(data) for cut in cuts), len(data)})
     for begin, end in zip([0, *ends], ends, strict=False):
-        pieces = np.zeros((Chunk.WIDTH, 1), np.int64)
-        pieces[Chunk.OFFSET], pieces[Chunk.LENGTH], pieces[Chunk.SIDE] = begin, end - begin, 0
-        layers.feed(pieces, Buffer(np.frombuffer(octets, np.uint8).copy(), len(octets)))
+        chunks = np.zeros((Chunk.WIDTH, 1), np.int64)
+        chunks[Chunk.OFFSET], chunks[Chunk.LENGTH], chunks[Chunk.SIDE] = begin, end - begin, 0
+        layers.feed(chunks, Buffer(np.frombuffer(data, np.uint8).copy(), len(data)))
     return record
 
 
@@ -86,29 +86,29 @@ def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     record = told(cuts)
     assert [step.event for step in record.steps] == ["sasl-init", "header", "open", "first use", "close"]
     assert record.user == "guest"
-    assert record.told["open"]["virtual_host"] == "orders"
+    assert record.arguments["open"]["virtual_host"] == "orders"
     assert "secret" not in repr(record)
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=80), st.integers(0, len(CLIENT)))
-def test_anything_may_follow(octets: bytes, at: int) -> None:
-    record = told([], CLIENT[:at] + octets + b"\0")
+def test_anything_may_follow(data: bytes, at: int) -> None:
+    record = told([], CLIENT[:at] + data + b"\0")
     assert "secret" not in repr(record)
 
 
-FIELDS = st.lists(st.sampled_from([octets for octets, _ in VALUES]), max_size=4)
+FIELDS = st.lists(st.sampled_from([data for data, _ in VALUES]), max_size=4)
 """Fields of any type."""
 
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([0x10, 0x18, 0x40, 0x41, 0x42, 0x43, 0x44]), FIELDS), min_size=1, max_size=6))
 def test_fields_of_the_wrong_type_are_no_fields(frames: list[tuple[int, list[bytes]]]) -> None:
-    octets = b"".join(
+    data = b"".join(
         frame(0, code, b"\xd0" + struct.pack(">II", len(b"".join(fields)) + 4, len(fields)) + b"".join(fields))
         for code, fields in frames
     )
-    record = told([], octets)
+    record = told([], data)
     assert record.steps
     handshakes = spec_handshakes.load()
     side = Side(1, 1, None, "", None, 0)
@@ -120,5 +120,5 @@ def test_what_goes_on_is_not_kept() -> None:
     head, much = CLIENT[:-12], frame(0, 0x14, b"\x45") * 4000
     assert len(much) > KEPT
     record = told(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
-    assert "close" not in record.told
+    assert "close" not in record.arguments
     assert record.facts["unread"] is False

@@ -44,14 +44,14 @@ class Read:
     """What became of records."""
 
     def __init__(self, *records: bytes, missing: list[int] | None = None, compiled: bool = False) -> None:
-        octets = b"".join(records)
-        self.data = np.frombuffer(octets or b"\0", np.uint8).copy()
+        data = b"".join(records)
+        self.data = np.frombuffer(data or b"\0", np.uint8).copy()
         length = np.array([len(record) for record in records], np.int64)
         at = np.cumsum(length) - length
         found = sections.read(self.data, at, length, np.array(missing or [0] * len(records), np.int64), compiled)
-        self.kinds, places, self.sizes, pieces = found.body.tolist()
+        self.kinds, places, self.sizes, counts = found.body.tolist()
         self.hashes = sections.hashes(self.data, at, length, found, compiled).tolist()
-        spans = zip(at.tolist(), length.tolist(), places, self.sizes, pieces, strict=True)
+        spans = zip(at.tolist(), length.tolist(), places, self.sizes, counts, strict=True)
         self.bodies = [sections.body(self.data, *span) for span in spans]
         self.problems = [(row, PROBLEM_CODES[code]) for row, code, _ in found.problems.tolist()]
         self.rows: list[dict[str, Any]] = [

@@ -68,13 +68,13 @@ CASES: dict[str, tuple[bytes, Any]] = {
 }  # fmt: skip
 
 
-def render(octets: bytes, compiled: bool = False) -> tuple[str, list[str], list[int]]:
+def render(content: bytes, compiled: bool = False) -> tuple[str, list[str], list[int]]:
     """JSON, problems and trace of one map."""
-    data = np.frombuffer(b"\x99" + octets + b"\x98", np.uint8).copy()
-    found = values.render(data, np.array([1]), np.array([len(octets)]), compiled)
-    assert found.sizes.tolist() == [len(found.octets)]
+    data = np.frombuffer(b"\x99" + content + b"\x98", np.uint8).copy()
+    found = values.render(data, np.array([1]), np.array([len(content)]), compiled)
+    assert found.sizes.tolist() == [len(found.data)]
     return (
-        found.octets.tobytes().decode(),
+        found.data.tobytes().decode(),
         [PROBLEM_CODES[code] for code in found.problems[:, 1].tolist()],
         found.trace[0].tolist(),
     )
@@ -82,21 +82,21 @@ def render(octets: bytes, compiled: bool = False) -> tuple[str, list[str], list[
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_of_each_constructor(name: str) -> None:
-    octets, expected = CASES[name]
-    text, problems, _ = render(w.mapped(w.symbol("v"), octets, w.string("after"), b"\x54\x01"))
+    data, expected = CASES[name]
+    text, problems, _ = render(w.mapped(w.symbol("v"), data, w.string("after"), b"\x54\x01"))
     assert (json.loads(text), problems) == ({"v": expected, "after": 1}, [])
 
 
 def test_all_constructors_are_covered() -> None:
     assert {code for code, kind in enumerate(values.CONSTRUCTORS.kinds.tolist()) if kind} <= {
-        *(octets[0] for octets, _ in CASES.values()), 0xB3, 0xD1, 0xF0
+        *(data[0] for data, _ in CASES.values()), 0xB3, 0xD1, 0xF0
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_all_values_at_once(compiled: bool) -> None:
-    octets = w.mapped(*(part for name, (value, _) in CASES.items() for part in (w.string(name), value)), wide=True)
-    text, problems, _ = render(octets, compiled)
+    data = w.mapped(*(part for name, (value, _) in CASES.items() for part in (w.string(name), value)), wide=True)
+    text, problems, _ = render(data, compiled)
     assert (json.loads(text), problems) == ({name: value for name, (_, value) in CASES.items()}, [])
 
 
@@ -126,8 +126,8 @@ def test_keys_that_are_no_text(key: bytes, text: str) -> None:
     ],
 )
 def test_what_breaks_off_is_closed(value: bytes, json_text: str, problem: str) -> None:
-    octets = w.mapped(w.string("a"), b"\x41", w.string("v"), value)
-    text, problems, _ = render(octets)
+    data = w.mapped(w.string("a"), b"\x41", w.string("v"), value)
+    text, problems, _ = render(data)
     assert (text, problems) == (json_text, [problem])
 
 
@@ -142,17 +142,17 @@ def test_depth_is_bounded() -> None:
 
 @pytest.mark.parametrize("case", ["traceparent", "TraceParent"])
 def test_where_the_trace_is(case: str) -> None:
-    octets = w.mapped(w.string("a"), w.string("traceparent"), w.string(case), w.string("00-ff"))
-    _, _, (at, size) = render(octets)
-    assert (octets[at - 1 : at - 1 + size], size) == (b"00-ff", 5)
+    data = w.mapped(w.string("a"), w.string("traceparent"), w.string(case), w.string("00-ff"))
+    _, _, (at, size) = render(data)
+    assert (data[at - 1 : at - 1 + size], size) == (b"00-ff", 5)
     assert render(w.mapped(w.string(case), b"\x43"))[2][1] == 0
     assert render(w.mapped(w.string("a"), b"\x43"))[2] == [-1, 0]
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 255))
-def test_no_bytes_do_harm(octets: bytes, count: int) -> None:
-    text, problems, _ = render(bytes([0xC1, len(octets) + 1, count]) + octets)
+def test_no_bytes_do_harm(data: bytes, count: int) -> None:
+    text, problems, _ = render(bytes([0xC1, len(data) + 1, count]) + data)
     json.loads(text)
     assert len(problems) <= values.PROBLEMS
 
@@ -162,8 +162,8 @@ def test_compiled_as_interpreted() -> None:
     rng = random.Random(1)
     constructors = [c for c in range(256) if values.CONSTRUCTORS.widths[c] >= 0] + [0]
     for _ in range(2000):
-        octets = bytes(
+        data = bytes(
             rng.choice(constructors) if rng.random() < 0.5 else rng.choice((0, 1, 2, 3, 65, 255)) for _ in range(40)
         )
-        octets = bytes([0xC1, len(octets) + 1, rng.randrange(256)]) + octets
-        assert render(octets) == render(octets, compiled=True)
+        data = bytes([0xC1, len(data) + 1, rng.randrange(256)]) + data
+        assert render(data) == render(data, compiled=True)

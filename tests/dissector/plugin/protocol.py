@@ -38,12 +38,12 @@ OWN = Own(np.zeros(0, np.int64))
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     if data[p] != MAGIC or (end - p > 1 and not 1 <= data[p + 1] <= COMMANDS):
         return -1
-    octets = HEAD + be16(data, p + 2) if end - p >= HEAD else 0
-    return octets if p + octets <= end else 0
+    size = HEAD + be16(data, p + 2) if end - p >= HEAD else 0
+    return size if p + size <= end else 0
 
 
 @kernel
-def head_bytes(octet: int) -> int:
+def head_bytes(byte: int) -> int:
     return HEAD
 
 

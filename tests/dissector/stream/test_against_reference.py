@@ -57,12 +57,12 @@ def test_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(streams, "MESSAGES", 500)
     block = streams.block()
     packets = [
-        Packet(1_700_000_000_000_000_000 + int(t) * 1000, block.octets[a + 16 : b].tobytes())
+        Packet(1_700_000_000_000_000_000 + int(t) * 1000, block.data[a + 16 : b].tobytes())
         for a, b, t in zip(block.at[:-1], block.at[1:], block.time_us, strict=True)
     ]
     # every instance has an address of its own in a large capture; here a port is enough
     for k, (packet, instance) in enumerate(zip(packets, block.instance.tolist(), strict=True)):
-        data = bytearray(packet.octets)
+        data = bytearray(packet.data)
         at = 34 if data[34:36] != b"\x15\xb0" else 36
         data[at : at + 2] = (30_000 + instance).to_bytes(2, "big")
         packets[k] = Packet(packet.ts_ns, bytes(data))

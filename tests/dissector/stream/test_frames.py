@@ -31,8 +31,8 @@ def ask(key: int, name: str, body: bytes = b"", **columns: Any) -> tuple[bytes, 
     return w.request(key, 7, body), True, {"command": name, "is_response": False, "correlation_id": 7} | columns
 
 
-def tell(octets: bytes, from_client: bool, name: str, **columns: Any) -> tuple[bytes, bool, Row]:
-    return octets, from_client, {"command": name, "is_response": False} | columns
+def tell(data: bytes, from_client: bool, name: str, **columns: Any) -> tuple[bytes, bool, Row]:
+    return data, from_client, {"command": name, "is_response": False} | columns
 
 
 def standard(key: int, name: str) -> tuple[bytes, bool, Row]:
@@ -137,12 +137,12 @@ FRAMES = {
     "sasl-handshake": ask(18, "sasl-handshake"),
     "sasl-handshake-response": answer(18, "sasl-handshake", w.strings(["PLAIN"]), mechanisms=["PLAIN"]),
     "sasl-authenticate": ask(
-        19, "sasl-authenticate", w.string("PLAIN") + w.octets(b"\0u\0hush"), mechanism="PLAIN", sasl_data="<redacted>"
+        19, "sasl-authenticate", w.string("PLAIN") + w.binary(b"\0u\0hush"), mechanism="PLAIN", sasl_data="<redacted>"
     ),
-    "sasl-authenticate-none": ask(19, "sasl-authenticate", w.string("EXTERNAL") + w.octets(None), mechanism="EXTERNAL"),
+    "sasl-authenticate-none": ask(19, "sasl-authenticate", w.string("EXTERNAL") + w.binary(None), mechanism="EXTERNAL"),
     "sasl-authenticate-response": answer(19, "sasl-authenticate", code=8),
     "sasl-challenge": answer(19, "sasl-authenticate", w.string(b"hush"), 10, challenge="<redacted>"),
-    "sasl-challenge-documented": answer(19, "sasl-authenticate", w.octets(b"hush"), 10, challenge="<redacted>"),
+    "sasl-challenge-documented": answer(19, "sasl-authenticate", w.binary(b"hush"), 10, challenge="<redacted>"),
     "tune": tell(w.frame(20, struct.pack(">II", 1 << 20, 60)), False, "tune", frame_max=1 << 20, heartbeat=60),
     "tune-answer": (
         w.frame(0x8014, struct.pack(">II", 0, 60)), True,
@@ -217,7 +217,7 @@ FRAMES = {
 
 
 def made_connection() -> list[tuple[bool, bytes]]:
-    return w.hello() + [(side, octets) for octets, side, _ in FRAMES.values()]
+    return w.hello() + [(side, data) for data, side, _ in FRAMES.values()]
 
 
 def expected() -> list[Row]:
@@ -230,13 +230,13 @@ def key_of(row: Row) -> tuple[bool, int]:
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_frame(name: str) -> None:
-    octets, side, columns = FRAMES[name]
-    found = dissect(talk([*w.hello(), (side, octets)]))
+    data, side, columns = FRAMES[name]
+    found = dissect(talk([*w.hello(), (side, data)]))
     row = found["stream_frames"][-1]
     assert told(row) == columns
-    assert row["size"] == len(octets)
+    assert row["size"] == len(data)
     assert row["from_client"] is side
-    assert row["version"] == struct.unpack_from(">H", octets, 6)[0]
+    assert row["version"] == struct.unpack_from(">H", data, 6)[0]
     assert not found["anomalies"]
 
 
@@ -258,8 +258,8 @@ def test_secrets_are_in_no_table() -> None:
 
 def test_where_frames_are() -> None:
     wire = Wire()
-    for side, octets in w.hello():
-        wire.send(side, octets)
+    for side, data in w.hello():
+        wire.send(side, data)
     long = w.publish(3, [(5, w.simple(bytes(3000)))])
     wire.send(True, w.HEARTBEAT + long[:5])
     wire.send(True, long[5:] + w.HEARTBEAT, 1000)
@@ -301,8 +301,8 @@ def test_a_gap_in_a_body() -> None:
     """What lies before the gap is decoded, and the walk goes on after the frame."""
     frame = w.request(1, 7, b"\x09" + w.string("reference") + w.string("stream"))
     wire = Wire()
-    for side, octets in w.hello():
-        wire.send(side, octets)
+    for side, data in w.hello():
+        wire.send(side, data)
     wire.send(True, frame[:25])
     wire.lose(True, 3)
     wire.send(True, frame[28:] + w.HEARTBEAT)
@@ -320,8 +320,8 @@ def test_a_gap_in_a_body() -> None:
 
 def test_a_gap_over_a_head_is_searched_across() -> None:
     wire = Wire()
-    for side, octets in w.hello():
-        wire.send(side, octets)
+    for side, data in w.hello():
+        wire.send(side, data)
     publish = w.publish(3, [(n, w.simple(b"x" * 20)) for n in range(5)])
     wire.lose(True, 100)
     wire.send(True, b"tail of a frame that nobody saw" + publish + w.HEARTBEAT)
@@ -363,8 +363,8 @@ def test_a_large_delivery_is_not_held() -> None:
 def test_a_capture_that_begins_in_the_middle(port: int, first: bool) -> None:
     wire = Wire(begun=False, port=port)
     parts = [(True, w.publish(3, [(5, w.simple(b"a"))])), (False, w.confirm(3, [5]))]
-    for side, octets in parts if first else parts[::-1]:
-        wire.send(side, octets)
+    for side, data in parts if first else parts[::-1]:
+        wire.send(side, data)
     wire.close()
     found = dissect(wire.packets)
     assert found["connections"][0]["protocol"] == "rabbitmq-stream"

@@ -27,38 +27,38 @@ INNER = [b"a", b"", b"some longer message " * 50, b"\xff\x00"]
 PLAIN = w.messages(INNER)
 
 
-def packed(octets: bytes, codec: str, magic: str) -> bytes:
+def packed(data: bytes, codec: str, magic: str) -> bytes:
     """Bytes in the container that begins so."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as stream:
-        stream.write(octets)
+        stream.write(data)
     found: bytes = sink.getvalue().to_pybytes()
     assert found.startswith(bytes.fromhex(magic))
     return found
 
 
-def lz4(octets: bytes) -> bytes:
-    return packed(octets, "lz4", "04224d18")
+def lz4(data: bytes) -> bytes:
+    return packed(data, "lz4", "04224d18")
 
 
-def zstd(octets: bytes) -> bytes:
-    return packed(octets, "zstd", "28b52ffd")
+def zstd(data: bytes) -> bytes:
+    return packed(data, "zstd", "28b52ffd")
 
 
-def snappy(octets: bytes) -> bytes:
+def snappy(data: bytes) -> bytes:
     """Snappy's framing format; the checksums are not looked at. The last block is not compressed, one is padding."""
     found = b"\xff\x06\x00\x00sNaPpY"
-    for at in range(0, len(octets), 65_536):
-        block = octets[at : at + 65_536]
-        last = at + 65_536 >= len(octets)
+    for at in range(0, len(data), 65_536):
+        block = data[at : at + 65_536]
+        last = at + 65_536 >= len(data)
         body = bytes(4) + (block if last else pa.Codec("snappy").compress(block, asbytes=True))
         found += bytes([1 if last else 0]) + len(body).to_bytes(3, "little") + body
     return found + b"\xfe\x02\x00\x00\x00\x00"
 
 
-def snappy_small(octets: bytes) -> bytes:
+def snappy_small(data: bytes) -> bytes:
     """The same with compressed blocks alone."""
-    body: bytes = bytes(4) + pa.Codec("snappy").compress(octets, asbytes=True)
+    body: bytes = bytes(4) + pa.Codec("snappy").compress(data, asbytes=True)
     head: bytes = b"\xff\x06\x00\x00sNaPpY\x00" + len(body).to_bytes(3, "little")
     return head + body
 
@@ -315,8 +315,8 @@ def test_a_subscription_keeps_its_stream_until_the_next_is_granted() -> None:
 def test_a_gap_in_a_message() -> None:
     frame = w.publish(3, [(1, w.simple(b"one")), (2, w.simple(bytes(100))), (3, w.simple(b"three"))])
     wire = Wire()
-    for side, octets in w.hello():
-        wire.send(side, octets)
+    for side, data in w.hello():
+        wire.send(side, data)
     wire.send(True, frame[:60])
     wire.lose(True, 20)
     wire.send(True, frame[80:] + w.HEARTBEAT)
@@ -332,13 +332,13 @@ def test_a_gap_in_a_message() -> None:
 def test_a_capture_begun_in_a_chunk(size: int) -> None:
     """No segment holds a whole delivery, and none begins with one."""
     rnd = random.Random(size)
-    octets = b"".join(w.deliver(5, w.chunk([w.simple(rnd.randbytes(size // 3))] * 3, chunk_id=3 * n)) for n in range(5))
+    data = b"".join(w.deliver(5, w.chunk([w.simple(rnd.randbytes(size // 3))] * 3, chunk_id=3 * n)) for n in range(5))
     wire = Wire()
     for side, hello in w.hello():
         wire.send(side, hello)
     opening = len(wire.packets) + 1
-    for at in range(0, len(octets), 1448):
-        wire.send(False, octets[at : at + 1448])
+    for at in range(0, len(data), 1448):
+        wire.send(False, data[at : at + 1448])
     wire.close()
     found = dissect(wire.packets[opening:])
     assert [row["chunk_id"] for row in found["stream_frames"]] == [3, 6, 9, 12]
@@ -451,8 +451,8 @@ def told(found: dict[str, list[Row]]) -> list[list[str]]:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, part: int, compiled: bool) -> None:
     wire = Wire()
-    for k, (side, octets) in enumerate(CONVERSATION):
-        wire.send(side, octets, cuts[k % len(cuts)] * 10)
+    for k, (side, data) in enumerate(CONVERSATION):
+        wire.send(side, data, cuts[k % len(cuts)] * 10)
     wire.close()
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:  # compiled kernels have it built in
@@ -468,15 +468,15 @@ def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, pa
 @settings(max_examples=60, deadline=None)
 def test_damage_does_no_harm(places: list[tuple[int, int]], compiled: bool) -> None:
     """Any bytes changed: no crash, and both ways to run kernels see the same."""
-    octets = [(side, bytearray(octets)) for side, octets in CONVERSATION]
+    data = [(side, bytearray(data)) for side, data in CONVERSATION]
     for place, value in places:
         at = place
-        for _, part in octets[10:]:
+        for _, part in data[10:]:
             if at < len(part):
                 part[at] = value
                 break
             at -= len(part)
-    packets: list[Packet] = talk([(side, bytes(part)) for side, part in octets], 300)
+    packets: list[Packet] = talk([(side, bytes(part)) for side, part in data], 300)
     found = dissect(packets, compiled)
     assert told(found) == told(dissect(packets, not compiled, 700))
 

@@ -8,8 +8,8 @@ NONE = 0xFFFFFFFF
 
 
 def string(text: str | bytes) -> bytes:
-    octets = text.encode() if isinstance(text, str) else text
-    return struct.pack(">H", len(octets)) + octets
+    data = text.encode() if isinstance(text, str) else text
+    return struct.pack(">H", len(data)) + data
 
 
 def strings(texts: Iterable[str]) -> bytes:
@@ -21,7 +21,7 @@ def table(pairs: Mapping[str, str]) -> bytes:
     return struct.pack(">I", len(pairs)) + b"".join(string(k) + string(v) for k, v in pairs.items())
 
 
-def octets(data: bytes | None) -> bytes:
+def binary(data: bytes | None) -> bytes:
     return struct.pack(">I", NONE) if data is None else struct.pack(">I", len(data)) + data
 
 
@@ -99,10 +99,10 @@ def chunk(
     return head + (b"" if old else struct.pack(">B3x", bloom)) + data + (trailer if trailer_sent else b"")
 
 
-def deliver(subscription: int, chunk_octets: bytes, committed: int | None = None) -> bytes:
+def deliver(subscription: int, chunk_bytes: bytes, committed: int | None = None) -> bytes:
     """Version 2 when the id of the committed chunk is given."""
     head = bytes([subscription]) + (b"" if committed is None else struct.pack(">Q", committed))
-    return frame(8, head + chunk_octets, 1 if committed is None else 2)
+    return frame(8, head + chunk_bytes, 1 if committed is None else 2)
 
 
 def offset_spec(kind: int, value: int = 0) -> bytes:
@@ -121,7 +121,7 @@ def hello(client: str = "test") -> list[tuple[bool, bytes]]:
         (False, response(17, 1, 1, table({"product": "RabbitMQ", "version": "3.13.0"}))),
         (True, request(18, 2)),
         (False, response(18, 2, 1, strings(["PLAIN", "AMQPLAIN"]))),
-        (True, request(19, 3, string("PLAIN") + octets(b"\0guest\0t0p-s3cret"))),
+        (True, request(19, 3, string("PLAIN") + binary(b"\0guest\0t0p-s3cret"))),
         (False, response(19, 3, 1)),
         (False, frame(20, struct.pack(">II", 1 << 20, 60))),
         (True, frame(0x8014, struct.pack(">II", 1 << 20, 60))),

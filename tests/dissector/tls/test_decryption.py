@@ -234,8 +234,8 @@ def test_a_gap_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: 
     opening, turns, keylog = sealed(*kind, LONG)
     tape, plain = Tape(server_port=5671).play(opening), Tape()
     lost, gone = set(), set()
-    for number, ((side, raw), (_, sealed_octets)) in enumerate(zip(LONG, turns, strict=True)):
-        for at, record in enumerate(records(sealed_octets)):
+    for number, ((side, raw), (_, sealed_bytes)) in enumerate(zip(LONG, turns, strict=True)):
+        for at, record in enumerate(records(sealed_bytes)):
             begin = len(tape.packets)
             tape.say(side, record, data.draw(st.lists(st.integers(1, len(record)), max_size=3)) if number > 20 else [])
             # of the first ones the handshake is made, and of the last ones nothing would show that they are missing
@@ -331,7 +331,7 @@ def test_a_client_hello_is_beginning_enough(kind: tuple[str, str]) -> None:
 
 def test_the_servers_hello_may_be_missing_in_tls_1_3() -> None:
     tape, options = in_tls("1.3", "")
-    hello = next(i for i, p in enumerate(tape.packets) if b"\x16\x03\x03" in p.octets and i > 3)
+    hello = next(i for i, p in enumerate(tape.packets) if b"\x16\x03\x03" in p.data and i > 3)
     kept = tape.packets[:hello] + tape.packets[hello + 1 :]
     found = dissect_packets(kept, options=options)
     bodies = [sorted(row["body_hash"] for row in rows) for rows in (inside(found)["messages"], in_clear()["messages"])]
@@ -394,10 +394,10 @@ def test_rows_come_as_soon_as_the_secrets_are_there() -> None:
 def test_the_content_may_be_read_before_the_server_sends_its_first_bytes() -> None:
     """Packets of the server that come late: its hello is no beginning of what TLS holds, whatever the batches."""
     tape, options = in_tls(*KINDS[-1])
-    client = [packet for packet in tape.packets[3:] if packet.octets[34:36] == (40000).to_bytes(2, "big")]
-    server = [packet for packet in tape.packets[3:] if packet.octets[34:36] != (40000).to_bytes(2, "big")]
+    client = [packet for packet in tape.packets[3:] if packet.data[34:36] == (40000).to_bytes(2, "big")]
+    server = [packet for packet in tape.packets[3:] if packet.data[34:36] != (40000).to_bytes(2, "big")]
     packets = [*tape.packets[:3], *client[:-1], *server]
-    packets = [Packet(T0 + n * STEP, packet.octets) for n, packet in enumerate(packets)]
+    packets = [Packet(T0 + n * STEP, packet.data) for n, packet in enumerate(packets)]
     expected = dissect_packets(packets, options=options)
     found = dissect_packets(packets, options=options, batch_bytes=64)
     assert found["connections"].to_pylist() == expected["connections"].to_pylist()
@@ -417,7 +417,7 @@ def test_records_wait_from_the_first_key_log_on_in_any_batches(
     """Those before it are sealed for good. One capture may hold the secrets of what another saw."""
     opening, turns, keylog = sealed(*kind, SESSION)
     packets = Tape(server_port=5671).play(opening).play(turns).end().packets
-    others = [Packet(packet.ts_ns + STEP // 2, packet.octets) for packet in Tape(port=40_001).play(SESSION).packets]
+    others = [Packet(packet.ts_ns + STEP // 2, packet.data) for packet in Tape(port=40_001).play(SESSION).packets]
     names = [tmp_path / name for name in ("one.pcapng", "two.pcapng")]
     names[0].write_bytes(pcapng(packets))
     for first, last in ((3, 4), (9, 20), (12, len(packets) - 5)):

@@ -22,6 +22,7 @@ from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.messages import MalformedError
 from amqpscope.dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
 from amqpscope.dissector.tls.session import Session
+from amqpscope.errors import installing
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import exact
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows
@@ -44,14 +45,14 @@ def message(kind: int, body: bytes) -> bytes:
 # --------------------------------------------------------------------------------------------------------- the walk
 
 
-def walked(octets: bytes, places: list[int], holes: set[int] = frozenset()) -> list[object]:  # type: ignore[assignment]
+def walked(data: bytes, places: list[int], holes: set[int] = frozenset()) -> list[object]:  # type: ignore[assignment]
     walk = Walk(True, lambda o, length, gap: is_followed(o, length))
     found: list[object] = []
-    edges = sorted({0, len(octets), *(p for p in places if p < len(octets))})
+    edges = sorted({0, len(data), *(p for p in places if p < len(data))})
     for number, (begin, end) in enumerate(pairwise(edges)):
-        piece = None if number in holes else octets[begin:end]
+        piece = None if number in holes else data[begin:end]
         found += walk.feed(piece, end - begin, (begin, 0, 0), (begin, 0, 0))
-        assert len(walk.octets) <= 2 * (HEAD + LONGEST) + end - begin and len(walk.marks) <= len(walk.octets) + 1
+        assert len(walk.buffered) <= 2 * (HEAD + LONGEST) + end - begin and len(walk.marks) <= len(walk.buffered) + 1
     return found
 
 
@@ -60,16 +61,16 @@ def walked(octets: bytes, places: list[int], holes: set[int] = frozenset()) -> l
     st.lists(st.integers(0, 900), max_size=12),
 )
 def test_records_are_the_same_in_any_chunks(parts: list[tuple[int, bytes]], places: list[int]) -> None:
-    octets = b"".join(record(kind, body) for kind, body in parts)
-    found = walked(octets, places)
+    data = b"".join(record(kind, body) for kind, body in parts)
+    found = walked(data, places)
     assert [(r.kind, r.body) for r in found if isinstance(r, Record)] == parts and len(found) == len(parts)
 
 
 @given(st.binary(max_size=600), st.lists(st.integers(0, 600), max_size=8), st.sets(st.integers(0, 8)))
-def test_any_bytes_can_be_walked(octets: bytes, places: list[int], holes: set[int]) -> None:
-    walked(octets, places, holes)
-    walked(b"\x17\x03\x03" + octets, places, holes)
-    assert boundary(octets, 1) <= len(octets) and boundary(octets * 3, 3) <= 3 * len(octets)
+def test_any_bytes_can_be_walked(data: bytes, places: list[int], holes: set[int]) -> None:
+    walked(data, places, holes)
+    walked(b"\x17\x03\x03" + data, places, holes)
+    assert boundary(data, 1) <= len(data) and boundary(data * 3, 3) <= 3 * len(data)
 
 
 @settings(max_examples=10)
@@ -77,14 +78,14 @@ def test_any_bytes_can_be_walked(octets: bytes, places: list[int], holes: set[in
 def test_after_a_gap_the_walk_is_in_step_again(bodies: list[bytes], data: st.DataObject) -> None:
     """All records after the next one that is whole are found, whatever bytes are in those that are hit."""
     parts = [record(23, body) for body in bodies]
-    octets = b"".join(parts)
-    begin = data.draw(st.integers(0, len(octets) - 1))
-    end = data.draw(st.integers(begin + 1, len(octets)))
+    content = b"".join(parts)
+    begin = data.draw(st.integers(0, len(content) - 1))
+    end = data.draw(st.integers(begin + 1, len(content)))
     walk = Walk(True, lambda o, length, gap: o[HEAD:length] in bodies)
-    found = [*walk.feed(octets[:begin], begin, AT, AT), *walk.feed(None, end - begin, AT, AT)] if begin else [
+    found = [*walk.feed(content[:begin], begin, AT, AT), *walk.feed(None, end - begin, AT, AT)] if begin else [
         *walk.feed(None, end, AT, AT)
     ]  # fmt: skip
-    found += walk.feed(octets[end:], len(octets) - end, AT, AT) if end < len(octets) else []
+    found += walk.feed(content[end:], len(content) - end, AT, AT) if end < len(content) else []
     starts = [sum(map(len, parts[:n])) for n in range(len(parts))]
     whole = [body for at, part, body in zip(starts, parts, bodies, strict=True) if at + len(part) <= begin or at >= end]
     ours = [r.body for r in found if isinstance(r, Record)]
@@ -95,13 +96,13 @@ def test_after_a_gap_the_walk_is_in_step_again(bodies: list[bytes], data: st.Dat
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_can_be_read_as_messages(octets: bytes) -> None:
+def test_any_bytes_can_be_read_as_messages(data: bytes) -> None:
     for read in (
         messages.client_hello, messages.server_hello, messages.encrypted_extensions, certificates.read,
         lambda o: messages.certificates(o, 0x0303), lambda o: messages.certificates(o, 0x0304),
     ):  # fmt: skip
         with suppress(MalformedError):
-            read(octets)
+            read(data)
 
 
 @settings(max_examples=200)
@@ -125,8 +126,8 @@ def test_a_certificate_says_what_another_reader_finds() -> None:
 def test_hellos_say_what_was_agreed() -> None:
     tunnel = Tunnel("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", ("amqp", "other"))
     found = Session(KeyLog(), True)
-    for side, octets in tunnel.opening:
-        found.feed(side, octets, len(octets), AT, AT)
+    for side, data in tunnel.opening:
+        found.feed(side, data, len(data), AT, AT)
     hello, chosen = found.shown.hello, found.shown.chosen
     assert hello and chosen and found.shown.client == CLIENT
     assert (hello.server_name, hello.protocols, hello.versions) == (NAME, ("amqp", "other"), (0x0303,))
@@ -145,9 +146,9 @@ def test_malformed_messages_are_reported(batch_bytes: int) -> None:
     tape = Tape(server_port=5671).play([(side, hello), (other, answer), *rest])
     found = dissect_packets(tape.packets, batch_bytes=batch_bytes, check=True)
     told = [(r["code"], r["from_client"], r["packet"], r["detail"]) for r in rows(found["anomalies"])]
-    octets = len(hello) - HEAD - 4
+    data = len(hello) - HEAD - 4
     assert told == [
-        ("tls-message-malformed", True, 4, f"the lengths in client_hello ({octets} bytes) contradict each other"),
+        ("tls-message-malformed", True, 4, f"the lengths in client_hello ({data} bytes) contradict each other"),
         ("tls-message-malformed", False, 5, "the certificate cannot be parsed"),
     ]
     (row,) = rows(found["connections"])
@@ -175,9 +176,9 @@ def test_garbage_in_tls_has_no_rows(client: bytes, server: bytes, batch_bytes: i
     options = Options(keylog=written(keylog))
     for begin in (opening[:1], opening, opening + turns):
         tape = Tape(server_port=5671).play(begin)
-        for side, octets in ((CLIENT, client), (SERVER, server)):
-            if octets:
-                tape.say(side, octets, [len(octets) // 2])
+        for side, data in ((CLIENT, client), (SERVER, server)):
+            if data:
+                tape.say(side, data, [len(data) // 2])
         found = exact(dissect_packets(tape.packets, options=options, check=True))
         assert len(found["amqp091_frames"]) <= 3
         assert exact(dissect_packets(tape.packets, options=options, batch_bytes=batch_bytes)) == found
@@ -192,9 +193,9 @@ def test_damaged_recordings(name: str, data: st.DataObject) -> None:
     packets = packets[begin : begin + 40]
     for _ in range(data.draw(st.integers(1, 8))):
         at = data.draw(st.integers(0, len(packets) - 1))
-        octets = bytearray(packets[at].octets)
-        octets[data.draw(st.integers(66, max(len(octets) - 1, 66))) % len(octets)] ^= data.draw(st.integers(1, 255))
-        packets[at] = Packet(packets[at].ts_ns, bytes(octets))
+        content = bytearray(packets[at].data)
+        content[data.draw(st.integers(66, max(len(content) - 1, 66))) % len(content)] ^= data.draw(st.integers(1, 255))
+        packets[at] = Packet(packets[at].ts_ns, bytes(content))
     expected = exact(dissect_packets(packets, link, options=options, check=True))
     assert exact(dissect_packets(packets, link, options=options, batch_bytes=64)) == expected
 
@@ -213,8 +214,8 @@ def test_what_waits_for_secrets_is_not_tried_again_with_the_same_ones() -> None:
 @pytest.mark.parametrize("year", [b"99991231235959Z", b"22620412000000Z"])
 def test_a_certificate_may_have_no_end(year: bytes) -> None:
     opening, _, _ = sealed("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", SESSION)
-    (ends,) = re.findall(rb"\x18\x0f(20\d{12}Z)", b"".join(octets for _, octets in opening))
-    packets = Tape(server_port=5671).play([(side, octets.replace(ends, year)) for side, octets in opening]).packets
+    (ends,) = re.findall(rb"\x18\x0f(20\d{12}Z)", b"".join(data for _, data in opening))
+    packets = Tape(server_port=5671).play([(side, data.replace(ends, year)) for side, data in opening]).packets
     (row,) = rows(dissect_packets(packets)["connections"])
     assert row["tls_certificate_ends_ns"] is None
     assert f"valid until {year[:4].decode()}-" in row["tls_certificate"]
@@ -227,8 +228,8 @@ def test_a_certificate_is_valid_or_not_by_the_time_of_the_capture() -> None:
     words = {began - 1: "not valid before 2020-01-01", began: "valid until 2074-10-04", ended: "valid until 2074-10-04",
              ended + 1: "expired on 2074-10-04"}  # fmt: skip
     for begin, told in words.items():
-        tls = next(n for n, packet in enumerate(tape.packets) if certificate()[1] in packet.octets)
-        packets = [Packet(begin * 1_000_000_000 + n - tls, packet.octets) for n, packet in enumerate(tape.packets)]
+        tls = next(n for n, packet in enumerate(tape.packets) if certificate()[1] in packet.data)
+        packets = [Packet(begin * 1_000_000_000 + n - tls, packet.data) for n, packet in enumerate(tape.packets)]
         (row,) = rows(dissect_packets(packets)["connections"])
         assert row["tls_certificate"] == f"broker, broker.example, by broker, {told}"
         assert told in row["handshake_steps"]
@@ -237,8 +238,8 @@ def test_a_certificate_is_valid_or_not_by_the_time_of_the_capture() -> None:
 def test_a_flipped_bit_costs_one_record() -> None:
     opening, turns, keylog = sealed("1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", SESSION)
     turns = list(turns)
-    side, octets = turns[10]
-    turns[10] = side, octets[:-1] + bytes([octets[-1] ^ 1])
+    side, data = turns[10]
+    turns[10] = side, data[:-1] + bytes([data[-1] ^ 1])
     options = Options(keylog=written(keylog))
     found = dissect_packets(Tape(server_port=5671).play(opening).play(turns).packets, options=options)
     whole = dissect_packets(Tape().play(SESSION).packets)
@@ -263,7 +264,7 @@ def test_without_the_library_it_is_reported_what_to_install(monkeypatch: pytest.
     path = str(FOLDER / "tls_secrets.pcapng")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     assert main(["frames", path, "--keylog", str(FOLDER / "tls_sessions.keylog")]) == 2
-    assert "pip install 'amqpscope[tls]'" in capsys.readouterr().err
+    assert installing("tls") in capsys.readouterr().err
     found = dissect(path)  # nobody asked for what the file holds: it is read as far as it can be
     assert [row["code"] for row in rows(found["anomalies"])] == ["tls-undecrypted"]
     assert "amqpscope[tls]" in rows(found["anomalies"])[0]["detail"]
@@ -297,11 +298,11 @@ def test_a_long_message_is_skipped(length: int) -> None:
     found = Session(KeyLog(), True)
     head = bytes([11]) + length.to_bytes(3, "big")
     part = bytes(1 << 14)
-    octets = record(22, head + part[:-4])
-    found.feed(SERVER, octets, len(octets), AT, AT)
+    data = record(22, head + part[:-4])
+    found.feed(SERVER, data, len(data), AT, AT)
     for _ in range(20):
-        octets = record(22, part)
-        found.feed(SERVER, octets, len(octets), AT, AT)
+        data = record(22, part)
+        found.feed(SERVER, data, len(data), AT, AT)
         assert len(found.halves[SERVER].message) <= limits.TLS_MESSAGE + 4
 
 
@@ -310,8 +311,8 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
     opening, turns, _ = sealed("1.3", "", SESSION)
     keylog = KeyLog(written(b""))
     found = Session(keylog, True)
-    for side, octets in [*opening, *turns, *turns, *turns, *turns, *turns, *turns]:
-        found.feed(side, octets, len(octets), AT, AT)
+    for side, data in [*opening, *turns, *turns, *turns, *turns, *turns, *turns]:
+        found.feed(side, data, len(data), AT, AT)
         assert found.held <= 20_000
     assert not found.hoping and not found.waiting and found.shown.version == 0x0304
     assert [fault.code for fault in found.faults] == ["limit-reached"]
@@ -321,8 +322,8 @@ def test_tries_after_gaps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TLS_TRIES_ALL", 500)
     opening, turns, keylog = sealed("1.3", "", SESSION)
     found = Session(KeyLog(written(keylog)), True)
-    for side, octets in [*opening, *turns[:4]]:
-        found.feed(side, octets, len(octets), AT, AT)
+    for side, data in [*opening, *turns[:4]]:
+        found.feed(side, data, len(data), AT, AT)
     tried = found.halves[CLIENT].opener
     assert tried and tried.worked
     calls = []
@@ -331,21 +332,21 @@ def test_tries_after_gaps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found.feed(CLIENT, None, 1 << 20, AT, AT)
     rnd = random.Random(1)
     for _ in range(200):
-        octets = record(23, rnd.randbytes(60))
-        found.feed(CLIENT, octets, len(octets), AT, AT)
+        data = record(23, rnd.randbytes(60))
+        found.feed(CLIENT, data, len(data), AT, AT)
     assert len(calls) <= 600
     assert opener.AHEAD < 500
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
-def test_any_key_log(octets: bytes, step: int) -> None:
+def test_any_key_log(data: bytes, step: int) -> None:
     path = written(b"")
     keylog = KeyLog(path)
-    for at in range(0, len(octets), step):
+    for at in range(0, len(data), step):
         with Path(path).open("ab") as file:
-            file.write(octets[at : at + step])
+            file.write(data[at : at + step])
         keylog.look()
-    keylog.add(octets)
+    keylog.add(data)
     assert keylog.secrets(bytes(32)) == {}
 
 

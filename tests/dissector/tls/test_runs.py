@@ -69,9 +69,9 @@ def damaged(draw: st.DrawFn) -> tuple[list[Packet], Options]:
         packet, other = packets[at], min(at + 3, len(packets) - 1)
         damage = draw(st.integers(0, 3))
         if damage == 0:
-            packets[at] = Packet(packet.ts_ns, packet.octets[:-1] + bytes([packet.octets[-1] ^ 1]))
+            packets[at] = Packet(packet.ts_ns, packet.data[:-1] + bytes([packet.data[-1] ^ 1]))
         elif damage == 1:
-            packets[at] = Packet(packet.ts_ns, packet.octets[:54], len(packet.octets))
+            packets[at] = Packet(packet.ts_ns, packet.data[:54], len(packet.data))
         elif damage == 2:
             packets[at], packets[other] = packets[other], packets[at]
         else:
@@ -109,9 +109,9 @@ def test_secrets_may_come_after_runs_that_stayed_sealed(reach: int, monkeypatch:
     packets = Tape(server_port=5671).play(turns).packets
     feed = stage.Tls.feed
 
-    def feed_and_add(tls: stage.Tls, pieces: Ints, buffer: Buffer) -> Ints:
-        opened = feed(tls, pieces, buffer)
-        fed.append(pieces.shape[1])
+    def feed_and_add(tls: stage.Tls, chunks: Ints, buffer: Buffer) -> Ints:
+        opened = feed(tls, chunks, buffer)
+        fed.append(chunks.shape[1])
         if sum(fed) >= 20 and not tls.keylog.expecting:
             tls.keylog.add(keylog)
         return opened
