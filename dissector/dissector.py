@@ -4,7 +4,7 @@ The command line, Spark and the tests all use `feed` and `finish`.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector import moving
-from amqpscope.dissector.capture.model import PacketBatch
+from amqpscope.dissector.capture.model import PacketBatch, Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
 from amqpscope.dissector.kernels.arrays import Ints
@@ -164,7 +164,7 @@ class Dissector:
         self.retain(buffer)
 
     def _head(self) -> bytes:
-        """Whose state it is: the release, and what the numbers in it go by."""
+        """Return the head of a state: the release, and what its numbers refer to."""
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
@@ -175,7 +175,7 @@ class Dissector:
         return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
-        """Like `feed`, but yield functions that make the rows, later and in any thread."""
+        """Do as `feed`, but yield functions that make the rows, later and in any thread."""
         yield from self.take(self.decode(batch))
 
     def decode(self, batch: PacketBatch) -> Decoded:
@@ -188,7 +188,7 @@ class Dissector:
         return Decoded(segments, batch.data, batch.used)
 
     def take(self, decoded: Decoded) -> Iterator[Work]:
-        """Like `work`, for segments, which may be of several captures."""
+        """Do as `work`, for segments, which may be of several captures."""
         buffer = self.resume(Buffer(decoded.data, decoded.used))
         self.end_ns = max(self.end_ns, int(decoded.segments.ts_ns.max(initial=0)))
         for segments, weigh in self._steps(decoded.segments):
@@ -200,7 +200,7 @@ class Dissector:
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
-        """Like `finish`, but yield functions that make the rows."""
+        """Do as `finish`, but yield functions that make the rows."""
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
         self.over = True
         self.end_ns = self.end_ns if end_ns is None else end_ns
@@ -376,6 +376,24 @@ class Dissector:
         if made.table == "messages":
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self._rows, made, ends)
+
+    def reported(self) -> Iterator[Work]:
+        """Yield functions that make rows about limits that were reached, and about secrets in captures."""
+        for capture, packet, ts_ns, detail in self.tcp.evicted:
+            problem = Problem("limit-reached", packet, None, detail)
+            yield partial(self.problems, self.captures[capture], [problem], [ts_ns])
+        self.tcp.evicted.clear()
+        for capture, problem in self.tls.problems:
+            yield partial(self.problems, self.captures[capture], [problem])
+        self.tls.problems.clear()
+
+    def problems(
+        self, capture: str, problems: Sequence[Problem], times: Sequence[int | None] | None = None
+    ) -> list[Row]:
+        """Return rows about problems of a capture that belong to no connection."""
+        if not problems:
+            return []
+        return self.cut("anomalies", self.tables.problems(capture, problems, times or [None] * len(problems)))
 
     def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
         rows = self.connections.rows(closed, self.captures, end_ns)

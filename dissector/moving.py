@@ -104,13 +104,13 @@ def merge_captures(names: list[str], points: list[int], known: list[str], known_
 
 
 def sealed(head: bytes, state: Any) -> bytes:
-    """State as bytes that begin with `head`."""
+    """Return state as bytes that begin with `head`."""
     data = zlib.compress(PLAIN.written(state), LEVEL)
     return head + zlib.crc32(data).to_bytes(HEAD, "little") + data
 
 
 def opened(head: bytes, data: bytes) -> Any:
-    """The state of which `sealed` made bytes.
+    """Return the state from which `sealed` made bytes.
 
     Raises:
         StateError: they do not begin so, or are damaged.

@@ -5,19 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from amqpscope import spec
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem
 from amqpscope.dissector.capture.sources import Source, find, total_size
 from amqpscope.dissector.dissector import Dissector, Options
-from amqpscope.dissector.fields.arrow import array, of_rows
-from amqpscope.dissector.fields.columns import TYPES
+from amqpscope.dissector.fields.arrow import of_rows
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.packets.merging import Capture, Decoded, merge
 from amqpscope.dissector.tables.rows import Row, Work, record_batch, schema, schemas
@@ -66,6 +63,7 @@ class Reading:
         compiled: whether kernels run compiled; None decides by the size of the input.
         batch_bytes: size of a batch in bytes.
         watch: waits for a capture that is still being written, and may end it.
+        make: makes the dissector, of the options and whether kernels run compiled.
 
     Attributes:
         seen: summaries of the captures so far.
@@ -80,6 +78,7 @@ class Reading:
         compiled: bool | None = None,
         batch_bytes: int = 6 << 20,
         watch: Watch | None = None,
+        make: Callable[[Options, bool], Dissector] = Dissector,
     ) -> None:
         self.sources = sources
         self.options = options or Options()
@@ -89,15 +88,14 @@ class Reading:
         self.batch_bytes = batch_bytes
         self.watch = watch
         self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
-        self.dissector = Dissector(self.options, self.compiled)
-        self.severities = {code: anomaly.severity for code, anomaly in spec.anomalies().items()}
+        self.dissector = make(self.options, self.compiled)
 
     def __iter__(self) -> Iterator[Row]:
         for work in self.work():
             yield from work()
 
     def work(self) -> Iterator[Work]:
-        """Like iterating, but yield functions that make the rows: later, in any thread, in any order."""
+        """Iterate, but yield functions that make the rows: later, in any thread, in any order."""
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
         points = self.dissector.points
         for decoded in merge(captures, points):
@@ -106,23 +104,15 @@ class Reading:
             yield from self._pending()
         yield from self._pending()
         if self.sources:
-            yield partial(self._problems, self.sources[-1].name, self.dissector.packets.finish(), None)
+            yield partial(self.dissector.problems, self.sources[-1].name, self.dissector.packets.finish())
         yield from self.dissector.last_work()
         yield from self._pending()
         if self.compiled:
             kernel.note_run()
 
     def _pending(self) -> Iterator[Work]:
-        """Yield rows that belong to no connection: problems of captures, and limits reached."""
-        tcp = self.dissector.tcp
-        for capture, packet, ts_ns, detail in tcp.evicted:
-            problem = Problem("limit-reached", packet, None, detail)
-            yield partial(self._problems, self.dissector.captures[capture], [problem], [ts_ns])
-        tcp.evicted.clear()
-        secrets = self.dissector.tls.problems
-        for capture, problem in secrets:
-            yield partial(self._problems, self.dissector.captures[capture], [problem], None)
-        secrets.clear()
+        """Yield rows that belong to no connection: limits reached, and problems of captures."""
+        yield from self.dissector.reported()
         yield from self.pending
         self.pending.clear()
 
@@ -154,12 +144,12 @@ class Reading:
             last = int(batch.ts_ns[-1])
             if problems or back:
                 problems += back
-                self.pending.append(partial(self._problems, source.name, problems, _times(problems, batch)))
+                self.pending.append(partial(self.dissector.problems, source.name, problems, _times(problems, batch)))
             yield decoded
             self.progress(batch.consumed - taken)
             taken = batch.consumed
         info = file.info
-        self.pending.append(partial(self._problems, source.name, info.problems, None))
+        self.pending.append(partial(self.dissector.problems, source.name, info.problems))
         row = {
             "capture": source.name,
             "format": info.format,
@@ -194,24 +184,6 @@ class Reading:
             )
             for i in rows.tolist()
         ]
-
-    def _problems(self, capture: str, problems: list[Problem], times: list[int | None] | None) -> list[Row]:
-        if not problems:
-            return []
-        numbers = [p.packet or None for p in problems]
-        times = times or [None] * len(problems)
-        columns: dict[str, Any] = {
-            "capture": array([capture] * len(problems), pa.string()),
-            "packet": array(numbers, pa.int64()),
-            "ts_ns": array(times, pa.int64()),
-            "ts": array([t // 1000 if t is not None else None for t in times], pa.int64()).view(TYPES["timestamp"]),
-            "code": array([p.code for p in problems], pa.string()),
-            "severity": array([self.severities[p.code] for p in problems], pa.string()),
-            "offset": array([p.offset for p in problems], pa.int64()),
-            "detail": array([p.detail for p in problems], pa.string()),
-        }
-        rows = record_batch(schema("anomalies"), columns)
-        return self.dissector.cut("anomalies", rows)
 
 
 def _times(problems: list[Problem], batch: PacketBatch) -> list[int | None]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.errors import Error
+from amqpscope.errors import Error, reason
 from amqpscope.pipelines.walks.events import decoded
 
 COUNT = 16
@@ -49,8 +49,8 @@ class Buckets:
                 try:
                     self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
                 except OSError as error:
-                    why = " ".join(str(error).split())
-                    raise Error(f"{self._folder.name}: cannot write: {why}; set TMPDIR for another folder") from error
+                    why = f"cannot write: {reason(error)}; set TMPDIR for another folder"
+                    raise Error(f"{self._folder.name}: {why}") from error
 
     def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
         if (name, number) not in self._writers:

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.buckets import COUNT, Buckets
-from amqpscope.pipelines.merging import merged, wanted, with_gaps
+from amqpscope.pipelines.merging import merged, staying, wanted, with_gaps
 from amqpscope.pipelines.sorting import PLACE, Sorted, encoded, joined
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.events import needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
 
-SPARSE = (ev.FRAMES, ev.STREAM_FRAMES)
+SPARSE = tuple(ev.SPOKEN)
 """Tables of which many rows are null in the columns that walks need."""
 PART = 1 << 17
 """Smaller parts are joined."""
@@ -59,9 +59,11 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
         kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
         further = tuple(name for name in columns if name not in kept)
         words = None
-        if source in SPARSE and all(each.names is not None for each in wanted if each.columns):
-            names = {name for each in wanted if each.columns for name in each.names or ()}
+        if source in SPARSE and all(each.names is not None for each in wanted):
+            names = {name for each in wanted for name in each.names or ()}
             words = pa.array(sorted(ev.what(source, name) for name in names), pa.int16())
+            further += tuple(name for name in kept if name in _OF_SOME)
+            kept = tuple(name for name in kept if name not in _OF_SOME)
         elif source == ev.CONNECTIONS:
             kept = (*kept, "is_partial")
         if words is None:
@@ -77,9 +79,12 @@ _SPENT: dict[int, tuple[str, ...]] = {
     ev.ANOMALIES: (),
     ev.FRAMES: ("frame_type",),
     ev.STREAM_FRAMES: (),
+    ev.FRAMES_010: ("segment_type", "size"),
     ev.MESSAGES: (),
 }
 """Leading columns that only `prepared` reads."""
+_OF_SOME = ("method", "command", "capture", "packet")
+"""Leading columns that are read only of the rows of which a walk takes rows."""
 
 
 class Gathered:
@@ -122,25 +127,22 @@ class Gathered:
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
-        rows = self._merged(source, rows)
-        leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
+        stays = np.ones(len(rows), np.bool_)
+        if source == ev.FRAMES and self._lossy is not None:
+            rows, stays = staying(rows, self._wanted, self._lossy, self.compiled)
+        leading = rows.select([name for name in layout.leading if name in rows.column_names])
+        leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
         further = None
         if layout.words is not None:
-            there = pc.is_in(rows["what"], value_set=layout.words)
-            further = encoded(rows.select(list(layout.further)).filter(there))
-            number = np.cumsum(there.to_numpy()) - 1
-            place = pa.array(number, pa.int32(), mask=~there.to_numpy())
-            leading = leading.append_column(PLACE, place)
+            there = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
+            further = encoded(rows.select(list(layout.further)).filter(pa.array(there & stays)))
+            there = there[stays]
+            leading = leading.append_column(PLACE, pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there))
         return leading, further
 
     def know_gaps(self) -> None:
         """Note that all anomalies are there: from now on frames are merged as they come, not at the end."""
         self._lossy = with_gaps(self.parts(ev.ANOMALIES))
-
-    def _merged(self, source: int, rows: pa.Table) -> pa.Table:
-        if source != ev.FRAMES or self._lossy is None:
-            return rows
-        return merged(rows, self._wanted, self._lossy, self.compiled)
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
         """Store prepared rows."""
@@ -225,8 +227,9 @@ class Gathered:
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                for number, part in enumerate(parts if not is_merged else ()):
-                    parts[number] = self._merged(source, part)
+                if source == ev.FRAMES and not is_merged:
+                    for number, part in enumerate(parts):
+                        parts[number] = merged(part, self._wanted, self._lossy, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         return Sorted(tables, self.compiled)

@@ -173,8 +173,7 @@ class Sorted:
         return rows
 
 
-_ORDER = {ev.CONNECTIONS: "", ev.ANOMALIES: "frame_no", ev.FRAMES: "frame_no", ev.STREAM_FRAMES: "frame_no",
-          ev.MESSAGES: "order"}  # fmt: skip
+_ORDER = {ev.CONNECTIONS: "", **dict.fromkeys((ev.ANOMALIES, *ev.SPOKEN), "frame_no"), ev.MESSAGES: "order"}
 """The column by which rows of a connection are sorted."""
 _IN_KEYS = {
     source: tuple(dict.fromkeys(("connection_id", *([name] if name else ())))) for source, name in _ORDER.items()

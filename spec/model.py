@@ -193,6 +193,8 @@ class Shown:
     """Columns that are times, in milliseconds since 1970."""
     left_out: tuple[str, ...] = ()
     """Columns that lines of text leave out."""
+    same: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names of columns in other protocols, with the columns that hold the same here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,12 @@ class Source:
     given: str
     """The path that the user gave, for messages."""
     begin: int = 0
-    """Time of the first packet, if there are several captures; 0 also when it has no packet."""
+    """Time of the first packet, where `find` looked for it; 0 also when it has no packet."""
 
 
-def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | None = None) -> list[Source]:
+def find(
+    paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | None = None, timed: bool = False
+) -> list[Source]:
     """Return the captures that these paths name, each once, in the order of their first packets.
 
     If there are several, this opens the pipes among them and waits for their first packets.
@@ -41,6 +43,7 @@ def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | 
         paths: files, directories, globs, or `-`.
         refused: receives the errors of unreadable files in directories and globs, which are skipped. If it is None,
             they are raised. Errors of files that are named themselves, and of the last one, are always raised.
+        timed: whether the time of the first packet is wanted of a single capture, too.
 
     Raises:
         CaptureError: a path does not exist, or a file is not a capture.
@@ -59,9 +62,9 @@ def find(paths: Iterable[str | os.PathLike[str]], refused: list[CaptureError] | 
     names = _names(files)
     sources = []
     for path, name in zip(files, names, strict=True):
-        opened = Pipe(path, name) if len(files) > 1 and _is_pipe(path) else path
+        opened = Pipe(path, name) if (timed or len(files) > 1) and _is_pipe(path) else path
         sources.append(Source(opened, name, _size(path), _text(path)))
-    if len(sources) < 2:
+    if len(sources) < 2 and not timed:
         return sources
     return _in_order(zip(files, sources, strict=True), named, [] if refused is None else refused)
 
@@ -124,6 +127,8 @@ def _relative(paths: list[str]) -> list[str]:
 
 def _is_pipe(path: str) -> bool:
     """Return whether this can be read only once."""
+    if path == STANDARD_INPUT:
+        return True
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Protocol
 
-from amqpscope.errors import Error
+from amqpscope.errors import Error, installing, reason
 
 GROUP = "amqpscope.commands"
 COLLECT_AT = 100_000
@@ -75,10 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_ours(error):
             raise
-        message = str(error)
-        if isinstance(error, OSError) and error.strerror and not error.filename:
-            message = f"cannot write: {error.strerror.lower()}"
-        print(f"amqpscope: {' '.join(message.split())}", file=sys.stderr)
+        print(f"amqpscope: {_where(error)}{reason(error)}", file=sys.stderr)
         return 2
 
 
@@ -88,14 +85,14 @@ def _run(argv: Sequence[str] | None) -> int:
     ready, lacking = commands(words[0] if words and words[0] in names else None)
     if words and words[0] in lacking:
         print(
-            f"amqpscope: {words[0]} needs packages that are missing: pip install 'amqpscope[{lacking[words[0]]}]'",
+            f"amqpscope: {words[0]} needs packages that are missing: {installing(lacking[words[0]])}",
             file=sys.stderr,
         )
         return 2
     parser = argparse.ArgumentParser(
         prog="amqpscope",
         description="Turn packet captures of message brokers into typed tables, statistics and a report.",
-        epilog="".join(f"{n}: not installed; pip install 'amqpscope[{extra}]'\n" for n, extra in lacking.items()),
+        epilog="".join(f"{n} is not installed: {installing(extra)}\n" for n, extra in lacking.items()),
         formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"amqpscope {version('amqpscope')}")
@@ -111,6 +108,13 @@ def _run(argv: Sequence[str] | None) -> int:
 def _is_ours(error: Exception) -> bool:
     """Return whether a user can act upon the error; others are bugs and keep their trace."""
     return isinstance(error, OSError | Error)
+
+
+def _where(error: Exception) -> str:
+    """Return the file of a failed system call, before its reason; standard output has no name."""
+    if not isinstance(error, OSError) or not error.errno:
+        return ""
+    return "cannot write: " if error.filename is None else f"{os.fsdecode(error.filename)}: "
 
 
 def without_pandas() -> None:

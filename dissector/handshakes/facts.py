@@ -113,7 +113,7 @@ class Case:
 
 
 def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
-    """The case of all connections with these inputs."""
+    """Return the case of all connections with these inputs."""
     begins = inputs.openings[0] is not None and inputs.openings[0].begins
     tls = tls_facts.NOTHING | dict(inputs.tls)
     begun = inputs.begun or begins or bool(tls["tls_begun"])

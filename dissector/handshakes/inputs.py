@@ -104,7 +104,7 @@ class Inputs(NamedTuple):
 
 
 def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
-    """The inputs of one connection; `steps` are those of its `timeline`."""
+    """Return the inputs of one connection; `steps` are those of its `timeline`."""
     client, sides = tcp.client, tcp.sides
     firsts = record.firsts[client], record.firsts[1 - client]
     events, who, at, details = zip(*steps, strict=True) if steps else ((), (), (), ())
@@ -136,7 +136,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
 
 
 def capabilities(properties: str | None) -> frozenset[str] | None:
-    """The capabilities that the JSON text of a peer's properties announces; None where these are not known."""
+    """Return the capabilities that the JSON text of a peer's properties announces; None where these are not known."""
     if properties is None:
         return None
     found = _capabilities.get(properties)

@@ -23,7 +23,7 @@ class Logins:
         self.compiled = compiled
 
     def users(self, mechanisms: list[str | None], offset: Ints, length: Ints, data: Bytes) -> list[str | None]:
-        """The names in logins by these mechanisms, whose arguments lie at these places; None where there is none."""
+        """Return the user names in logins by these mechanisms, whose arguments lie here; None where there is none."""
         count = len(mechanisms)
         methods, cut = np.full(count, self.method), np.ones(count, np.uint8)
         decoded = decode(self.plan, data, offset, length, methods, cut, self.compiled)

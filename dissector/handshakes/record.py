@@ -61,7 +61,7 @@ class FirstBytes:
             self.data += data[: FIRST - len(self.data)]
 
     def opening(self) -> Opening | None:
-        """What they are; None when there are none."""
+        """Return what they are; None when there are none."""
         return opening(self.data) if self.data else None
 
 

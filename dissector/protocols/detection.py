@@ -106,7 +106,7 @@ class Detector:
 
     @staticmethod
     def _undecided(waiting: Ints, slots: Ints, facts: Ints) -> Iterator[int]:
-        """Indexes of chunks whose connection is undecided when its turn comes; mostly the first of each decides."""
+        """Yield indexes of chunks whose connection is undecided by then; mostly the first of each decides."""
         _, first = np.unique(slots[waiting], return_index=True)
         yield from waiting[np.sort(first)].tolist()
         rest = np.delete(waiting, first)
@@ -115,7 +115,7 @@ class Detector:
                 yield i
 
     def holding(self, facts: Ints) -> Iterator[tuple[int, int]]:
-        """Undecided connections that hold bytes back and seem to be a broker's, and the side of the first."""
+        """Return undecided connections with bytes held back that seem to be a broker's, and the side of the first."""
         for slot, probe in self.probes.items():
             if probe.held and self.brokers & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
                 yield slot, int(probe.held[0][0][Chunk.SIDE])
@@ -216,7 +216,7 @@ class Detector:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
 
     def _recognise(self, chunk: Ints, probe: Probe, buffer: Buffer) -> int:
-        """The protocol whose frames these bytes are, 0 where they seem to be none."""
+        """Return the protocol whose frames these bytes are, 0 where they seem to be none."""
         begin, end, side = (
             int(chunk[Chunk.OFFSET]),
             int(chunk[Chunk.OFFSET] + chunk[Chunk.LENGTH]),
@@ -251,7 +251,7 @@ class Detector:
         del probe.held[:passed]
 
     def _forced(self, probe: Probe, facts: Ints, slot: int) -> int:
-        """The protocol that a port stands for, 0 where content decides. TLS before it shows by its hello."""
+        """Return the protocol that a port stands for, 0 where content decides. TLS before it shows by its hello."""
         forced = self.ports.get(int(facts[slot, Facts.A_PORT])) or self.ports.get(int(facts[slot, Facts.B_PORT])) or 0
         if slot in self.opened:
             return 0 if forced == TLS else forced
@@ -266,7 +266,7 @@ class Detector:
 
 
 def foreign(client: bytes) -> bool:
-    """Whether a client that begins so will never speak a protocol of ours: frames in it would be somebody's files.
+    """Return whether a client that begins so never speaks a known protocol: frames inside would be somebody's files.
 
     What a proxy puts before it is not looked at.
     """
@@ -274,7 +274,7 @@ def foreign(client: bytes) -> bool:
 
 
 def proxy_header(client: bytes) -> int | None:
-    """Bytes of a proxy's header with which a client's bytes begin: 0 when it is none, None when it is not whole."""
+    """Return the size of the proxy header that begins a client's bytes: 0 for none, None while it is incomplete."""
     if client.startswith(PROXY_1):
         end = client.find(b"\r\n", 0, PROXY_LINE)
         return end + 2 if end > 0 else None if len(client) < PROXY_LINE else 0
@@ -285,7 +285,7 @@ def proxy_header(client: bytes) -> int | None:
 
 
 def keep_after(chunk: Ints, position: int, client: int) -> bool:
-    """Leave out of a chunk what the client sent before this position; False when nothing is left."""
+    """Remove from a chunk what the client sent before this position. Return whether anything is left."""
     cut = min(position - int(chunk[Chunk.POS]), int(chunk[Chunk.LENGTH])) if chunk[Chunk.SIDE] == client else 0
     if cut > 0:
         chunk[Chunk.POS] += cut
@@ -296,7 +296,7 @@ def keep_after(chunk: Ints, position: int, client: int) -> bool:
 
 
 def judge_start(client: bytes, server: bytes) -> int | None:
-    """The protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
+    """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
     headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
     if not client:
         for header, number in headers.items():

@@ -22,7 +22,7 @@ def agree(walk: Walk, row: int, most: int) -> None:
 
 @kernel
 def is_above(walk: Walk, row: int, size: int, usual: int) -> bool:
-    """Whether a frame of this size is above what was agreed upon, or if nothing was, what is usual, and was seen."""
+    """Return whether a frame of this size is above what was agreed upon, or if nothing was, what is usual, and was seen."""
     most = walk.parsers[row, Parser.MOST]
     if most == 0:
         most = max(usual, walk.parsers[row, Parser.LARGEST])
@@ -50,7 +50,7 @@ def too_large(walk: Walk, chunks: Array, i: int, row: int, size: int) -> None:
 
 @kernel
 def is_agreed(walk: Walk, row: int) -> bool:
-    """Whether the size of the frame at hand is one that the peers agreed upon."""
+    """Return whether the size of the frame at hand is one that the peers agreed upon."""
     parsers = walk.parsers
     return bool(parsers[row, Parser.SIZE] < max(parsers[row, Parser.MOST], parsers[row, Parser.LARGEST]))
 
@@ -65,7 +65,7 @@ def believe(walk: Walk, row: int) -> None:
 
 @kernel
 def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
-    """Whether the head that was doubted is refuted, which is reported; in a gap, one counts that was agreed upon."""
+    """Return whether the head that was doubted is refuted, which is reported; in a gap, one counts that was agreed upon."""
     parsers = walk.parsers
     claimed = parsers[row, Parser.CLAIMED]
     if claimed == 0:

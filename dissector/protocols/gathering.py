@@ -55,6 +55,6 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
 
 @kernel
 def full_segment(facts: Array, slot: int) -> int:
-    """A segment of fewer bytes is not full."""
+    """Return the size below which a segment is not full."""
     high = facts[slot, Facts.A_HI] == facts[slot, Facts.B_HI]
     return FULL_LOOPBACK if high and facts[slot, Facts.A_LO] == facts[slot, Facts.B_LO] else FULL

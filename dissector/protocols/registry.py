@@ -47,7 +47,7 @@ class Context:
     Attributes:
         compiled: whether kernels run compiled.
         bodies: `none`, `hash` or `full`.
-        handshakes: nothing is wanted but what tells of connections, so no other frames are decoded.
+        handshakes: only frames of handshakes are decoded.
         accounting: what is remembered of connections is counted here.
         record: the record of a connection, by slot.
         used: whose first use was seen.
@@ -63,7 +63,7 @@ class Context:
     documents: dict[str, Specification]
 
     def specification(self, name: str) -> Specification:
-        """The specification of a protocol: the user's, or our own."""
+        """Return the specification of a protocol: the user's, or our own."""
         return self.documents.get(name) or spec.load(name)
 
 
@@ -94,20 +94,20 @@ class Stage(Protocol):
         """
 
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over in the searches at hand."""
+        """Return the bytes skipped in current searches."""
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Of which connections the last frames of a direction may be missing."""
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
+        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
 
 
 class Recogniser(Protocol):
     """Sees a protocol in the middle of connections."""
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether bytes are frames of the protocol.
+        """Return whether bytes are frames of the protocol.
 
         Args:
             data: has the bytes, from `begin` to `end`.
@@ -146,7 +146,7 @@ class ProtocolPlugin:
 
 
 def add(plugin: ProtocolPlugin, document: Path) -> None:
-    """Have a further protocol, as an entry point would bring it; `document` is its specification.
+    """Add a protocol, as an entry point does; `document` is its specification.
 
     Raises:
         ValueError: one of this name is known.
@@ -164,22 +164,22 @@ def remove(name: str) -> None:
 
 
 def protocols() -> tuple[ProtocolPlugin, ...]:
-    """All protocols; the number of one in a connection's state is its place here, from 1 on."""
+    """Return all protocols; a connection's state holds the place here, from 1 on."""
     return (*_installed(), *_added.values())
 
 
 def numbered() -> Iterator[tuple[int, ProtocolPlugin]]:
-    """All protocols with their numbers."""
+    """Return all protocols with their numbers."""
     return enumerate(protocols(), 1)
 
 
 def names() -> tuple[str, ...]:
-    """What `--port` may name, and the column `protocol` hold: the protocols, and `tls` and `unknown`."""
+    """Return what `--port` may name, and the column `protocol` hold: the protocols, and `tls` and `unknown`."""
     return (*(plugin.name for plugin in protocols()), OTHERS[TLS], OTHERS[UNKNOWN])
 
 
 def number_of(name: str) -> int:
-    """The number of a protocol that a port is said to stand for.
+    """Return the number of a protocol that a port is said to stand for.
 
     Raises:
         ProtocolError: there is none of this name, or it is not decoded.
@@ -192,17 +192,17 @@ def number_of(name: str) -> int:
 
 
 def name_of(number: int) -> str:
-    """The name of a protocol in tables, by its number."""
+    """Return the name of a protocol in tables, by its number."""
     return OTHERS.get(number) or protocols()[number - 1].name
 
 
 def ports() -> frozenset[int]:
-    """Where brokers listen, with TLS or without."""
+    """Return where brokers listen, with TLS or without."""
     return frozenset(port for plugin in protocols() for port in plugin.ports + plugin.tls_ports)
 
 
 def tls_ports() -> frozenset[int]:
-    """Where brokers listen for TLS."""
+    """Return where brokers listen for TLS."""
     return frozenset(port for plugin in protocols() for port in plugin.tls_ports)
 
 

@@ -45,7 +45,7 @@ from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser,
 from amqpscope.dissector.tcp.state import Facts
 
 USUAL = 0
-"""Bytes of the largest frame that peers agree upon when nobody asks for more; each protocol has its own."""
+"""Largest frame in bytes that peers agree upon by default; each protocol has its own."""
 HIDES_NONE = 0
 """A gap of fewer bytes cannot hold the beginning of a body."""
 END_BYTES = 0
@@ -55,7 +55,7 @@ MARKED_ENDS = True
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 BROKERS = (-1, -1)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 LONG = 400
 """Bytes of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
 160,000 would."""
@@ -79,25 +79,25 @@ Own = Any
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here."""
     raise NotImplementedError
 
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether the bytes before p allow for a boundary there. There is one byte at least."""
+    """Return whether the bytes before p allow for a boundary there. There is one byte at least."""
     return True
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     return 3
 
 
 @kernel
 def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
+    """Return where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
 
     -1: nothing is known; -2: it lies after them; -3: and so surely that there is none in them.
     """
@@ -106,12 +106,12 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
 
 @kernel
 def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
-    """Whether a frame may end before p, and another begin there."""
+    """Return whether a frame may end before p, and another begin there."""
     return p == end or next_frame(data, p, end, trial, own) >= 0
 
 
 def laid_over(**own: Any) -> Callable[..., int]:
-    """`search` for a protocol, with its kernels and constants."""
+    """Return `search` for a protocol, with its kernels and constants."""
     parts = own | {
         "is_verified": specialize(is_verified, **own),
         "choose": specialize(choose, **own, follow=specialize(follow, **own)),
@@ -122,7 +122,7 @@ def laid_over(**own: Any) -> Callable[..., int]:
         may_end_at=specialize(may_end_at, **own),
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
-        tell_client=specialize(tell_client, **own),
+        find_client=specialize(find_client, **own),
     )
 
 
@@ -187,7 +187,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
         parsers[row, Parser.CLAIMED] = -1 if parsers[row, Parser.CLAIMED] != 0 else 0
         parsers[row, Parser.UNTIL] = pos + place
         parsers[row, Parser.FOUND] = 1
-        tell_client(walk, row, place, n, own)
+        find_client(walk, row, place, n, own)
         return DECIDED
     if not (ended or full):
         return WAIT
@@ -203,7 +203,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
 
 @kernel
 def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
-    """Whether a frame may end before this place of n bytes, and another begin there."""
+    """Return whether a frame may end before this place of n bytes, and another begin there."""
     base = walk.cursor[Cursor.ARENA]
     walk.trial[Trial.CHANNEL] = -1
     return bool(may_end(walk.data, base + place, base + n, walk.trial, own))
@@ -211,7 +211,7 @@ def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
 
 @kernel
 def too_early(parsers: Array, row: int, begun: bool, slow: bool, marked: bool) -> bool:
-    """Whether another trial has too little more to go by.
+    """Return whether another trial has too little more to go by.
 
     It must have an eighth more bytes than the last, or as many again before there is haste.
     """
@@ -240,8 +240,8 @@ def note_sender(walk: Walk, row: int) -> None:
 
 
 @kernel
-def tell_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
-    """A boundary was found: the frames after it may tell who is the client."""
+def find_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
+    """Determine the client, if the frames after a boundary show it."""
     facts, slot = walk.facts, row // 2
     if facts[slot, Facts.SYN] == 0 and facts[slot, Facts.FRAMES] == 0:
         base = walk.cursor[Cursor.ARENA]
@@ -255,7 +255,7 @@ def try_places(
     walk: Walk, row: int, n: int, count: int, pos: int, ended: bool, snapped: bool, how: tuple[bool, bool, bool],
     own: Own,
 ) -> int:  # fmt: skip
-    """The first of these n bytes at which a frame is verified to begin, or -1.
+    """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether what there is must do, whether nothing of the direction was seen before, and whether its sender
     has no more to say for now.
@@ -289,7 +289,7 @@ def try_places(
 
 @kernel
 def is_verified(walk: Walk, slot: int, n: int, marked: bool, own: Own) -> bool:
-    """Whether the frames tried last begin with segments, end with the last one, and show beyond doubt whose they are.
+    """Return whether the frames tried last begin with segments, end with the last one and have a certain sender.
 
     One of these segments must follow one that is not full.
 
@@ -309,7 +309,7 @@ def is_verified(walk: Walk, slot: int, n: int, marked: bool, own: Own) -> bool:
 
 @kernel
 def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: int, enough: int, own: Own) -> int:
-    """The first of these n bytes at which a frame is verified to begin, or -1.
+    """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether a gap follows, whether the snap length made it, and whether what there is must do.
     """
@@ -336,7 +336,7 @@ def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: 
 
 @kernel
 def confirmed(trial: Array, n: int, p: int, how: tuple[bool, bool, bool], reach: int, enough: int) -> int:
-    """Whether frames that follow each other from p on to the end of these n bytes are enough; 1 when they are."""
+    """Return 1 when the frames that follow each other from p to the end of these n bytes are enough evidence."""
     ended, snapped, must_do = how
     if trial[Trial.END] >= reach:
         return 1

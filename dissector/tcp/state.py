@@ -67,12 +67,13 @@ class Conn(Matrix):
     PACKETS = column("segments, without copies")
     BYTES = column("bytes in them")
     SYN_TS = column("time of the (only) SYN; 0: none, or retransmitted")
-    RTT = column("time from the SYN to the client's acknowledgement of the SYN-ACK; -1: not seen", empty=-1)
     CLOSED = column("bits 0, 1: FIN of side 0, 1; bit 2: RST")
     CLOSER = column("side that sent the first FIN or RST; -1: none", empty=-1)
-    UP_TS = column("time of the client's acknowledgement of the SYN-ACK; 0: not seen")
+    UP_TS = column("time of the first acknowledgement of UP_SIDE; 0: not seen")
     UP_PACKET = column("packet of that")
     UP_CAPTURE = column("capture of that")
+    UP_SIDE = column("the client, once SYNs show it; until then the side of the first segment")
+    UNSETTLED = column("1: its bytes wait for a SYN, which may have been captured late")
     LIST = column("OPEN or CLOSED")
     OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
     NEWER = column("the other neighbour", empty=-1)
@@ -120,7 +121,7 @@ class Direction(Matrix):
     END_PACKET = column("packet of that")
     END_CAPTURE = column("capture of that")
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
-    RUN_SEEN = column("number of the latest segment that emitted ones had to wait for")
+    RUN_SEEN = column("number of the latest segment that emitted ones had to wait for; -1: none", empty=-1)
     RUN_PACKET = column("packet of that")
     RUN_TS = column("time of that")
     RUN_CAPTURE = column("capture of that")
@@ -290,6 +291,6 @@ def clients(facts: Ints, slots: Ints) -> Ints:
 
 
 def both(slots: Ints) -> Ints:
-    """The rows of both directions of connections: those of the first, then of the second."""
+    """Return the rows of both directions of connections: those of the first, then of the second."""
     rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
     return rows

@@ -68,6 +68,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Node,
     Span,
 )
+from amqpscope.dissector.protocols.channels import channel_at
 from amqpscope.dissector.protocols.state import LIMIT, TOO_LARGE
 from amqpscope.dissector.tcp.state import Facts
 
@@ -100,7 +101,7 @@ def assemble(batch: Batch, of: Channels) -> None:
 
 @kernel
 def is_full(of: Channels) -> bool:
-    """Whether there may be too little room for what the next frame brings."""
+    """Return whether there may be too little room for what the next frame brings."""
     assembly = of.assembly
     return (
         assembly[Assembly.MESSAGES] + 3 > of.messages.shape[1]
@@ -115,7 +116,7 @@ def is_full(of: Channels) -> bool:
 def take_span(batch: Batch, of: Channels, s: int, server: int) -> int:
     """Take bytes of a body whose frame is not complete yet; returns the channel's row, -1 when it is not known."""
     spans = batch.spans
-    row = channel_row(of, spans[Span.SLOT, s], spans[Span.CHANNEL, s], 0)
+    row: int = channel_at(of.channels, of.table, spans[Span.SLOT, s], spans[Span.CHANNEL, s])
     if row >= 0:
         k = 2 * row + server
         dropped = add_body(of, k, batch.data, spans[Span.OFFSET, s], spans[Span.LENGTH, s])
@@ -151,7 +152,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
             content_fault(of, frames, i, CHANNEL_WRONG, 0)
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
-        row = channel_row(of, slot, number, 1)
+        row = channel_row(of, slot, number)
         if row < 0:
             content_fault(of, frames, i, LIMIT, 0)
             return row
@@ -168,7 +169,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
 
 @kernel
 def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role: int) -> None:
-    """What a method does to contents under way and to its channel."""
+    """Apply a method to contents under way and to its channel."""
     frames, channels, contents = batch.frames, of.channels, of.contents
     k = 2 * row + server
     side = frames[Frame.SIDE, i]
@@ -202,7 +203,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
 
 @kernel
 def acknowledgement(of: Channels, row: int, role: int, tag: int) -> int:
-    """The no_ack of what a delivery, or the answer to a get, belongs to; -1 where it is not known."""
+    """Return the no_ack of what a delivery, or the answer to a get, belongs to; -1 where it is not known."""
     node = -1
     if role == DELIVER:
         node = consumer(of, row, tag)
@@ -214,7 +215,7 @@ def acknowledgement(of: Channels, row: int, role: int, tag: int) -> int:
 
 @kernel
 def take_request(batch: Batch, of: Channels, i: int, row: int, role: int) -> None:
-    """Remember consumers and gets, and whose the answers are."""
+    """Remember consumers and gets, and pair answers with them."""
     tag = batch.tags[i]
     no_ack = -1
     if batch.frames[Frame.MISSING, i] == 0:
@@ -237,7 +238,7 @@ def take_request(batch: Batch, of: Channels, i: int, row: int, role: int) -> Non
 
 @kernel
 def is_set(bits: Array, i: int) -> int:
-    """An item of a bitmap."""
+    """Return an item of a bitmap."""
     return (i64(bits[i >> 3]) >> (i & 7)) & 1
 
 

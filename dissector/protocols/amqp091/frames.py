@@ -30,7 +30,6 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Announced,
     Frame,
     Own,
-    Span,
 )
 from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, rewind
 from amqpscope.dissector.protocols.framing import (
@@ -41,6 +40,7 @@ from amqpscope.dissector.protocols.framing import (
     payload,
     put_frame,
     put_place,
+    put_span,
 )
 from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
@@ -56,7 +56,7 @@ TUNE_OK = 10 << 16 | 31
 
 @kernel
 def head_bytes(byte: int) -> int:
-    """A protocol header has no other head than its eight bytes."""
+    """Return a protocol header has no other head than its eight bytes."""
     return OVERHEAD if byte == PROTOCOL_HEADER else HEAD_BYTES
 
 
@@ -132,7 +132,7 @@ def expect_bodies(
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete: note the frame's type, channel and size, or lose the way."""
+    """Read a complete head: note the frame's type, channel and size, or desynchronise."""
     parsers = walk.parsers
     if parsers[row, Parser.WANTED] == OVERHEAD:
         begin_header(walk, chunks, i, row, head, p, own)
@@ -161,7 +161,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 @kernel
 def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A protocol header is payload and head in one: hand it on through the arena."""
+    """Yield a protocol header, which is payload and head in one, through the arena."""
     parsers, data, cursor = walk.parsers, walk.data, walk.cursor
     if be32(head, p) != PROTOCOL:
         number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
@@ -183,7 +183,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Yield bytes of bodies, keep those of other frames."""
     if walk.parsers[row, Parser.TYPE] == BODY:
-        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
+        put_span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
     else:
         keep_payload(walk, chunks, i, row, offset, length, 0)
 
@@ -205,7 +205,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
             return False
         skipped = chunks[Chunk.POS, i] + at + FRAME_END_BYTES - walk.parsers[row, Parser.POS]
     else:
-        span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
+        put_span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
         finish_frame(walk, chunks, i, row, -1, own)
         lost_way(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
@@ -223,7 +223,7 @@ def end_fault(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> bool:
-    """Whether byte `at` of a chunk ends no frame, and another head that shows it follows."""
+    """Return whether byte `at` of a chunk ends no frame, and another head that shows it follows."""
     data = walk.data
     p = chunks[Chunk.OFFSET, i] + at
     end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
@@ -244,7 +244,7 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, data, frames = walk.parsers, walk.data, walk.frames
     kind = parsers[row, Parser.TYPE]
     channel = parsers[row, Parser.CHANNEL]
@@ -264,37 +264,24 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> None:
-    """Yield bytes of a body frame that is not whole in one chunk."""
-    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
-    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
-    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
-    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
-    spans[Span.CHANNEL, n] = channel
-    spans[Span.OFFSET, n] = offset
-    spans[Span.LENGTH, n] = length
-    walk.cursor[Cursor.ASIDE] = n + 1
-
-
-@kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Frames of this direction may be lost: contents under way may not be joined with what follows."""
-    span(walk, chunks, i, -1, LOST_WAY, LOST)
+    """Mark frames of this direction as lost: contents under way may not be joined with what follows."""
+    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
 
 
 @kernel
 def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """A frame begins after what was skipped; where that is known to have been a body, nothing else was lost."""
+    """Begin a frame after skipped bytes; where those were a body, nothing else is lost."""
     passed = own.announced[row, Announced.PASSED]
     if passed > 0:
-        span(walk, chunks, i, -1, LOST_WAY, FOUND)
-        span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
+        put_span(walk, chunks, i, -1, LOST_WAY, FOUND)
+        put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
         own.announced[row, Announced.PASSED] = 0
 
 
 @kernel
 def begins_connection(data: Array, p: int, end: int) -> bool:
-    """Whether a protocol header stands here."""
+    """Return whether a protocol header stands here."""
     return end - p >= OVERHEAD and be32(data, p) == PROTOCOL
 
 

@@ -1,4 +1,4 @@
-"""What AMQP 0-9-1's methods tell of their connection: frames to records."""
+"""Handshakes: AMQP 0-9-1's methods to records of connections."""
 
 from typing import Any, NamedTuple
 
@@ -46,30 +46,30 @@ class Amqp091Handshakes:
         self.names = [m.full_name for m in protocol.methods]
         self.roles = [name.removeprefix("connection.") for name in self.names]
         self.columns = [tuple(a.column for a in m.fields if a.column) for m in protocol.methods]
-        self.is_telling = np.array(
+        self.of_handshake = np.array(
             [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
         )
         self.introduces = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
 
-    def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, ~self.is_telling)
+    def relevant(self, rows: Ints) -> Ints:
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
+        return self.used.relevant(rows[Frame.SLOT], rows[Frame.METHOD], self.of_handshake, ~self.of_handshake)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
-        """Read the frames that tell of their connection, and note who is in use.
+        """Read the frames of handshakes, and note who is in use.
 
         Args:
             frames: (Frame, n).
             fields: their methods' arguments.
             data: has the bytes of both.
         """
-        index = self.telling(frames)
+        index = self.relevant(frames)
         rows = frames[:, index]
         introduces = self.introduces[rows[Frame.METHOD]]
         self.accounting.add(rows[Frame.SLOT][introduces], rows[Frame.LENGTH][introduces])
-        self.used.note(rows[Frame.SLOT][~self.is_telling[rows[Frame.METHOD]]])
+        self.used.note(rows[Frame.SLOT][~self.of_handshake[rows[Frame.METHOD]]])
         found = self._arguments(rows, index, fields, data)
         users = self._users(rows, found, data)
         wheres = map(PacketRef, *rows[(Frame.TS, Frame.PACKET, Frame.CAPTURE), :].tolist())
@@ -94,10 +94,10 @@ class Amqp091Handshakes:
             record.message(event, role, side, at, values, detail)
 
     def _arguments(self, rows: Ints, index: Ints, fields: Decoded, data: Bytes) -> list[_Arguments | None]:
-        """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
+        """Return the arguments of the frames at `index` whose methods belong to a handshake; `rows` are theirs."""
         methods = rows[Frame.METHOD]
         found: list[_Arguments | None] = [None] * len(index)
-        is_new = self.is_telling[methods]
+        is_new = self.of_handshake[methods]
         same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[Frame.MISSING] == 0))
         begins, content = rows[Frame.OFFSET, same], data.data
         ends = begins + rows[Frame.LENGTH, same]
@@ -127,7 +127,7 @@ class Amqp091Handshakes:
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
     def _users(self, rows: Ints, found: list[_Arguments | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each start-ok the user's name, and whether parts of the frame are missing."""
+        """Return the user's name of each start-ok, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
         if not len(mine):
             return {}

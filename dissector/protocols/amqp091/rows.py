@@ -52,11 +52,11 @@ class RowMaker:
         self.properties = Plan.of_properties(next(k for k in protocol.classes if k.name == "basic"))
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
-        """Rows of `amqp091_frames`: `rows` is (Frame, n), `fields` the methods' arguments."""
+        """Return rows of `amqp091_frames`: `rows` is (Frame, n), `fields` the methods' arguments."""
         return Made("amqp091_frames", rows, partial(self._frames, rows, fields))
 
     def messages(self, messages: Messages) -> Made:
-        """Rows of `messages`."""
+        """Return rows of `messages`."""
         return Made("messages", messages.rows, partial(self._messages, messages))
 
     def _frames(self, rows: Ints, fields: Decoded) -> Columns:
@@ -96,7 +96,7 @@ class RowMaker:
         return Columns(columns | arguments.columns | properties.columns, properties)
 
     def _decoded(self, messages: Messages) -> tuple[Decoded, Decoded]:
-        """The arguments that message rows repeat, and the properties."""
+        """Return the arguments that message rows repeat, and the properties."""
         rows, data = messages.rows, messages.data
         at, size = rows[Message.METHOD_OFFSET] + ly.IDS_BYTES, rows[Message.METHOD_LENGTH] - ly.IDS_BYTES
         cut = (rows[Message.PARTIAL] > 0).astype(np.uint8)
