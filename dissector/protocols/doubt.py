@@ -22,7 +22,7 @@ def agree(walk: Walk, row: int, most: int) -> None:
 
 @kernel
 def is_above(walk: Walk, row: int, size: int, usual: int) -> bool:
-    """Return whether a frame of this size is above what was agreed upon, or if nothing was, what is usual, and was seen."""
+    """Return whether a frame is larger than agreed upon; if nothing was, larger than is usual, and than any so far."""
     most = walk.parsers[row, Parser.MOST]
     if most == 0:
         most = max(usual, walk.parsers[row, Parser.LARGEST])
@@ -65,7 +65,7 @@ def believe(walk: Walk, row: int) -> None:
 
 @kernel
 def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
-    """Return whether the head that was doubted is refuted, which is reported; in a gap, one counts that was agreed upon."""
+    """Return whether the doubted head is refuted, and report it; at a gap, a length that was agreed upon counts."""
     parsers = walk.parsers
     claimed = parsers[row, Parser.CLAIMED]
     if claimed == 0:
