@@ -208,7 +208,7 @@ def read(
     Args:
         paths: a capture file, directory or glob, or several.
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
-        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         bodies: `none`, `hash`, or `full` for bodies in `messages`.
         from_ns: leave out rows before this time (ns since the epoch, UTC).
         to_ns: leave out rows at or after this time.

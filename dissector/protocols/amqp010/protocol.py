@@ -308,11 +308,14 @@ def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
     ]
 
 
-PROTOCOL = ProtocolPlugin(
-    ly.NAME,
-    headers=(b"AMQP\1\1\0\x0a",),
-    ports=(5672,),
-    tls_ports=(5671,),
-    recogniser=Amqp010Recogniser,
-    stage=Amqp010,
+PROTOCOLS = (
+    ProtocolPlugin(
+        ly.NAME,
+        headers=(b"AMQP\1\1\0\x0a",),
+        ports=(5672,),
+        tls_ports=(5671,),
+        recogniser=Amqp010Recogniser,
+        stage=Amqp010,
+    ),
+    ProtocolPlugin(f"{ly.NAME}-preview", headers=(b"AMQP\1\1\x63\0",)),
 )
