@@ -67,7 +67,7 @@ def find(
             errors.append(replace(source, error=reason(source, error)))
     if refused and not found:
         raise refused[0]
-    return in_order(found) + errors
+    return sorted(found, key=place) + errors
 
 
 def named(paths: Iterable[str | os.PathLike[str]], timed: bool = False) -> list[Source]:
@@ -97,9 +97,9 @@ def reason(source: Source, error: CaptureError) -> str:
     return " ".join(str(error).removeprefix(f"{source.given}: ").split())
 
 
-def in_order(sources: Iterable[Source]) -> list[Source]:
-    """Return captures in the order of their first packets."""
-    return sorted(sources, key=lambda source: (source.begin, source.name))
+def place(source: Source) -> tuple[int, str]:
+    """Return what captures are sorted by: the time of their first packet, and their name."""
+    return source.begin, source.name
 
 
 def total_size(sources: Iterable[Source]) -> int | None:
