@@ -37,17 +37,19 @@ fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make f
 	$(BIN)/python -m pip install -q --group fuzz
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
 
-lint: $(BIN)/.ready  ## style, types, and whether the reference page is fresh
+lint: $(BIN)/.ready  ## style, types, and whether what is made from data is fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/python -m amqpscope.spec.reference --check
+	$(BIN)/python -m amqpscope.dissector.cli.published --check
 
 bench: $(BIN)/.ready  ## measure against tshark and the floor (needs tshark for the first)
 	$(BIN)/python -m tests.benchmarks
 
-reference: $(BIN)/.ready  ## write docs/reference.md anew
+reference: $(BIN)/.ready  ## write docs/reference.md, the manual page and the schemas of JSON anew
 	$(BIN)/python -m amqpscope.spec.reference
+	$(BIN)/python -m amqpscope.dissector.cli.published
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) $(DEMO) build src/*.egg-info

@@ -127,6 +127,7 @@ class Frames:
         parser.add_argument(
             "--format", choices=("text", "json", "csv"), default="text", help="format of the lines (default: text)"
         )
+        arguments.add_schema(parser)
         selection.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -185,6 +186,7 @@ class Handshakes:
         parser.add_argument(
             "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
         )
+        arguments.add_schema(parser)
         selection.add_connection(parser)
         parser.add_argument(
             "--fail-on", metavar="WHAT[:SEVERITY]", action="append", default=[], type=selection.fail_on,
