@@ -75,6 +75,22 @@ def add_common(
     )
 
 
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that describes the JSON of a command."""
+    parser.add_argument("--json-schema", action=_Schema, nargs=0, help="print the schema of --format json, and end")
+
+
+class _Schema(argparse.Action):
+    """Print the schema that has the name of the command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it, and end."""
+        from amqpscope.dissector.cli import json_schema  # noqa: PLC0415
+
+        sys.stdout.write(json_schema.text(parser.prog.rpartition(" ")[2]))
+        parser.exit()
+
+
 def options(arguments: argparse.Namespace, begin_ns: int = 0) -> Options:
     """Return the options that the arguments name; times of the day are those of the day of `begin_ns`.
 
