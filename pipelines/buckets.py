@@ -1,7 +1,4 @@
-"""Rows that exceed memory: in files, in buckets by a key, so that one bucket at a time is worked on.
-
-All rows with one key are in one bucket. It does not help when a single key has more rows than fit into memory.
-"""
+"""Rows that exceed memory: in files, in buckets, so that one bucket at a time is worked on."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from amqpscope.errors import Error, reason
 from amqpscope.pipelines.walks.events import decoded
 
 COUNT = 16
+"""Buckets among which keys are spread."""
 
 
 class Buckets:
@@ -28,29 +26,28 @@ class Buckets:
         self._writers: dict[tuple[str, int], pa.RecordBatchStreamWriter] = {}
         self._files: defaultdict[tuple[str, int], list[Path]] = defaultdict(list)
 
-    def write(self, name: str, rows: pa.Table, key: Any) -> None:
+    def write(self, name: str, rows: pa.Table, bucket: Any) -> None:
         """Add rows to a table.
 
         Args:
             name: of the table.
             rows: rows to add, in this order; columns with dictionaries come back decoded.
-            key: int64, of each row.
+            bucket: int64, the number of each row's bucket. Files of those from COUNT on are not kept open.
 
         Raises:
             Error: the files cannot be written, for lack of room or for another reason.
         """
-        bucket = key % COUNT
         order = np.argsort(bucket, kind="stable")
-        ends = np.searchsorted(bucket[order], np.arange(COUNT + 1))
+        numbers, first = np.unique(bucket[order], return_index=True)
         rows = decoded(rows.take(pa.array(order)))
-        for number in range(COUNT):
-            first, end = ends[number : number + 2].tolist()
-            if first < end:
-                try:
-                    self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
-                except OSError as error:
-                    why = f"cannot write: {reason(error)}; set TMPDIR for another folder"
-                    raise Error(f"{self._folder.name}: {why}") from error
+        for number, start, end in zip(numbers.tolist(), first, [*first[1:], len(rows)], strict=True):
+            try:
+                self._writer(name, number, rows.schema).write_table(rows.slice(start, end - start))
+                if number >= COUNT:
+                    self._close((name, number))
+            except OSError as error:
+                why = f"cannot write: {reason(error)}; set TMPDIR for another folder"
+                raise Error(f"{self._folder.name}: {why}") from error
 
     def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
         if (name, number) not in self._writers:
@@ -87,6 +84,8 @@ def _read(file: Path) -> pa.Table:
 class Pile:
     """Rows of one table in parts; all of them go to buckets when they exceed the room.
 
+    All rows with one key are in one bucket. It does not help when a single key has more rows than fit into memory.
+
     Args:
         key: column (int64) that groups rows.
         room: bytes of rows in memory.
@@ -108,7 +107,7 @@ class Pile:
     def _spill(self) -> None:
         self._buckets = self._buckets or Buckets()
         for rows in self._parts:
-            self._buckets.write("rows", rows, rows[self._key].to_numpy())
+            self._buckets.write("rows", rows, rows[self._key].to_numpy() % COUNT)
         self._parts, self._held = [], 0
 
     def groups(self) -> Iterator[list[pa.Table]]:

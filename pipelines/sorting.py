@@ -93,7 +93,7 @@ class Sorted:
         self._compiled = compiled
         found = [pc.unique(rows["connection_id"]) for rows, _ in reversed(tables.values())]
         self._identities = pa.chunked_array(found, pa.int64()).unique().drop_null()
-        highest = [pc.max(rows[_ORDER[source]]).as_py() or 0 for source, (rows, _) in tables.items() if _ORDER[source]]
+        highest = [pc.max(rows[ORDER[source]]).as_py() or 0 for source, (rows, _) in tables.items() if ORDER[source]]
         self._shift = (max([0, *highest]) + 1).bit_length()
         self._sources: dict[int, _Source] = {}
         for source in list(tables):
@@ -108,8 +108,8 @@ class Sorted:
         dense = pc.index_in(rows["connection_id"], value_set=self._identities)
         connection = dense.fill_null(-1).to_numpy()
         key = np.zeros(len(rows), np.int64)
-        if _ORDER[source]:
-            key = rows[_ORDER[source]].fill_null(-1).to_numpy() + 1
+        if ORDER[source]:
+            key = rows[ORDER[source]].fill_null(-1).to_numpy() + 1
             connection = np.where(key == 0, np.int32(-1), connection)
         counts = np.bincount(connection[connection >= 0], minlength=len(self._identities))
         by = np.empty(int(counts.sum()), np.int32)
@@ -168,15 +168,15 @@ class Sorted:
                 rows = rows.append_column(name, more[name])
         keys = source.keys[first:last]
         rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
-        if _ORDER[number]:
-            rows = rows.append_column(_ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
+        if ORDER[number]:
+            rows = rows.append_column(ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
         return rows
 
 
-_ORDER = {ev.CONNECTIONS: "", **dict.fromkeys((ev.ANOMALIES, *ev.SPOKEN), "frame_no"), ev.MESSAGES: "order"}
+ORDER = {ev.CONNECTIONS: "", **dict.fromkeys((ev.ANOMALIES, *ev.SPOKEN), "frame_no"), ev.MESSAGES: "order"}
 """The column by which rows of a connection are sorted."""
 _IN_KEYS = {
-    source: tuple(dict.fromkeys(("connection_id", *([name] if name else ())))) for source, name in _ORDER.items()
+    source: tuple(dict.fromkeys(("connection_id", *([name] if name else ())))) for source, name in ORDER.items()
 }
 
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from amqpscope.spec import amqp10, codes, data, handshakes, tls
+from amqpscope.spec import amqp10, codes, data, documents, handshakes, tls
 from amqpscope.spec.layout import aligned, paragraph, title
 from amqpscope.spec.model import (
     Anomaly,
@@ -58,6 +58,13 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         for struct in each.structs:
             if name in _names(struct) and struct.doc:
                 yield of_struct(struct, each)
+    shown = {method.full_name for each in known for method in each.methods}
+    for each in _older(protocol):
+        if name == each.name:
+            yield of_protocol(each)
+        if name not in shown and any(name == method.full_name for method in each.methods):
+            shown.add(name)
+            yield of_method(each.method(name), _other(each, protocol))
     if name == amqp10.NAME:
         yield of_messages()
     for section in amqp10.load().sections:
@@ -127,6 +134,11 @@ def _known(protocol: Protocol) -> list[Protocol]:
     return [protocol, *(data.load(n) for n in held if n != protocol.name)] if protocol.name in held else [protocol]
 
 
+def _older(protocol: Protocol) -> list[Protocol]:
+    """Return the older versions, which are not described beside a document of another framing."""
+    return [data.load(name) for name in documents.OLDER] if protocol.name in data.names() else []
+
+
 def _whole(table: Table, protocol: Protocol) -> Table:
     """Return the table with the columns of its protocol's fields."""
     for each in _known(protocol):
@@ -141,6 +153,7 @@ def names(protocol: Protocol) -> set[str]:
     known |= {each.name for listed in codes.load() for each in listed.values}
     known |= {alert.name for alert in tls.load().alerts.values()}
     known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}
+    known |= {name for each in _older(protocol) for name in (each.name, *(m.full_name for m in each.methods))}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
         known |= {c.name for c in each.constants} | {d.name for d in each.domains} | {t.name for t in each.types}
@@ -189,6 +202,7 @@ def overview(protocol: Protocol) -> list[str]:
             ["a value of a column", "capture-end, message-credit; ended_by for all of its values"],
             ["an alert of TLS", "unknown_ca, protocol_version"],
             ["a protocol", f"{protocol.name} for its headers, constants and sources"],
+            ["an older version of AMQP", ", ".join(documents.OLDER)],
         ]
     )
     return lines

@@ -47,7 +47,7 @@ def add_common(
         "may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--spec", metavar="FILE", help="AMQP XML document of a vendor, which extends the built-in protocol"
+        "--spec", metavar="FILE", help="AMQP XML document (0-8 to 0-10), which extends the built-in protocol"
     )
     parser.add_argument(
         "--keylog", metavar="FILE",
@@ -105,7 +105,8 @@ def options(arguments: argparse.Namespace, begin_ns: int = 0) -> Options:
     if arguments.spec:
         from amqpscope import spec  # noqa: PLC0415
 
-        protocol = spec.overlay(spec.load("amqp-0-9-1"), spec.load_xml(arguments.spec))
+        user = spec.load_xml(arguments.spec)
+        protocol = spec.overlay(spec.load(spec.base_of(user)), user)
     return Options(dict(arguments.port), protocol, arguments.bodies, from_ns, to_ns, keylog=arguments.keylog)
 
 

@@ -93,19 +93,36 @@ class Detector:
             if facts[slot, Facts.PROTOCOL] == 0:
                 keep[i] = False
                 continue
-            self.decided[slot] = probe.skipped
-            self.accounting.change(slot, -probe.held_bytes - CHUNK_COST * len(probe.held))
-            del self.probes[slot]
-            for column, data in probe.held:
-                if data:
-                    column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
-                if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
-                    released.append(column)
+            released += self._release(slot, probe, buffer, facts)
             keep[i] = keep_after(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
             return chunks
         rest = chunks[:, keep]
         return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
+
+    def settle(self, ended: Ints, buffer: Buffer, facts: Ints) -> Ints:
+        """Return the chunks of ended connections that never showed which protocol of several has their header."""
+        released: list[Ints] = []
+        for slot in ended.tolist():
+            probe = self.probes.get(slot)
+            if probe and facts[slot, Facts.SYN] != 0 and probe.skipped == 0:
+                facts[slot, Facts.PROTOCOL] = judge_start(*self._client_first(probe, facts, slot), waits=False) or 0
+                if facts[slot, Facts.PROTOCOL] > 0:
+                    released += self._release(slot, probe, buffer, facts)
+        return np.stack(released, axis=1) if released else np.zeros((Chunk.WIDTH, 0), np.int64)
+
+    def _release(self, slot: int, probe: Probe, buffer: Buffer, facts: Ints) -> list[Ints]:
+        """Return the chunks that were held back of a connection that is decided."""
+        released = []
+        self.decided[slot] = probe.skipped
+        self.accounting.change(slot, -probe.held_bytes - CHUNK_COST * len(probe.held))
+        del self.probes[slot]
+        for column, data in probe.held:
+            if data:
+                column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
+            if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
+                released.append(column)
+        return released
 
     @staticmethod
     def _undecided(waiting: Ints, slots: Ints, facts: Ints) -> Iterator[int]:
@@ -176,22 +193,23 @@ class Detector:
             if found and found != forced:
                 self.record(slot).facts["contradicted_by"] = registry.name_of(found)
             return
-        if whole and offset >= 0:
+        if whole:
             client, server = self._client_first(probe, facts, slot)
-            verdict = judge_start(client, server) if header is not None else None
+            waits = offset >= 0 and probe.held_bytes + length <= limits.HELD
+            verdict = judge_start(client, server, waits) if header is not None else None
             if verdict:
                 facts[slot, Facts.PROTOCOL] = verdict
                 return
             if verdict == 0 and facts[slot, Facts.SYN] & 1 and foreign(client):
                 facts[slot, Facts.PROTOCOL] = UNKNOWN
                 return
-            if verdict is None and probe.held_bytes + length <= limits.HELD:
+            if verdict is None and waits:
                 self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
             data = bytes(probe.first_bytes[side][:8])
             is_first = probe.skipped == 0 and data.startswith(self.magics)
-            if is_first and (verdict := judge_start(data, b"")):
+            if is_first and (verdict := judge_start(data, b"", waits=False)):
                 facts[slot, Facts.PROTOCOL] = verdict
                 if verdict != TLS:
                     # A broker answers a client that it refuses with a header, too; a client's comes first.
@@ -291,21 +309,28 @@ def keep_after(chunk: Ints, position: int, client: int) -> bool:
     return bool(chunk[Chunk.LENGTH] > 0)
 
 
-def judge_start(client: bytes, server: bytes) -> int | None:
-    """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
-    headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
+def judge_start(client: bytes, server: bytes, waits: bool = True) -> int | None:
+    """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours.
+
+    Of protocols with one header the first frame of either side tells which it is; with `waits`, it is waited for.
+    """
+    headers: dict[bytes, dict[int | None, int]] = {}
+    for number, plugin in registry.numbered():
+        for header in plugin.headers:
+            headers.setdefault(header, {})[plugin.frames_begin] = number
     if not client:
-        for header, number in headers.items():
+        for header, sharing in headers.items():
             if server.startswith(header) and len(server) > len(header):  # a broker that refuses says no more
-                return number
+                return _sharer(sharing, server[len(header) :])
         return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
     if client.startswith(HELLO[:1]):
         if len(client) < 3:
             return None
         return TLS if client[1] == HELLO[1] and client[2] <= 4 else 0
-    for header, number in headers.items():
+    for header, sharing in headers.items():
         if client.startswith(header):
-            return number
+            frames = server or client[len(header) :]
+            return None if len(sharing) > 1 and waits and not frames else _sharer(sharing, frames)
     if any(header.startswith(client) for header in headers):
         return None
     for number, plugin in registry.numbered():
@@ -314,3 +339,8 @@ def judge_start(client: bytes, server: bytes) -> int | None:
         if begins is None:
             return None
     return 0
+
+
+def _sharer(sharing: dict[int | None, int], frames: bytes) -> int:
+    """Return which of the protocols that share a header these frames are of, by the byte with which theirs begin."""
+    return sharing.get(frames[0] if frames else None, sharing.get(None, 0))

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.kernels.words import copy_bytes
@@ -33,6 +34,7 @@ from amqpscope.dissector.protocols.state import (
     Held,
     Parser,
     Place,
+    Span,
     Trial,
     Walk,
 )
@@ -133,6 +135,20 @@ def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: 
     frames[Frame.POS, n] = parsers[row, Parser.POS]
     end_frame(walk, row, size)
     return n
+
+
+@kernel
+def put_span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> int:
+    """Yield bytes of a body frame that is not whole in one chunk; return which span they are."""
+    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
+    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
+    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
+    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
+    spans[Span.CHANNEL, n] = channel
+    spans[Span.OFFSET, n] = offset
+    spans[Span.LENGTH, n] = length
+    walk.cursor[Cursor.ASIDE] = n + 1
+    return i64(n)
 
 
 @kernel
@@ -410,6 +426,13 @@ class Framing:
             side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
             row = self.parsers[2 * slot + side]
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
+        found: NDArray[np.bool_] = ((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1)
+        return found
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""

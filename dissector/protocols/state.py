@@ -105,6 +105,48 @@ class Frame(Place):
     POS = column("position in the stream")
 
 
+class Span(Records):
+    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+
+    BEFORE = column("frames that were complete before")
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CHANNEL = column("channel")
+    OFFSET = column("where the bytes lie; -1: a gap; below that, as its protocol has it")
+    LENGTH = column("number of bytes")
+
+
+class Channel(Matrix):
+    """Channels that are, or were, in use; protocols add columns of their own."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CHANNEL = column("channel number")
+    NEXT = column("next channel of the connection; -1: none", empty=-1)
+
+
+class Body(Matrix):
+    """What contents under way have of their bodies; protocols add columns of their own."""
+
+    BODY = column("number under which the body is kept; -1: it is not")
+    KEPT = column("bytes of it that are kept")
+
+
+class Assembly(Matrix):
+    """Where the assembly of contents is, and what it counts: one row; protocols add columns of their own."""
+
+    FRAME = column("next frame")
+    FRAMES = column("frames")
+    SPAN = column("next span")
+    SPANS = column("spans")
+    MESSAGES = column("messages brought")
+    FAULTS = column("faults brought")
+    KEPT = column("payloads of bodies brought")
+    KEEP = column("1: bodies are kept")
+    BODIES = column("bodies so far: the next number")
+    KEEPING = column("bytes of bodies under way that are kept")
+
+
 class Kept(Records):
     """Bytes of bodies to keep, in order, one column each."""
 

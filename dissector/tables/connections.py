@@ -189,7 +189,7 @@ class Connections:
             client=client,
             sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
             begun=bool(facts[Facts.SYN]),
-            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
+            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE) if facts[Facts.SYN] & 2 else None,
             until_ns=conn[Conn.LAST_TS] if is_over else max(end_ns or 0, conn[Conn.LAST_TS]),
             lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=registry.name_of(facts[Facts.PROTOCOL]),
@@ -208,6 +208,8 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
     end = np.where(is_over, half[Direction.END_TS], np.iinfo(np.int64).max).min(axis=1)
     # Without both SYNs, it is unknown when a window was full.
     scale = half[Direction.WSCALE]
+    rtt = conn[Conn.UP_TS] - conn[Conn.SYN_TS]
+    is_timed = (facts[Facts.SYN] == 3) & (conn[Conn.SYN_TS] > 0) & (rtt >= 0)
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
         "connection_id": array(facts[Facts.ID]),
@@ -220,7 +222,7 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
         "bytes": array(half[Direction.POS].sum(axis=1) - lost),
         "frames": array(facts[Facts.FRAMES]),
         "messages": array(closed.messages),
-        "rtt_ns": array(conn[Conn.RTT], mask=conn[Conn.RTT] < 0),
+        "rtt_ns": array(rtt, mask=~is_timed),
         "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
         "lost_bytes": array(lost),
         "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),

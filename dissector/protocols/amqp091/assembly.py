@@ -68,6 +68,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Node,
     Span,
 )
+from amqpscope.dissector.protocols.channels import channel_at
 from amqpscope.dissector.protocols.state import LIMIT, TOO_LARGE
 from amqpscope.dissector.tcp.state import Facts
 
@@ -115,7 +116,7 @@ def is_full(of: Channels) -> bool:
 def take_span(batch: Batch, of: Channels, s: int, server: int) -> int:
     """Take bytes of a body whose frame is not complete yet; returns the channel's row, -1 when it is not known."""
     spans = batch.spans
-    row = channel_row(of, spans[Span.SLOT, s], spans[Span.CHANNEL, s], 0)
+    row: int = channel_at(of.channels, of.table, spans[Span.SLOT, s], spans[Span.CHANNEL, s])
     if row >= 0:
         k = 2 * row + server
         dropped = add_body(of, k, batch.data, spans[Span.OFFSET, s], spans[Span.LENGTH, s])
@@ -151,7 +152,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
             content_fault(of, frames, i, CHANNEL_WRONG, 0)
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
-        row = channel_row(of, slot, number, 1)
+        row = channel_row(of, slot, number)
         if row < 0:
             content_fault(of, frames, i, LIMIT, 0)
             return row

@@ -31,7 +31,6 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Announced,
     Frame,
     Own,
-    Span,
 )
 from amqpscope.dissector.protocols.framing import (
     fault,
@@ -41,6 +40,7 @@ from amqpscope.dissector.protocols.framing import (
     payload,
     put_frame,
     put_place,
+    put_span,
 )
 from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
@@ -161,7 +161,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Yield bytes of bodies, keep those of other frames."""
     if walk.parsers[row, Parser.TYPE] == BODY:
-        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
+        put_span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
     else:
         keep_payload(walk, chunks, i, row, offset, length, 0)
 
@@ -176,7 +176,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     channel = walk.parsers[row, Parser.CHANNEL]
     fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, byte)
-    span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
+    put_span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
     finish_frame(walk, chunks, i, row, -1, own)
     lost_way(walk, chunks, i, row, own)
     lose(walk, row, -1, 0)
@@ -202,22 +202,9 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> None:
-    """Yield bytes of a body frame that is not whole in one chunk."""
-    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
-    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
-    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
-    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
-    spans[Span.CHANNEL, n] = channel
-    spans[Span.OFFSET, n] = offset
-    spans[Span.LENGTH, n] = length
-    walk.cursor[Cursor.ASIDE] = n + 1
-
-
-@kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: contents under way may not be joined with what follows."""
-    span(walk, chunks, i, -1, LOST_WAY, LOST)
+    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
 
 
 @kernel
@@ -225,8 +212,8 @@ def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Begin a frame after skipped bytes; where those were a body, nothing else is lost."""
     passed = own.announced[row, Announced.PASSED]
     if passed > 0:
-        span(walk, chunks, i, -1, LOST_WAY, FOUND)
-        span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
+        put_span(walk, chunks, i, -1, LOST_WAY, FOUND)
+        put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
         own.announced[row, Announced.PASSED] = 0
 
 

@@ -91,6 +91,8 @@ class Amqp091Handshakes:
                 detail += f" as {record.user}" if record.user else ""
             for announcer, text in properties.items():
                 record.describe(announcer, text)
+            if role == "redirect":
+                record.facts["redirected_to"] = values["host"]
             record.message(event, role, side, at, values, detail)
 
     def _arguments(self, rows: Ints, index: Ints, fields: Decoded, data: Bytes) -> list[_Arguments | None]:
