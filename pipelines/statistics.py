@@ -21,6 +21,7 @@ from amqpscope.pipelines.walks.confirms import Confirms
 from amqpscope.pipelines.walks.events import MESSAGES, Events
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.message_credit import MessageCredit
 from amqpscope.pipelines.walks.numbers import Numbering
 from amqpscope.pipelines.walks.rpcs import Rpcs
 from amqpscope.pipelines.walks.session_errors import SessionErrors
@@ -126,6 +127,7 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(ChannelErrors),
     OverConnections(SessionStatistics),
     OverConnections(SessionErrors),
+    OverConnections(MessageCredit),
     OverConnections(StreamConfirms),
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),

@@ -17,7 +17,7 @@ Facts that rules ask for (None where unknown):
     end_lost           bool: the last frames of a side may be missing
     refused_known      bool: nothing is missing before the close, or it names the method that it refuses
     ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
-    reply_code, reply_text       of that connection.close
+    reply_code, reply_text       of that connection.close; `refused_method`: the method that it names
     refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
     mechanism_offered, response_wellformed, capable_auth   bool
@@ -228,6 +228,8 @@ def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[s
         if settled and machine.frame_min
         else None,
         "channel_max": settled.get("channel_max"),
+        "asked_channels": _limit(settled.get("channel_max"), "{} channels", "any number of channels"),
+        "asked_frames": _limit(settled.get("frame_max"), "{} bytes", "any size"),
         "frame_max": settled.get("frame_max"),
         "is_tuned": bool(settled),
         "heartbeat": (settled or offer).get("heartbeat"),
@@ -251,6 +253,11 @@ def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[s
 def _is_above(settled: int | None, offered: int | None) -> bool:
     """Return whether a limit exceeds the one offered; 0 is no limit."""
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
+
+
+def _limit(number: int | None, text: str, unlimited: str) -> str | None:
+    """Return a limit as text; 0 is none."""
+    return None if number is None else text.format(number) if number else unlimited
 
 
 def _refusal(arguments: Arguments) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Parser(Matrix):
     FOUND = column("1: a frame begins there")
     LOST = column("position at which the frame whose head was lost must have begun; -1: not known", empty=-1)
     LARGEST = column("bytes of the largest frame so far")
+    MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
+    CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
     TRIED_MARKED = column("1: that was after a segment that was not full")
@@ -64,12 +66,10 @@ class Parser(Matrix):
     REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
 
 
-class Fragment(Matrix):
-    """Bytes of payloads that go on in a later chunk."""
+class Fragment(Chunk):
+    """Bytes of payloads that go on in a later chunk, each with what its chunk says of them."""
 
     NEXT = column("the next one of the payload; -1: none", empty=-1)
-    OFFSET = column("where they lie in the buffer")
-    LENGTH = column("bytes")
     USED = column("1 while the row holds one")
 
 

@@ -1,6 +1,6 @@
 """Recordings of Qpid's broker and clients: every operation, counted by tshark as well, and no anomaly but those meant.
 
-Eight of them come with the tests; the others are read where they are there.
+Some of them come with the tests; the others are read where they are there.
 """
 
 import json

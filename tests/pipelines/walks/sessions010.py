@@ -73,6 +73,7 @@ class Peers:
         number = self.command(from_client, "message.transfer", session, channel, False, destination=destination,
                               accept_mode=mode, acquire_mode=acquire)  # fmt: skip
         frame = self.frames[-1]
+        frame |= {"segment_type": "body", "size": 22}
         names = ("connection_id", "capture", "packet", "ts_ns", "first_ts_ns", "frame_no", "from_client", "channel",
                  "channel_epoch", "session", "accept_mode", "acquire_mode")  # fmt: skip
         message = {name: frame[name] for name in names} | {"protocol": "amqp-0-10", "first_frame_no": frame["frame_no"]}
@@ -101,6 +102,13 @@ class Peers:
     ) -> int:  # fmt: skip
         """Append message.accept, reject or release; return its frame number."""
         self.command(from_client, f"message.{how}", session, channel, sync=False, transfers=listed(ranges), **columns)
+        return len(self.frames) - 1
+
+    def flow(self, unit: int, value: int | None, destination: str = "d", **columns: Any) -> int:
+        """Append message.flow; return its frame number."""
+        self.command(
+            True, "message.flow", unit=unit, value_uint32=value, destination=destination, sync=False, **columns
+        )
         return len(self.frames) - 1
 
     def lose(self, from_client: bool) -> None:

@@ -293,12 +293,12 @@ def test_what_need_not_be_accepted_is_settled_by_itself():
     peers.completed(True, (0, 1))
     taken = peers.settle("accept", (3, 3))
     peers.transfer(False, accept_mode=None, no_ack=None)
-    assert settlements(peers) == [
-        (0, "auto", None, None, None),
-        (1, "auto", None, None, None),
-        (2, "auto", None, None, None),
-        (3, "ack", taken, None, None),
-        (4, "unknown", None, "capture-end", 11000),
+    assert settlements(peers, columns="delivery_tag outcome settle_frame_no requeue ended_by end_ts_ns") == [
+        (0, "auto", None, None, None, None),
+        (1, "auto", None, None, None, None),
+        (2, "auto", None, None, None, None),
+        (3, "ack", taken, None, None, None),
+        (4, "unknown", None, None, "capture-end", 11000),
     ]
 
 
