@@ -26,6 +26,7 @@ from amqpscope.pipelines.walks import events as ev
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import Connection, written
+from tests.pipelines.walks import sessions010
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +38,14 @@ PARTS = 3
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All recordings, dissected, each table in some parts."""
+    """All recordings, dissected, and a session that goes on on another connection, each table in some parts."""
     folder = tmp_path_factory.mktemp("recordings") / "tables"
     parts: dict[str, list[pa.Table]] = {}
-    for capture in CAPTURES:
+    for capture in [*CAPTURES, *sessions010.CAPTURES]:
         for table, rows in ours(capture).items():
             parts.setdefault(table, []).append(rows)
+    for table, rows in sessions010.tables_of(sessions010.lost(), sessions010.resumed()).items():
+        parts[table].append(rows)
     for table, found in parts.items():
         (folder / table).mkdir(parents=True)
         for number in range(PARTS):
