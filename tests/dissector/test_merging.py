@@ -72,7 +72,7 @@ INNER = st.sets(st.integers(3, len(SESSION) - 4), max_size=12)
 """Packets but those of the beginning and the end."""
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lost=st.tuples(INNER, INNER), offset=st.sampled_from([-15, -5, -1, 0, 1, 5, 15]), batch_bytes=st.integers(200, 4000)
 )
