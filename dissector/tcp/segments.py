@@ -136,9 +136,15 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
     facts, conn = flows.facts, flows.conn
     if over(conn, slot, batch.ts_ns[i]):
         return True
-    if batch.flags[i] & (SYN | ACK) != SYN or begins(batch, i, flows, slot, side):
+    if batch.flags[i] & SYN == 0:
         return False
-    if facts[slot, Facts.SYN] != 0 and (facts[slot, Facts.OPENER] != side or conn[slot, Conn.ISN] == batch.seq[i]):
+    is_answer = batch.flags[i] & ACK != 0
+    opener = 1 - side if is_answer else side
+    isn = (batch.ack[i] - 1) & 0xFFFFFFFF if is_answer else batch.seq[i]
+    if facts[slot, Facts.SYN] != 0:
+        if facts[slot, Facts.OPENER] != opener or conn[slot, Conn.ISN] == isn:
+            return False
+    elif (is_answer and closed(conn, slot) == 0) or (not is_answer and begins(batch, i, flows, slot, side)):
         return False
     # Another capture point may see the next connection before ours sees the end of this one.
     here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
