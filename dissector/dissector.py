@@ -32,7 +32,7 @@ from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
 from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import Chunk, Direction, Facts, Results, Window
+from amqpscope.dissector.tcp.state import Chunk, Facts, Queue, Results, Window
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault as TlsFault
 from amqpscope.dissector.tls.stage import Tls
@@ -235,7 +235,7 @@ class Dissector:
         for number, stage in sorted(self.stages.items()):
             mine = (facts[:, Facts.USED] == 1) & (facts[:, Facts.PROTOCOL] == number)
             yield from stage.holding(np.flatnonzero(mine))
-        for row in np.flatnonzero(self.tcp.flows.direction[:, Direction.COUNT]).tolist():
+        for row in np.flatnonzero(self.tcp.flows.queues[:, Queue.COUNT]).tolist():
             if facts[row // 2, Facts.PROTOCOL] in self.stages:
                 yield row // 2, row % 2, False
 
