@@ -20,6 +20,10 @@ class Report:
     help = "write one self-contained page: findings, pictures, tables"
     requires = ("matplotlib", "jinja2")
     extra = "report"
+    examples = (
+        ("report trouble.pcap -o report.html", "a page about a capture"),
+        ("report tables stats -o report.html", "a page from tables and statistics that are there"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
@@ -72,11 +76,10 @@ def _of_captures(arguments: argparse.Namespace, folder: Path) -> tuple[Tables, i
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
     from amqpscope.dissector.reading import Reading  # noqa: PLC0415
 
-    options = common.options(arguments)
-    sources, status = common.sources(arguments)
+    sources, options, status = common.sources(arguments)
     with common.progress(sources) as advance, common.watch(sources) as watch:
         compile_kernels(sources)
         reading = Reading(sources, options, advance, watch=watch)
         tables = making.of_captures(reading, folder)
-    common.print_warnings(reading)
+    common.print_warnings(reading, arguments.tz)
     return tables, status

@@ -31,7 +31,7 @@ from amqpscope.dashboards import (
 )
 from amqpscope.dashboards.section import Figure, Section, Single
 from amqpscope.dashboards.tables import Tables
-from amqpscope.errors import MissingError
+from amqpscope.errors import Error, MissingError, reason
 
 _DISSECTED = (findings, captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
@@ -138,7 +138,7 @@ def write(tables: Tables, path: Path) -> None:
 
     Raises:
         NotTablesError: A table cannot be read.
-        OSError: The file cannot be written.
+        Error: The file cannot be written.
     """
     check(path)
     text = render(tables)
@@ -146,6 +146,8 @@ def write(tables: Tables, path: Path) -> None:
     try:
         unfinished.write_text(text, encoding="utf-8")
         os.replace(unfinished, path)  # noqa: PTH105 - the same, and says what it does
+    except OSError as error:
+        raise Error(f"{path}: cannot write: {reason(error)}") from error
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)

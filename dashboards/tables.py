@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from amqpscope import spec
 from amqpscope.dissector.fields.columns import TYPES
 from amqpscope.dissector.tables.output import NOTE, digest
-from amqpscope.errors import Error, MissingError
+from amqpscope.errors import Error, MissingError, reason
 
 DISSECTED = (
     "captures",
@@ -106,7 +106,7 @@ class Tables:
         try:
             return int(dataset.count_rows(filter=where)) if dataset is not None else 0
         except (pa.ArrowException, KeyError) as error:
-            raise NotTablesError(f"table {name} cannot be read: {_first_line(error)}") from error
+            raise NotTablesError(f"table {name} cannot be read: {reason(error)}") from error
 
     def unfinished(self) -> list[tuple[Path, str]]:
         """Return the folders whose writing was interrupted, or still goes on, and the command that writes them."""
@@ -136,7 +136,7 @@ class Tables:
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
         except (pa.ArrowException, KeyError) as error:
-            raise NotTablesError(f"table {name} cannot be read: {_first_line(error)}") from error
+            raise NotTablesError(f"table {name} cannot be read: {reason(error)}") from error
 
     def top(
         self, name: str, columns: Sequence[str], by: str, most: int, where: pc.Expression | None = None
@@ -289,7 +289,7 @@ def _open(folder: Path) -> ds.Dataset | None:
     try:
         return ds.dataset([str(p) for p in parts if p.suffix == parts[0].suffix], format=kind)
     except (pa.ArrowException, OSError) as error:
-        raise NotTablesError(f"{folder} cannot be read: {_first_line(error)}") from error
+        raise NotTablesError(f"{folder} cannot be read: {reason(error)}") from error
 
 
 def _completed(dataset: ds.Dataset, name: str) -> ds.Dataset:
@@ -308,7 +308,3 @@ def _named(table: pa.Table, names: Sequence[str], keys: int) -> pa.Table:
 
 def _together(partial: list[pa.Table], keys: Sequence[str], again: list[tuple[str, str]]) -> pa.Table:
     return pa.concat_tables(partial).group_by(list(keys), use_threads=False).aggregate(again)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.cli import verdict_rows
-from amqpscope.dissector.cli.printers import Peers, objects
+from amqpscope.dissector.cli.printers import Peers, Views, objects
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes import listing
 from amqpscope.dissector.reading import Paths, Reading
@@ -26,14 +26,14 @@ def frames(
 ) -> Iterator[dict[str, Any]]:
     """Yield the frames of captures as they are decoded, in order within each connection.
 
-    Each is a dict, as `amqpscope frames --format json` prints it: `ts` (ISO 8601, UTC), `sender` and `receiver`
-    (address and port), and the columns of `amqp091_frames`, `stream_frames` or `amqp010_frames` that are not null; use
-    `frame.get("method")` for columns that some frames lack. For many frames, the tables of `read` are faster.
+    Each is a dict, as `amqpscope frames --format json` prints it, but all numbers are numbers: `ts` (ISO 8601, UTC),
+    `sender` and `receiver` (address and port), and the columns of `amqp091_frames`, `stream_frames` or `amqp010_frames`
+    that are not null; use `frame.get("method")` for columns that some frames lack. The tables of `read` are faster.
 
     Args:
         paths: a capture file, directory or glob, or several.
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
-        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         from_ns: leave out frames before this time (ns since the epoch, UTC).
         to_ns: leave out frames at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
@@ -43,7 +43,7 @@ def frames(
             cannot be decrypted. Most errors come with the first frame.
     """
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)
-    return _frames(Reading(find(_named(paths)), options))
+    return _frames(Reading(find(_named(paths)), options), Views(protocol))
 
 
 def handshakes(
@@ -57,14 +57,15 @@ def handshakes(
 ) -> Iterator[dict[str, Any]]:
     """Yield a verdict on each connection when it ends: how far it came, why no further, which packets prove it.
 
-    Each is a dict, as in the list `connections` of `amqpscope handshakes --format json`: columns of the table
+    Each is a dict, as in the list `connections` of `amqpscope handshakes --format json`, but with all numbers as
+    numbers: columns of the table
     `connections`, with `client` and `server` (address and port), `code`, `summary` (one sentence), `meaning`, `remedy`,
     and the steps of the handshake.
 
     Args:
         paths: a capture file, directory or glob, or several; or the folder that `amqpscope dissect` wrote.
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
-        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         from_ns: leave out connections that ended before this time (ns since the epoch, UTC).
         to_ns: leave out connections that began at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
@@ -83,11 +84,11 @@ def _named(paths: Paths) -> list[str]:
     return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
 
-def _frames(reading: Reading) -> Iterator[dict[str, Any]]:
+def _frames(reading: Reading, views: Views) -> Iterator[dict[str, Any]]:
     peers = Peers(reading.dissector)
     for table, batch in reading:
         if table.endswith("_frames"):
-            yield from objects(batch, peers)
+            yield from objects(batch, peers, views[table])
 
 
 def _verdicts(found: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:

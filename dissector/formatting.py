@@ -1,16 +1,53 @@
-"""Format values for people: counts, times, and text that cannot control a terminal."""
+"""Format values, the same for people and programs: times, truth, numbers, counts, text that controls no terminal."""
 
-from datetime import UTC, datetime
+import functools
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+MOST_EXACT = 1 << 53
+"""Whole numbers up to this one are exact in programs that hold numbers as floating point (jq, JavaScript)."""
 
 
-def instant(ns: int) -> str:
-    """Return a time (ns since the epoch) in ISO 8601, UTC."""
-    return moment(*divmod(ns, 1_000_000_000), 9)
+def instant(ns: int, zone: tzinfo = UTC) -> str:
+    """Return a time (ns since the epoch) in ISO 8601."""
+    return moment(*divmod(ns, 1_000_000_000), 9, zone)
 
 
-def moment(seconds: int, rest: int, digits: int) -> str:
-    """Return a time in ISO 8601, UTC: seconds since the epoch, and `rest`, `digits` digits of their fraction."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:0{digits}d}Z"
+def moment(seconds: int, rest: int, digits: int, zone: tzinfo = UTC) -> str:
+    """Return a time in ISO 8601: seconds since the epoch, and `rest`, `digits` digits of their fraction."""
+    second, offset = _second(seconds, zone)
+    return f"{second}.{rest:0{digits}d}{offset}"
+
+
+@functools.lru_cache(256)
+def _second(seconds: int, zone: tzinfo) -> tuple[str, str]:
+    time = datetime.fromtimestamp(seconds, zone)
+    return f"{time:%Y-%m-%dT%H:%M:%S}", "Z" if zone is UTC else time.isoformat()[19:]
+
+
+def zone_name(ns: int, zone: tzinfo) -> str:
+    """Return the name of a zone at a time: UTC, CET."""
+    return datetime.fromtimestamp(ns // 1_000_000_000, zone).tzname() or ""
+
+
+def plain(value: Any) -> Any:
+    """Return a value as text and CSV have it: truth as `true` and `false`, as in JSON; else the value itself."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def exact(value: Any, name: str = "") -> Any:
+    """Return a value for JSON, with text for ids, times in ns and all numbers that its readers might round."""
+    if isinstance(value, dict):
+        return {key: exact(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [exact(item) for item in value]
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number and (is_text(name) or abs(value) > MOST_EXACT) else value
+
+
+def is_text(name: str) -> bool:
+    """Return whether numbers of this name are always text in JSON: ids of connections, and times in ns."""
+    return name.endswith(("connection_id", "ts_ns"))
 
 
 def counted(number: int, what: str, several: str = "") -> str:

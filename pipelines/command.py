@@ -23,6 +23,10 @@ class Analyze:
     help = "statistics of captures or of dissected tables: confirms, settlements, requests, flow control, latencies"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("analyze trouble.pcap -o stats", "the statistics of a capture, in this process"),
+        ("analyze tables -o stats --master 'local[*]'", "the statistics of tables, on Spark"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -77,15 +81,14 @@ class Analyze:
 
         if arguments.master is not None:
             raise Error("--master is for tables; write them first: amqpscope dissect CAPTURE... -o DIR")
-        options = common.options(arguments)
-        sources, status = common.sources(arguments)
+        sources, options, status = common.sources(arguments)
         with common.progress(sources) as advance, common.watch(sources) as watch:
             compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch)
             note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
             made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window)
         say(made, arguments.output)
-        common.print_warnings(reading)
+        common.print_warnings(reading, arguments.tz)
         return status
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
@@ -130,10 +133,10 @@ def spark_engine() -> ModuleType:
     Raises:
         Error: Spark is not installed.
     """
-    from amqpscope.errors import Error  # noqa: PLC0415
+    from amqpscope.errors import Error, installing  # noqa: PLC0415
 
     if find_spec("pyspark") is None:
-        raise Error("Spark is not installed; pip install 'amqpscope[spark]'")
+        raise Error(f"Spark is not installed: {installing('spark')}")
     return import_module("amqpscope.pipelines.on_spark")
 
 

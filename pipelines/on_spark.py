@@ -29,10 +29,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from amqpscope.dissector.tables.output import HIDDEN, Output
+from amqpscope.dissector.tables.output import HIDDEN, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import here, kernels, session, union
-from amqpscope.pipelines.engine import SPOKEN, Advance, Engine, quiet
+from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
@@ -44,6 +44,7 @@ from amqpscope.pipelines.statistics import (
     METRICS,
     OVER_KEYS,
     RESOLVED,
+    SHARED,
     Chain,
     KeyedWalk,
     OverKeys,
@@ -97,13 +98,6 @@ class Job(NamedTuple):
     compiled: bool
     window_ns: int = HOUR_NS
     cut: tuple[str, ...] = ()
-
-
-class Written(NamedTuple):
-    """A part file that a task wrote."""
-
-    file: Path
-    rows: int
 
 
 def analyze_folder(
@@ -233,8 +227,8 @@ def _connections(engine: Engine, folder: Path) -> pa.Table:
     """Return connections with the further columns that walks need."""
     note, seen = read_note(folder), []
     if not note["complete"]:
-        for name, protocol in SPOKEN.items():
-            parts = read_parts(folder, name, ["connection_id", "ts_ns"])
+        for source, protocol in ev.SPOKEN.items():
+            parts = read_parts(folder, ev.SOURCES[source], ["connection_id", "ts_ns"])
             seen.append(spans(parts, protocol))
     rows = engine.connections(_whole(folder, "connections"), _whole(folder, "tcp_windows"), seen, note)
     layout = layouts(needs_of(engine.chains))[ev.CONNECTIONS]
@@ -275,7 +269,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
                 task.add(chain.feed(events))
         for chain in walks:
             task.add(chain.finish())
-        task.add(task.latencies.by_connection())
+        task.add(task.latencies.by_connection(task.unfinished))
         task.add([(LATENCIES, task.latencies.partial())])
     yield from task.written()
 
@@ -297,6 +291,7 @@ class _Task:
         assert context is not None
         self.job = job
         self.latencies = Latencies()
+        self._unfinished: list[pa.ChunkedArray] = []
         self.folder = Path(job.folder, f"{context.partitionId()}-{context.taskAttemptId()}")
         self._schemas = schemas
         self._output = Output(str(self.folder), schemas)
@@ -314,6 +309,8 @@ class _Task:
     def add(self, found: Iterator[Rows] | Sequence[Rows]) -> None:
         """Write rows."""
         for name, rows in found:
+            if name in SHARED:
+                self._unfinished.append(rows["connection_id"])
             if name in METRICS:
                 self.latencies.add(METRICS[name], rows)
             if name in RESOLVED and (waits := RESOLVED[name].undecided(rows)).any():
@@ -322,21 +319,24 @@ class _Task:
             else:
                 self._add(name, rows)
 
+    @property
+    def unfinished(self) -> pa.Array:
+        """Connections of which walks over keys will yield more rows (int64)."""
+        chunks = [chunk for column in self._unfinished for chunk in column.chunks]
+        return pa.chunked_array(chunks, pa.int64()).unique()
+
     def _add(self, name: str, rows: pa.Table) -> None:
         if len(rows):
             here.emitted(self._output, name, rows.cast(self._schemas[name]))
 
     def written(self) -> Iterator[pa.RecordBatch]:
         """Yield what was written."""
-        files = [(name, file) for name, rows in self._output.rows.items() if rows
-                 for file in sorted((self.folder / name).iterdir())]  # fmt: skip
-        names, paths = [name for name, _ in files], [str(file) for _, file in files]
-        rows = [pq.read_metadata(path).num_rows for path in paths]
+        parts = self._output.parts()
         yield pa.RecordBatch.from_pydict(
             {
-                "name": pa.array(names, pa.string()),
-                "file": pa.array(paths, pa.string()),
-                "rows": pa.array(rows, pa.int64()),
+                "name": pa.array([part.table for part in parts], pa.string()),
+                "file": pa.array([str(part.file) for part in parts], pa.string()),
+                "rows": pa.array([part.rows for part in parts], pa.int64()),
             }
         )
 
@@ -349,7 +349,7 @@ def _schemas() -> dict[str, pa.Schema]:
     return found | {LATENCIES: PARTIAL}
 
 
-def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
+def _collected(jobs: DataFrame) -> dict[str, list[Part]]:
     """Run tasks; return what the successful ones wrote, by name.
 
     Raises:
@@ -359,9 +359,9 @@ def _collected(jobs: DataFrame) -> dict[str, list[Written]]:
         found = jobs.collect()
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkError(f"Spark: {_reason(error)}") from error
-    made: dict[str, list[Written]] = {}
+    made: dict[str, list[Part]] = {}
     for name, file, rows in found:
-        made.setdefault(name, []).append(Written(Path(file), rows))
+        made.setdefault(name, []).append(Part(name, Path(file), rows))
     return made
 
 
@@ -377,7 +377,7 @@ def _reason(error: Exception) -> str:
 # ---- walks over keys, and the end
 
 
-def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Written]], job: Job) -> None:
+def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
     """Move part files into place, and finish what needs rows of all connections."""
     for each in OVER_KEYS:
         files = found.get(each.of, [])
@@ -387,7 +387,7 @@ def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str
             del found[each.of]
     for name in here.tables():
         for file in found.get(name, ()):
-            made.adopt(name, file.file, file.rows)
+            made.adopt(file)
     for file in found.get(LATENCIES, ()):
         engine.latencies.merge(pq.read_table(file.file))
     for name in engine.partial:
@@ -396,7 +396,7 @@ def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str
     engine.conclude(partial(here.emitted, made), waiting)
 
 
-def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Written], job: Job) -> DataFrame:
+def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Part], job: Job) -> DataFrame:
     """Walk over keys on Spark; return the part files (WRITTEN)."""
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)

@@ -20,7 +20,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from amqpscope.errors import Error
+from amqpscope.errors import Error, reason
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SMALL = {
@@ -228,7 +228,7 @@ def _check(master: str | None) -> None:
         except ValueError as error:
             raise SessionError(f"not a Spark master: {master}; give spark://HOST:PORT") from error
         except OSError as error:
-            reasons.append(f"{address}: {(error.strerror or str(error)).lower()}")
+            reasons.append(f"{address}: {reason(error)}")
     if reasons:
         raise SessionError(f"no Spark master at {'; '.join(reasons)}")
 

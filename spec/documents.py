@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from amqpscope.errors import reason
 from amqpscope.spec.model import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,6 +20,8 @@ GROUP = "amqpscope.protocols"
 """Entry points of protocols."""
 FOLDER = Path(__file__).parent
 BUILT_IN = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream")
+OLDER = ("amqp-0-9", "amqp-0-8", "amqp-0-10-draft")
+"""Older versions of AMQP 0-9-1: each is laid over another document, and says what is different."""
 
 _added: dict[str, Path] = {}
 
@@ -50,11 +53,11 @@ def of_protocol(name: str) -> dict[str, Any]:
     Raises:
         SpecError: there is none of this name.
     """
-    if name in BUILT_IN:
+    if name in BUILT_IN + OLDER:
         return read(FOLDER / f"{name}.toml")
     path = _added.get(name) or _brought().get(name)
     if path is None:
-        raise SpecError(f"{name}: no such protocol; known are {', '.join(names())}")
+        raise SpecError(f"{name}: no such protocol; known are {', '.join(names() + OLDER)}")
     return read(path)
 
 
@@ -82,7 +85,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise SpecError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise SpecError(f"{path}: no TOML: {error}") from error
 

@@ -1,11 +1,23 @@
-"""Plain text for a terminal: paragraphs and aligned columns that fit its width."""
+"""Text for a terminal: paragraphs and aligned columns that fit its width, and colours where it shows them."""
 
+import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
 MIN_LAST = 30
 """The last column is never narrower than this; longer lines are left to the terminal."""
+
+INKS = {"error": "1;31", "warning": "33", "note": "36", "fine": "32", "name": "1", "aside": "2"}
+"""Colours (SGR parameters, ECMA-48 8.3.117) by what they are for: a severity, a name, something less important."""
+
+
+def paint(text: str, ink: str) -> str:
+    """Return a text in a colour of `INKS`; as it is where output is no terminal, or NO_COLOR is set (no-color.org)."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{INKS[ink]}m{text}\x1b[0m"
 
 
 def width() -> int:
@@ -39,4 +51,4 @@ def aligned(rows: Iterable[Sequence[str]], indent: int = 2) -> list[str]:
 
 def title(name: str, kind: str) -> list[str]:
     """Return a heading: the name, and what it is."""
-    return [f"{name}  ({kind})", ""]
+    return [f"{paint(name, 'name')}  ({kind})", ""]

@@ -39,6 +39,8 @@ class Constant:
     doc: str
     extension: str | None = None
     """Whose addition to the published protocol it is: `rabbitmq` or None."""
+    returned: bool = False
+    """Whether it is a reason of basic.return, which closes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,8 @@ class Shown:
     """Columns that are times, in milliseconds since 1970."""
     left_out: tuple[str, ...] = ()
     """Columns that lines of text leave out."""
+    same: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names of columns in other protocols, with the columns that hold the same here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.kernels import limits
-from amqpscope.errors import Error, MissingError
+from amqpscope.errors import Error, MissingError, reason
 
 STANDARD_INPUT = "-"
 
@@ -97,9 +97,9 @@ class Input:
         try:
             data = self._stream.read1(min(len(view), _READ))
         except (OSError, EOFError, lzma.LZMAError) as error:
-            reason = " ".join(str(error).split())
-            self.damage = f"{self.compression} data is truncated or damaged ({reason})"
-            if "emory" in reason:  # as both liblzma and zstd report it
+            why = reason(error)
+            self.damage = f"{self.compression} data is truncated or damaged ({why})"
+            if "emory" in why:  # as both liblzma and zstd report it
                 most = limits.UNPACKING >> 20
                 self.damage = f"{self.compression} data needs more than {most} MiB to decompress; decompress it first"
             return 0
@@ -201,7 +201,7 @@ class _Counted(io.RawIOBase):
                 return 0
             return self.file.readinto(view) or 0
         except OSError as error:
-            raise CaptureError(f"{self._name}: reading failed at byte {self.taken}: {error.strerror}") from error
+            raise CaptureError(f"{self._name}: reading failed at byte {self.taken}: {reason(error)}") from error
 
     def close(self) -> None:
         if self._closes:
@@ -220,7 +220,7 @@ def _open(path: Readable, name: str) -> Any:
     except IsADirectoryError as error:
         raise CaptureError(f"{name}: is a directory, not a capture") from error
     except (OSError, ValueError) as error:
-        raise CaptureError(f"{name}: cannot open: {getattr(error, 'strerror', None) or error}") from error
+        raise CaptureError(f"{name}: cannot open: {reason(error)}") from error
     # A buffered reader would wait until its buffer is full; take the raw file below it, if there is one.
     return getattr(path, "raw", path) if not getattr(path, "seekable", bool)() else path
 

@@ -1,16 +1,16 @@
 """Declare the options of all commands that read captures, and turn them into `Options`."""
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import tzinfo
 from typing import Protocol
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source, find
+from amqpscope.dissector.cli import times
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import Reading
@@ -47,17 +47,24 @@ def add_common(
         "may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--spec", metavar="FILE", help="AMQP XML document of a vendor, which extends the built-in protocol"
+        "--spec", metavar="FILE", help="AMQP XML document (0-8 to 0-10), which extends the built-in protocol"
     )
     parser.add_argument(
         "--keylog", metavar="FILE",
         help="TLS key log (SSLKEYLOGFILE) to decrypt with; it may still grow. Secrets in a pcapng are always used",
     )  # fmt: skip
     parser.add_argument(
-        "--from", dest="from_ns", metavar="TIME", type=_time,
-        help="leave out rows before this time: 2026-01-31T12:00:00.5Z or seconds since 1970 (UTC)",
+        "--from", dest="start", metavar="TIME", type=times.given,
+        help="leave out rows before this time: 2026-01-31T12:00:00.5Z, 2026-01-31, seconds since 1970; or 17:40, "
+        "of the day of the first packet",
     )  # fmt: skip
-    parser.add_argument("--to", dest="to_ns", metavar="TIME", type=_time, help="leave out rows at or after this time")
+    parser.add_argument(
+        "--to", dest="end", metavar="TIME", type=times.given, help="leave out rows at or after this time"
+    )
+    parser.add_argument(
+        "--tz", metavar="ZONE", type=times.zone, default="UTC",
+        help="time zone of printed times, and of given ones that name none: Europe/Berlin, local (default: UTC)",
+    )  # fmt: skip
     parser.add_argument(
         "--bodies",
         choices=("none", "hash", "full"),
@@ -68,23 +75,44 @@ def add_common(
     )
 
 
-def options(arguments: argparse.Namespace) -> Options:
-    """Return the options that the arguments name.
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that describes the JSON of a command."""
+    parser.add_argument("--json-schema", action=_Schema, nargs=0, help="print the schema of --format json, and end")
+
+
+class _Schema(argparse.Action):
+    """Print the schema that has the name of the command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it, and end."""
+        from amqpscope.dissector.cli import json_schema  # noqa: PLC0415
+
+        sys.stdout.write(json_schema.text(parser.prog.rpartition(" ")[2]))
+        parser.exit()
+
+
+def options(arguments: argparse.Namespace, begin_ns: int = 0) -> Options:
+    """Return the options that the arguments name; times of the day are those of the day of `begin_ns`.
 
     Raises:
         ArgumentError: the time range is empty.
         SpecError: the user's document is invalid.
     """
-    if None not in (arguments.from_ns, arguments.to_ns) and arguments.to_ns <= arguments.from_ns:
+    from_ns, to_ns = wanted_times(arguments).ns(arguments.tz, begin_ns)
+    if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise ArgumentError("--to is not after --from: the time range is empty")
     protocol = None
     if arguments.spec:
         from amqpscope import spec  # noqa: PLC0415
 
-        protocol = spec.overlay(spec.load("amqp-0-9-1"), spec.load_xml(arguments.spec))
-    return Options(
-        dict(arguments.port), protocol, arguments.bodies, arguments.from_ns, arguments.to_ns, keylog=arguments.keylog
-    )
+        user = spec.load_xml(arguments.spec)
+        protocol = spec.overlay(spec.load(spec.base_of(user)), user)
+    return Options(dict(arguments.port), protocol, arguments.bodies, from_ns, to_ns, keylog=arguments.keylog)
+
+
+def wanted_times(arguments: argparse.Namespace) -> times.Range:
+    """Return the times between which rows are wanted."""
+    return times.Range(arguments.start, arguments.end)
 
 
 def refuse_for_tables(arguments: argparse.Namespace) -> None:
@@ -97,8 +125,8 @@ def refuse_for_tables(arguments: argparse.Namespace) -> None:
         "--port": arguments.port,
         "--spec": arguments.spec,
         "--keylog": arguments.keylog,
-        "--from": arguments.from_ns is not None,
-        "--to": arguments.to_ns is not None,
+        "--from": arguments.start is not None,
+        "--to": arguments.end is not None,
         "--bodies": arguments.bodies != "hash",
     }
     for option, is_given in given.items():
@@ -108,19 +136,33 @@ def refuse_for_tables(arguments: argparse.Namespace) -> None:
             )
 
 
-def sources(arguments: argparse.Namespace) -> tuple[list[Source], int]:
-    """Return the captures that the arguments name, and the exit status: 2 where files of a folder are skipped.
+def sources(arguments: argparse.Namespace) -> tuple[list[Source], Options, int]:
+    """Return the captures that the arguments name, the options, and the exit status: 2 where files are skipped.
 
-    Each skipped file is reported on standard error.
+    Each skipped file of a folder is reported on standard error.
 
     Raises:
         CaptureError: a path does not exist, or a file that is named itself is not a capture.
+        ArgumentError: the time range is empty.
+        SpecError: the user's document is invalid.
     """
     refused: list[CaptureError] = []
-    found = find(arguments.captures, refused)
+    found = find(arguments.captures, refused, wanted_times(arguments).needs_day)
     for error in refused:
         sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; skipped, the other files are read\n")
-    return found, 2 if refused else 0
+    begin_ns = min((source.begin for source in found if source.begin), default=0)
+    return found, options(arguments, begin_ns), 2 if refused else 0
+
+
+def count(text: str) -> int:
+    """Return a number of at least one.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is something else.
+    """
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
 
 
 def _port(text: str) -> tuple[int, str]:
@@ -134,29 +176,11 @@ def _port(text: str) -> tuple[int, str]:
     return int(port), name
 
 
-def _time(text: str) -> int:
-    seconds = re.fullmatch(r"(\d{1,10})(?:\.(\d{1,9}))?", text)
-    if seconds:
-        return int(seconds[1]) * 1_000_000_000 + int((seconds[2] or "").ljust(9, "0"))
-    parts = re.fullmatch(r"([^.]+)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", text)
-    try:
-        if not parts:
-            raise ValueError
-        whole = datetime.fromisoformat(parts[1] + (parts[3] or ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"not a time: {text!r}; give 2026-01-31T12:00:00.5Z or seconds since 1970"
-        ) from None
-    if whole.tzinfo is None:
-        whole = whole.replace(tzinfo=UTC)
-    return int(whole.timestamp()) * 1_000_000_000 + int((parts[2] or "").ljust(9, "0"))
-
-
-def print_warnings(reading: Reading, frames: int | None = None) -> None:
-    """Print warnings about captures that were read to standard error; `frames` is the number of frames shown."""
+def print_warnings(reading: Reading, zone: tzinfo, frames: int | None = None) -> None:
+    """Print warnings about captures that were read to standard error; `frames` is the number of frames found."""
     from amqpscope.dissector.cli.warnings import warning_lines  # noqa: PLC0415
 
-    for line in warning_lines(reading, frames):
+    for line in warning_lines(reading, zone, frames):
         sys.stderr.write(f"amqpscope: {line}\n")
 
 

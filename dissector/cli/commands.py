@@ -2,6 +2,10 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpscope.dissector.capture.sources import Source
 
 
 class Dissect:
@@ -11,6 +15,11 @@ class Dissect:
     help = "write captures as tables: a folder of Parquet (or Arrow) files per table"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("dissect trouble.pcap -o tables", "write the tables of a capture under tables/"),
+        ("dissect 'day-*.pcap.gz' -o tables --from 17:40 --to 17:45", "five minutes of a rotated capture's first day"),
+        ("dissect big.pcap -o tables --keylog keys.log --bodies full", "decrypt TLS, and keep the bodies of messages"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -31,25 +40,40 @@ class Dissect:
             default=output.CODEC,
             help=f"compression of Parquet files (default: {output.CODEC})",
         )
+        parser.add_argument(
+            "--jobs", metavar="N", type=arguments.count, default=1,
+            help="processes that dissect connections, besides the one that reads packets (default: 1, which does both)",
+        )  # fmt: skip
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the tables."""
+        from functools import partial  # noqa: PLC0415
+
         import pyarrow as pa  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+        from amqpscope.dissector.dissector import Dissector  # noqa: PLC0415
         from amqpscope.dissector.formatting import counted  # noqa: PLC0415
+        from amqpscope.dissector.parallel.jobs import Distributor, Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
 
+        without_pandas()
         # The system's allocator returns memory that Arrow's own retain: 650 MB, not 850, at the peak (1 GB of capture).
         pa.set_memory_pool(pa.system_memory_pool())
-        options = common.options(arguments)
-        sources, status = common.sources(arguments)
-        with common.progress(sources) as advance, common.watch(sources) as watch:
+        sources, options, status = common.sources(arguments)
+        target = Target(arguments.output, arguments.format, arguments.compression)
+        with (
+            common.progress(sources) as advance,
+            common.watch(sources) as watch,
+            Jobs(arguments.jobs, target) as jobs,
+        ):
             compile_kernels(sources)
-            reading = Reading(sources, options, advance, watch=watch)
+            make = Dissector if arguments.jobs == 1 else partial(Distributor, jobs)
+            reading = Reading(sources, options, advance, watch=watch, make=make)
             wanted = schemas(options.protocol)
             output: Output | None = None
             try:
@@ -60,6 +84,7 @@ class Dissect:
                     output.add(work)
                 if output is None:
                     output = self._open(arguments, options, Output, wanted)
+                jobs.adopted(output)
                 output.finish()
             except BaseException:
                 if output is not None:
@@ -72,7 +97,7 @@ class Dissect:
             f"{counted(rows['messages'], 'message')}, {counted(rows['anomalies'], 'anomaly', 'anomalies')}",
             file=sys.stderr,
         )
-        common.print_warnings(reading, frames)
+        common.print_warnings(reading, arguments.tz, frames)
         return status
 
     def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
@@ -87,38 +112,56 @@ class Frames:
     help = "print each frame on one line as it is decoded"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("frames trouble.pcap --connection 10.0.3.7:41418 --method 'basic.*'", "messages of one client"),
+        ("frames trouble.pcap --queue orders -c 20 --tz local", "the first 20 frames that name a queue, in local time"),
+        ("frames trouble.pcap --format json | jq .method", "for other programs; ids and times in ns are text"),
+        ("frames -", "live: tcpdump -i any -U --immediate-mode -w - port 5672 | amqpscope frames -"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
-        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.dissector.cli import arguments, selection  # noqa: PLC0415
 
         arguments.add_common(parser)
         parser.add_argument(
             "--format", choices=("text", "json", "csv"), default="text", help="format of the lines (default: text)"
         )
+        arguments.add_schema(parser)
+        selection.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the frames."""
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-        from amqpscope.dissector.cli.printers import PRINTERS  # noqa: PLC0415
+        from amqpscope.dissector.cli.printers import PRINTERS, Peers  # noqa: PLC0415
+        from amqpscope.dissector.cli.selection import Selection  # noqa: PLC0415
+        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
 
-        options = common.options(arguments)
-        sources, status = common.sources(arguments)
+        sources, options, status = common.sources(arguments)
         compile_kernels(sources)
         with common.watch(sources) as watch:
             reading = Reading(sources, options, watch=watch)
             if watch:
                 watch.look = common.held_back_printer(reading)
-            printer = PRINTERS[arguments.format](sys.stdout, reading.dissector)
-            frames = 0
+            peers, wanted = Peers(reading.dissector), Selection.of(arguments)
+            printer = PRINTERS[arguments.format](sys.stdout, peers, arguments.tz, options.protocol)
+            frames = left_out = 0
             for table, batch in reading:
                 if table.endswith("_frames"):
-                    frames += batch.num_rows
-                    printer.frames(table, batch)
+                    chosen = wanted.take(batch, peers, printer.views[table])
+                    if arguments.count is not None:
+                        chosen = chosen.slice(0, arguments.count - frames)
+                    left_out += batch.num_rows - chosen.num_rows
+                    frames += chosen.num_rows
+                    printer.frames(table, chosen)
                     sys.stdout.flush()
-        common.print_warnings(reading, frames)
+                    if frames == arguments.count:
+                        break
+        common.print_warnings(reading, arguments.tz, frames + left_out)
+        if left_out and not frames:
+            sys.stderr.write(f"amqpscope: none of {counted(left_out, 'frame')} matches the selection\n")
         return status
 
 
@@ -129,23 +172,27 @@ class Handshakes:
     help = "say why connections came up or did not: one verdict each, with the packets that prove it"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("handshakes trouble.pcap", "a verdict on each connection, worst first, with what to do"),
+        ("handshakes trouble.pcap --connection 10.0.3.7:41418", "both sides of a handshake, step by step"),
+        ("handshakes trouble.pcap --fail-on handshake --fail-on ending:error", "for scripts: status 1 on these"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
-        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.dissector.cli import arguments, selection  # noqa: PLC0415
 
         arguments.add_common(parser)
         parser.add_argument(
             "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
         )
+        arguments.add_schema(parser)
+        selection.add_connection(parser)
         parser.add_argument(
-            "--connection",
-            metavar="ID|IP[:PORT]",
-            help="show the handshakes of connections with this id or address, step by step",
-        )
-        parser.add_argument(
-            "--fail-on", choices=("handshake",), help="exit with status 1 when a connection did not come up"
-        )
+            "--fail-on", metavar="WHAT[:SEVERITY]", action="append", default=[], type=selection.fail_on,
+            help="exit with status 1 when a connection failed (handshake), or one that came up ended badly (ending); "
+            "with note, warning or error: of this severity or worse. 2 when there are no packets",
+        )  # fmt: skip
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the verdicts.
@@ -159,36 +206,42 @@ class Handshakes:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import verdict_rows  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-        from amqpscope.dissector.formatting import clean  # noqa: PLC0415
+        from amqpscope.dissector.cli.selection import names_of  # noqa: PLC0415
+        from amqpscope.dissector.formatting import clean, exact  # noqa: PLC0415
         from amqpscope.dissector.handshakes import ladder, listing  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.spec import handshakes  # noqa: PLC0415
 
-        options = replace(common.options(arguments), handshakes=True)
-        known = handshakes.load()
-        made = listing.Listing(known)
-        tables = verdict_rows.tables_at(arguments.captures)
-        sources, status = ([], 0) if tables else common.sources(arguments)
-        wanted, as_json = arguments.connection, arguments.format == "json"
+        known, zone, wanted = handshakes.load(), arguments.tz, frozenset(arguments.connection)
+        made = listing.Listing(known, zone)
+        folder = verdict_rows.tables_at(arguments.captures)
+        sources: list[Source] = []
+        if folder:
+            options, status = common.options(arguments, verdict_rows.begin_ns(folder)), 0
+        else:
+            sources, options, status = common.sources(arguments)
+        options, as_json = replace(options, handshakes=True), arguments.format == "json"
         kept = []
         with common.watch(sources) as watch:
-            found = tables or Reading(sources, options, watch=watch)
+            found = folder or Reading(sources, options, watch=watch)
             if isinstance(found, Reading) and found.compiled:
                 compile_kernels(sources)
             for row in verdict_rows.rows(found, options):
-                if wanted and wanted not in listing.names_of(row):
+                if wanted and wanted.isdisjoint(names_of(row["connection_id"], listing.ends_of(row))):
                     continue
                 made.add(row)
                 if wanted or as_json:
                     kept.append(row)
         if wanted and not kept:
-            raise verdict_rows.VerdictError(f"no connection with the id or address {clean(wanted)}")
+            raise verdict_rows.VerdictError(f"no connection with the id or address {clean(', '.join(sorted(wanted)))}")
         if as_json:
-            print(json.dumps(made.document(kept), ensure_ascii=False, indent=1))
+            print(json.dumps(exact(made.document(kept)), ensure_ascii=False, indent=1))
         elif wanted:
-            print("\n\n".join("\n".join(ladder.lines(row, known)).rstrip() for row in kept))
+            print("\n\n".join("\n".join(ladder.lines(row, known, zone)).rstrip() for row in kept))
         else:
             print("\n".join(made.lines()))
         if isinstance(found, Reading):
-            common.print_warnings(found)
-        return status or (1 if arguments.fail_on and made.failed else 0)
+            common.print_warnings(found, arguments.tz)
+        if arguments.fail_on and not verdict_rows.packets(found):
+            return 2
+        return status or int(any(made.failing(*what) for what in arguments.fail_on))

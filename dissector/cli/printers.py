@@ -3,13 +3,15 @@
 import csv
 import json
 from collections.abc import Iterator
+from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import pyarrow as pa
 
 from amqpscope import spec
-from amqpscope.dissector.formatting import clean, counted, instant, moment
-from amqpscope.spec import documents
+from amqpscope.dissector.formatting import clean, counted, exact, instant, moment, plain
+from amqpscope.spec.layout import paint
+from amqpscope.spec.model import Protocol
 
 if TYPE_CHECKING:  # verdicts and the report need the words here, not what dissects
     from amqpscope.dissector.dissector import Dissector
@@ -32,34 +34,56 @@ class Peers:
         self.dissector = dissector
         self.known: dict[int, tuple[str, str]] = {}
 
-    def of(self, row: dict[str, Any]) -> tuple[str, str]:
-        """Return sender and receiver of a frame."""
-        identity = row["connection_id"]
+    def ends(self, identity: int) -> tuple[str, str]:
+        """Return client and server of a connection that is open, or whose frames were the last."""
         if identity not in self.known:
             from amqpscope.dissector.tables.connections import ends  # noqa: PLC0415 - is there where there is a dissector
 
             if len(self.known) > 100_000:
                 self.known.clear()
             self.known[identity] = ends(identity, self.dissector.tcp.flows.facts)
-        client, server = self.known[identity]
+        return self.known[identity]
+
+    def of(self, row: dict[str, Any]) -> tuple[str, str]:
+        """Return sender and receiver of a frame."""
+        client, server = self.ends(row["connection_id"])
         return (client, server) if row["from_client"] else (server, client)
 
 
-class Json:
-    """One JSON object per line, without columns that are null."""
+class Printer:
+    """What all printers have: where to print, addresses, the zone of times, and how each table is shown.
 
-    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
+    Args:
+        out: gets the lines.
+        peers: addresses of the connections.
+        zone: time zone of printed times.
+        protocol: the user's, which stands for ours of the same name.
+    """
+
+    def __init__(self, out: TextIO, peers: Peers, zone: tzinfo = UTC, protocol: Protocol | None = None) -> None:
         self.out = out
-        self.peers = Peers(dissector)
+        self.peers = peers
+        self.zone = zone
+        self.views = Views(protocol)
 
     def frames(self, table: str, batch: pa.RecordBatch) -> None:
         """Print these frames of a table."""
-        for frame in objects(batch, self.peers):
-            self.out.write(json.dumps(frame, ensure_ascii=False) + "\n")
+        raise NotImplementedError
+
+
+class Json(Printer):
+    """One JSON object per line, without columns that are null."""
+
+    def frames(self, table: str, batch: pa.RecordBatch) -> None:
+        """Print these frames of a table."""
+        for frame in objects(batch, self.peers, self.views[table], self.zone):
+            self.out.write(json.dumps(exact(frame), ensure_ascii=False) + "\n")
 
 
 KINDS = ("method", "frame_type", "segment_type")
 """Columns that say what a frame is, besides those of streams; the first that has something."""
+KIND_COLUMNS = (*KINDS, "command", "version", "is_response")
+"""All columns that `kind` reads."""
 SIZED = {
     "control": "unknown control,", "command": "unknown command,", "header": "header", "body": "body",
     "method": "unknown method,", "?": "unknown command,",
@@ -67,57 +91,59 @@ SIZED = {
 """Names, before their size, of frames without fields: parts of contents, and unknown frames."""
 
 
-class Csv:
+class Csv(Printer):
     """All columns, after a line of their names, which is repeated where frames of another protocol follow."""
 
-    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
-        self.writer = csv.writer(out, lineterminator="\n")
-        self.names: list[str] = []
+    names: tuple[str, ...] = ()
 
     def frames(self, table: str, batch: pa.RecordBatch) -> None:
         """Print these frames of a table."""
-        if batch.schema.names != self.names:
-            self.names = batch.schema.names
-            self.writer.writerow(self.names)
-        for row in batch.to_pylist():
-            self.writer.writerow("" if value is None else _plain(value) for value in row.values())
+        writer = csv.writer(self.out, lineterminator="\n")
+        columns = batch.drop_columns(["ts"])
+        names = ("ts", "sender", "receiver", *columns.schema.names)
+        if names != self.names:
+            self.names = names
+            writer.writerow(names)
+        for row in columns.to_pylist():
+            cells = (instant(row["ts_ns"], self.zone), *self.peers.of(row), *row.values())
+            writer.writerow("" if cell is None else _cell(cell) for cell in cells)
 
 
-class Text:
+class Text(Printer):
     """Packet, time, sender and receiver, channel, method and arguments, for people."""
 
-    def __init__(self, out: TextIO, dissector: "Dissector") -> None:
-        self.out = out
-        self.peers = Peers(dissector)
-
     def frames(self, table: str, batch: pa.RecordBatch) -> None:
         """Print these frames of a table."""
-        view = _view(table)
+        view = self.views[table]
         for row in rows(batch):
             self.out.write(self._line(row, view) + "\n")
 
-    def _line(self, row: dict[str, Any], view: "_View") -> str:
+    def _line(self, row: dict[str, Any], view: "View") -> str:
         sender, receiver = self.peers.of(row)
-        time = instant(row["ts_ns"])[11:26]
-        what = next((row[name] for name in KINDS if name in row), None) or self._command(row)
-        fields = " ".join(_field(k, v, view) for k, v in row.items() if k not in view.left_out)
+        time = instant(row["ts_ns"], self.zone)
+        what = kind(row)
+        fields = " ".join(self._field(k, v, view) for k, v in view.ordered(row) if k not in view.left_out)
         if row.get("is_partial"):
-            fields += f" [{counted(row['missing'], 'byte')} missing]"
+            fields += paint(f" [{counted(row['missing'], 'byte')} missing]", "warning")
         channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
         if not fields and what in SIZED:
             what, fields = SIZED[what], counted(row["size"], "byte")
-        return f"{row['packet']:>7} {time} {sender} > {receiver} {channel:>5} {what} {fields}".rstrip()
+        begin = paint(f"{row['packet']:>7} {time}", "aside")
+        return f"{begin} {sender} > {receiver} {channel:>5} {paint(what, 'name')} {fields}".rstrip()
 
-    @staticmethod
-    def _command(row: dict[str, Any]) -> str:
-        """Return the command of a stream frame; responses have a suffix, like the -ok of AMQP. Else it is a header."""
-        if "version" not in row:
-            return "protocol-header"
-        version = f".v{row['version']}" if row.get("version", 1) > 1 else ""
-        return f"{row.get('command', '?')}{'-response' if row.get('is_response') else ''}{version}"
+    def _field(self, column: str, value: object, view: "View") -> str:
+        """Return a column and its value; a number that has a name is followed by it."""
+        field = f"{column}={_value(value)}"
+        if not isinstance(value, int):
+            return field
+        if name := view.names.get(column, {}).get(value):
+            return f"{field} ({name})"
+        if column in view.milliseconds and 0 <= value < MOST_MS:
+            return f"{field} ({moment(value // 1000, value % 1000, 3, self.zone)})"
+        return field
 
 
-PRINTERS: dict[str, type[Text] | type[Json] | type[Csv]] = {"text": Text, "json": Json, "csv": Csv}
+PRINTERS: dict[str, type[Printer]] = {"text": Text, "json": Json, "csv": Csv}
 
 
 def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -127,50 +153,82 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if v is not None} for row in batch.select(there).to_pylist()]
 
 
-def objects(batch: pa.RecordBatch, peers: Peers) -> Iterator[dict[str, Any]]:
+def objects(batch: pa.RecordBatch, peers: Peers, view: "View", zone: tzinfo = UTC) -> Iterator[dict[str, Any]]:
     """Yield frames as dicts for programs: their rows, with the time as text, sender and receiver."""
     for row in rows(batch):
         sender, receiver = peers.of(row)
-        yield {"ts": instant(row["ts_ns"]), "sender": sender, "receiver": receiver} | row
+        leading = {"ts": instant(row["ts_ns"], zone), "sender": sender, "receiver": receiver}
+        yield leading | dict(view.ordered(row))
 
 
-class _View(NamedTuple):
-    """How the frames of a table are printed: names of numbers by column, times in milliseconds, columns left out."""
+def kind(row: dict[str, Any]) -> str:
+    """Return what a frame is: its method or command, or its type; responses of streams end in -response, as in -ok."""
+    found: str | None = next((row[name] for name in KINDS if row.get(name)), None)
+    if found is not None:
+        return found
+    if row.get("version") is None:
+        return "protocol-header"
+    version = f".v{row['version']}" if row["version"] > 1 else ""
+    return f"{row.get('command') or '?'}{'-response' if row.get('is_response') else ''}{version}"
+
+
+class View(NamedTuple):
+    """How the frames of a table are printed.
+
+    Attributes:
+        names: names of numbers, by column.
+        milliseconds: columns that are times in milliseconds.
+        left_out: columns that lines of text leave out.
+        same: columns that hold what another protocol's column of this name holds.
+        arguments: columns of arguments in the order of the specification, by name of the method or command and
+            whether it is a response.
+    """
 
     names: dict[str, dict[int, str]]
     milliseconds: tuple[str, ...]
     left_out: frozenset[str]
+    same: dict[str, tuple[str, ...]]
+    arguments: dict[tuple[str, bool], dict[str, int]]
+
+    def ordered(self, row: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Return the columns of a row: arguments in their order, after all others."""
+        places = self.arguments.get((row.get("method") or row.get("command", ""), row.get("is_response", False)))
+        return sorted(row.items(), key=lambda item: places.get(item[0], -1)) if places else list(row.items())
 
 
-@documents.caching
-def _view(table: str) -> _View:
-    protocol = spec.load(spec.tables()[table].methods_of or "amqp-0-9-1")
+class Views(dict[str, View]):
+    """The views of tables, made when they are asked for; `protocol` is the user's, which stands for ours."""
+
+    def __init__(self, protocol: Protocol | None = None) -> None:
+        super().__init__()
+        self.protocol = protocol
+
+    def __missing__(self, table: str) -> View:
+        name = spec.tables()[table].methods_of or "amqp-0-9-1"
+        own = self.protocol if self.protocol and self.protocol.name == name else None
+        self[table] = _view(own or spec.load(name))
+        return self[table]
+
+
+def _view(protocol: Protocol) -> View:
     shown = protocol.shown
     names = {column: protocol.names_of(column) for column, _ in shown.names}
-    return _View(names, shown.milliseconds, LEADING.union(shown.left_out))
-
-
-def _field(column: str, value: object, view: _View) -> str:
-    """Return a column and its value; a number that has a name is followed by it."""
-    field = f"{column}={_value(value)}"
-    if not isinstance(value, int):
-        return field
-    if name := view.names.get(column, {}).get(value):
-        return f"{field} ({name})"
-    if column in view.milliseconds and 0 <= value < MOST_MS:
-        return f"{field} ({moment(value // 1000, value % 1000, 3)})"
-    return field
+    arguments: dict[tuple[str, bool], dict[str, int]] = {}
+    for method in protocol.methods:
+        for name in {method.full_name, method.name}:
+            places = arguments.setdefault((name, method.class_name == "response"), {})
+            for field in method.fields:
+                if field.column:
+                    places.setdefault(field.column, len(places))
+    return View(names, shown.milliseconds, LEADING.union(shown.left_out), dict(shown.same), arguments)
 
 
 def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        if value.startswith(("{", "[")):
-            return clean(value if len(value) <= LONGEST else value[:LONGEST] + "…")
-        return json.dumps(clean(value if len(value) <= LONGEST else value[:LONGEST] + "…"), ensure_ascii=False)
-    return str(value)
+    if not isinstance(value, str):
+        return str(plain(value))
+    short = clean(value if len(value) <= LONGEST else value[:LONGEST] + "…")
+    return short if value.startswith(("{", "[")) else json.dumps(short, ensure_ascii=False)
 
 
-def _plain(value: object) -> object:
-    return clean(value) if isinstance(value, str) else value
+def _cell(value: object) -> object:
+    return clean(value) if isinstance(value, str) else plain(value)

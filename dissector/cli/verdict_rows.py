@@ -1,17 +1,19 @@
 """Read the rows of `connections` that verdicts are printed from, out of captures or of written tables."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.listing import COLUMNS
 from amqpscope.dissector.reading import Reading
-from amqpscope.errors import Error
+from amqpscope.errors import Error, reason
 
 
 class VerdictError(Error):
@@ -39,13 +41,38 @@ def rows(source: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _of_tables(folder: Path) -> Iterator[pa.RecordBatch]:
-    form = "parquet" if any(folder.glob("*.parquet")) else "arrow"
+def begin_ns(folder: Path) -> int:
+    """Return the time of the first packet of the connections in a folder; 0 where there are none."""
+    with _reading(folder):
+        return pc.min(_dataset(folder).to_table(columns=["first_ts_ns"])["first_ts_ns"]).as_py() or 0
+
+
+def packets(source: Path | Reading) -> int:
+    """Return the number of packets in captures that were read, or from which tables were written."""
+    if isinstance(source, Reading):
+        return sum(seen.info.packets for seen in source.seen)
+    folder = source.with_name("captures")
+    with _reading(folder):
+        return pc.sum(_dataset(folder).to_table(columns=["packets"])["packets"]).as_py() or 0
+
+
+def _dataset(folder: Path) -> ds.Dataset:
+    return ds.dataset(folder, format="parquet" if any(folder.glob("*.parquet")) else "arrow")
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Raise a CaptureError where the tables cannot be read."""
     try:
-        table = ds.dataset(folder, format=form)
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise CaptureError(f"{folder}: cannot read: {reason(error)}") from error
+
+
+def _of_tables(folder: Path) -> Iterator[pa.RecordBatch]:
+    with _reading(folder):
+        table = _dataset(folder)
         missing = sorted(set(COLUMNS) - set(table.schema.names))
         if missing:
             raise VerdictError(f"{folder}: no verdicts in these tables ({missing[0]} is missing); dissect again")
         yield from table.to_batches(columns=list(COLUMNS))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CaptureError(f"{folder}: {' '.join(str(error).split())}") from error

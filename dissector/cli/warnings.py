@@ -1,9 +1,12 @@
 """Make the warnings about captures: truncated or skipped parts, why there are no frames, frames held back."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, tzinfo
 
+from amqpscope import spec
 from amqpscope.dissector.formatting import counted, instant
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
 from amqpscope.dissector.tables.connections import sides
 from amqpscope.dissector.tcp.state import Conn
@@ -52,12 +55,13 @@ class HeldBack:
             yield f"{ends[side]} -> {ends[1 - side]} {why}; its frames are shown when more bytes arrive"
 
 
-def warning_lines(reading: Reading, frames: int | None = None) -> list[str]:
+def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = None) -> list[str]:
     """Return the warnings about captures that were read, a line each.
 
     Args:
         reading: a pass over captures that has ended.
-        frames: number of frames shown; None for commands that show none.
+        zone: time zone of printed times.
+        frames: number of frames found; None for commands that show none.
     """
     lines = [f"{seen.name}: {line}" for seen in reading.seen for line in _of(seen)]
     if len(lines) > MOST:
@@ -69,12 +73,30 @@ def warning_lines(reading: Reading, frames: int | None = None) -> list[str]:
         counts = (gaps.bytes, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
         size, several, connections = (counted(*count) for count in counts)
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
+    known = reading.dissector.connections
+    lines += [_contradicted(*names, count) for names, count in known.contradicted.items()]
+    undecoded = [] if frames is None else list(_undecoded(known.spoken))
+    lines += undecoded
     tls = reading.dissector.tls
     if tls.keylog.expecting and tls.sealed:
         lines.append(_sealed(reading))
-    elif frames == 0 or not any(seen.segments for seen in reading.seen):
-        lines.append(_nothing(reading))
+    elif (frames == 0 and not undecoded) or not any(seen.segments for seen in reading.seen):
+        lines.append(_nothing(reading, zone))
     return lines
+
+
+def _contradicted(named: str, found: str, count: int) -> str:
+    begin = "begins" if count == 1 else "begin"
+    return f"--port names {named}, but {counted(count, 'connection')} with that port {begin} as {found} does"
+
+
+def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each protocol that has no table of frames, so that nothing of it is shown or written."""
+    decoded = {table.methods_of for table in spec.tables().values()}
+    for name in (plugin.name for plugin in registry.protocols()):
+        if name not in decoded and spoken.get(name):
+            connections = counted(spoken[name], "connection")
+            yield f"{connections} of {name}: `connections` counts the frames, `amqpscope handshakes` judges, no more"
 
 
 def _sealed(reading: Reading) -> str:
@@ -103,7 +125,7 @@ def _of(seen: CaptureSummary) -> Iterator[str]:
         yield f"the file reports {counted(info.dropped, 'packet')} dropped while capturing"
 
 
-def _nothing(reading: Reading) -> str:
+def _nothing(reading: Reading, zone: tzinfo) -> str:
     options = reading.options
     packets = sum(seen.info.packets for seen in reading.seen)
     firsts = [seen.info.first_ts_ns for seen in reading.seen if seen.info.first_ts_ns is not None]
@@ -111,13 +133,10 @@ def _nothing(reading: Reading) -> str:
     if not firsts or not lasts:
         return "no packets in these captures" if len(reading.seen) > 1 else "no packets in this capture"
     if options.from_ns is not None or options.to_ns is not None:
-        return f"no frames in this time range; the capture has packets from {_time(min(firsts))} to {_time(max(lasts))}"
+        first, last = (instant(ns, zone) for ns in (min(firsts), max(lasts)))
+        return f"no frames in this time range; the capture has packets from {first} to {last}"
     segments = sum(seen.segments for seen in reading.seen)
     if not segments:
         return f"no TCP in {counted(packets, 'packet')}"
     carriers = counted(segments, "TCP segment")
     return f"no frames of a known protocol in {carriers}; `amqpscope handshakes` shows what was there"
-
-
-def _time(ns: int) -> str:
-    return f"{instant(ns)[:26]}Z"

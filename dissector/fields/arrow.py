@@ -15,7 +15,7 @@ TEXTS = (pa.string(), pa.binary())
 
 
 def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An array of bools, integers, texts or bytes, as `pa.array` makes it.
+    """Return an array of bools, integers, texts or bytes, as `pa.array` makes it.
 
     Args:
         values: (n,) of numpy, passed on without a copy where its type fits; or a list, in which None is null.
@@ -38,7 +38,7 @@ def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> dict[str, pa.Array]:
-    """The columns of rows that have any values; what a row does not name is null."""
+    """Return the columns of rows that have any values; what a row does not name is null."""
     columns = {}
     for field in fields:
         name = field.name
@@ -49,7 +49,7 @@ def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> di
 
 
 def numbers(column: pa.Array) -> NDArray[np.int64]:
-    """The integers of a column of ours, as int64: where it is null, its memory holds 0."""
+    """Return the integers of a column of ours, as int64: where it is null, its memory holds 0."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
     held = np.frombuffer(column.buffers()[1], _dtype(column.type))
@@ -57,7 +57,7 @@ def numbers(column: pa.Array) -> NDArray[np.int64]:
 
 
 def valid(column: pa.Array) -> NDArray[np.bool_]:
-    """Which rows of a column are not null."""
+    """Return which rows of a column are not null."""
     bits = column.buffers()[0]
     if bits is None:
         return np.ones(len(column), np.bool_)
@@ -66,7 +66,7 @@ def valid(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def picked(column: pa.Array, index: Ints) -> list[Any]:
-    """The items of a column of bools, integers or text at these places, as Python has them.
+    """Return the items of a column of bools, integers or text at these places, as Python has them.
 
     That is `column.take(index).to_pylist()`, which takes five times as long.
     """

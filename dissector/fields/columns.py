@@ -40,7 +40,7 @@ class Validity(NamedTuple):
     """One bit a row, lowest first."""
 
     def buffers(self, *others: npt.NDArray[np.generic]) -> list[pa.Buffer | None]:
-        """The buffers of a column with these after the validity."""
+        """Return the buffers of a column with these after the validity."""
         bits = None if self.values == self.rows else pa.py_buffer(self.bits)
         return [bits, *map(pa.py_buffer, others)]
 
@@ -78,12 +78,12 @@ class Room:
         self.longs = np.zeros(places[INT64S] * n, np.int64)
 
     def validity(self, column: int, values: int) -> Validity:
-        """Which rows of a column have one of its values."""
+        """Return which rows of a column have one of its values."""
         at = int(self.valid_at[column])
         return Validity(self.n, values, self.bits[at : at + self.width])
 
     def numbers(self, column: int, kind: str, values: int) -> pa.Array:
-        """A column of `bool`, `int32` or `int64` with this number of values."""
+        """Return a column of `bool`, `int32` or `int64` with this number of values."""
         at = int(self.value_at[column])
         held: npt.NDArray[np.integer] = self.bits[at : at + self.width]
         if kind != "bool":
@@ -93,14 +93,14 @@ class Room:
 
 
 def validity(n: int, row: Integers) -> Validity:
-    """The validity of n rows of which these have a value."""
+    """Return the validity of n rows of which these have a value."""
     valid = np.zeros(n, np.bool_)
     valid[row] = True
     return Validity(n, len(row), np.packbits(valid, bitorder="little"))
 
 
 def nulls(n: int, kind: str | pa.DataType) -> pa.Array:
-    """A column of nothing but null; shares memory with all others of its type."""
+    """Return a column of nothing but null; shares memory with all others of its type."""
     held = TYPES.get(kind, kind)
     array = _nulls.get(held)
     if array is None or len(array) < n:
@@ -109,7 +109,7 @@ def nulls(n: int, kind: str | pa.DataType) -> pa.Array:
 
 
 def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.generic]) -> pa.Array:
-    """A column of `bool`, `int32` or `int64` with `value[e]` in `row[e]`, all that are valid."""
+    """Return a column of `bool`, `int32` or `int64` with `value[e]` in `row[e]`, all that are valid."""
     if not len(row):
         return nulls(valid.rows, kind)
     values: npt.NDArray[np.integer | np.bool_] = np.zeros(valid.rows, kind)
@@ -119,7 +119,7 @@ def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.gen
 
 
 def texts(valid: Validity, row: Integers, size: Integers, data: Bytes, compiled: bool) -> pa.Array:
-    """A column of text: entries of `size[e]` bytes of valid UTF-8, one after the other, for `row[e]`.
+    """Return a column of text: entries of `size[e]` bytes of valid UTF-8, one after the other, for `row[e]`.
 
     Raises:
         OverflowError: 2 GiB of text or more; batches have to be smaller than that.
@@ -135,7 +135,7 @@ def texts(valid: Validity, row: Integers, size: Integers, data: Bytes, compiled:
 
 
 def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
-    """A column with the same text in every `row[e]`."""
+    """Return a column with the same text in every `row[e]`."""
     n = valid.rows
     data = text.encode()
     offsets = np.zeros(n + 1, np.int32)
@@ -146,7 +146,7 @@ def constant(valid: Validity, row: Integers, text: str) -> pa.Array:
 
 
 def repeated(text: str, n: int) -> pa.Array:
-    """A column with the same text in every row; shares memory with others."""
+    """Return a column with the same text in every row; shares memory with others."""
     return _repeated(text, 1 << max(n - 1, 0).bit_length()).slice(0, n)
 
 
@@ -199,7 +199,7 @@ class Names:
         self.data = np.frombuffer(b"".join(held) + bytes(WORD), np.uint8).copy()
 
     def column(self, number: Integers, compiled: bool) -> pa.Array:
-        """The text of each number; null where it is below 0."""
+        """Return the text of each number; null where it is below 0."""
         if not compiled:
             return self.texts.take(array(number, mask=number < 0))
         n = len(number)

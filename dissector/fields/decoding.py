@@ -126,7 +126,7 @@ EMPTY = 2
 def _column(
     plan: Plan, k: int, kind: int, valid: Validity, data: Bytes, program: Integers, entries: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:
-    """The columns of slot k with text, tables, values or lists, and the problems in them."""
+    """Return the columns of slot k with text, tables, values or lists, and the problems in them."""
     slot = plan.slots[k]
     row, at, size = entries
     if kind == LIST:
@@ -158,7 +158,7 @@ def _lists(
     plan: Plan, slot: Slot, valid: Validity, data: Bytes, row: Integers, value: Integers, size: Integers,
     shapes: Integers, compiled: bool,
 ) -> tuple[dict[str, pa.Array], Iterable[Integers]]:  # fmt: skip
-    """The column of a slot with lists, and the problems in them."""
+    """Return the column of a slot with lists, and the problems in them."""
     clipped = size < 0
     size = np.where(clipped, ~size, size)
     found = lists.render(data, value, size, shapes, plan.growth, plan.lists, compiled)
@@ -168,7 +168,7 @@ def _lists(
 
 
 def _without(column: pa.Array, rows: Integers) -> pa.Array:
-    """A column with null in these rows: of what was cut before its first entry nothing is known."""
+    """Return a column with null in these rows: of what was cut before its first entry nothing is known."""
     if not len(rows):
         return column
     mask = np.zeros(len(column), np.bool_)
@@ -180,7 +180,7 @@ def _without(column: pa.Array, rows: Integers) -> pa.Array:
 def fits(
     data: Bytes, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
 ) -> bool:  # fmt: skip
-    """Whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
+    """Return whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
     flags = 0
     for op in range(begin, stop):
         what = ops[op, Op.KIND]

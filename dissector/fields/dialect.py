@@ -102,7 +102,7 @@ class _Maker:
 
 
 def of_letters() -> Dialect:
-    """Field tables of AMQP 0-9-1, whose items are not counted."""
+    """Return the dialect of AMQP 0-9-1's field tables, whose items are not counted."""
     types = np.zeros((CODES + len(FIELDS), Form.WIDTH), np.int64)
     types[CODES:] = list(FIELDS.values())
     for letter, (kind, width) in LETTERS.items():
@@ -113,12 +113,12 @@ def of_letters() -> Dialect:
 
 
 def of_protocol(protocol: Protocol) -> Dialect:
-    """The types and structs of AMQP 0-10, as the specification has them."""
+    """Return the types and structs of AMQP 0-10, as the specification has them."""
     structs = [s for s in protocol.structs if len(s.fields) <= min(MOST_MEMBERS, 8 * s.pack or MOST_MEMBERS)]
     uncoded = [t for t in protocol.types if t.code is None]
     types = np.zeros((CODES + len(uncoded) + len(structs), Form.WIDTH), np.int64)
     for code in range(CODES):
-        if code >> 4 in WIDTHS:  # values of codes that nobody knows can be skipped, too
+        if code >> 4 in WIDTHS:  # values of unknown codes can be skipped, too
             types[code, :2] = BYTES if 8 <= code >> 4 <= 0xA else FIXED, WIDTHS[code >> 4]
     maker = _Maker({})
     for form, kind in enumerate(uncoded, CODES):

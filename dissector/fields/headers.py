@@ -1,7 +1,7 @@
 """The header segments of AMQP 0-10: structs one after the other, in any order, to columns.
 
 Each struct has a plan of its own, which runs over all segments at once. Of a struct that a segment has twice the first
-counts; one that nobody knows is passed over by its size. Both are problems, and nothing else is lost with them.
+counts; an unknown one is skipped by its size. Both are problems, and nothing else is lost with them.
 """
 
 from collections.abc import Collection

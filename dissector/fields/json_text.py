@@ -42,7 +42,7 @@ def write_literal(literals: Bytes, which: int, out: Bytes, j: int) -> int:
 
 @proven
 def is_plain(loaded: int) -> bool:
-    """Whether each byte of a word is printable ASCII that JSON takes as it is, or DEL."""
+    """Return whether each byte of a word is printable ASCII that JSON takes as it is, or DEL."""
     quotes = loaded ^ u64(QUOTES)
     backslashes = loaded ^ u64(BACKSLASHES)
     high = ((loaded - u64(SPACES)) & MASK) | ((quotes - u64(ONES)) & MASK) | ((backslashes - u64(ONES)) & MASK)

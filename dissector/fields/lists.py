@@ -50,7 +50,7 @@ class Shapes:
     """Bytes of JSON for a byte of the list, at most."""
 
     def number(self, name: str, structs: Iterable[Struct]) -> int | None:
-        """The number of the shape of a type, made when it is new; None when the type is no list."""
+        """Return the number of the shape of a type, made when it is new; None when the type is no list."""
         if name in self.numbers:
             return self.numbers[name]
         if name in MAPS:
@@ -84,7 +84,7 @@ class Shapes:
         return self.numbers[name]
 
     def tables(self) -> ListForms:
-        """Them as arrays."""
+        """Return the shapes as arrays."""
         return ListForms(
             np.array(self.members, np.int64).reshape(-1, Part.WIDTH),
             np.array(self.shapes, np.int64).reshape(-1, Shape.WIDTH),
@@ -111,7 +111,7 @@ def render(data: Bytes, at: Ints, size: Ints, shape: Ints, growth: Ints, forms: 
 
 @kernel
 def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
-    """Where a member ends; -1 when that is beyond `end`."""
+    """Return where a member ends; -1 when that is beyond `end`."""
     if kind == NUMBERS:
         if at + COUNT > end:
             return -1
@@ -129,7 +129,7 @@ def member_end(data: Bytes, at: int, end: int, kind: int, width: int) -> int:
 
 @kernel
 def item_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
-    """Where an item ends; -1 when that is beyond `end`."""
+    """Return where an item ends; -1 when that is beyond `end`."""
     for m in range(shapes[shape, Shape.FIRST], shapes[shape, Shape.END]):
         at = member_end(data, at, end, parts[m, Part.KIND], parts[m, Part.BYTES])
         if at < 0:
@@ -139,7 +139,7 @@ def item_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: In
 
 @kernel
 def list_end(data: Bytes, at: int, end: int, shape: int, parts: Ints, shapes: Ints) -> int:
-    """Where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
+    """Return where a list ends, whose count is at `at`; -1 when that is beyond `end`."""
     if at + COUNT > end:
         return -1
     left = unsigned(data, at, COUNT)

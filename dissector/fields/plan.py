@@ -114,7 +114,7 @@ class Plan:
 
     @classmethod
     def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
-        """Program i is for the arguments of `protocol.methods[i]`; a record begins after its method id.
+        """Return a plan whose program i decodes arguments of `protocol.methods[i]`; records begin after the method id.
 
         Of a command of AMQP 0-10 that is its session header.
 
@@ -140,7 +140,7 @@ class Plan:
 
     @classmethod
     def of_struct(cls, protocol: Protocol, struct: Struct, only: Collection[str] | None = None) -> "Plan":
-        """The one program is for a struct of AMQP 0-10; a record begins after its class and code.
+        """Return a plan with one program, for a struct of AMQP 0-10; a record begins after its class and code.
 
         Args:
             protocol: the specification.
@@ -150,15 +150,15 @@ class Plan:
         Raises:
             ValueError: as `of_methods`.
         """
-        maker = _Maker(only, structs=protocol.structs, **_coding(protocol))
+        traced = _traced(any(f.column == TRACE_TABLE for f in struct.fields), only)
+        maker = _Maker(only, {TRACE_TABLE} if traced else (), protocol.structs, **_coding(protocol))
         maker.begin()
         maker.add_packed(PACKING, struct.pack, struct.fields)
-        traced = any(f.column == TRACE_TABLE for f in struct.fields)
-        return maker.plan(maker.columns() | (TRACE_COLUMNS if traced and only is None else {}))
+        return maker.plan(maker.columns() | traced)
 
     @classmethod
     def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
-        """The one program is for the properties of a class; a record begins at the property flags (section 4.2.6.1).
+        """Return a plan with one program, for a class's properties; a record begins at the property flags (§4.2.6.1).
 
         Args:
             content: the class, such as basic.
@@ -172,7 +172,7 @@ class Plan:
         if len(content.fields) > MOST_PROPERTIES:
             raise ValueError(f"class {content.name} has more than {MOST_PROPERTIES} properties")
         trace = trace and any(f.column == TRACE_TABLE and f.type == "table" for f in content.fields)
-        traced = {n: t for n, t in TRACE_COLUMNS.items() if trace and (only is None or n in only)}
+        traced = _traced(trace, only)
         maker = _Maker(only, {TRACE_TABLE} if traced else ())
         maker.begin()
         maker.add_op(FLAGS, 0, -1, -1)
@@ -182,8 +182,13 @@ class Plan:
         return maker.plan(maker.columns() | traced)
 
 
+def _traced(there: bool, only: Collection[str] | None) -> dict[str, str]:
+    """Which columns of the trace context are wanted, where the table is there that holds it."""
+    return {name: kind for name, kind in TRACE_COLUMNS.items() if there and (only is None or name in only)}
+
+
 def _coding(protocol: Protocol) -> dict[str, Any]:
-    """How the fields of a protocol are coded, as arguments of `_Maker`: AMQP 0-10 alone says so itself."""
+    """Return how the fields of a protocol are coded, as arguments of `_Maker`: AMQP 0-10 alone says so itself."""
     if not protocol.types:
         return {}
     values = dialect.of_protocol(protocol)
@@ -259,11 +264,11 @@ class _Maker:
         return list(self.slots).index(name)
 
     def columns(self) -> dict[str, str]:
-        """The columns of the fields that are wanted."""
+        """Return the columns of the fields that are wanted."""
         return {s.name: s.type for s in self.slots.values() if self.only is None or s.name in self.only}
 
     def plan(self, names: dict[str, str]) -> Plan:
-        """The plan, with these columns."""
+        """Return the plan, with these columns."""
         slots = tuple(self.slots.values())
         starts = np.array([*self.starts, len(self.ops)], np.int64)
         uses = np.zeros((len(self.starts), len(slots)), np.int64)

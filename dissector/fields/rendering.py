@@ -45,7 +45,7 @@ def room(values: int, size: int, problems: int, floats: int = 0, levels: int = 0
 
 
 def finished(text: Text, data: Bytes) -> Rendered:
-    """What was written there of values in `data`."""
+    """Return what was written there of values in `data`."""
     length, n_floats, n_problems, _ = text.written.tolist()
     content: Bytes = text.out[:length]
     content = _with_floats(content, text.sizes, data, text.floats[:n_floats]) if n_floats else content.copy()
@@ -86,7 +86,7 @@ def put_level(text: Text, depth: int, end: int, left: int, close: int, element: 
 
 
 @kernel
-def tell(text: Text, e: int, code: int, at: int) -> None:
+def report(text: Text, e: int, code: int, at: int) -> None:
     """Note a problem of a value."""
     n = text.written[Written.PROBLEMS]
     text.problems[n, Problem.ROW] = e
@@ -97,10 +97,10 @@ def tell(text: Text, e: int, code: int, at: int) -> None:
 
 @kernel
 def tell_once(text: Text, e: int, code: int, at: int) -> None:
-    """Note a problem of the value at hand, of its kind the first."""
+    """Note a problem of the current value, of its kind the first."""
     if (text.written[Written.REPORTED] >> code) & 1 == 0:
         text.written[Written.REPORTED] |= 1 << code
-        tell(text, e, code, at)
+        report(text, e, code, at)
 
 
 @kernel
@@ -116,7 +116,7 @@ def leave_out(text: Text, e: int, at: int, width: int, j: int) -> None:
 
 @kernel
 def level_at(levels: Integers, depth: int) -> tuple[int, int, int, int, int, int]:
-    """What there is of a level, in the order of its columns."""
+    """Return what there is of a level, in the order of its columns."""
     return (
         levels[depth, Level.END],
         levels[depth, Level.LEFT],
@@ -142,7 +142,7 @@ def _with_floats(content: Bytes, sizes: Integers, data: Bytes, floats: Integers)
 
 @functools.lru_cache(1 << 14)
 def float_text(data: bytes) -> bytes:
-    """JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
+    """Return JSON of a float of 4 or 8 bytes, big-endian: the fewest digits that give the same bits again."""
     (value,) = struct.unpack(">f" if len(data) == 4 else ">d", data)
     if math.isfinite(value):
         # of 32 bits numpy finds the digits; they are few enough to be the repr of the float that they make

@@ -16,7 +16,7 @@ NAME = re.compile(r"[\w.@-]{0,64}", re.ASCII)
 
 
 def with_secrets(protocol: Protocol) -> NDArray[np.bool_]:
-    """Which methods have an argument that is a secret; the last entries, for indexes below 0, are of no method."""
+    """Return which methods have a secret argument; the last entries, for indexes below 0, are of no method."""
     return np.array([*(any(a.secret for a in m.fields) for m in protocol.methods), False, False])
 
 

@@ -107,7 +107,7 @@ class Member(Matrix):
 
 
 class Level(Matrix):
-    """Values around the one at hand, the outermost first."""
+    """Values around the current one, the outermost first."""
 
     END = column("where it ends")
     LEFT = column("items left; -1: as many as there are up to its end")
@@ -132,7 +132,7 @@ class Written(Matrix):
     BYTES = column("bytes of text")
     FLOATS = column("floats left out of it")
     PROBLEMS = column("problems")
-    REPORTED = column("codes of problems that the value at hand has, as bits; each is reported once")
+    REPORTED = column("codes of problems that the current value has, as bits; each is reported once")
 
 
 class Trace(Matrix):

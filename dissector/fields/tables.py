@@ -30,9 +30,9 @@ Of 0-10 (types by their names in `spec`):
 | str, in UTF-8, ISO 8859-15 or UTF-16 | string; `{"$string":"<hex>"}` where it is not |
 | char, char-utf32 | `{"$char":8364}` |
 | uuid | `{"$uuid":"01234567-89ab-..."}`; without all that where a field is one |
-| bin, vbin, types that nobody knows | `{"$bytes":"<hex>"}` |
+| bin, vbin, unknown types | `{"$bytes":"<hex>"}` |
 | sequence-set, byte-ranges | `[[first,last],[first,last]]` |
-| struct32 | `{"$dtx.xid":{"format":1,...}}`; `{"$struct":"<hex>"}` of a code that nobody knows |
+| struct32 | `{"$dtx.xid":{"format":1,...}}`; `{"$struct":"<hex>"}` of an unknown code |
 | struct as a field | `{"exchange":"amq.direct","routing_key":"k"}`; what is absent is left out, bits never are |
 | void, and containers of size 0 | `null` |
 

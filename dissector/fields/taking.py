@@ -21,7 +21,7 @@ def problem(of: Decoding, r: int, code: int, at: int) -> None:
 
 @proven
 def overrun(of: Decoding, r: int, at: int) -> None:
-    """A record ends inside of a field at `at`, which is no problem where its end lies in a gap."""
+    """Report a record that ends inside a field at `at`, unless its end lies in a gap."""
     of.records[Record.AT, r] = -1
     of.tally[Tally.DONE] += 1
     if of.cut[r] == 0:

@@ -120,7 +120,7 @@ def copy_escaped(data: Bytes, at: Integers, size: Integers, target: Bytes, sizes
 
 @kernel
 def utf8_length(data: Bytes, at: int, end: int) -> int:
-    """Bytes of the UTF-8 sequence at `at`, which lies before `end`; 0 where there is none (RFC 3629, section 4)."""
+    """Return the length of the UTF-8 sequence at `at`, before `end`; 0 where there is none (RFC 3629, section 4)."""
     first = data[at]
     if first < 0x80:
         return 1
@@ -154,7 +154,7 @@ def utf8_length(data: Bytes, at: int, end: int) -> int:
 
 @kernel
 def hex_digit(value: int) -> int:
-    """The lower-case ASCII digit of 0 to 15."""
+    """Return the lower-case ASCII digit of 0 to 15."""
     if value < 10:
         return 48 + value
     return 87 + value

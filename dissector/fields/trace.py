@@ -12,7 +12,7 @@ from amqpscope.dissector.kernels.kernel import call, i64, proven
 def trace_columns(
     n: int, data: Bytes, row: Integers, trace: Integers, compiled: bool
 ) -> tuple[dict[str, pa.Array], Integers]:
-    """The columns of the trace context from the places of `traceparent`, and where it is malformed."""
+    """Return the columns of the trace context from the places of `traceparent`, and where it is malformed."""
     has = trace[:, 0] >= 0
     row, at, size = row[has], trace[has, 0], trace[has, 1]
     if not len(row):
@@ -36,7 +36,7 @@ def _problems(row: Integers, code: int, at: Integers) -> Integers:
 
 @proven
 def trace_flags(data: Bytes, at: Integers, size: Integers, flags: Integers) -> None:
-    """Flags of each `traceparent`, -1 where it is not of the form of version 00 (W3C Trace Context, section 3.2.2).
+    """Return the flags of each `traceparent`; -1 where it has not the form of version 00 (W3C Trace Context, §3.2.2).
 
     That is `00-<trace id>-<span id>-<flags>` in 2, 32, 16 and 2 lower-case hexadecimal digits, neither id all zeros.
 
@@ -63,7 +63,7 @@ def trace_flags(data: Bytes, at: Integers, size: Integers, flags: Integers) -> N
 
 @proven
 def hex_value(byte: int) -> int:
-    """Value of a lower-case hexadecimal digit; 16 for any other byte."""
+    """Return the value of a lower-case hexadecimal digit; 16 for any other byte."""
     byte = i64(byte)
     digit = byte - 48 if byte <= 57 else byte - 87
     return digit if 0 <= digit <= 15 and (byte <= 57 or byte >= 97) else 16

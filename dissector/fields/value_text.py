@@ -117,7 +117,7 @@ def write_ranges(data: Bytes, at: int, end: int, width: int, out: Bytes, j: int)
 
 @kernel
 def is_traceparent(data: Bytes, at: int, literals: Bytes) -> bool:
-    """Whether the 11 bytes at `at` are `traceparent`, in any case."""
+    """Return whether the 11 bytes at `at` are `traceparent`, in any case."""
     same = True
     for k in range(11):
         same = same and data[at + k] | 0x20 == literals[TRACEPARENT * LITERAL + 1 + k]

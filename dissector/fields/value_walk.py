@@ -44,7 +44,7 @@ from amqpscope.dissector.fields.rendering import (
     level_at,
     put_level,
     put_trace,
-    tell,
+    report,
     tell_once,
 )
 from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace
@@ -88,7 +88,7 @@ def render_values(data: Bytes, at: Integers, size: Integers, form: Integers, for
         if is_counted(kind, form[e], forms.types):
             broken = head_problem(data, at[e], at[e] + size[e], form[e], forms.types, forms.structs)
         if broken >= 0:
-            tell(text, e, broken, at[e])
+            report(text, e, broken, at[e])
             text.out[j] = OPEN_ARRAY if kind in (LIST, ARRAY) else OPEN_OBJECT
             text.out[j + 1] = CLOSE_ARRAY if kind in (LIST, ARRAY) else CLOSE_OBJECT
             j += 2
@@ -108,7 +108,7 @@ def render_value(
     here = value
     kind = types[code, Form.KIND]
     depth = 0
-    # of the level at hand
+    # of the current level
     i = after
     end = left = close = flags = 0
     element = member = -1
@@ -147,7 +147,7 @@ def render_value(
                     kind, value, after, code, broken = measure(data, here, end, code, forms)
                 if broken < 0:
                     break
-                tell(text, e, broken, start)
+                report(text, e, broken, start)
             out[j] = CLOSE_OBJECT if close == CLOSE_NAMED else close
             j += 1
             if close == CLOSE_NAMED:
@@ -215,7 +215,7 @@ def measure(data: Bytes, at: int, end: int, code: int, forms: Forms) -> tuple[in
 
 @kernel
 def is_counted(kind: int, code: int, types: Integers) -> bool:
-    """Whether items of a value have a head before them: their count, or what a struct is."""
+    """Return whether items of a value have a head before them: their count, or what a struct is."""
     return kind >= ARRAY or (kind >= TABLE and types[code, Form.ITEM] > 0)
 
 
@@ -326,7 +326,7 @@ def open_counted(
 
 @called
 def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
-    """What is wrong with what stands before the items of a table, list, array or struct; -1 when nothing is."""
+    """Return what is wrong with what stands before the items of a table, list, array or struct; -1 when nothing is."""
     kind = types[code, Form.KIND]
     need = types[code, Form.ITEM]
     s = -1
@@ -351,14 +351,14 @@ def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, str
 
 @called
 def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
-    """Whether an array has items that have no bytes, which could be as many as they like."""
+    """Return whether an array has items that have no bytes, which could be as many as they like."""
     hollow: bool = types[i64(data[at]), Form.BYTES] == 0
     return hollow and unsigned(data, at + 1, 4) > 0
 
 
 @called
 def struct_at(data: Bytes, at: int, structs: Integers) -> int:
-    """Number of the struct whose class and code are at `at`; -1 when nobody knows it."""
+    """Return the number of the struct whose class and code are at `at`; -1 when it is unknown."""
     code = unsigned(data, at, 2)
     for s in range(len(structs)):
         if structs[s, Struct.CODE] == code:
@@ -368,7 +368,7 @@ def struct_at(data: Bytes, at: int, structs: Integers) -> int:
 
 @called
 def packing_flags(data: Bytes, at: int, width: int) -> int:
-    """Packing flags as one number, that of the first member lowest; all are set where there are none."""
+    """Return packing flags as one number, that of the first member lowest; all are set where there are none."""
     if width == 0:
         return -1
     flags = 0
@@ -379,6 +379,6 @@ def packing_flags(data: Bytes, at: int, width: int) -> int:
 
 @kernel
 def is_there(members: Integers, m: int, flags: int, types: Integers) -> bool:
-    """Whether a member of a struct is written: bits always are."""
+    """Return whether a member of a struct is written: bits always are."""
     is_bit: bool = types[members[m, Member.FORM], Form.KIND] == BIT
     return is_bit or (flags >> members[m, Member.FLAG]) & 1 == 1

@@ -137,7 +137,7 @@ def pick(of: Decoding, first: int, last: int, flag: int) -> int:
 
 @proven
 def going(of: Decoding, first: int, last: int) -> int:
-    """Leave out the records that are done; returns the end of the others."""
+    """Leave out finished records. Return the end of the others."""
     if of.tally[Tally.DONE] == 0:
         return last
     of.tally[Tally.DONE] = 0
@@ -152,7 +152,7 @@ def going(of: Decoding, first: int, last: int) -> int:
 
 @proven
 def finish(of: Decoding, chosen: Array, a: int, b: int) -> None:
-    """Records may end here."""
+    """Finish the records that end here."""
     for k in range(a, b):
         r = chosen[k]
         if of.records[Record.AT, r] >= of.records[Record.END, r]:

@@ -14,20 +14,20 @@ class FirstUses:
         self.compiled = compiled
         self.slots = np.zeros(64, np.bool_)
 
-    def telling(self, slot: Ints, kind: Ints, is_telling: NDArray[np.bool_], is_use: NDArray[np.bool_]) -> Ints:
-        """Indexes of frames of these slots and kinds that tell of their connection, or are its first use."""
+    def relevant(self, slot: Ints, kind: Ints, of_handshake: NDArray[np.bool_], is_use: NDArray[np.bool_]) -> Ints:
+        """Return indexes of frames that belong to a handshake, or are a connection's first use."""
         self._reach(int(slot.max(initial=-1)))
         found = np.empty(len(slot), np.int64)
-        count = call(find, self.compiled, slot, kind, is_telling, is_use, self.slots, found)
+        count = call(find, self.compiled, slot, kind, of_handshake, is_use, self.slots, found)
         return found[:count]
 
     def note(self, slots: Ints) -> None:
-        """The first use of these was seen."""
+        """Note that the first use of these connections was seen."""
         self._reach(int(slots.max(initial=-1)))
         self.slots[slots] = True
 
     def seen(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which of these it was seen."""
+        """Return for which of these connections it was seen."""
         self._reach(int(slots.max(initial=-1)))
         found: NDArray[np.bool_] = self.slots[slots]
         return found
@@ -42,14 +42,14 @@ class FirstUses:
 
 
 @kernel
-def find(slot: Array, kind: Array, is_telling: Array, is_use: Array, used: Array, found: Array) -> int:
-    """Write what `FirstUses.telling` returns to `found`, and return their number; kinds below 0 are neither."""
+def find(slot: Array, kind: Array, of_handshake: Array, is_use: Array, used: Array, found: Array) -> int:
+    """Write what `FirstUses.relevant` returns to `found`, and return their number; kinds below 0 are neither."""
     count = 0
     for i in range(len(slot)):
         what = kind[i]
         if what < 0:
             continue
-        if is_telling[what]:
+        if of_handshake[what]:
             found[count] = i
             count += 1
         elif is_use[what] and not used[slot[i]]:
@@ -57,6 +57,6 @@ def find(slot: Array, kind: Array, is_telling: Array, is_use: Array, used: Array
             found[count] = i
             count += 1
     for n in range(count):
-        if not is_telling[kind[found[n]]]:
+        if not of_handshake[kind[found[n]]]:
             used[slot[found[n]]] = False
     return count

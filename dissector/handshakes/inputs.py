@@ -87,6 +87,8 @@ class Inputs(NamedTuple):
     blocked: str | None
     closer: str
     """The role that sent close first; `none`."""
+    end_lost: bool
+    """Whether the last frames of a side may be missing."""
     tls: tuple[tuple[str, Hashable], ...]
 
     @property
@@ -102,7 +104,7 @@ class Inputs(NamedTuple):
 
 
 def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
-    """The inputs of one connection; `steps` are those of its `timeline`."""
+    """Return the inputs of one connection; `steps` are those of its `timeline`."""
     client, sides = tcp.client, tcp.sides
     firsts = record.firsts[client], record.firsts[1 - client]
     events, who, at, details = zip(*steps, strict=True) if steps else ((), (), (), ())
@@ -128,12 +130,13 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
         cut_login=record.cut_login,
         blocked=record.blocked,
         closer="none" if record.closer is None else ROLES[record.closer != client],
+        end_lost=record.end_lost,
         tls=tuple(tls_facts.facts(record.tls, client).items()) if record.tls else (),
     )
 
 
 def capabilities(properties: str | None) -> frozenset[str] | None:
-    """The capabilities that the JSON text of a peer's properties announces; None where these are not known."""
+    """Return the capabilities that the JSON text of a peer's properties announces; None where these are not known."""
     if properties is None:
         return None
     found = _capabilities.get(properties)

@@ -3,17 +3,20 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from typing import Any
 
-from amqpscope.dissector.formatting import clean, counted, instant
+from amqpscope.dissector.formatting import clean, counted, instant, zone_name
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.listing import cause_of, ends_of, explain, sentence
 from amqpscope.dissector.handshakes.record import product
 from amqpscope.spec.handshakes import Handshakes
-from amqpscope.spec.layout import paragraph, width
+from amqpscope.spec.layout import paint, paragraph, width
 
 SPAN = 34
 """Characters between the two sides."""
+DETAIL = 24
+"""Characters before a detail that has lines of its own."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +44,22 @@ class Step:
     detail: str
 
 
-def lines(row: dict[str, Any], handshakes: Handshakes) -> Iterator[str]:
+def lines(row: dict[str, Any], handshakes: Handshakes, zone: tzinfo = UTC) -> Iterator[str]:
     """Return the lines of the verdict, of the two sides, and of the steps between them."""
     cause = cause_of(row, handshakes)
     client, server = ends_of(row)
-    yield f"{client} > {server}, {row['protocol']}: {cause.code}"
+    yield f"{client} > {server}, {row['protocol']}: {paint(cause.code, cause.severity)}"
     yield from paragraph(clean(sentence(row)))
     yield ""
     for side, address in (("client", client), ("server", server)):
         known = row[f"{side}_properties"]
-        yield f"  {side}  {address}" + (f"  {clean(product(known))}" if known else "")
+        yield from paragraph(f"{side}  {address}" + (f"  {clean(product(known))}" if known else ""))
     yield ""
-    begin = instant(row["first_ts_ns"])
-    yield f"  {'packet':>8}  {begin[:10]} {begin[11:26]} UTC"
+    begin = instant(row["first_ts_ns"], zone)
+    yield f"  {'packet':>8}  {begin[:10]} {begin[11:26]} {zone_name(row['first_ts_ns'], zone)}"
     yield f"  {'':8}  {'client':<{10 + SPAN}}  server"
     for step in steps(row):
-        yield _line(step)
+        yield from _lines(step)
     yield ""
     yield from _times(row)
     notes = json.loads(row["handshake_notes"] or "[]")
@@ -85,15 +88,22 @@ def steps(row: dict[str, Any]) -> list[Step]:
     ]
 
 
-def _line(step: Step) -> str:
-    """Return a rung: packet, time since the first, arrow with the step's name, time since the step before, detail."""
+def _lines(step: Step) -> Iterator[str]:
+    """Yield a rung: packet, time since the first, arrow with the step's name, time since the step before, detail.
+
+    The detail takes further lines where it does not fit.
+    """
     rung = f" {step.name} ".center(SPAN - 2, "-")
     arrow = f"|{rung}>|" if step.from_client else f"|<{rung}|"
     since = duration(step.since_ns)
     took = f"+{duration(step.took_ns)}" if step.took_ns is not None else ""
-    shown = [took, clean(step.detail), f"[{clean(step.capture)}]" if step.capture is not None else ""]
-    line = f"{'>' if step.is_proof else ' '} {step.packet:>8}  {since:>8}  {arrow}  {'  '.join(t for t in shown if t)}"
-    return (line if len(line) <= width() else line[: width() - 1] + "…").rstrip()
+    begin = f"{'>' if step.is_proof else ' '} {step.packet:>8}  {since:>8}  {arrow}  {took}".rstrip()
+    detail = "  ".join(filter(None, (clean(step.detail), f"[{clean(step.capture)}]" if step.capture else "")))
+    fits = len(begin) + 2 + len(detail) <= width()
+    line = f"{begin}  {detail}".rstrip() if fits else begin
+    yield paint(line, "name") if step.is_proof else line
+    if not fits:
+        yield from paragraph(detail, DETAIL)
 
 
 def _times(row: dict[str, Any]) -> Iterator[str]:
@@ -101,7 +111,7 @@ def _times(row: dict[str, Any]) -> Iterator[str]:
         client, server = (duration(row[f"handshake_{side}_ns"]) for side in ("client", "server"))
         rtt = f"; round trip {duration(row['rtt_ns'])}" if row["rtt_ns"] is not None else ""
         whole = duration(row["handshake_ns"])
-        yield f"  Handshake: {whole}, of which the client took {client}, the server {server}{rtt}."
+        yield from paragraph(f"Handshake: {whole}, of which the client took {client}, the server {server}{rtt}.")
     if row["lost_bytes"]:
         yield f"  Missing from the capture: {counted(row['lost_bytes'], 'byte')} of this connection."
     if row["retransmitted_bytes"]:

@@ -4,13 +4,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from itertools import accumulate
 from typing import Any
 
-from amqpscope.dissector.formatting import clean, counted, instant
+from amqpscope.dissector.formatting import clean, counted, instant, zone_name
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.verdict import SLOW_NS, say
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes
-from amqpscope.spec.layout import paragraph, width
+from amqpscope.spec.layout import paint, paragraph, width
 
 COLUMNS = (
     "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "first_capture",
@@ -24,6 +26,8 @@ COLUMNS = (
 TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_facts", "client_properties",
          "server_properties")  # fmt: skip
 """Those of them that hold JSON text."""
+VERSION = 1
+"""Of the JSON document; it changes when a key is renamed or removed, or its values change."""
 MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
 MOST_OF_IT = 0.8
 """Share of a slow handshake's time from which on one side is reported as slow."""
@@ -75,8 +79,9 @@ class Group:
 class Listing:
     """All groups of connections, and the notes on them by code."""
 
-    def __init__(self, handshakes: Handshakes) -> None:
+    def __init__(self, handshakes: Handshakes, zone: tzinfo = UTC) -> None:
         self.handshakes = handshakes
+        self.zone = zone
         self.groups: dict[tuple[Any, ...], Group] = {}
         self.others: dict[str, int] = {}
         """Connections of other protocols, by protocol."""
@@ -116,10 +121,15 @@ class Listing:
             ),
         )
 
-    @property
-    def failed(self) -> int:
-        """Return the number of connections that never came up, for a known reason."""
-        return sum(group.count for group in self.groups.values() if self._never_came_up(group.first))
+    def failing(self, part: str, severity: str) -> int:
+        """Return the number of connections whose `handshake` or `ending` has this severity, or a worse one."""
+        column = {"handshake": "handshake_outcome", "ending": "ending"}[part]
+        worst = SEVERITIES[SEVERITIES.index(severity) :]
+        return sum(
+            group.count
+            for group in self.groups.values()
+            if group.first[column] and self.handshakes.causes[group.first[column]].severity in worst
+        )
 
     def lines(self) -> Iterator[str]:
         """Return the lines of the table, of the meaning of its codes, and of the notes."""
@@ -128,12 +138,19 @@ class Listing:
             yield "No connections to a message broker." + self._others()
             return
         total = sum(group.count for group in groups)
-        yield f"{counted(total, 'connection')}: {self._summary()}.{self._others()}"
+        first, last = self._days()
+        days = f"on {first}" if first == last else f"from {first} to {last}"
+        yield from paragraph(f"{counted(total, 'connection')} {days}: {self._summary()}.{self._others()}", 0)
         yield ""
-        yield from _table([self._cells(group) for group in groups[:LINES]])
+        shown = groups[:LINES]
+        inks = ["error" if self._never_came_up(group.first) else group.first["severity"] for group in shown]
+        zone = zone_name(groups[0].first["first_ts_ns"], self.zone)
+        heads = ["", "VERDICT", "CLIENT > SERVER", "REACHED", "TOOK", f"WHEN ({zone})", "WHAT"]
+        yield from _table(heads, [self._cells(group, first == last) for group in shown], inks)
         if len(groups) > LINES:
             rest = counted(sum(group.count for group in groups[LINES:]), "connection")
-            yield f"and {counted(len(groups) - LINES, 'line')} more, of {rest}; --format json has them all"
+            lines = counted(len(groups) - LINES, "line")
+            yield from paragraph(f"and {lines} more, of {rest}; --format json has them all", 0)
         explained: set[str] = set()
         for group in groups:
             cause = cause_of(group.first, self.handshakes)
@@ -144,15 +161,15 @@ class Listing:
             yield from explain(group.first, cause)
         if self.notes:
             yield ""
-            yield "Notes"
+            yield paint("Notes", "name")
             for code, kept in self.notes.items():
                 yield ""
-                yield f"  {code}, {counted(self.noted[code], 'time')}"
+                yield f"  {paint(code, 'note')} ({self.noted[code]:,})"
                 yield from paragraph(self.handshakes.notes[code], 4)
                 for row, note in kept:
                     detail = f": {clean(note['detail'])}" if note.get("detail") else ""
                     packet = f", packet {note['packet']}" if "packet" in note else ""
-                    yield _fit(f"    {ends_of(row)[0]}{detail}{packet}")
+                    yield from paragraph(f"{ends_of(row)[0]}{detail}{packet}", 4)
                 if self.noted[code] > len(kept):
                     yield f"    and {self.noted[code] - len(kept)} more"
 
@@ -170,9 +187,9 @@ class Listing:
                 "server_port": g.first["server_port"],
                 "vhost": g.first["vhost"],
                 "user": g.first["user"],
-                "first": instant(g.first["first_ts_ns"]),
+                "first": instant(g.first["first_ts_ns"], self.zone),
                 "first_ts_ns": g.first["first_ts_ns"],
-                "last": instant(g.last_ns),
+                "last": instant(g.last_ns, self.zone),
                 "last_ts_ns": g.last_ns,
                 "every_ns": g.every_ns,
                 "summary": sentence(g.first),
@@ -180,7 +197,14 @@ class Listing:
             for g in self.worst_first
         ]
         ordered = sorted(rows, key=lambda r: (-SEVERITIES.index(r["severity"]), r["first_ts_ns"], r["connection_id"]))
-        return {"groups": groups, "connections": [as_dict(row, self.handshakes) for row in ordered]}
+        connections = [as_dict(row, self.handshakes, self.zone) for row in ordered]
+        return {"version": VERSION, "groups": groups, "connections": connections}
+
+    def _days(self) -> tuple[str, str]:
+        """Return the first and the last day on which a group began."""
+        begins = [group.first["first_ts_ns"] for group in self.groups.values()]
+        first, last = (instant(ns, self.zone)[:10] for ns in (min(begins), max(begins)))
+        return first, last
 
     def _text(self, group: Group) -> str:
         """Return a group in one sentence."""
@@ -218,7 +242,7 @@ class Listing:
         names = ", ".join(f"{n} {name}" for name, n in sorted(self.others.items()))
         return f" Left out: {counted(sum(self.others.values()), 'connection')} of other protocols ({names})."
 
-    def _cells(self, group: Group) -> list[str]:
+    def _cells(self, group: Group, is_one_day: bool) -> list[str]:
         row = group.first
         client, server = ends_of(row)
         many = group.count > 1
@@ -233,7 +257,7 @@ class Listing:
             f"{self._clients(group) if many else client} > {server}",
             row["handshake_stage"],
             f"{took}, {slow}" if slow else took,
-            _clock(row["first_ts_ns"]) + every,
+            instant(row["first_ts_ns"], self.zone)[11 if is_one_day else 0 : 23].replace("T", " ") + every,
             clean(sentence(row)) + (self._members(group) if many else ""),
         ]
 
@@ -245,19 +269,19 @@ class Listing:
         return f" ({'client ports ' if alone else ''}{names}{f' and {rest:,} more' if rest else ''})"
 
 
-def as_dict(row: Row, handshakes: Handshakes) -> dict[str, Any]:
+def as_dict(row: Row, handshakes: Handshakes, zone: tzinfo = UTC) -> dict[str, Any]:
     """Return a connection as a dict for programs: its row with JSON texts parsed, and the meaning of its verdict."""
     plain = {name: _read(item) if name in TEXTS else item for name, item in row.items()}
     cause = cause_of(row, handshakes)
     facts = plain.pop("handshake_facts") or {}
     client, server = ends_of(row)
     for step in plain["handshake_steps"] or []:
-        step["ts"] = instant(step["ts_ns"])
+        step["ts"] = instant(step["ts_ns"], zone)
     return plain | {
         "client": client,
         "server": server,
-        "first": instant(row["first_ts_ns"]),
-        "last": instant(row["last_ts_ns"]),
+        "first": instant(row["first_ts_ns"], zone),
+        "last": instant(row["last_ts_ns"], zone),
         "slow_side": slow_side(row),
         "code": cause.code,
         "summary": sentence(row),
@@ -285,7 +309,7 @@ def sentence(row: Row) -> str:
 def explain(row: Row, cause: Cause) -> Iterator[str]:
     """Return the lines that explain a code for one connection: its meaning, what to do, and the proof."""
     facts = {name: clean(str(item)) for name, item in json.loads(row["handshake_facts"] or "{}").items()}
-    yield cause.code
+    yield paint(cause.code, cause.severity)
     for head, text in (("Means", say(cause.meaning, facts)), ("Do", say(cause.remedy, facts)), ("Proof", proof(row))):
         lines = paragraph(text, 9)
         if lines:
@@ -312,11 +336,6 @@ def ends_of(row: Row) -> tuple[str, str]:
     return client, server
 
 
-def names_of(row: Row) -> set[str]:
-    """Return the names of a connection: its id, and the addresses of its ends, with and without their ports."""
-    return {str(row["connection_id"]), *ends_of(row), row["client_ip"], row["server_ip"]}
-
-
 def _read(text: str | None) -> Any:
     """Parse a JSON text; redacted properties, which are not JSON, stay as they are."""
     try:
@@ -333,22 +352,18 @@ def slow_side(row: Row) -> str | None:
     return side if row[f"handshake_{side}_ns"] > MOST_OF_IT * row["handshake_ns"] else None
 
 
-def _clock(ns: int) -> str:
-    return instant(ns)[11:23]
+def _table(heads: list[str], rows: list[list[str]], inks: list[str]) -> Iterator[str]:
+    """Return the lines of a table; `inks` are the colours of the first column.
 
-
-def _table(rows: list[list[str]]) -> Iterator[str]:
-    head = ["", "VERDICT", "CLIENT > SERVER", "REACHED", "TOOK", "WHEN (UTC)", "WHAT"]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
-    for row in [head, *rows]:
-        start = "".join(cell.ljust(size + 2) for cell, size in zip(row, widths, strict=False))
-        room = width() - len(start)
-        if room >= len(row[-1]) or row is head:
-            yield (start + row[-1]).rstrip()
-        else:
-            yield start.rstrip()
-            yield from paragraph(row[-1], widths[0] + 4)
-
-
-def _fit(line: str) -> str:
-    return line if len(line) <= width() else line[: width() - 1] + "…"
+    Columns that do not fit are below those that do: the last on lines of its own, the others on one before it.
+    """
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)][:-1]
+    ends = list(accumulate(size + 2 for size in widths))
+    count = max(sum(end <= width() for end in ends), 1)
+    for row, ink in zip([heads, *rows], ["name", *inks], strict=True):
+        fits = count == len(widths) and ends[-1] + len(row[-1]) <= width()
+        line = "  ".join(map(str.ljust, row, [*widths[:count], *[0] * fits])).rstrip()
+        mark = line if row is heads else row[0]
+        yield paint(mark, ink) + line[len(mark) :]
+        for text in [] if fits or row is heads else ["  ".join(row[count:-1]), row[-1]]:
+            yield from paragraph(text, widths[0] + 4)

@@ -12,7 +12,7 @@ AGAIN = "tcp.again"
 
 
 def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
-    """The steps of both sides, each side's in its own order, merged by time; of two at a time, the client's first.
+    """Return both sides' steps merged by time, each side's in its own order; at equal times the client's is first.
 
     SYNs come first, in their order, though captures may have them later.
     """
@@ -31,7 +31,7 @@ def _syns(tcp: Tcp) -> Iterator[Step]:
 
 
 def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[Step]:
-    """The steps of one side, the client's (0) or the server's (1), without SYNs."""
+    """Return the steps of one side, the client's (0) or the server's (1), without SYNs."""
     shown = tcp.sides[index]
     queue = []
     if tcp.ack and index == 0:
@@ -60,7 +60,7 @@ def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
 
 
 def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes) -> Step | None:
-    """The step that the first bytes of a side are, if they are one."""
+    """Return the step that the first bytes of a side are, if they are one."""
     if not first.at or not first.data:
         return None
     event: str | None
@@ -72,7 +72,7 @@ def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes
 
 
 def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
-    """Both queues by time, though time may go back within one."""
+    """Merge both queues by time, though time may go back within one."""
     merged: list[Step] = []
     theirs = theirs[::-1]
     for step in ours:
@@ -84,6 +84,6 @@ def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
 
 
 def _opening_event(data: bytes) -> tuple[str, str]:
-    """The step that the first bytes of a side are, empty where it is none, and what to say of them."""
+    """Return the step that the first bytes of a side are, empty where it is none, and what to say of them."""
     first = opening(data)
     return first.step, f"{first.doc}: {data[:8].hex(' ')}" if first.kind == "other" else first.doc

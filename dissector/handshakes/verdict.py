@@ -73,7 +73,7 @@ class Verdict:
     def of(
         self, record: ConnectionRecord, tcp: Tcp, steps: list[Step], facts: Facts | None, captures: Sequence[str]
     ) -> dict[str, Any]:
-        """The columns of `connections` for one of them; its facts may be left out where no text names any."""
+        """Return the columns of `connections` for one of them; its facts may be left out where no text names any."""
         times, packets, _ = zip(*[step.at for step in steps], strict=True) if steps else ((), (), ())
         numbers: list[int] = []
         if steps:
@@ -186,17 +186,17 @@ class Judge:
         ending = None
         if outcome.code in UP and facts["stage"] in UP_STAGES and facts["seen"] == "both":
             ending = _first(self.handshakes.endings, facts)
-        telling = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
+        relevant = outcome if ending is None or _rank(outcome) > _rank(ending) else ending
         columns = agreed | {
             "handshake_stage": facts["stage"],
             "handshake_outcome": outcome.code,
             "ending": ending.code if ending else None,
-            "severity": telling.severity,
+            "severity": relevant.severity,
         }
         texts = partial(_texts, outcome, ending)
         depends = not TIMED_NAMES.isdisjoint(_named(outcome, ending, summaries=True))
         main = captures[case.steps[0].capture] if case.steps else None
-        evidence = _evidence(telling, case, telling is ending)
+        evidence = _evidence(relevant, case, relevant is ending)
         waits, waiting = _turns(case)
         notes = _notes(facts)
         return Verdict(
@@ -237,7 +237,7 @@ def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]
 
 
 def _agreed(inputs: Inputs) -> dict[str, Any]:
-    """What the methods of the handshake and the close say, as columns."""
+    """Return what the methods of the handshake and the close say, as columns."""
     arguments = dict(inputs.arguments)
     tuned = arguments.get("tune-ok") or arguments.get("tune") or NOTHING
     return {name: tuned.get(name) for name in AGREED} | {
@@ -334,7 +334,7 @@ def _place(step: SidedStep, captures: Sequence[str], main: str | None) -> str:
 
 
 def _step(number: int, step: SidedStep, captures: Sequence[str], main: str | None) -> str:
-    """A step as JSON, with places for its numbers."""
+    """Return a step as JSON, with places for its numbers."""
     head = f'{{"step":{_quoted(step.event)},"from_client":{_quoted(step.role == "client")},"ts_ns":%d,'
     head += '"took_ns":%d,' if number else ""
     detail = f',"detail":{_quoted(step.detail)}' if step.detail else ""

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.kernels.words import copy_bytes
@@ -33,6 +34,7 @@ from amqpscope.dissector.protocols.state import (
     Held,
     Parser,
     Place,
+    Span,
     Trial,
     Walk,
 )
@@ -63,7 +65,7 @@ def fault(
 
 @kernel
 def frame_fault(walk: Walk, chunks: Array, i: int, row: int, code: int, value: int) -> None:
-    """Note a fault of the frame at hand."""
+    """Note a fault of the current frame."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     parsers = walk.parsers
     fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], value)
@@ -84,7 +86,7 @@ def put_packets(rows: Array, n: int, chunks: Array, i: int) -> None:
 
 @kernel
 def put_first(rows: Array, n: int, parsers: Array, row: int) -> None:
-    """Write where the frame at hand began."""
+    """Write where the current frame began."""
     rows[Place.FIRST_PACKET, n] = parsers[row, Parser.FIRST_PACKET]
     rows[Place.FIRST_TS, n] = parsers[row, Parser.FIRST_TS]
     rows[Place.FIRST_CAPTURE, n] = parsers[row, Parser.FIRST_CAPTURE]
@@ -105,7 +107,7 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 @kernel
 def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
-    """Where the payload at hand lies, and its bytes before the first gap; -1 where there are none.
+    """Return where the current payload lies, and its bytes before the first gap; -1 where there are none.
 
     `offset` is where it lies whole, -1 when it is in fragments: these are put together.
     """
@@ -118,7 +120,7 @@ def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
 
 @kernel
 def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
-    """Write the row of the frame at hand, whose `payload` is there, and which has so many bytes on the wire.
+    """Write the row of the current frame, whose `payload` is there, and which has `size` bytes on the wire.
 
     Returns which row it is.
     """
@@ -133,6 +135,20 @@ def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: 
     frames[Frame.POS, n] = parsers[row, Parser.POS]
     end_frame(walk, row, size)
     return n
+
+
+@kernel
+def put_span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> int:
+    """Yield bytes of a body frame that is not whole in one chunk; return which span they are."""
+    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
+    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
+    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
+    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
+    spans[Span.CHANNEL, n] = channel
+    spans[Span.OFFSET, n] = offset
+    spans[Span.LENGTH, n] = length
+    walk.cursor[Cursor.ASIDE] = n + 1
+    return i64(n)
 
 
 @kernel
@@ -151,7 +167,7 @@ def drop_chain(walk: Walk, row: int) -> None:
 
 
 @kernel
-def chain(walk: Walk, row: int, offset: int, length: int) -> int:
+def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int) -> int:
     """Keep bytes of an unfinished payload; 0 when a limit forbids it."""
     parsers, fragments, cursor = walk.parsers, walk.fragments, walk.cursor
     if (
@@ -161,7 +177,10 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     ):
         return 0
     fragment = take_row(walk.free)
+    for k in range(Chunk.WIDTH):
+        fragments[fragment, k] = chunks[k, i]
     fragments[fragment, Fragment.NEXT] = -1
+    fragments[fragment, Fragment.POS] += offset - chunks[Chunk.OFFSET, i]
     fragments[fragment, Fragment.OFFSET] = offset
     fragments[fragment, Fragment.LENGTH] = length
     fragments[fragment, Fragment.USED] = 1
@@ -187,7 +206,7 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
         and length > 0
         and parsers[row, Parser.MISSING] == 0
         and parsers[row, Parser.CHAINED] + before == parsers[row, Parser.GOT]
-        and chain(walk, row, offset, length) == 0
+        and chain(walk, chunks, i, row, offset, length) == 0
     ):
         frame_fault(walk, chunks, i, row, LIMIT, parsers[row, Parser.SIZE])
         drop_chain(walk, row)
@@ -227,7 +246,7 @@ def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 @kernel
 def end_frame(walk: Walk, row: int, size: int) -> None:
-    """The frame at hand, of this size, has its row; a head follows."""
+    """End the current frame, of this size, which has its row; a head follows."""
     parsers = walk.parsers
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], size)
     drop_chain(walk, row)
@@ -237,7 +256,7 @@ def end_frame(walk: Walk, row: int, size: int) -> None:
 
 @kernel
 def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
-    """The next boundary is not known any more; pos is where the frame began whose head is lost, -1 if none is."""
+    """Desynchronise: the next boundary is unknown; `pos` is where the frame with the lost head began, or -1."""
     parsers = walk.parsers
     drop_chain(walk, row)
     parsers[row, Parser.STATE] = SEARCH
@@ -252,7 +271,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
 
 @kernel
 def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
-    """A gap begins where the head of a frame must be."""
+    """Desynchronise at a gap where the head of a frame must be."""
     here = chunks[Chunk.POS, i] + at
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     fault(walk, chunks, i, row, GAP, number, -1, here, chunks[Chunk.LENGTH, i] - at)
@@ -325,7 +344,7 @@ class Framing:
             self.parsers[2 * slots + side, Parser.STATE] = states
 
     def walk(self, buffer: Buffer, facts: Ints) -> Walk:
-        """All of it as kernels take it."""
+        """Return the state as kernels take it."""
         return Walk(
             buffer.data, facts, self.parsers, self.heads, self.fragments.rows, self.fragments.free, self.held.rows,
             self.held.free, self.edges, self.marks, self.trial, self.cursor, self.chunk, self.frames, self.aside,
@@ -350,7 +369,7 @@ class Framing:
 
     @property
     def found(self) -> tuple[int, int]:
-        """How many frames, and what else was put aside, the last round brought."""
+        """The numbers of frames and of other rows that the last round emitted."""
         return int(self.cursor[Cursor.FRAMES]), int(self.cursor[Cursor.ASIDE])
 
     @property
@@ -367,7 +386,7 @@ class Framing:
                 pool.grow(2 * len(pool))
 
     def last_chunks(self, slots: Ints) -> Ints:
-        """Chunks without bytes, which say of the connections that hold some back that there are no more."""
+        """Return empty chunks that end the connections with chunks held back."""
         slots = slots[self.parsers[2 * slots, Parser.QUEUE] >= 0]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT] = slots
@@ -405,14 +424,21 @@ class Framing:
         return faults
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
+        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
         for slot in slots[self.parsers[2 * slots, Parser.QUEUE] >= 0].tolist():
             side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
             row = self.parsers[2 * slot + side]
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
+        found: NDArray[np.bool_] = ((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1)
+        return found
+
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes skipped in the searches at hand, both directions together."""
+        """Return the bytes skipped in current searches, of both directions together."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         searching = parsers[:, :, Parser.STATE] == SEARCH
         skipped: Ints = np.where(searching, parsers[:, :, Parser.SKIPPED], 0).sum(1)

@@ -12,7 +12,7 @@ from amqpscope.dissector.protocols.state import Trial
 
 @kernel
 def follow_each_other(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
-    """Whether bytes are whole frames of whoever sends them, and nothing else."""
+    """Return whether bytes are whole frames of whoever sends them, and nothing else."""
     trial[Trial.CHANNEL] = -1
     trial[Trial.SENDER] = 3
     size = 1
@@ -38,6 +38,6 @@ class FramesRecogniser:
         self.trial = Trial.make(1)[0]
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether these bytes are frames; see `registry.Recogniser`."""
+        """Return whether these bytes are frames; see `registry.Recogniser`."""
         padded = np.concatenate([data[begin:end], np.zeros(16, np.uint8)])  # kernels may look a little beyond
         return bool(call(self.follow, self.compiled, padded, 0, end - begin, self.trial, self.own)), -1

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Target
@@ -62,11 +63,11 @@ class FramedStage:
                 yield from self.take(frames, aside, buffer, facts)
 
     def take(self, frames: int, aside: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of the first columns of `self.frames`, and of what else the walk put aside."""
+        """Make rows of the first columns of `self.frames`, and of the other rows of the walk."""
         raise NotImplementedError
 
     def faults(self, rows: Ints) -> Faults:
-        """Faults with the names of this protocol."""
+        """Return faults with the names of this protocol."""
         return Faults(rows, self.codes)
 
     def end(self, slots: Ints, facts: Ints, buffer: Buffer) -> Iterator[Made | Faults]:
@@ -85,10 +86,14 @@ class FramedStage:
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
         moving.put_back(self.framing, data, target)
 
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing."""
+        return self.framing.end_lost(slots)
+
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes skipped in the searches at hand, both directions together."""
+        """Return the bytes skipped in current searches, of both directions together."""
         return self.framing.skipped(slots)
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Of these connections those that hold chunks back, the side looked at, and whether no frame of it was seen."""
+        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
         return self.framing.holding(slots)

@@ -32,7 +32,7 @@ class Parser(Matrix):
     STATE = column("SEARCH, HEAD, PAYLOAD or END")
     HEADS = column("bytes of the head so far")
     WANTED = column("bytes that the head has")
-    TYPE = column("type of the frame at hand, as its protocol has it")
+    TYPE = column("type of the current frame, as its protocol has it")
     CHANNEL = column("its channel; -1: there are none", empty=-1)
     SIZE = column("bytes of its payload")
     GOT = column("bytes of the payload that have passed")
@@ -44,12 +44,14 @@ class Parser(Matrix):
     CHAIN = column("first fragment of the payload; -1: none", empty=-1)
     CHAIN_END = column("last fragment", empty=-1)
     CHAINED = column("bytes in fragments")
-    SKIPPED = column("bytes skipped in the search at hand")
+    SKIPPED = column("bytes skipped in the current search")
     UNTIL = column("position up to which bytes are skipped; -1: not known", empty=-1)
     FOUND = column("1: a frame begins there")
     LOST = column("position at which the frame whose head was lost must have begun; -1: not known", empty=-1)
     LARGEST = column("bytes of the largest frame so far")
-    TRIED = column("bytes that the last trial of the search at hand had")
+    MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
+    CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
+    TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
     TRIED_MARKED = column("1: that was after a segment that was not full")
     UNCONFIRMED = column("segments that must begin with a frame before one is accepted after another")
@@ -59,17 +61,15 @@ class Parser(Matrix):
     QUEUE = column("side 0: first chunk of the connection that is held back; -1: none", empty=-1)
     QUEUE_END = column("side 0: last of these", empty=-1)
     QUEUED = column("side 0: number of these")
-    TAKEN = column("side 0: bytes of the first of these that are done with")
+    TAKEN = column("side 0: bytes of the first of these that are processed")
     OVER = column("side 0: 1 when nothing will follow them")
     REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
 
 
-class Fragment(Matrix):
-    """Bytes of payloads that go on in a later chunk."""
+class Fragment(Chunk):
+    """Bytes of payloads that go on in a later chunk, each with what its chunk says of them."""
 
     NEXT = column("the next one of the payload; -1: none", empty=-1)
-    OFFSET = column("where they lie in the buffer")
-    LENGTH = column("bytes")
     USED = column("1 while the row holds one")
 
 
@@ -105,6 +105,48 @@ class Frame(Place):
     POS = column("position in the stream")
 
 
+class Span(Records):
+    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+
+    BEFORE = column("frames that were complete before")
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CHANNEL = column("channel")
+    OFFSET = column("where the bytes lie; -1: a gap; below that, as its protocol has it")
+    LENGTH = column("number of bytes")
+
+
+class Channel(Matrix):
+    """Channels that are, or were, in use; protocols add columns of their own."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CHANNEL = column("channel number")
+    NEXT = column("next channel of the connection; -1: none", empty=-1)
+
+
+class Body(Matrix):
+    """What contents under way have of their bodies; protocols add columns of their own."""
+
+    BODY = column("number under which the body is kept; -1: it is not")
+    KEPT = column("bytes of it that are kept")
+
+
+class Assembly(Matrix):
+    """Where the assembly of contents is, and what it counts: one row; protocols add columns of their own."""
+
+    FRAME = column("next frame")
+    FRAMES = column("frames")
+    SPAN = column("next span")
+    SPANS = column("spans")
+    MESSAGES = column("messages brought")
+    FAULTS = column("faults brought")
+    KEPT = column("payloads of bodies brought")
+    KEEP = column("1: bodies are kept")
+    BODIES = column("bodies so far: the next number")
+    KEEPING = column("bytes of bodies under way that are kept")
+
+
 class Kept(Records):
     """Bytes of bodies to keep, in order, one column each."""
 
@@ -125,11 +167,11 @@ class Fault(Place):
 class Cursor(Matrix):
     """Where the walk is, and how much it has brought: one row."""
 
-    CHUNK = column("chunk at hand")
-    AT = column("bytes of it that are done with")
-    REPLAY = column("connection whose chunks that were held back are at hand; -1: none", empty=-1)
-    FRAMES = column("frames brought")
-    ASIDE = column("what else was put aside")
+    CHUNK = column("current chunk")
+    AT = column("bytes of it that are processed")
+    REPLAY = column("connection whose held-back chunks are walked; -1: none", empty=-1)
+    FRAMES = column("frames emitted")
+    ASIDE = column("other rows emitted, as the protocol defines")
     FAULTS = column("faults")
     ARENA = column("where the arena after the batch's bytes is free")
     CHAINED = column("bytes in all fragments")
@@ -173,7 +215,7 @@ class Walk(NamedTuple):
         marks: where frames began that were tried.
         trial: (Trial,).
         cursor: (Cursor,).
-        chunk: (Chunk, 1): the chunk at hand that was held back.
+        chunk: (Chunk, 1): the current held-back chunk.
         frames: room for frames, one column each; its rows begin as Place.
         aside: room for what a protocol brings besides.
         faults: (Fault, room).

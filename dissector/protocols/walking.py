@@ -12,6 +12,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols import resync
+from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.framing import begin_frame, keep_payload, lose_head, payload, put_frame, skip
 from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
 from amqpscope.dissector.protocols.state import (
@@ -29,11 +30,13 @@ from amqpscope.dissector.tcp.state import Chunk
 
 END_BYTES = 0
 """Bytes after a payload that belong to the frame."""
+OVERHEAD = 0
+"""Bytes of a frame besides its payload, where lengths are limited."""
 
 
 @kernel
 def head_bytes(byte: int) -> int:
-    """Bytes of a head that begins so; HEAD_ROOM at most."""
+    """Return the size of a head that begins with this byte; HEAD_ROOM at most."""
     raise NotImplementedError
 
 
@@ -48,25 +51,31 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete, and lies in `head` at p: note type, channel and size of the frame, or lose the way."""
+    """Read a complete head, in `head` at p: note type, channel and size of the frame, or desynchronise."""
     raise NotImplementedError
 
 
 @kernel
 def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
-    """Bytes of a payload that does not lie whole in one chunk pass; offset -1: they lie in a gap."""
+    """Take bytes of a payload that does not lie whole in one chunk; offset -1: they lie in a gap."""
     keep_payload(walk, chunks, i, row, offset, length, 0)
 
 
 @kernel
-def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """Look at the bytes after a payload, and finish the frame."""
+def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Look at the bytes after a payload, and finish the frame; False when all of it was given back to the search."""
     raise NotImplementedError
 
 
 @kernel
+def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
+    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    return
+
+
+@kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers = walk.parsers
     at, length = payload(walk, row, offset)
     size = parsers[row, Parser.WANTED] + parsers[row, Parser.SIZE] + END_BYTES
@@ -75,24 +84,24 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 @kernel
 def begins_connection(data: Array, p: int, end: int) -> bool:
-    """Whether a connection begins with these bytes, also where its SYN was not captured."""
+    """Return whether a connection begins with these bytes, also where its SYN was not captured."""
     return False
 
 
 @kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """A boundary is not known any more."""
+    """Note that the next boundary is unknown."""
     return
 
 
 @kernel
 def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """After what was skipped a frame begins."""
+    """Begin a frame after skipped bytes."""
     return
 
 
 def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., None]:
-    """The walk over chunks of a protocol.
+    """Return the walk over chunks of a protocol.
 
     Args:
         search_kernels: the kernels and constants of `resync` that are its own.
@@ -104,7 +113,7 @@ def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., N
 
 
 def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
-    """The parts of `walk_chunk` that use the protocol's kernels."""
+    """Return the parts of `walk_chunk` that use the protocol's kernels."""
     return {
         "cross_gap": specialize(cross_gap, **kernels, take_payload=specialize(take_payload, **kernels)),
         "take_head": specialize(take_head, **kernels),
@@ -121,7 +130,7 @@ def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
 def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
     """Walk a chunk from byte `at` on.
 
-    Returns: the number of its bytes are done with: all, or less where a search must go before; the complement of that
+    Returns the number of bytes processed: all, or fewer where a search must go before; the complement of that
     when there is no more room.
     """
     row = 2 * chunks[Chunk.SLOT, i] + chunks[Chunk.SIDE, i]
@@ -142,7 +151,8 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
         elif state == PAYLOAD:
             at += take_payload(walk, chunks, i, at, row, own)
         elif state == END:
-            take_end(walk, chunks, i, at, row, own)
+            if not take_end(walk, chunks, i, at, row, own):
+                return 0
             at += END_BYTES
         else:
             taken = skip_bytes(walk, chunks, i, at, row, own)
@@ -154,7 +164,7 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
 
 @kernel
 def is_full(walk: Walk, row: int, arena: int) -> bool:
-    """Whether there may be too little room for what the next bytes bring."""
+    """Return whether there may be too little room for what the next bytes bring."""
     cursor = walk.cursor
     return bool(
         cursor[Cursor.FRAMES] + 1 > walk.frames.shape[1]
@@ -167,7 +177,7 @@ def is_full(walk: Walk, row: int, arena: int) -> bool:
 
 @kernel
 def is_complete(parsers: Array, row: int) -> bool:
-    """Whether a frame that has nothing after its payload has all of that."""
+    """Return whether a frame that has nothing after its payload has all of that."""
     return bool(
         END_BYTES == 0
         and parsers[row, Parser.STATE] == PAYLOAD
@@ -198,6 +208,8 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return take
     begin_payload(walk, chunks, i, row, heads, head, own)
     size: int = parsers[row, Parser.SIZE]
+    if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES > 0:
+        check_length(walk, chunks, i, at + take, row, own)
     if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
         parsers[row, Parser.GOT] = size
         finish_frame(walk, chunks, i, row, p + take, own)
@@ -237,6 +249,10 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
     if state == HEAD:
         lose_head(walk, chunks, i, at, row)
         lost_way(walk, chunks, i, row, own)
+    elif refute(walk, chunks, i, row, OVERHEAD):
+        lost_way(walk, chunks, i, row, own)
+    elif parsers[row, Parser.STATE] != SEARCH:
+        return 0
     return left
 
 
@@ -250,6 +266,8 @@ def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         parsers[row, Parser.FOUND] = 1
     if parsers[row, Parser.UNTIL] < 0:
         return -1
+    if refute(walk, chunks, i, row, OVERHEAD):
+        lost_way(walk, chunks, i, row, own)
     take = skip(walk, chunks, i, at, row)
     if parsers[row, Parser.STATE] == HEAD:
         found_way(walk, chunks, i, row, own)
@@ -309,7 +327,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 
 @kernel
 def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
-    """Put a chunk after those of its connection that are held back; `at` of its bytes are done with."""
+    """Put a chunk after those of its connection that are held back; `at` of its bytes are processed."""
     parsers, held = walk.parsers, walk.held
     queue = 2 * chunks[Chunk.SLOT, i]
     row = queue + chunks[Chunk.SIDE, i]

@@ -6,26 +6,24 @@ dissection, because kernels and pyarrow run without Python's lock.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from threading import Condition, Lock, Semaphore, Thread
-from typing import TYPE_CHECKING, TypeVar
+from threading import Lock, Semaphore
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amqpscope.errors import Error
+from amqpscope.dissector.tables.workers import WorkerPool
+from amqpscope.errors import Error, reason
 
 if TYPE_CHECKING:  # readers of tables import names from here, and do not make rows
     from amqpscope.dissector.tables.rows import Row, Work
-
-T = TypeVar("T")
 
 NOTE = "_amqpscope.json"
 """File that marks a folder as our output and records whether it is complete."""
@@ -47,10 +45,6 @@ PART_ROWS = 1 << 22
 """Most rows of a part file: as many are lost when a run is killed."""
 PART_NAME = re.compile(r"part-\d+\.\w+|\.part-\d+\.\w+\.writing")
 """Names of our files: complete parts, and those that a killed run left."""
-WORKERS = max(1, min(2, (os.cpu_count() or 1) - 1))
-"""Threads that make and write rows, besides the one that dissects."""
-WAITING_JOBS = 4
-"""Jobs that may wait for a thread; if there are more, the dissecting thread does some of them."""
 WAITING_WORK = 8
 """Batches of rows that may wait for an earlier one that is still being made."""
 WAITING_GROUPS = 3
@@ -87,78 +81,12 @@ class OutputError(Error):
     """The output cannot be written; the message is one line."""
 
 
-class WorkerPool:
-    """A worker pool that does long jobs first. A thread that would wait for it does a waiting job, short ones first.
+class Part(NamedTuple):
+    """A part file of a table."""
 
-    So no thread is idle while there are jobs, there are no more threads than processors, and the thread that submits
-    jobs is seldom kept from submitting more.
-    """
-
-    def __init__(self) -> None:
-        self._short: deque[Callable[[], None]] = deque()
-        self._long: deque[Callable[[], None]] = deque()
-        self._changed = Condition()
-        self._is_over = False
-        self._threads = [Thread(target=self._serve, name="amqpscope-write", daemon=True) for _ in range(WORKERS)]
-        for thread in self._threads:
-            thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            with self._changed:
-                while not (jobs := self._long or self._short):
-                    if self._is_over:
-                        return
-                    self._changed.wait()
-                job = jobs.popleft()
-            job()
-
-    def do(self, job: Callable[[], T], long: bool = False) -> Future[T]:
-        """Submit a job; it may be done on return."""
-        future: Future[T] = Future()
-        with self._changed:
-            (self._long if long else self._short).append(partial(_settle, future, job))
-            self._changed.notify()
-        while len(self._short) > WAITING_JOBS and self.help():
-            pass
-        return future
-
-    def help(self) -> bool:
-        """Do one of the waiting jobs; return False when there is none."""
-        with self._changed:
-            jobs = self._short or self._long
-            job = jobs.popleft() if jobs else None
-        if job is None:
-            return False
-        job()
-        return True
-
-    def result(self, future: Future[T]) -> T:
-        """Return the result of a job, or raise its error."""
-        while not future.done() and self.help():
-            pass
-        return future.result()
-
-    def leave(self, at_once: bool = False) -> None:
-        """End the threads after all jobs, or after those that have begun."""
-        with self._changed:
-            if at_once:
-                self._short.clear()
-                self._long.clear()
-        while self.help():
-            pass
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-
-def _settle(future: Future[T], job: Callable[[], T]) -> None:
-    try:
-        future.set_result(job())
-    except Exception as error:
-        future.set_exception(error)
+    table: str
+    file: Path
+    rows: int
 
 
 class Output:
@@ -239,21 +167,25 @@ class Output:
     def _check(self) -> None:
         error = self._error
         if isinstance(error, OSError | pa.ArrowException):
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
         if error is not None:
             raise error
 
-    def adopt(self, name: str, part: Path, rows: int) -> None:
-        """Adopt a file that another process wrote, by renaming it, as a part of a table.
+    def adopt(self, part: Part) -> None:
+        """Adopt a file that another process wrote, by renaming it.
 
         Raises:
             OutputError: it cannot be renamed.
         """
         try:
-            self._tables[name].adopt(part)
+            self._tables[part.table].adopt(part.file, part.rows)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
-        self.rows[name] += rows
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+        self.rows[part.table] += part.rows
+
+    def parts(self) -> list[Part]:
+        """Return the complete parts that have rows."""
+        return [part for table in self._tables.values() for part in table.made if part.rows]
 
     def finish(self) -> None:
         """Complete all parts.
@@ -264,7 +196,7 @@ class Output:
         while self._work:
             self._place(self._workers.result(self._work.popleft()))
         for table in self._tables.values():
-            if table.waiting or not table.parts:
+            if table.waiting or not table.made:
                 self._submit(table)
         self._workers.leave()
         self._check()
@@ -273,7 +205,7 @@ class Output:
                 table.complete()
             self._write_note(complete=True)
         except (OSError, pa.ArrowException) as error:
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}; complete parts are kept") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
 
     def abort(self) -> None:
         """Stop: remove incomplete parts, keep complete ones."""
@@ -286,7 +218,7 @@ class Output:
         try:
             _replace(self.folder / NOTE, text)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot write: {_reason(error)}") from error
+            raise OutputError(f"{self.folder}: cannot write: {reason(error)}") from error
 
 
 class _Table:
@@ -296,7 +228,8 @@ class _Table:
         self.folder, self.schema, self.form, self.compression = folder, schema, form, compression
         self.waiting: list[pa.RecordBatch] = []
         self.rows = self.size = 0
-        self.parts = self.written = self.groups = 0
+        self.written = self.groups = 0
+        self.made: list[Part] = []
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
         self._temporary = Path()
         self._groups: deque[pa.Table] = deque()
@@ -324,7 +257,7 @@ class _Table:
     def write(self, group: pa.Table) -> None:
         """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
-            self._temporary = self.folder / f".part-{self.parts:05d}.{self.form}.writing"
+            self._temporary = self.folder / f".part-{len(self.made):05d}.{self.form}.writing"
             if self.form == "parquet":
                 texts = [f.name for f in self.schema if pa.types.is_string(f.type)]
                 self._writer = pq.ParquetWriter(
@@ -355,14 +288,15 @@ class _Table:
             self._writer.close()
         finally:
             self._forget()
-        self.adopt(self._temporary)
+        self.adopt(self._temporary, self.written)
         self.written = 0
 
-    def adopt(self, part: Path) -> None:
+    def adopt(self, file: Path, rows: int) -> None:
         """Give a complete part its name."""
         with self._lock:
-            part.rename(self.folder / f"part-{self.parts:05d}.{self.form}")
-            self.parts += 1
+            name = self.folder / f"part-{len(self.made):05d}.{self.form}"
+            file.rename(name)
+            self.made.append(Part(self.folder.name, name, rows))
 
     def discard(self) -> None:
         """Remove the current part."""
@@ -404,7 +338,7 @@ def _claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
     except OSError as error:
-        raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
+        raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
     return parts
 
 
@@ -418,7 +352,7 @@ def _empty(folder: Path, parts: list[Path], schemas: Mapping[str, pa.Schema]) ->
         for name in schemas:
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{folder}: cannot write: {_reason(error)}") from error
+        raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
 
 
 def _replace(path: Path, text: str) -> None:
@@ -429,8 +363,3 @@ def _replace(path: Path, text: str) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.writing")
-
-
-def _reason(error: Exception) -> str:
-    number = getattr(error, "errno", None)
-    return (os.strerror(number) if number else " ".join(str(error).split())).lower()

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from amqpscope import spec
+from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES, nulls, repeated, spread
 from amqpscope.dissector.fields.decoding import PROBLEM_CODES, Decoded
@@ -53,9 +54,9 @@ class Ends(NamedTuple):
     from_client: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, facts: Ints, slot: Ints, side: Ints) -> "Ends":
-        """Look up the connections of rows with these slots and sides."""
-        return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot))
+    def of(cls, facts: Ints, slot: Ints, side: Ints, brokers: Ints) -> "Ends":
+        """Look up the connections of rows with these slots and sides; see `clients`."""
+        return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot, brokers))
 
 
 class Tables:
@@ -129,6 +130,20 @@ class Tables:
             made.append(row)
         target = schema("anomalies")
         return record_batch(target, of_rows(made, target)) if made else None
+
+    def problems(self, capture: str, problems: Sequence[Problem], times: Sequence[int | None]) -> pa.RecordBatch:
+        """Return rows of `anomalies` for problems of a capture; `times` are those of their packets (ns)."""
+        columns = {
+            "capture": array([capture] * len(problems), pa.string()),
+            "packet": array([problem.packet or None for problem in problems], pa.int64()),
+            "ts_ns": array(times, pa.int64()),
+            "ts": array([None if ts is None else ts // 1000 for ts in times], pa.int64()).view(TYPES["timestamp"]),
+            "code": array([problem.code for problem in problems], pa.string()),
+            "severity": array([self.anomalies[problem.code].severity for problem in problems], pa.string()),
+            "offset": array([problem.offset for problem in problems], pa.int64()),
+            "detail": array([problem.detail for problem in problems], pa.string()),
+        }
+        return record_batch(schema("anomalies"), columns)
 
     def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
         """Return rows of `tcp_windows`."""

@@ -72,7 +72,7 @@ def lacks(flows: Flows, row: int) -> bool:
 
 @kernel
 def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, needs: int) -> bool:
-    """Whether a segment brings bytes beyond all that were seen, or acknowledges such as were not acknowledged."""
+    """Return whether a segment has bytes beyond all seen, or acknowledges bytes that were not acknowledged."""
     end = direction[row, Direction.POS] + difference(first_byte(batch, i), direction[row, Direction.NEXT])
     is_beyond: bool = batch.length[i] > 0 and end + batch.length[i] > direction[row, Direction.TOP]
     is_acknowledged: bool = needs > direction[other, Direction.ACKED]

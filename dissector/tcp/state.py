@@ -307,16 +307,21 @@ class Results(NamedTuple):
     counts: Array
 
 
-def clients(facts: Ints, slots: Ints) -> Ints:
-    """Return the client's side in these slots: by protocol, else by SYN; else the server has the lower port."""
+def clients(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
+    """Return the client's side in these slots: by protocol, else by SYN, else by ports.
+
+    The server has one of the ports `brokers`; where both sides have one, or none, it has the lower port.
+    """
     found: Ints = facts[:, Facts.CLIENT].copy()[slots]
     if (found < 0).any():
         found = np.where(found < 0, facts[slots, Facts.OPENER], found)
-        found = np.where(found < 0, facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT], found)
+        one, other = facts[slots, Facts.A_PORT], facts[slots, Facts.B_PORT]
+        serves = np.isin(one, brokers), np.isin(other, brokers)
+        found = np.where(found < 0, np.where(serves[0] != serves[1], serves[0], one < other), found)
     return found
 
 
 def both(slots: Ints) -> Ints:
-    """The rows of both directions of connections: those of the first, then of the second."""
+    """Return the rows of both directions of connections: those of the first, then of the second."""
     rows: Ints = (2 * slots[:, None] + np.arange(2)).ravel()
     return rows

@@ -15,6 +15,7 @@ import numpy as np
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.tls.records import HEAD
+from amqpscope.errors import installing
 from amqpscope.spec.tls import Suite
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Aead = AESGCM | AESCCM | ChaCha20Poly1305
 
-LACKS = "the library cryptography is not installed; pip install 'amqpscope[tls]'"
+LACKS = "the library cryptography is not installed (extra amqpscope[tls])"
 NUMBERED = struct.Struct(">Q3sH")
 """Number, kind with version, and length: the additional authenticated data of a record up to TLS 1.2."""
 BLOCK = 16
@@ -66,7 +67,7 @@ def needs() -> None:
     try:
         import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401, PLC0415
     except ImportError as error:
-        raise CaptureError(f"TLS cannot be decrypted: {LACKS}") from error
+        raise CaptureError(f"TLS cannot be decrypted: {LACKS}: {installing('tls')}") from error
 
 
 def is_installed() -> bool:
@@ -79,14 +80,14 @@ def is_installed() -> bool:
 
 
 def of_12(suite: Suite, mac: bytes, key: bytes, iv: bytes, then_mac: bool) -> Cipher:
-    """The cipher of one direction up to TLS 1.2."""
+    """Return the cipher of one direction up to TLS 1.2."""
     if suite.mode == "cbc":
         return Cbc(key, mac, suite.mac, then_mac)
     return Chacha12(_aead(suite, key), iv) if suite.mode == "chacha" else Explicit(_aead(suite, key), iv, suite.tag)
 
 
 def of_13(suite: Suite, key: bytes, iv: bytes) -> Cipher:
-    """The cipher of one direction in TLS 1.3."""
+    """Return the cipher of one direction in TLS 1.3."""
     return Aead13(_aead(suite, key), iv, suite.tag)
 
 
@@ -111,7 +112,7 @@ class _Authenticated:
         self.overhead = overhead
 
     def guess(self, last: bytes, body: bytes) -> int | None:
-        """As `Cipher.guess`."""
+        """Guess as `Cipher.guess` does."""
         return None
 
     def _decrypted(self, nonces: list[bytes], bodies: list[bytes], others: list[bytes]) -> list[bytes]:
@@ -148,7 +149,7 @@ class Explicit(_Authenticated):
         super().__init__(aead, iv, 8 + tag)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         length = len(body) - self.overhead
         if length < 0:
             return None
@@ -159,7 +160,7 @@ class Explicit(_Authenticated):
             return None
 
     def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`."""
+        """Decrypt as `Cipher.open_run` does."""
         edges = self._long_enough(edges)
         others = self._others(data, edges, number + np.arange(len(edges) - 1))
         starts = (edges[:-1] + HEAD).tolist()
@@ -179,7 +180,7 @@ class Chacha12(_Authenticated):
         super().__init__(aead, iv, 16)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         length = len(body) - 16
         if length < 0:
             return None
@@ -190,7 +191,7 @@ class Chacha12(_Authenticated):
             return None
 
     def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`."""
+        """Decrypt as `Cipher.open_run` does."""
         edges = self._long_enough(edges)
         numbers = number + np.arange(len(edges) - 1)
         others = self._others(data, edges, numbers)
@@ -206,7 +207,7 @@ class Aead13(_Authenticated):
         super().__init__(aead, iv, tag + 1)
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         if len(body) < self.overhead:
             return None
         try:
@@ -220,7 +221,7 @@ class Aead13(_Authenticated):
         return Opened(content[-1], content[:-1])
 
     def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`."""
+        """Decrypt as `Cipher.open_run` does."""
         edges = self._long_enough(edges)
         heads = [data[at : at + HEAD] for at in edges[:-1].tolist()]
         return self._decrypted(self._nonces(number + np.arange(len(heads))), _bodies(data, edges), heads)
@@ -243,13 +244,13 @@ class Cbc:
         self.overhead = BLOCK + self.size + BLOCK // 2
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
-        """As `Cipher.open`."""
+        """Decrypt as `Cipher.open` does."""
         sealed = self._sealed(number, head, body)
         content = self._content(number, head, self._decrypt(sealed)[BLOCK:]) if sealed else None
         return None if content is None else Opened(head[0], content)
 
     def open_run(self, number: int, data: bytes, edges: Ints) -> list[bytes]:
-        """As `Cipher.open_run`. All are decrypted at once: a block needs only the one before it."""
+        """Decrypt as `Cipher.open_run` does. All are decrypted at once: a block needs only the one before it."""
         found: list[bytes] = []
         places = list(enumerate(pairwise(edges.tolist()), number))
         sealed = [self._sealed(n, data[at : at + HEAD], data[at + HEAD : end]) for n, (at, end) in places]
@@ -263,7 +264,7 @@ class Cbc:
         return found
 
     def guess(self, last: bytes, body: bytes) -> int | None:
-        """As `Cipher.guess`."""
+        """Guess as `Cipher.guess` does."""
         return None
 
     def _sealed(self, number: int, head: bytes, body: bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.kernels import limits
+from amqpscope.errors import reason
 
 LINE = 1024
 """Most bytes of a line; a longer one does not belong to a key log."""
@@ -74,7 +75,7 @@ class KeyLog:
                 self._read(file)
         except OSError as error:
             kind = MissingCaptureError if isinstance(error, FileNotFoundError) else CaptureError
-            raise kind(f"{self._path}: cannot read the key log: {error.strerror}") from error
+            raise kind(f"{self._path}: cannot read the key log: {reason(error)}") from error
 
     def add(self, data: bytes) -> None:
         """Add a key log that a capture holds."""

@@ -27,7 +27,7 @@ def prf(hash_name: str, secret: bytes, label: bytes, seed: bytes, count: int) ->
 
 
 def old_prf(secret: bytes, label: bytes, seed: bytes, count: int) -> bytes:
-    """As `prf`, for TLS 1.0 and 1.1."""
+    """Return what `prf` does, for TLS 1.0 and 1.1."""
     half = (len(secret) + 1) // 2
     first, second = prf("md5", secret[:half], label, seed, count), prf("sha1", secret[-half:], label, seed, count)
     return bytes(a ^ b for a, b in zip(first, second, strict=True))

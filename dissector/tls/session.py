@@ -112,7 +112,7 @@ class Session:
         self.resume()
 
     def is_smooth(self, side: int) -> bool:
-        """Whether data records of this side need at most decryption, so that `runs` may take them.
+        """Return whether data records of this side need at most decryption, so that `runs` may take them.
 
         They decrypt with the current keys, or stay encrypted for good.
         """

@@ -13,7 +13,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, STREAM_FRAMES, what
+from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, FRAMES_010, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.store import declare, grown
 
 SERVER, CLIENT = range(2)
@@ -57,8 +57,9 @@ _GAP_CODES = tuple(
 """Anomalies after which frames of that direction may be missing."""
 _GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6 = _GAP_CODES
 _CONNECTION = what(CONNECTIONS)
-_CLOSE, _STREAM_CLOSE = what(FRAMES, "connection.close"), what(STREAM_FRAMES, "close")
-_START, _PROPERTIES = what(FRAMES, "connection.start"), what(STREAM_FRAMES, "peer-properties")
+_CLOSE, _CLOSE_010 = (what(source, "connection.close") for source in (FRAMES, FRAMES_010))
+_START, _START_010 = (what(source, "connection.start") for source in (FRAMES, FRAMES_010))
+_STREAM_CLOSE, _PROPERTIES = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "peer-properties")
 
 
 def fresh() -> tuple[Array, Array]:
@@ -125,22 +126,32 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
     elif source == ANOMALIES:
         if side >= 0 and is_gap(word):
             add_gap(conn, gaps, side, events[i, EV.ORDER], ts)
-    elif (source == FRAMES or source == STREAM_FRAMES) and side >= 0:
+    elif (source == FRAMES or source == STREAM_FRAMES or source == FRAMES_010) and side >= 0:
         conn[CONN.SEEN_SERVER + side] = 1
         conn[CONN.LAST_SERVER + side] = events[i, EV.ORDER]
         conn[CONN.LAST_FRAME] = events[i, EV.ORDER]
         conn[CONN.LAST_TS] = max(conn[CONN.LAST_TS], ts)
-        if source == FRAMES:
-            if word > 0 and (side == CLIENT or (word != _START and word != _CLOSE)):
+        if source == STREAM_FRAMES:
+            if side == SERVER or word != _PROPERTIES:
                 conn[CONN.SPOKEN] = 1
-        elif side == SERVER or word != _PROPERTIES:
+        elif word > 0 and (side == CLIENT or not may_be_first(word)):
             conn[CONN.SPOKEN] = 1
-        if (word == _CLOSE or (word == _STREAM_CLOSE and events[i, EV.RESPONSE] != 1)) and conn[
-            CONN.SERVER_CLOSE + side
-        ] < 0:
+        if closes(word, events[i, EV.RESPONSE]) and conn[CONN.SERVER_CLOSE + side] < 0:
             conn[CONN.SERVER_CLOSE + side] = events[i, EV.ORDER]
             conn[CONN.SERVER_CLOSE_TS + side] = ts
             conn[CONN.SERVER_CLOSE_EVENT + side] = identity
+
+
+@kernel
+def may_be_first(word: int) -> bool:
+    """Return whether a method may be the first that a server sends on a connection."""
+    return word == _START or word == _START_010 or closes(word, 0)
+
+
+@kernel
+def closes(word: int, response: int) -> bool:
+    """Return whether a frame closes its connection."""
+    return word == _CLOSE or word == _CLOSE_010 or (word == _STREAM_CLOSE and response != 1)
 
 
 @kernel

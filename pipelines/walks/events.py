@@ -19,19 +19,27 @@ from amqpscope import spec
 from amqpscope.pipelines.walks.digests import content, content_columns
 from amqpscope.pipelines.walks.store import declare
 
-CONNECTIONS, ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES = range(5)
-SOURCES = ("connections", "anomalies", "amqp091_frames", "stream_frames", "messages")
+CONNECTIONS, ANOMALIES, FRAMES, STREAM_FRAMES, FRAMES_010, MESSAGES = range(6)
+SOURCES = ("connections", "anomalies", "amqp091_frames", "stream_frames", "amqp010_frames", "messages")
 """Tables in the order of their ranks."""
-EVENT_OF = ("protocol", "code", "method", "command", "kind")
+SPOKEN = {FRAMES: "amqp-0-9-1", STREAM_FRAMES: "rabbitmq-stream", FRAMES_010: "amqp-0-10"}
+"""Tables of frames, and the protocol of each."""
+OWN_KINDS = ("amqp-0-10",)
+"""Protocols whose messages are events of their own: their kinds have the protocol in front, `amqp-0-10 publish`."""
+EVENT_OF = ("protocol", "code", "method", "command", "method", "kind")
 """The column of each table that says what happened."""
+
+
+_PREFIXES = ("", *(f"{protocol} " for protocol in OWN_KINDS))
 
 
 def _vocabulary() -> dict[tuple[int, str], int]:
     words = [(CONNECTIONS, "")]
     words += [(ANOMALIES, code) for code in spec.anomalies()]
-    words += [(FRAMES, method.full_name) for method in spec.load("amqp-0-9-1").methods]
-    words += [(STREAM_FRAMES, method.name) for method in spec.load("rabbitmq-stream").methods]
-    words += [(MESSAGES, kind) for kind in ("publish", "deliver", "get", "return")]
+    for source, protocol in SPOKEN.items():
+        methods = spec.load(protocol).methods
+        words += [(source, each.full_name if EVENT_OF[source] == "method" else each.name) for each in methods]
+    words += [(MESSAGES, of + kind) for of in _PREFIXES for kind in ("publish", "deliver", "get", "return")]
     return {word: number for number, word in enumerate(words, 1)}
 
 
@@ -65,12 +73,14 @@ class Event(NamedTuple):
     TS: int  # ts_ns; of a connection last_ts_ns
     FIRST_TS: int  # first_ts_ns
     FROM_CLIENT: int
-    CHANNEL: int  # of AMQP 0-9-1
+    CHANNEL: int  # of AMQP
     EPOCH: int  # channel_epoch
-    NUMBER: int  # delivery_tag of frames and deliveries, publish_seq of publishes; of a connection closed_ts_ns
+    NUMBER: (
+        int  # delivery_tag of frames and deliveries, publish_seq of publishes, command_id; of a connection closed_ts_ns
+    )
     MULTIPLE: int  # of a connection: whether it has closed_by
     PARTIAL: int  # is_partial; of a connection, whether only a part of it was dissected
-    CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number
+    CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is
     RESPONSE: int  # is_response of stream frames
     LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
 
@@ -221,8 +231,7 @@ class Events:
             elif "what" in self.tables[source].column_names:
                 result[places.at] = self._values(source, "what", places, 0)
             else:
-                names = self.tables[source].column(EVENT_OF[source]).take(pa.array(places.rows))
-                result[places.at] = words(source, names).to_numpy()
+                result[places.at] = _words_of(source, self.tables[source].take(pa.array(places.rows))).to_numpy()
         return result
 
     @cached_property
@@ -260,18 +269,18 @@ def _flags(words: tuple[int, ...]) -> Any:
 
 _COLUMNS: dict[int, str | dict[int, str]] = {
     EV.CONNECTION: "connection_id",
-    EV.ORDER: {**dict.fromkeys((ANOMALIES, FRAMES, STREAM_FRAMES), "frame_no"), MESSAGES: "order"},
-    EV.TS: {**dict.fromkeys((ANOMALIES, FRAMES, STREAM_FRAMES, MESSAGES), "ts_ns"), CONNECTIONS: "last_ts_ns"},
+    EV.ORDER: {**dict.fromkeys((ANOMALIES, *SPOKEN), "frame_no"), MESSAGES: "order"},
+    EV.TS: {**dict.fromkeys((ANOMALIES, *SPOKEN, MESSAGES), "ts_ns"), CONNECTIONS: "last_ts_ns"},
     EV.FIRST_TS: "first_ts_ns",
     EV.FROM_CLIENT: "from_client",
-    EV.CHANNEL: {FRAMES: "channel", MESSAGES: "channel"},
-    EV.EPOCH: {FRAMES: "channel_epoch", MESSAGES: "channel_epoch"},
+    EV.CHANNEL: dict.fromkeys((FRAMES, FRAMES_010, MESSAGES), "channel"),
+    EV.EPOCH: dict.fromkeys((FRAMES, FRAMES_010, MESSAGES), "channel_epoch"),
     EV.MULTIPLE: {FRAMES: "multiple", CONNECTIONS: "closed"},
     EV.PARTIAL: "is_partial",
-    EV.CUT: {FRAMES: "cut", STREAM_FRAMES: "is_partial"},
+    EV.CUT: {FRAMES: "cut", STREAM_FRAMES: "is_partial", FRAMES_010: "cut"},
     EV.RESPONSE: "is_response",
     EV.LAST_FRAME: {MESSAGES: "frame_no"},
-    EV.NUMBER: {FRAMES: "delivery_tag", MESSAGES: "number", CONNECTIONS: "closed_ts_ns"},
+    EV.NUMBER: {FRAMES: "delivery_tag", FRAMES_010: "command_id", MESSAGES: "number", CONNECTIONS: "closed_ts_ns"},
 }
 LEADING: dict[int, tuple[str, ...]] = {
     CONNECTIONS: ("connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by"),
@@ -284,6 +293,10 @@ LEADING: dict[int, tuple[str, ...]] = {
         "connection_id", "frame_no", "command", "from_client", "ts_ns", "first_ts_ns", "is_partial", "is_response",
         "capture", "packet",
     ),
+    FRAMES_010: (
+        "connection_id", "frame_no", "method", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch",
+        "command_id", "is_partial", "segment_type", "size", "capture", "packet",
+    ),
     MESSAGES: (
         "connection_id", "frame_no", "first_frame_no", "kind", "protocol", "from_client", "ts_ns", "first_ts_ns",
         "channel", "channel_epoch", "delivery_tag", "publish_seq", "is_partial", "unfinished", "capture", "packet",
@@ -295,8 +308,9 @@ DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
     ANOMALIES: {"what": ("code",)},
     FRAMES: {"what": ("method",), "cut": ("is_partial", "frame_type", "method", "delivery_tag", "multiple")},
     STREAM_FRAMES: {"what": ("command",)},
+    FRAMES_010: {"what": ("method",), "cut": ("is_partial", "segment_type"), "content_size": ("segment_type", "size")},
     MESSAGES: {
-        "what": ("kind",),
+        "what": ("kind", "protocol"),
         "order": ("kind", "first_frame_no", "frame_no"),
         "number": ("kind", "delivery_tag", "publish_seq"),
         "numbered_by": ("publish_seq",),
@@ -342,9 +356,11 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     """
     if source == CONNECTIONS:
         return rows.append_column("closed", pc.is_valid(rows["closed_by"]))
-    rows = rows.append_column("what", words(source, rows[EVENT_OF[source]]).cast(pa.int16()))
+    rows = rows.append_column("what", _words_of(source, rows).cast(pa.int16()))
     if source == FRAMES:
         return rows.append_column("cut", _cut(rows))
+    if source == FRAMES_010:
+        return _with_segments(rows)
     if source != MESSAGES:
         return rows
     delivered = pc.is_in(rows["what"], value_set=pa.array(_DELIVERED, pa.int16()))
@@ -373,14 +389,41 @@ def _number_headers(messages: pa.Table) -> pa.ChunkedArray:
     return messages["headers"].filter(unsure).cast(pa.string()).take(place)
 
 
-_DELIVERED = [what(MESSAGES, "deliver"), what(MESSAGES, "get")]
+def _words_of(source: int, rows: pa.Table) -> Any:
+    """Return the number of each row's event (EV.WHAT, Arrow int64)."""
+    names = rows[EVENT_OF[source]]
+    made = words(source, names)
+    for protocol in OWN_KINDS if source == MESSAGES else ():
+        own = pc.fill_null(pc.equal(rows["protocol"], protocol), False)
+        if pc.any(own).as_py():
+            own_names = pc.binary_join_element_wise(protocol, names.cast(pa.string()), " ")
+            made = pc.if_else(own, words(source, own_names), made)
+    return made
+
+
+HEAD_010 = 12
+"""Bytes of the head of a frame of AMQP 0-10."""
+
+
+def _with_segments(frames: pa.Table) -> pa.Table:
+    """Return frames of AMQP 0-10 with `cut` (int8), and `content_size`: their bytes of header and body."""
+    kind = frames["segment_type"].cast(pa.string())
+    is_content = pc.fill_null(pc.is_in(kind, value_set=pa.array(["header", "body"])), False)
+    cut = pc.and_not(pc.and_(frames["is_partial"], pc.is_valid(kind)), is_content)
+    size = pc.if_else(is_content, pc.subtract(frames["size"].cast(pa.int64()), HEAD_010), 0)
+    return frames.append_column("cut", pc.fill_null(cut, False).cast(pa.int8())).append_column("content_size", size)
+
+
+_DELIVERED = [what(MESSAGES, of + kind) for of in _PREFIXES for kind in ("deliver", "get")]
 _NUMBERED = [what(FRAMES, method) for method in NUMBERED]
 
 
 def _cut(frames: pa.Table) -> Any:
-    if not pc.any(frames["is_partial"]).as_py():
+    # of a whole method without a name, the ids are unknown ones
+    may_be_cut = pc.or_kleene(frames["is_partial"], pc.is_null(frames["method"]))
+    if not pc.any(may_be_cut).as_py():
         return pa.repeat(pa.scalar(0, pa.int8()), len(frames))
-    method = pc.and_(frames["is_partial"], pc.equal(frames["frame_type"].cast(pa.string()), "method"))
+    method = pc.and_(may_be_cut, pc.equal(frames["frame_type"].cast(pa.string()), "method"))
     number = pc.or_(pc.is_null(frames["delivery_tag"]), pc.is_null(frames["multiple"]))
     answers = pc.and_(pc.is_in(frames["what"], value_set=pa.array(_NUMBERED, pa.int16())), number)
     cut = pc.if_else(pc.is_null(frames["method"]), 1, pc.if_else(answers, 2, 0))

@@ -1,4 +1,8 @@
-"""The base of the errors that amqpscope raises. Imports nothing, so that all packages can have it, and `spec` too."""
+"""The base of the errors that amqpscope raises, and how they are put in words. Imports nothing of the project."""
+
+import json
+import os
+import sys
 
 
 class Error(Exception):
@@ -7,3 +11,24 @@ class Error(Exception):
 
 class MissingError(Error, FileNotFoundError):
     """A file or folder is not there."""
+
+
+def reason(error: BaseException) -> str:
+    """Return what is wrong in words, on one line; of a failed system call, its reason without number and file."""
+    number = getattr(error, "errno", None) or 0
+    words = os.strerror(number) if number > 0 else getattr(error, "strerror", None)
+    return words.lower() if words else " ".join(str(error).split()) or type(error).__name__
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs an extra of amqpscope where this one is: as a checkout, a wheel or a release."""
+    from importlib.metadata import distribution  # noqa: PLC0415 - it imports much
+
+    what, source = f"amqpscope[{extra}]", json.loads(distribution("amqpscope").read_text("direct_url.json") or "{}")
+    is_editable = source.get("dir_info", {}).get("editable", False)
+    if is_editable:
+        what = f"{source['url'].removeprefix('file://')}[{extra}]"
+    elif source:
+        kind = source["vcs_info"]["vcs"] + "+" if "vcs_info" in source else ""
+        what = f"{what} @ {kind}{source['url']}"
+    return f"{sys.executable} -m pip install {'-e ' if is_editable else ''}'{what}'"

@@ -187,7 +187,7 @@ def test_a_read_error_is_reported():
                 raise OSError(5, "Input/output error")
             return super().readinto(buffer.cast("B")[:40])
 
-    with pytest.raises(CaptureError, match="reading failed at byte 86: Input/output error"):
+    with pytest.raises(CaptureError, match="reading failed at byte 86: input/output error"):
         list(CaptureFile(Broken(pcap([Packet(0, bytes(100))])), "x", 0))
 
 

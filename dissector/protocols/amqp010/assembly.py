@@ -9,7 +9,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.amqp010.boundary import method_at
-from amqpscope.dissector.protocols.amqp010.channels import channel_row, end_channel, lose_tracks
+from amqpscope.dissector.protocols.amqp010.channels import channel_row, lose_tracks
 from amqpscope.dissector.protocols.amqp010.content import (
     add_payload,
     add_span,
@@ -52,6 +52,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Span,
     Track,
 )
+from amqpscope.dissector.protocols.channels import channel_at, drop_channel
 from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.tcp.state import Facts
 
@@ -79,7 +80,7 @@ def assemble(batch: Batch, of: Channels) -> None:
 
 @kernel
 def is_full(batch: Batch, of: Channels, i: int) -> bool:
-    """Whether there may be too little room for what frame i brings, or for a span (-1)."""
+    """Return whether there may be too little room for what frame i brings, or for a span (-1)."""
     assembly = of.assembly
     arena = 0
     if i >= 0 and batch.frames[Frame.TYPE, i] != BODY and batch.frames[Frame.FLAGS, i] & WHOLE != WHOLE:
@@ -106,7 +107,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
         batch.own.senders[2 * slot + side, Sender.GAPPED] = 1
         lose_tracks(of, slot, server)
         return
-    row = channel_row(of, batch.own.senders, client, slot, spans[Span.CHANNEL, s], 0)
+    row = channel_at(of.channels, of.table, slot, spans[Span.CHANNEL, s])
     if row < 0:
         return
     k = 4 * row + 2 * server + 1
@@ -121,7 +122,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
 
 @kernel
 def goes_on(tracks: Array, k: int, flags: int, kind: int) -> bool:
-    """Whether a frame that does not begin an assembly continues the one under way."""
+    """Return whether a frame that does not begin an assembly continues the one under way."""
     if tracks[k, Track.USED] == 0 or tracks[k, Track.LOST] != 0:
         return False
     segment = tracks[k, Track.SEGMENT]
@@ -165,7 +166,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
     if frames[Frame.TYPE, i] == PROTOCOL_HEADER:
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
-        row = channel_row(of, batch.own.senders, client, slot, number, 1)
+        row = channel_row(of, batch.own.senders, client, slot, number)
         if row < 0:
             assembly_fault(of, frames, i, LIMIT, 0)
             return row
@@ -193,7 +194,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
 
 @kernel
 def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
-    """A frame continues nothing that is known: what goes on with it is not known either."""
+    """Report a frame that continues nothing known; what continues it is unknown as well."""
     if of.tracks[k, Track.USED] != 0:
         give_up(batch, of, i, k)
     elif of.tracks[k, Track.LOST] == 0:
@@ -203,7 +204,7 @@ def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
 
 @kernel
 def give_up(batch: Batch, of: Channels, i: int, k: int) -> None:
-    """An assembly is not complete, and frame i is not of it."""
+    """Drop an incomplete assembly, to which frame i does not belong."""
     frames, tracks = batch.frames, of.tracks
     code = INTERRUPTED if tracks[k, Track.LOST] == 0 else ABANDONED
     assembly_fault(of, frames, i, code, tracks[k, Track.FIRST_NUMBER])
@@ -265,7 +266,7 @@ def take_segment(batch: Batch, of: Channels, i: int, k: int) -> None:
 
 @kernel
 def finish(batch: Batch, of: Channels, i: int, k: int) -> None:
-    """An assembly is complete with frame i, whose row says what it was."""
+    """Complete an assembly with frame i, whose row describes it."""
     frames, tracks = batch.frames, of.tracks
     method = tracks[k, Track.METHOD]
     frames[Frame.OPERATION, i] = tracks[k, Track.KIND]
@@ -303,5 +304,5 @@ def end_channels(of: Channels, facts: Array, traits: Array, slots: Array, begin:
                     side = client if k & 2 == 0 else 1 - client
                     unfinished_fault(of, k, side, ABANDONED, tracks[k, Track.FIRST_NUMBER])
                     drop_track(of, k, side, -1, traits)
-            end_channel(of, row)
+            drop_channel(of.channels, of.free, of.table, of.first, row)
     return len(slots)

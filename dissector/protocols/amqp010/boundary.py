@@ -35,20 +35,20 @@ USUAL = LARGEST
 MARKED_ENDS = False
 """Frames end where their sizes say, and with nothing else."""
 BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 ANYTHING, MORE, NEXT, NEW = range(4)
 """What may follow on a track: anything; a further frame of the segment; a further segment; an assembly."""
 
 
 @kernel
 def method_at(data: Array, p: int, kind: int, methods: Array) -> int:
-    """The index of the control or command whose class and code stand at p; -1 when there is none."""
+    """Return the index of the control or command whose class and code stand at p; -1 when there is none."""
     return i64(methods[kind * IDS + be16(data, p)])
 
 
 @kernel
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
-    """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. A head must be there."""
+    """Return the size of the frame that may begin at p, wherever it ends; -1 when none can. A head must be there."""
     flags, kind = i64(data[p]), i64(data[p + 1])
     size = be16(data, p + 2)
     if flags >= FLAGS or kind > BODY or size < HEAD_BYTES:
@@ -68,7 +68,7 @@ def plausible(data: Array, p: int, end: int, methods: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     Beside what a frame looks like, it must be of its sender, and in its place on its track; of the tracks only the one
     used last is remembered.
@@ -102,13 +102,13 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether a frame may begin at p; most bytes are settled by the flags, the type and what is reserved."""
+    """Return whether a frame may begin at p; most bytes are settled by the flags, the type and what is reserved."""
     return i64(data[p]) < FLAGS and i64(data[p + 1]) <= BODY and data[p + 4] == 0
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     while end - p >= HEAD_BYTES + 2:
         size = plausible(data, p, end, own.methods)
         if size < 0:
@@ -124,7 +124,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 @kernel
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
 
     At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
     must be two, or one that fills the rest.
@@ -150,7 +150,7 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where the frame of a body or header seems to begin that ends after these bytes, or -1."""
+    """Return where the frame of a body or header seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - HEAD_BYTES + 1):
         if may_begin(data, p) and i64(data[p + 1]) in (HEADER, BODY) and plausible(data, p, end, methods) > end - p:
             return p
@@ -165,7 +165,7 @@ class Amqp010Recogniser:
         self.methods = method_table(context.specification(NAME))
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
+        """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
         if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
             return True, -1
         at = due - position + begin if due >= 0 else -1

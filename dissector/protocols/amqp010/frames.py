@@ -38,9 +38,10 @@ from amqpscope.dissector.protocols.framing import (
     lose,
     put_first,
     put_place,
+    put_span,
     put_together,
 )
-from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk
 
@@ -52,13 +53,13 @@ NEVER = 1 << 62
 
 @kernel
 def head_bytes(byte: int) -> int:
-    """A protocol header has no other head than its eight bytes."""
+    """Return a protocol header has no other head than its eight bytes."""
     return HEADER_BYTES if byte == PROTOCOL_HEADER else HEAD_BYTES
 
 
 @kernel
 def wrong_byte(head: Array, p: int) -> int:
-    """Which byte of the head at p is none that the protocol has; -1: all are right."""
+    """Return which byte of the head at p is none that the protocol has; -1: all are right."""
     if i64(head[p]) >= FLAGS:
         return 0
     if i64(head[p + 1]) > BODY:
@@ -128,7 +129,7 @@ def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete: note the frame's type, channel and size, or lose the way."""
+    """Read a complete head: note the frame's type, channel and size, or desynchronise."""
     parsers = walk.parsers
     if parsers[row, Parser.WANTED] == HEADER_BYTES:
         begin_header(walk, chunks, i, row, head, p, own)
@@ -157,7 +158,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 @kernel
 def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A protocol header is its own head, and has no payload."""
+    """Read a protocol header, which is its own head and has no payload."""
     parsers = walk.parsers
     parsers[row, Parser.CHANNEL] = -1
     if be32(head, p) != PROTOCOL:
@@ -174,7 +175,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 
 @kernel
 def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -> None:
-    """What came is no frame: look for the next after what was read of it."""
+    """Desynchronise at bytes that are no frame, and search right after them."""
     lost_way(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
     own.senders[row, Sender.OPENED] = 0
@@ -185,14 +186,15 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
     """Yield bytes of bodies, keep those of other frames."""
     kind = walk.parsers[row, Parser.TYPE]
     if (kind >> 8) & 0xFF == BODY:
-        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], kind >> 16, offset, length)
+        n = put_span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
+        walk.aside[Span.FLAGS, n] = kind >> 16
     else:
         keep_payload(walk, chunks, i, row, offset, length, 0)
 
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its payload lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     kind = parsers[row, Parser.TYPE]
     size = parsers[row, Parser.SIZE]
@@ -208,30 +210,14 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def span(
-    walk: Walk, chunks: Array, i: int, channel: int, flags: int, offset: int, length: int
-) -> None:  # fmt: skip
-    """Yield bytes of a body frame that is not whole in one chunk."""
-    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
-    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
-    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
-    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
-    spans[Span.CHANNEL, n] = channel
-    spans[Span.FLAGS, n] = flags
-    spans[Span.OFFSET, n] = offset
-    spans[Span.LENGTH, n] = length
-    walk.cursor[Cursor.ASIDE] = n + 1
-
-
-@kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Frames of this direction may be lost: assemblies under way may not be joined with what follows."""
-    span(walk, chunks, i, -1, 0, LOST_WAY, 0)
+    """Mark frames of this direction as lost: assemblies under way may not be joined with what follows."""
+    put_span(walk, chunks, i, -1, LOST_WAY, 0)
 
 
 @kernel
 def begins_connection(data: Array, p: int, end: int) -> bool:
-    """Whether a protocol header stands here."""
+    """Return whether a protocol header stands here."""
     return end - p >= HEADER_BYTES and be32(data, p) == PROTOCOL
 
 

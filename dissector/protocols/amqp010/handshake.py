@@ -1,4 +1,4 @@
-"""What controls and commands of AMQP 0-10 tell of their connection: frames to records.
+"""Handshakes: controls and commands of AMQP 0-10 to records of connections.
 
 The roles of `ConnectionRecord.arguments` are those of AMQP 0-9-1: the dialogue is the same. A session that is refused
 and a command that fails are shown as closed channels are there.
@@ -11,8 +11,8 @@ import numpy as np
 
 from amqpscope.dissector.fields.arrow import picked
 from amqpscope.dissector.fields.decoding import Decoded
-from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
-from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.arguments import NOTHING, ArgumentsCache, PeerArguments
+from amqpscope.dissector.handshakes.logins import CHALLENGES, Logins, challenged_name
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp010.layout import IDS_BYTES
@@ -46,51 +46,55 @@ class Amqp010Handshakes:
         self.used = context.used
         self.arguments = ArgumentsCache()
         self.names = [m.full_name for m in protocol.methods]
-        self.is_telling = np.array(
+        self.of_handshake = np.array(
             [
                 m.full_name in (DETACHED, EXCEPTION) or (m.class_name == "connection" and m.full_name != HEARTBEAT)
                 for m in protocol.methods
             ],
             np.bool_,
         )
-        self.is_use = np.array([m.class_name != "connection" for m in protocol.methods], np.bool_) & ~self.is_telling
+        self.is_use = np.array([m.class_name != "connection" for m in protocol.methods], np.bool_) & ~self.of_handshake
         self.words = {
             domain.name: {choice.value: choice.name for choice in domain.choices} for domain in protocol.domains
         }
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
+        self.answers = Logins(protocol, "connection.secure-ok", "response", context.compiled, challenged_name)
 
-    def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, self.is_use)
+    def relevant(self, rows: Ints) -> Ints:
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
+        return self.used.relevant(rows[Frame.SLOT], rows[Frame.METHOD], self.of_handshake, self.is_use)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
-        """Read the frames that tell of their connection, and note who is in use.
+        """Read the frames of handshakes, and note who is in use.
 
         Args:
             frames: (Frame, n).
             fields: those of the operations that they complete.
             data: has the bytes of both.
         """
-        index = self.telling(frames)
+        index = self.relevant(frames)
         rows = frames[:, index]
-        telling = self.is_telling[rows[Frame.METHOD]]
-        self.accounting.add(rows[Frame.SLOT][telling], rows[Frame.BYTES][telling])
-        self.used.note(rows[Frame.SLOT][~telling])
+        relevant = self.of_handshake[rows[Frame.METHOD]]
+        self.accounting.add(rows[Frame.SLOT][relevant], rows[Frame.BYTES][relevant])
+        self.used.note(rows[Frame.SLOT][~relevant])
         values = {name: picked(fields.columns[name], index) for name in COLUMNS}
-        users = self._users(rows, values["mechanism"], data)
+        users = self._users(self.logins, rows, values["mechanism"], data)
+        answers = self._users(self.answers, rows, values["mechanism"], data)
         wanted = (Frame.SLOT, Frame.SIDE, Frame.CHANNEL, Frame.METHOD, Frame.TS, Frame.PACKET, Frame.CAPTURE)
         for n, (slot, side, channel, method, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
             record, at = self.record(slot), PacketRef(*where)
-            if not self.is_telling[method]:
+            if not self.of_handshake[method]:
                 record.use(side, at)
                 continue
             if n in users:
                 record.user, record.cut_login = users[n]
+            elif n in answers and record.arguments.get("start-ok", NOTHING).get("mechanism") in CHALLENGES:
+                record.user = answers[n][0]
             values_of = {name: held[n] for name, held in values.items()}
             self._tell(record, self.names[method], channel, side, at, values_of, rows[Frame.CUT, n] == 0)
 
     def seal(self, slot: int) -> None:
-        """What follows on a connection is encrypted by its login mechanism."""
+        """Note that a connection is encrypted by its login mechanism from here on."""
         self.record(slot).facts["unread"] = True
 
     def _tell(
@@ -121,7 +125,7 @@ class Amqp010Handshakes:
         return self.arguments.of(role, tuple(held), tuple(values[column] for column in held.values()))
 
     def _failure(self, name: str, values: dict[str, Any]) -> str:
-        """What is wrong with a session or command; empty where nothing is."""
+        """Return what is wrong with a session or command; empty where nothing is."""
         if name == DETACHED:
             code = values["code"] or 0
             return self.words["session.detach-code"].get(code, f"code {code}") if code else ""
@@ -129,11 +133,13 @@ class Amqp010Handshakes:
         word, text = self.words["execution.error-code"].get(code, f"code {code}"), values["description"] or ""
         return text if text.startswith(word) else f"{word}: {text}".rstrip(": ")
 
-    def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each login the user's name, and whether parts of it are missing."""
-        mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
+    def _users(
+        self, logins: Logins, rows: Ints, mechanisms: list[str | None], data: Bytes
+    ) -> dict[int, tuple[str | None, bool]]:
+        """Return the user's name of each login, and whether parts of the login are missing."""
+        mine = np.flatnonzero(rows[Frame.METHOD] == logins.method)
         if not len(mine):
             return {}
         offset, length = rows[Frame.AT, mine] + IDS_BYTES, rows[Frame.BYTES, mine] - IDS_BYTES
-        users = self.logins.users([mechanisms[n] for n in mine.tolist()], offset, length, data)
+        users = logins.users([mechanisms[n] for n in mine.tolist()], offset, length, data)
         return dict(zip(mine.tolist(), zip(users, (rows[Frame.CUT, mine] > 0).tolist(), strict=True), strict=True))

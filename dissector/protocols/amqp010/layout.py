@@ -38,7 +38,7 @@ ROLES = {
 
 
 def method_table(protocol: Protocol) -> Ints:
-    """The index of each control by class << 8 | code, and after these of each command; -1 where there is none."""
+    """Return the index of each control by class << 8 | code, then of each command; -1 where there is none."""
     table = np.full(2 * IDS, -1, np.int64)
     for index, m in enumerate(protocol.methods):
         table[(m.kind == "command") * IDS + (m.class_id << 8 | m.id)] = index
@@ -46,7 +46,7 @@ def method_table(protocol: Protocol) -> Ints:
 
 
 def trait_table(protocol: Protocol) -> Ints:
-    """Traits of each control and command, by its index."""
+    """Return the traits of each control and command, by its index."""
     return np.array(
         [
             m.from_client * BY_CLIENT
@@ -60,7 +60,7 @@ def trait_table(protocol: Protocol) -> Ints:
 
 
 def role_table(protocol: Protocol) -> Ints:
-    """Role of each control and command, by its index."""
+    """Return the role of each control and command, by its index."""
     return np.array(
         [CONNECTION if m.class_name == "connection" else ROLES.get(m.full_name, PLAIN) for m in protocol.methods],
         np.int64,

@@ -26,11 +26,18 @@ KINDS = ("publish", "deliver", "return")
 PUBLISH, DELIVER, RETURN = range(len(KINDS))
 NO_ACK = 1
 """Accept mode in which a delivery counts as accepted once sent; absent it is 0."""
-OWN_ARGUMENTS = ("destination", "accept_mode")
+MODES = ("accept_mode", "acquire_mode")
+OWN_ARGUMENTS = ("destination", *MODES)
 ARGUMENTS = (
     "exchange", "routing_key", "consumer_tag", "redelivered", "mandatory", "reply_code", "reply_text",
 )  # fmt: skip
 """Arguments of commands with content that rows of messages repeat; message.transfer has the others."""
+
+
+TTL, EXPIRES = "ttl", "expiration_datetime"
+"""Properties that have other names in the table of messages."""
+FIRST_MS = 100_000_000_000
+"""Times from here on are milliseconds: as seconds they would be of the year 5138."""
 
 
 class Messages(NamedTuple):
@@ -56,22 +63,24 @@ class RowMaker:
         self.segment_types = Names([SEGMENT_TYPES.get(k, "") for k in range(max(SEGMENT_TYPES) + 1)])
         self.kinds = Names(list(KINDS))
         self.returns = np.array([m.name == "return" for m in protocol.methods])
+        self.transfers = np.array([m.full_name == "message.transfer" for m in protocol.methods])
         wanted = [column.name for column in tables()["messages"].columns]
         self.arguments = Plan.of_methods(protocol, only=OWN_ARGUMENTS + ARGUMENTS)
-        self.headers = Headers(protocol, only=wanted)
+        self.headers = Headers(protocol, only=[*wanted, TTL, EXPIRES])
 
     def frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Made:
-        """Rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of the operations they complete."""
+        """Return rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of operations completed."""
         return Made("amqp010_frames", rows, partial(self._frames, rows, fields, session))
 
     def messages(self, messages: Messages) -> Made:
-        """Rows of `messages`."""
+        """Return rows of `messages`."""
         return Made("messages", messages.rows, partial(self._messages, messages))
 
     def _frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Columns:
         headless = rows[Frame.TYPE] == ly.PROTOCOL_HEADER
         columns = {
             "channel": array(rows[Frame.CHANNEL].astype(np.int32), mask=headless),
+            "channel_epoch": array(rows[Frame.EPOCH].astype(np.int32), mask=headless),
             "track": array(rows[Frame.TRACK].astype(np.int32), mask=headless),
             "segment_type": self.segment_types.column(np.where(headless, -1, rows[Frame.TYPE]), self.compiled),
             "method": self.methods.column(rows[Frame.METHOD], self.compiled),
@@ -90,6 +99,7 @@ class RowMaker:
         arguments, properties = self._decoded(messages)
         held = {name: pc.coalesce(arguments[name], properties.columns.get(name, arguments[name])) for name in ARGUMENTS}
         destination, mode = arguments["destination"], arguments["accept_mode"]
+        sure = self.transfers[rows[Message.METHOD]] & (rows[Message.CUT] == 0)
         # absent, it is empty: the default exchange
         exchange = pc.if_else(array(publishes & (rows[Message.CUT] == 0)), destination.fill_null(""), destination)
         columns = {
@@ -109,13 +119,17 @@ class RowMaker:
             "unfinished": array(rows[Message.PARTIAL] == UNFINISHED),
             "missing": array(rows[Message.MISSING]),
             "session": messages.session,
+            "expiration": properties.columns[TTL].cast(pa.string()),
+            "expiry_ts_ms": _milliseconds(properties.columns[EXPIRES]),
+            "timestamp": _seconds(properties.columns["timestamp"]),
+            **{name: _absent_is_0(arguments[name], sure) for name in MODES},
         }
         if messages.bodies is not None:
             columns["body"] = array(messages.bodies, pa.binary())
         return Columns(properties.columns | held | columns, properties)
 
     def _decoded(self, messages: Messages) -> tuple[dict[str, pa.Array], Decoded]:
-        """The arguments that message rows repeat, and the properties in their headers."""
+        """Return the arguments that message rows repeat, and the properties in their headers."""
         rows, data = messages.rows, messages.data
         arguments = decode(
             self.arguments, data, rows[Message.AT] + ly.IDS_BYTES, rows[Message.BYTES] - ly.IDS_BYTES,
@@ -127,3 +141,20 @@ class RowMaker:
             (rows[Message.HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments.columns, properties
+
+
+def _seconds(times: pa.Array) -> pa.Array:
+    """Return times since 1970 in seconds; Qpid's Java client states milliseconds where seconds are meant."""
+    stated = numbers(times)
+    return array(np.where(stated < FIRST_MS, stated, stated // 1000), mask=~valid(times))
+
+
+def _milliseconds(times: pa.Array) -> pa.Array:
+    """Return the same in milliseconds."""
+    stated = numbers(times)
+    return array(np.where(stated < FIRST_MS, stated * 1000, stated), mask=~valid(times))
+
+
+def _absent_is_0(values: pa.Array, sure: NDArray[np.bool_]) -> pa.Array:
+    """Values of an enumeration: where it is sure that a field is absent, it has the value 0."""
+    return array(numbers(values).astype(np.int32), mask=~valid(values) & ~sure)

@@ -63,7 +63,7 @@ class Sessions:
         call(number, self.compiled, frames, frames.shape[1], role, named, points, channels, self.rows.rows, facts)
 
     def column(self, rows: Ints) -> pa.Array:
-        """The names of sessions; null for those below 0."""
+        """Return the names of sessions; null for those below 0."""
         found, places = np.unique(rows, return_inverse=True)
         return array([self.names.get(row) for row in found.tolist()], pa.string()).take(array(places))
 
@@ -93,7 +93,7 @@ class Sessions:
         return np.append(rows, -1)
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Forget connections that ended."""
         for slot in slots.tolist():
             self._drop(list(self.known.get(slot, {}).values()))
             self.known.pop(slot, None)
@@ -193,7 +193,7 @@ def attach(channels: Array, sessions: Array, row: int, session: int) -> None:
 
 @kernel
 def unwrapped(number: int, near: int) -> int:
-    """The id with these 32 bits that is nearest to another; -1: none is known."""
+    """Return the id with these 32 bits that is nearest to another; -1: none is known."""
     if near < 0:
         return number
     step = (number - near) & (WRAP - 1)

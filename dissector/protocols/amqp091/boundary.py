@@ -27,7 +27,7 @@ from amqpscope.dissector.protocols.state import Parser, Trial, Walk
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
 BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not tell who is the client."""
+"""Where brokers listen, if frames do not show which side is the client."""
 SMALL = 4_096
 """The size that all peers must take (§4.2.2, frame-min-size)."""
 HIDES_NONE = 29
@@ -40,7 +40,7 @@ HEADER_BYTES = 14
 
 @kernel
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
-    """Bytes of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes must be there."""
+    """Return the size of the frame that may begin at p, wherever it ends; -1 when none can. Seven bytes are there."""
     kind = i64(data[p])
     channel = be16(data, p + 1)
     size = be32(data, p + 3)
@@ -63,7 +63,7 @@ def plausible(data: Array, p: int, end: int, methods: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     Beside what a frame looks like, it must be of its sender, and in its place on its channel; of the channels only the
     one used last is remembered.
@@ -114,13 +114,13 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether a frame may have ended before p."""
+    """Return whether a frame may have ended before p."""
     return i64(data[p - 1]) == FRAME_END
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     methods, traits = own.methods, own.traits
     while end - p >= 11:
         size = plausible(data, p, end, methods)
@@ -136,7 +136,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 @kernel
 def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Where the body frame ends whose head was lost, when its content's rest is known.
+    """Return where the body frame ends whose head was lost, when its content's rest is known.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
     -1: nothing is known; -2: it lies after these bytes; -3: and so surely that there is none in them.
@@ -191,8 +191,18 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
 
 
 @kernel
+def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
+    """Return whether a frame may end before p, and another begin there."""
+    if data[p - 1] != FRAME_END:
+        return False
+    if end - p < HEAD_BYTES:
+        return p == end or data[p] in (METHOD, HEADER, BODY, HEARTBEAT)
+    return bool(plausible(data, p, end, own.methods) >= 0)
+
+
+@kernel
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
 
     At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
     frame end must stand before it, and two whole frames or one that fills the rest must follow.
@@ -218,7 +228,7 @@ def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Where a body frame seems to begin that ends after these bytes, or -1."""
+    """Return where a body frame seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - 7):
         if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
             size = plausible(data, p, end, methods)
@@ -229,7 +239,7 @@ def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
 
 @kernel
 def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
-    """Whether at p, among the bytes from start on, one frame may end and another begin. Seven bytes are there."""
+    """Return whether one frame may end and another begin at p, in bytes that begin at `start`. Seven bytes follow."""
     return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0
 
 
@@ -241,7 +251,7 @@ class Amqp091Recogniser:
         self.methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
+        """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
         if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
             return True, -1
         at = due - position + begin if due >= 0 else -1

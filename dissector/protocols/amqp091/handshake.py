@@ -1,4 +1,4 @@
-"""What AMQP 0-9-1's methods tell of their connection: frames to records."""
+"""Handshakes: AMQP 0-9-1's methods to records of connections."""
 
 from typing import Any, NamedTuple
 
@@ -7,9 +7,9 @@ import numpy as np
 from amqpscope.dissector.fields.arrow import picked
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.secrets import with_secrets
-from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
+from amqpscope.dissector.handshakes.arguments import NOTHING, ArgumentsCache, PeerArguments
 from amqpscope.dissector.handshakes.cache import BoundedCache
-from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.logins import CHALLENGES, Logins, challenged_name
 from amqpscope.dissector.handshakes.record import PacketRef
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp091 import layout as ly
@@ -46,32 +46,34 @@ class Amqp091Handshakes:
         self.names = [m.full_name for m in protocol.methods]
         self.roles = [name.removeprefix("connection.") for name in self.names]
         self.columns = [tuple(a.column for a in m.fields if a.column) for m in protocol.methods]
-        self.is_telling = np.array(
+        self.of_handshake = np.array(
             [m.class_name == "connection" or m.full_name == "channel.close" for m in protocol.methods], np.bool_
         )
         self.introduces = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
+        self.answers = Logins(protocol, "connection.secure-ok", "response", context.compiled, challenged_name)
 
-    def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[Frame.SLOT], rows[Frame.METHOD], self.is_telling, ~self.is_telling)
+    def relevant(self, rows: Ints) -> Ints:
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
+        return self.used.relevant(rows[Frame.SLOT], rows[Frame.METHOD], self.of_handshake, ~self.of_handshake)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
-        """Read the frames that tell of their connection, and note who is in use.
+        """Read the frames of handshakes, and note who is in use.
 
         Args:
             frames: (Frame, n).
             fields: their methods' arguments.
             data: has the bytes of both.
         """
-        index = self.telling(frames)
+        index = self.relevant(frames)
         rows = frames[:, index]
         introduces = self.introduces[rows[Frame.METHOD]]
         self.accounting.add(rows[Frame.SLOT][introduces], rows[Frame.LENGTH][introduces])
-        self.used.note(rows[Frame.SLOT][~self.is_telling[rows[Frame.METHOD]]])
+        self.used.note(rows[Frame.SLOT][~self.of_handshake[rows[Frame.METHOD]]])
         found = self._arguments(rows, index, fields, data)
-        users = self._users(rows, found, data)
+        users = self._users(self.logins, rows, found, data)
+        answers = self._users(self.answers, rows, found, data)
         wheres = map(PacketRef, *rows[(Frame.TS, Frame.PACKET, Frame.CAPTURE), :].tolist())
         senders = rows[(Frame.SLOT, Frame.SIDE, Frame.CHANNEL), :].tolist()
         for n, (slot, side, channel, at, arguments) in enumerate(zip(*senders, wheres, found, strict=True)):
@@ -89,15 +91,19 @@ class Amqp091Handshakes:
             if n in users:
                 record.user, record.cut_login = users[n]
                 detail += f" as {record.user}" if record.user else ""
+            elif n in answers and record.arguments.get("start-ok", NOTHING).get("mechanism") in CHALLENGES:
+                record.user = answers[n][0]
             for announcer, text in properties.items():
                 record.describe(announcer, text)
+            if role == "redirect":
+                record.facts["redirected_to"] = values["host"]
             record.message(event, role, side, at, values, detail)
 
     def _arguments(self, rows: Ints, index: Ints, fields: Decoded, data: Bytes) -> list[_Arguments | None]:
-        """The arguments of the frames at `index`, which have these rows, if their methods tell of their connection."""
+        """Return the arguments of the frames at `index` whose methods belong to a handshake; `rows` are theirs."""
         methods = rows[Frame.METHOD]
         found: list[_Arguments | None] = [None] * len(index)
-        is_new = self.is_telling[methods]
+        is_new = self.of_handshake[methods]
         same = np.flatnonzero(is_new & ~self.has_secret[methods] & (rows[Frame.MISSING] == 0))
         begins, content = rows[Frame.OFFSET, same], data.data
         ends = begins + rows[Frame.LENGTH, same]
@@ -126,13 +132,15 @@ class Amqp091Handshakes:
         text = values["reply_text"] or str(values["reply_code"])
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
-    def _users(self, rows: Ints, found: list[_Arguments | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each start-ok the user's name, and whether parts of the frame are missing."""
-        mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
+    def _users(
+        self, logins: Logins, rows: Ints, found: list[_Arguments | None], data: Bytes
+    ) -> dict[int, tuple[str | None, bool]]:
+        """Return the user's name of each start-ok, and whether parts of the frame are missing."""
+        mine = np.flatnonzero(rows[Frame.METHOD] == logins.method)
         if not len(mine):
             return {}
-        mechanisms = [arguments.values["mechanism"] for n in mine.tolist() if (arguments := found[n])]
+        mechanisms = [arguments.values.get("mechanism") if (arguments := found[n]) else None for n in mine.tolist()]
         offset, length = rows[Frame.OFFSET, mine] + ly.IDS_BYTES, rows[Frame.LENGTH, mine] - ly.IDS_BYTES
-        users = self.logins.users(mechanisms, offset, length, data)
+        users = logins.users(mechanisms, offset, length, data)
         missing = (rows[Frame.MISSING, mine] > 0).tolist()
         return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

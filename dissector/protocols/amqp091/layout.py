@@ -19,7 +19,7 @@ IDS = 128
 
 
 def method_table(ids: list[tuple[int, int]]) -> Ints:
-    """The index of each method in a square table of class and method id, -1 where there is none.
+    """Return the index of each method in a square table of class and method id, -1 where there is none.
 
     After it pairs of numbers for ids that are too large for that: class << 16 | method, and the index.
     """
@@ -35,7 +35,7 @@ def method_table(ids: list[tuple[int, int]]) -> Ints:
 
 @kernel
 def method_index(methods: Array, class_id: int, method_id: int) -> int:
-    """The index of a method, -1 when there is none; `methods` is a `method_table`."""
+    """Return the index of a method, -1 when there is none; `methods` is a `method_table`."""
     if class_id < IDS and method_id < IDS:
         return i64(methods[class_id * IDS + method_id])
     for k in range(IDS * IDS, len(methods), 2):
@@ -49,7 +49,7 @@ BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OF_CONNECTION = 1, 2, 4, 8
 
 
 def trait_table(protocol: Protocol) -> Ints:
-    """Traits of each method, by its index: who may send it (both, where it does not say), and what it is."""
+    """Return the traits of each method, by its index: who may send it (both by default), and what it is."""
     traits = []
     for m in protocol.methods:
         senders = m.from_client * BY_CLIENT | m.from_server * BY_SERVER
@@ -69,6 +69,7 @@ ROLES = {
     "basic.get-ok": GET_OK,
     "basic.return": RETURN,
     "channel.open": OPEN,
+    "session.open": OPEN,  # of the draft of 2007
     "confirm.select": SELECT,
     "basic.consume": CONSUME,
     "basic.consume-ok": CONSUME_OK,
@@ -80,6 +81,6 @@ KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"
 
 
 def role_table(names: list[str]) -> Ints:
-    """Role of each method, by its index."""
+    """Return the role of each method, by its index."""
     roles = [CONNECTION if n.startswith("connection.") else ROLES.get(n, PLAIN) for n in names]
     return np.array(roles, np.int64)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
@@ -147,15 +148,20 @@ class Amqp10:
 
     def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        walk, counts, halves = PLAIN.read(data)
+        walk, counts, handshakes = PLAIN.read(data)
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
         self.walk[both(target.slots)], self.counts[target.slots] = walk, counts
-        self.handshakes.put_back(halves, target)
+        self.handshakes.put_back(handshakes, target)
 
     def skipped(self, slots: Ints) -> Ints:
-        """Bytes passed over: none, for nothing is decoded."""
+        """Return zeros: nothing is decoded, so nothing is skipped."""
         return np.zeros(len(slots), np.int64)
 
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: after a gap, none is followed."""
+        lost: NDArray[np.bool_] = (self.walk[both(slots), Count.STATE] == LOST).reshape(-1, 2).any(1)
+        return lost
+
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Nothing is held back."""
+        """Return nothing: no chunks are held back."""
         yield from ()

@@ -30,7 +30,7 @@ VHOST = "vhost:"
 
 
 @dataclass(slots=True)
-class _Half:
+class _Direction:
     """What was not read yet of one side, and how many bytes came in all."""
 
     unread: bytearray = field(default_factory=bytearray)
@@ -38,7 +38,7 @@ class _Half:
     headers: int = 0
 
 
-STATE = Coding(_Half)
+STATE = Coding(_Direction)
 
 
 class Amqp10Handshakes:
@@ -50,68 +50,68 @@ class Amqp10Handshakes:
         self.arguments = ArgumentsCache()
         self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
         self.fields = handshakes.load().performatives
-        self.halves: dict[int, tuple[_Half, _Half]] = {}
+        self.directions: dict[int, tuple[_Direction, _Direction]] = {}
         """Of connections whose handshake goes on."""
 
     def begin(self, slots: Ints) -> None:
         """Take over connections that were seen from their start."""
         for slot in slots.tolist():
-            self.halves[slot] = _Half(), _Half()
+            self.directions[slot] = _Direction(), _Direction()
 
     def end(self, slots: Ints) -> None:
         """Forget connections that are over."""
         for slot in slots.tolist():
-            self.halves.pop(slot, None)
+            self.directions.pop(slot, None)
 
     def take_out(self, slots: Ints) -> bytes:
         """Take out what was not read yet of connections."""
-        return STATE.written([self.halves.pop(slot, None) for slot in slots.tolist()])
+        return STATE.written([self.directions.pop(slot, None) for slot in slots.tolist()])
 
     def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        for slot, halves in zip(target.slots.tolist(), STATE.read(data, target.captures), strict=True):
-            if halves:
-                self.halves[slot] = halves
+        for slot, directions in zip(target.slots.tolist(), STATE.read(data, target.captures), strict=True):
+            if directions:
+                self.directions[slot] = directions
 
     def feed(self, chunks: Ints, buffer: Buffer) -> None:
         """Take chunks of their streams."""
         rows = (Chunk.SLOT, Chunk.SIDE, Chunk.OFFSET, Chunk.LENGTH, Chunk.TS, Chunk.PACKET, Chunk.CAPTURE)
-        going = np.isin(chunks[Chunk.SLOT], np.fromiter(self.halves, np.int64, len(self.halves)))
+        going = np.isin(chunks[Chunk.SLOT], np.fromiter(self.directions, np.int64, len(self.directions)))
         for slot, side, offset, length, *at in zip(*chunks[rows, :][:, going].tolist(), strict=True):
-            if slot in self.halves:
+            if slot in self.directions:
                 before = self._remembered(slot)
                 data = buffer.data[offset : offset + min(length, KEPT)].tobytes() if offset >= 0 else None
                 self._take(slot, side, data, PacketRef(*at))
                 self.accounting.change(slot, self._remembered(slot) - before)
 
     def _remembered(self, slot: int) -> int:
-        """Bytes not read yet, and characters of steps."""
-        unread = sum(len(half.unread) for half in self.halves.get(slot, ()))
+        """Return the size of unread bytes and of steps' texts."""
+        unread = sum(len(direction.unread) for direction in self.directions.get(slot, ()))
         return unread + sum(len(step.detail) for step in self.record(slot).steps)
 
     def _take(self, slot: int, side: int, data: bytes | None, at: PacketRef) -> None:
-        half, record = self.halves[slot][side], self.record(slot)
+        direction, record = self.directions[slot][side], self.record(slot)
         over = data is None
         if data is not None:
-            half.unread += data
-            half.came += len(data)
+            direction.unread += data
+            direction.came += len(data)
             try:
-                over = self._read(half, record, side, at)
+                over = self._read(direction, record, side, at)
             except MalformedError:
                 over = True
-            if half.came > KEPT:
+            if direction.came > KEPT:
                 over = True
         if over:
             record.facts["unread"] = not record.used
-            del self.halves[slot]
+            del self.directions[slot]
 
-    def _read(self, half: _Half, record: ConnectionRecord, side: int, at: PacketRef) -> bool:
+    def _read(self, direction: _Direction, record: ConnectionRecord, side: int, at: PacketRef) -> bool:
         """Read what is whole; whether the handshake is over."""
-        data = half.unread
+        data = direction.unread
         while len(data) >= HEAD_BYTES:
             if data.startswith(b"AMQP"):
-                half.headers += 1
-                if half.headers > 1:  # the first is a step anyhow
+                direction.headers += 1
+                if direction.headers > 1:  # the first is a step anyhow
                     record.step("header", side, at, handshakes.opening(bytes(data[:HEADER_BYTES])).doc)
                 del data[:HEADER_BYTES]
                 continue

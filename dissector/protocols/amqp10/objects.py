@@ -22,7 +22,7 @@ class MalformedError(Exception):
 
 
 def value(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
-    """The value at a place, and the place after it; a described value is a tuple of descriptor and value.
+    """Return the value at a place, and the place after it; a described value is a tuple of descriptor and value.
 
     Raises:
         MalformedError: the bytes are no value, or too deep a one.
@@ -38,7 +38,7 @@ def value(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def _of(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value of a constructor whose bytes begin here."""
+    """Return the value of a constructor whose bytes begin here."""
     kind = amqp10.load().constructors.get(code)
     if kind is None:
         raise MalformedError
@@ -84,7 +84,7 @@ def _items(part: bytes, wide: int, depth: int) -> list[Any]:
 
 
 def _array(part: bytes, wide: int, depth: int) -> list[Any]:
-    """Items of an array have one constructor before them all; those of described types are not needed."""
+    """Read an array, whose items share a constructor; described ones are not needed."""
     count, at = int.from_bytes(_part(part, 0, wide)), wide
     code = _part(part, at, 1)[0]
     if count > len(part) or depth > DEEPEST:

@@ -43,7 +43,7 @@ BODY_SECTION = 5
 
 @proven
 def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place: Array) -> int:
-    """Where the section that begins at p ends; -1 when none does, or it is cut off.
+    """Return where the section that begins at p ends; -1 when none does, or it is cut off.
 
     Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on. A symbol
     has 31 bytes at most, after its length.
@@ -102,7 +102,7 @@ def section(data: Array, p: int, end: int, widths: Array, symbols: Array, place:
 
 @proven
 def is_data(data: Array, p: int, end: int) -> bool:
-    """Whether this is one section of data in its shortest form, up to the end: what most messages are.
+    """Return whether this is one section of data in its shortest form, up to the end: what most messages are.
 
     Bounds: as `section`.
     """
@@ -113,7 +113,7 @@ def is_data(data: Array, p: int, end: int) -> bool:
 
 @kernel
 def may_begin(data: Array, p: int, end: int) -> bool:
-    """Whether the first bytes of a message may be those between p and end."""
+    """Return whether the first bytes of a message may be those between p and end."""
     if p < end and data[p] != 0:
         return False
     return p + 1 >= end or data[p + 1] in (0x53, 0x80, 0xA3, 0xB3)
@@ -276,7 +276,7 @@ def hash_bodies(
     data: Array, at: Array, length: Array, body: Array, widths: Array, symbols: Array, place: Array,
     lanes: Array, waiting: Array, hashed: Array,
 ) -> None:  # fmt: skip
-    """The hash of each body; of several sections, of all of them together."""
+    """Hash each body, over all of its sections."""
     for r in range(len(at)):
         begin = body[Body.AT, r]
         size = body[Body.SIZE, r]

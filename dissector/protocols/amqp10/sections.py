@@ -57,7 +57,7 @@ class Slot:
 
 
 def _plan() -> tuple[tuple[Slot, ...], Ints, Bytes]:
-    """Slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
+    """Return slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
     sections = amqp10.load().sections
@@ -121,7 +121,7 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
 
 
 def _room(n: int) -> Messages:
-    """What is needed to read this number of records."""
+    """Return what is needed to read this number of records."""
     slots = len(SLOTS)
     row, value, size, form = (np.empty((slots, n), np.int64) for _ in range(4))  # touched where there are values
     return Messages(
@@ -131,7 +131,7 @@ def _room(n: int) -> Messages:
 
 
 def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool) -> Array:
-    """(n,) uint64: the hash of each body; of no use where bytes of the record are missing."""
+    """Return the hash of each body, (n,) uint64; meaningless where bytes of the record are missing."""
     hashed = np.empty(len(at), np.uint64)
     lanes, waiting = np.zeros((1, LANES), np.uint64), np.zeros(32, np.uint8)
     call(
@@ -142,7 +142,7 @@ def hashes(data: Bytes, at: Ints, length: Ints, found: Sections, compiled: bool)
 
 
 def body(data: Bytes, at: int, length: int, found_at: int, size: int, sections: int) -> bytes:
-    """The bytes of one whole body."""
+    """Return the bytes of one whole body."""
     if sections <= 1:
         return data[found_at : found_at + size].tobytes()
     place = Place.make(1)[0]

@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 
 class Count(Matrix):
-    """Directions: the frame at hand."""
+    """Directions: the current frame."""
 
     HAVE = column("bytes of it that came, up to the number of its performative")
     LEFT = column("bytes of it still to come")

@@ -42,8 +42,8 @@ from amqpscope.dissector.fields.rendering import (
     level_at,
     put_level,
     put_trace,
+    report,
     room,
-    tell,
     tell_once,
 )
 from amqpscope.dissector.fields.state import Text, Trace
@@ -120,7 +120,7 @@ def render(data: Bytes, at: Ints, size: Ints, compiled: bool) -> Rendered:
 
 @proven
 def value_end(data: Array, p: int, end: int, widths: Array) -> int:
-    """Where the value ends whose constructor is at p; -1 when that is beyond `end`, or there is no such constructor.
+    """Return where the value with its constructor at p ends; -1 beyond `end`, or for an unknown constructor.
 
     Bounds: p is not below 0, and `end` not beyond the data; it only grows, and nothing is read from `end` on.
     """
@@ -151,7 +151,7 @@ def value_end(data: Array, p: int, end: int, widths: Array) -> int:
 
 @kernel
 def inside(data: Array, p: int, widths: Array) -> int:
-    """Where the items of a list, map or array begin whose constructor is at p and which is known to be whole."""
+    """Return where the items of a list, map or array begin whose constructor is at p and which is known to be whole."""
     width: int = widths[data[p]]
     if width < SIZED:
         return p + 1
@@ -160,7 +160,7 @@ def inside(data: Array, p: int, widths: Array) -> int:
 
 @kernel
 def items(data: Array, p: int, end: int, widths: Array) -> int:
-    """How many items a list, map or array says it has; those of a map are keys and values. 0 where that is cut off."""
+    """Return the announced number of items of a list, map (keys and values) or array; 0 where that is cut off."""
     code = i64(data[p])
     width = i64(widths[code])
     if width < SIZED:
@@ -332,7 +332,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
         start = i
         code, kind, value, after, broken = measure(data, i, end, element, named, known)
         if broken >= 0:
-            tell(text, e, broken, start)
+            report(text, e, broken, start)
             if close == CLOSE_OBJECT and not named:  # a key stands there already
                 j = write_literal(text.literals, NULL_WORD, out, j)
             continue
@@ -383,7 +383,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
 
 @kernel
 def open_items(data: Array, at: int, end: int, code: int, kind: int, known: Constructors) -> tuple[int, int, int]:
-    """Where the items of a list, map or array begin, how many there are, and the constructor of all; -1: each its own.
+    """Return where items of a list, map or array begin, their number, and the constructor of all; -1: each its own.
 
     The count at `at` is as wide as the size before it.
     """

@@ -32,7 +32,7 @@ BOTH = 3
 MARKED_ENDS = False
 """Frames end where their lengths say, and with nothing else."""
 PORTS = (5552, 5551)
-"""Where brokers listen: frames in a record may be the last bytes of a frame, and would tell who is the client."""
+"""Where brokers listen: frames in a record may end a frame, and would decide which side is the client."""
 BROKERS = PORTS
 HIDES_NONE = 9
 """In a gap that is shorter no frame with a body can begin."""
@@ -40,7 +40,7 @@ HIDES_NONE = 9
 
 @kernel
 def layout_row(key: int, version: int, from_client: bool, layouts: Array, senders: Array) -> int:
-    """Row in the table of layouts, or -1.
+    """Return the row in the table of layouts, or -1.
 
     The key's highest bit says what is a response, with two exceptions in the wild: the client's answer to tune, and
     the answers to route and partitions up to 3.11.0. There the sender tells, for it may not send the request.
@@ -60,7 +60,7 @@ def layout_row(key: int, version: int, from_client: bool, layouts: Array, sender
 
 @kernel
 def old_chunk(data: Array, at: int, size: int) -> bool:
-    """Whether a chunk of this many bytes has the header of early 2021, by exact fit; `size` is beyond all reads."""
+    """Return whether a chunk of this size has the header of early 2021, by exact fit; `size` is beyond all reads."""
     if size < CHUNK_HEADER_2021:
         return False
     body = be32(data, at + CHUNK_DATA_LENGTH)
@@ -73,7 +73,7 @@ def old_chunk(data: Array, at: int, size: int) -> bool:
 
 @kernel
 def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
-    """Bytes of the frame that seems to begin here, -1 when none does, 0 when there is too little to see.
+    """Return the size of the frame that seems to begin here; -1 when none does, 0 when too few bytes are there.
 
     Of a delivery whose chunk's header is there and agrees with its length, the complement of its length: that is
     as good as a second frame.
@@ -112,7 +112,7 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
 
 @kernel
 def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
-    """Bytes of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
+    """Return the size of the frame that begins at p; 0 when its end is not there, -1 when none can begin here.
 
     A delivery whose chunk is in order counts twice. Requests and answers must be of their senders.
     """
@@ -136,14 +136,14 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 
 @kernel
 def may_begin(data: Array, p: int) -> bool:
-    """Whether a frame may begin at p; most bytes are settled by the upper ones of key and version."""
+    """Return whether a frame may begin at p; most bytes are settled by the upper ones of key and version."""
     likely: bool = data[p + 4] & 0x7F == 0 and data[p + 6] == 0
     return likely
 
 
 @kernel
 def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 not known."""
+    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
     layouts, senders = own.layouts, own.senders
     while end - p >= HEAD_BYTES:
         size = plausible(data, p, end, layouts)
@@ -160,7 +160,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 @kernel
 def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
-    """Where whole frames begin in bytes of a protocol that is not known, or -1.
+    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
 
     At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
     must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence
@@ -197,5 +197,5 @@ class StreamRecogniser:
         self.layouts = layout_table(protocol, Plan.of_methods(protocol))
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Whether these bytes are frames; see `registry.Recogniser`."""
+        """Return whether these bytes are frames; see `registry.Recogniser`."""
         return call(looks_like_frames, self.compiled, data, begin, end, self.layouts) >= 0, -1

@@ -17,7 +17,7 @@ SNAPPY_BLOCK = 65_536
 
 
 def unpack(data: memoryview, coding: int, size: int) -> bytes | None:
-    """The bytes of a sub-batch.
+    """Return the bytes of a sub-batch.
 
     Args:
         data: as stored.
@@ -45,7 +45,7 @@ def unpack(data: memoryview, coding: int, size: int) -> bytes | None:
 
 
 def _gzip(data: bytes | memoryview, most: int) -> bytes | None:
-    """Members one after the other; mostly one, for which a stream of Arrow's takes four times as long to set up."""
+    """Unpack members of gzip; mostly there is one, for which setting up Arrow's stream takes four times as long."""
     found, members = b"", 0
     while data and members <= MEMBERS:
         member = zlib.decompressobj(GZIP_WINDOW)

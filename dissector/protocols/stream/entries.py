@@ -12,7 +12,7 @@ NEW_HEAD, OLD_HEAD = 11, 7
 
 @proven
 def sub_batch_head(data: Array, p: int, end: int, limit: int) -> int:
-    """Bytes of the head of a sub-batch; 0 when there is too little to see, -1 when neither head fits.
+    """Return the size of a sub-batch's head; 0 when too few bytes are there, -1 when neither head fits.
 
     Where a new head makes sense it is one: the stored size stays within `limit`, and is that of the unpacked bytes
     when these are not packed. In an old one the same place holds the first bytes of the data.
@@ -137,10 +137,10 @@ def read_length(data: Array, p: int, end: int, kind: int, limit: int) -> tuple[i
 def read_mixed(
     data: Array, at: Array, end: Array, left: Array, entries: Array, start: Array, plain: Array
 ) -> int:  # fmt: skip
-    """As `read_entries`, for regions that end with their frame and have filter values in some of their entries.
+    """Read entries as `read_entries` does, of regions that end with their frame and have filter values in some entries.
 
     Some clients leave the value out altogether where there is none. An entry is read with a value first, then without,
-    until the last one ends where the region does; `start` and `plain` hold the entries up to the one at hand.
+    until the last one ends where the region does; `start` and `plain` hold the entries up to the current one.
     """
     n = 0
     for r in range(len(at)):
@@ -200,7 +200,7 @@ def read_mixed(
 
 @kernel
 def entry_bytes(data: Array, p: int, end: int, kind: int, limit: int) -> int:
-    """Bytes that the entry at p has, as far as can be seen: at least those up to `end`."""
+    """Return the size of the entry at p as far as it is visible: at least the bytes up to `end`."""
     least: int = end - p
     q = p
     if kind != DELIVERED:
@@ -223,7 +223,7 @@ def entry_bytes(data: Array, p: int, end: int, kind: int, limit: int) -> int:
 
 @kernel
 def count_inner(data: Array, at: Array, size: Array, most: Array, found: Array) -> None:
-    """How many whole messages there are in each unpacked sub-batch, up to `most`; the complement with bytes left."""
+    """Count the whole messages in each unpacked sub-batch, up to `most`; the complement with bytes left."""
     for b in range(len(at)):
         p = at[b]
         end = p + size[b]

@@ -35,20 +35,20 @@ from amqpscope.dissector.tcp.state import Chunk, Facts
 
 @kernel
 def head_bytes(byte: int) -> int:
-    """All heads are alike."""
+    """Return the size of a head, which is always the same."""
     return HEAD_BYTES
 
 
 @kernel
 def layout_of(walk: Walk, chunks: Array, i: int, key: int, version: int, own: Own) -> int:
-    """Row in the table of layouts of a command that this chunk's side sends, or -1."""
+    """Return the row in the table of layouts of a command from this chunk's side, or -1."""
     client = chunks[Chunk.SIDE, i] == walk.facts[chunks[Chunk.SLOT, i], Facts.CLIENT]
     return layout_row(key, version, client, own.layouts, own.senders)
 
 
 @kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
-    """A head is complete: find out how long the body is, and how much of it is wanted."""
+    """Read a complete head: the length of the body, and how much of it is wanted."""
     parsers, bodies = walk.parsers, own.bodies
     size = be32(head, p)
     key = be16(head, p + 4)
@@ -104,7 +104,7 @@ def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 @kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
-    """Write the row of the frame at hand; offset is where its body lies, -1 when it is in fragments."""
+    """Write the row of the current frame; offset is where its body lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     key = parsers[row, Parser.TYPE]
     size = parsers[row, Parser.SIZE]
@@ -151,7 +151,7 @@ walk_chunks = laid_over(
 def choose_layouts(
     data: Array, frames: Array, n: int, variants: Array, starts: Array, ops: Array, members: Array, shapes: Array
 ) -> None:
-    """Where a command has layouts that differ in age alone, take the first that ends with the frame."""
+    """Choose the first layout that ends with the frame, where layouts differ in age alone."""
     for i in range(n):
         layout = frames[Frame.LAYOUT, i]
         if layout < 0 or variants[layout] < 0 or frames[Frame.CUT, i] != 0:

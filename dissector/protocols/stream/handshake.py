@@ -1,4 +1,4 @@
-"""What commands of the stream protocol tell of their connection: frames to records.
+"""Handshakes: commands of the stream protocol to records of connections.
 
 A command and its answer are steps of the same name; an answer with an error is a step `refused`, one with a challenge
 a step `challenge`. The roles of `ConnectionRecord.arguments` are those of AMQP 0-9-1: the dialogue is the same, with
@@ -47,34 +47,34 @@ class StreamHandshakes:
         self.arguments = ArgumentsCache()
         self.names = [m.name for m in protocol.methods]
         self.is_answer = [m.class_id == 1 for m in protocol.methods]
-        self.is_telling = np.array([name in DIALOGUE for name in self.names], np.bool_)
+        self.of_handshake = np.array([name in DIALOGUE for name in self.names], np.bool_)
         self.is_use = np.array([name not in DIALOGUE + NEUTRAL for name in self.names], np.bool_)
         self.words = {c.value: (c.name, c.doc) for c in protocol.constants if c.kind == "response"}
         self.logins = Logins(protocol, "sasl-authenticate", "sasl_data", context.compiled)
 
-    def telling(self, rows: Ints) -> Ints:
-        """Indexes of the frames that `take` looks at: those that tell of their connection, and first uses of it."""
-        return self.used.telling(rows[Frame.SLOT], rows[Frame.LAYOUT], self.is_telling, self.is_use)
+    def relevant(self, rows: Ints) -> Ints:
+        """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
+        return self.used.relevant(rows[Frame.SLOT], rows[Frame.LAYOUT], self.of_handshake, self.is_use)
 
     def take(self, frames: Ints, fields: Decoded, data: Bytes) -> None:
-        """Read the frames that tell of their connection, and note who is in use.
+        """Read the frames of handshakes, and note who is in use.
 
         Args:
             frames: (Frame, n).
             fields: those of the commands.
             data: has the bytes of both.
         """
-        index = self.telling(frames)
+        index = self.relevant(frames)
         rows = frames[:, index]
-        telling = self.is_telling[rows[Frame.LAYOUT]]
-        self.accounting.add(rows[Frame.SLOT][telling], rows[Frame.LENGTH][telling])
-        self.used.note(rows[Frame.SLOT][~telling])
+        relevant = self.of_handshake[rows[Frame.LAYOUT]]
+        self.accounting.add(rows[Frame.SLOT][relevant], rows[Frame.LENGTH][relevant])
+        self.used.note(rows[Frame.SLOT][~relevant])
         values = {name: picked(fields.columns[name], index) for name in COLUMNS}
         users = self._users(rows, values["mechanism"], data)
         wanted = (Frame.SLOT, Frame.SIDE, Frame.LAYOUT, Frame.TS, Frame.PACKET, Frame.CAPTURE)
         for n, (slot, side, kind, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
             record = self.record(slot)
-            if not self.is_telling[kind]:
+            if not self.of_handshake[kind]:
                 record.use(side, PacketRef(*where))
                 continue
             if n in users:
@@ -120,7 +120,7 @@ class StreamHandshakes:
             record.step(name, side, at)
 
     def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
-        """Of each login the user's name, and whether parts of the frame are missing."""
+        """Return the user's name of each login, and whether parts of the frame are missing."""
         mine = np.flatnonzero(rows[Frame.LAYOUT] == self.logins.method)
         if not len(mine):
             return {}

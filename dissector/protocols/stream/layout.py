@@ -30,7 +30,7 @@ CHUNK_DATA_LENGTH, CHUNK_TRAILER_LENGTH = 36, 40
 
 
 def layout_table(protocol: Protocol, plan: Plan) -> Ints:
-    """What is after a frame's head: index of the first layout in `protocol.methods` (-1: none), bytes to keep of it.
+    """Return the index of the first layout in `protocol.methods` of each command (-1: none), and the bytes to keep.
 
     Of most layouts all bytes are kept; of those that end in `rest`, the bytes before that.
     """
@@ -44,7 +44,7 @@ def layout_table(protocol: Protocol, plan: Plan) -> Ints:
 
 
 def variant_table(protocol: Protocol) -> Ints:
-    """For each layout the next that may be meant when it does not fit, or -1."""
+    """Return for each layout the next one to try when it does not fit, or -1."""
     table = np.full(len(protocol.methods), -1, np.int64)
     last: dict[tuple[int, int, int], int] = {}
     for index, method in enumerate(protocol.methods):
@@ -56,7 +56,7 @@ def variant_table(protocol: Protocol) -> Ints:
 
 
 def sender_table(protocol: Protocol) -> Ints:
-    """Who may send requests of each command: 1 the client, 2 the server, 3 both; 0 for unknown commands."""
+    """Return who may send requests of each command: 1 the client, 2 the server, 3 both; 0 for unknown commands."""
     table = np.zeros(COMMANDS, np.int64)
     for method in protocol.methods:
         if method.class_id == 0:

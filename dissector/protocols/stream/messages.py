@@ -57,7 +57,7 @@ class Unread:
     """Places of all in the order of their frames; None where they are in order."""
 
     def columns(self) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
-        """The columns, a row a message, and faults: which of the frames, code, value."""
+        """Return the columns, a row a message, and faults: which of the frames, code, value."""
         columns, faults = self.reader.columns(self.records, self.data)
         if self.order is not None:
             parts, at = [columns, *self.long], array(self.order)
@@ -100,7 +100,7 @@ class Records:
         self.complete: dict[int, Long] = {}
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Forget connections that ended."""
         gone = set(slots.tolist())
         for key in [key for key in self.long if key[0] in gone]:
             del self.long[key]
@@ -174,7 +174,7 @@ class Records:
     # ---------------------------------------------------------------------------------------------------- tracking
 
     def tracking(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[pa.Array | None, Ints]:
-        """The column `tracking` of frames that are whole in one run (None: all null), and faults."""
+        """Return the column `tracking` of frames that are whole in one run (None: all null), and faults."""
         layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
@@ -198,7 +198,7 @@ class Records:
     # ---------------------------------------------------------------------------------------------------- messages
 
     def take(self, rows: Ints, fields: Decoded, buffer: Buffer) -> tuple[StreamMessages | None, Ints]:
-        """The messages in these frames, and faults."""
+        """Return the messages in these frames, and faults."""
         layout = rows[Frame.LAYOUT]
         kind = np.where(layout >= 0, self.kinds[layout], 0)
         head = self.heads[layout]
@@ -310,7 +310,7 @@ class Records:
 
 
 def faults_of(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:
-    """Rows of faults for frames: (frame, code, value)."""
+    """Return rows of faults for frames: (frame, code, value)."""
     faults = np.zeros((Fault.WIDTH, len(wrong)), np.int64)
     if not wrong:
         return faults[:, :0]

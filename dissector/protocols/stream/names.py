@@ -59,18 +59,18 @@ class Book:
     """Of all names in it."""
 
     def know(self, number: int, meaning: Meaning) -> None:
-        """An id stands for this from now on."""
+        """Note what an id means from now on."""
         self.characters += meaning.characters - self.known.get(number, NOTHING).characters
         self.known[number] = meaning
 
     def ask(self, request: Request, asked: Asked) -> None:
-        """A request was sent."""
+        """Note a request."""
         self.answered(request)
         self.characters += asked[1].characters
         self.asked[request] = asked
 
     def answered(self, request: Request) -> Asked | None:
-        """A request waits no longer."""
+        """Return a request waits no longer."""
         asked = self.asked.pop(request, None)
         self.characters -= asked[1].characters if asked else 0
         return asked
@@ -90,10 +90,10 @@ class Names:
             "metadata-update",
         }  # fmt: skip
         self.names = names
-        self.telling = np.array([name in wanted for name in names], np.bool_)
+        self.relevant = np.array([name in wanted for name in names], np.bool_)
 
     def forget(self, slots: Ints) -> None:
-        """Connections that are over."""
+        """Forget connections that ended."""
         for slot in slots.tolist():
             self.books.pop(slot, None)
 
@@ -108,10 +108,10 @@ class Names:
                 self.books[slot] = book
 
     def meanings(self, rows: Ints, fields: Decoded, wanted: Ints, ids: Ints) -> tuple[Ints, list[Meaning]]:
-        """What ids stand for at frames.
+        """Return what ids stand for at frames.
 
         Args:
-            rows: all frames at hand, in their order; what they tell is remembered.
+            rows: all frames of the round, in their order; the names in them are remembered.
             fields: their fields.
             wanted: (n,) frames whose ids are asked for.
             ids: (n,) the ids, of subscriptions with SUBSCRIPTIONS added.
@@ -124,11 +124,11 @@ class Names:
         table = [self._known(int(key) // IDS, int(key) % IDS) for key in unique.tolist()]
         found = of.astype(np.int64)
         layout = rows[Frame.LAYOUT]
-        telling = np.flatnonzero((layout >= 0) & self.telling[layout])
+        relevant = np.flatnonzero((layout >= 0) & self.relevant[layout])
         frames = rows.shape[1]
         changes: list[int] = []
-        records = zip(*(picked(fields.columns[name], telling) for name in COLUMNS), strict=True)
-        for frame, values_of in zip(telling.tolist(), records, strict=True):
+        records = zip(*(picked(fields.columns[name], relevant) for name in COLUMNS), strict=True)
+        for frame, values_of in zip(relevant.tolist(), records, strict=True):
             slot = int(rows[Frame.SLOT, frame])
             name = self.names[layout[frame]]
             values = dict(zip(COLUMNS, values_of, strict=True))
@@ -155,7 +155,7 @@ class Names:
         return book.known.get(number, NOTHING) if book else NOTHING
 
     def _tell(self, book: Book, name: str, values: dict[str, object]) -> list[tuple[int, Meaning]]:
-        """What a frame changes."""
+        """Return what a frame changes."""
         correlation, stream = values["correlation_id"], values["stream"]
         if name == "metadata-update":
             gone = [n for n, m in book.known.items() if n < SUBSCRIPTIONS and m.stream == stream]
@@ -216,7 +216,7 @@ COLUMNS = (
 
 
 def _name(properties: object) -> str | None:
-    """The name of a consumer, among the properties of its subscription."""
+    """Return the name of a consumer, among the properties of its subscription."""
     if not isinstance(properties, str) or '"name"' not in properties:
         return None
     found = json.loads(properties).get("name")
@@ -224,7 +224,7 @@ def _name(properties: object) -> str | None:
 
 
 def columns(of: Ints, table: list[Meaning], delivered: Array) -> dict[str, pa.Array]:
-    """The columns of messages that say so, for indexes into the table; `delivered` (bool) where they are of chunks."""
+    """Return columns of names for indexes into the table; `delivered` (bool) marks messages of chunks."""
     index = array(of)
     references = [m.reference for m in table]
     return {

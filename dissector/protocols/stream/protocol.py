@@ -75,7 +75,7 @@ class Stream(FramedStage):
         return Own(self.layouts, self.senders, self.bodies)
 
     def take(self, n: int, parts: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
-        """Make rows of these frames and of the records in them, and read what tells of connections."""
+        """Make rows of these frames and of the records in them, and read handshakes."""
         if self.only_handshakes:
             if n:
                 self.handshakes.take(*self._decoded(n, buffer), buffer.data)
@@ -98,14 +98,14 @@ class Stream(FramedStage):
             yield self.rows.messages(messages)
 
     def _decoded(self, n: int, buffer: Buffer) -> tuple[Ints, Decoded]:
-        """The rows of frames, where nothing but handshakes is wanted of those that tell of these, and their fields."""
+        """Return the rows of frames and their fields; of handshakes alone where nothing else is wanted."""
         plan = self.plan
         call(
             frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
             plan.lists[0], plan.lists[1],
         )  # fmt: skip
         rows = self.frames[:, :n]
-        rows = rows[:, self.handshakes.telling(rows)] if self.only_handshakes else rows.copy()
+        rows = rows[:, self.handshakes.relevant(rows)] if self.only_handshakes else rows.copy()
         fields = decode(
             plan, buffer.data, rows[Frame.OFFSET], rows[Frame.LENGTH], rows[Frame.LAYOUT],
             rows[Frame.CUT].astype(np.uint8), self.compiled,
@@ -121,12 +121,14 @@ class Stream(FramedStage):
 
 
 def _begins(client: bytes) -> bool | None:
-    """A client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
+    """Return a client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
     if len(client) < 8:
         return None if b"\0\0".startswith(client[:2]) else False
     return client.startswith(b"\0\0") and client[4:8] == b"\x00\x11\x00\x01"
 
 
-PROTOCOL = ProtocolPlugin(
-    sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+PROTOCOLS = (
+    ProtocolPlugin(
+        sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+    ),
 )

@@ -122,7 +122,7 @@ class Reader:
         self.keep_bodies = keep_bodies
 
     def read(self, regions: Regions, buffer: Buffer) -> Found:
-        """All records; `at` and `left` of the regions move on, as far as was read."""
+        """Read all records; `at` and `left` of the regions move on as far as was read."""
         begins, lefts = regions.at.copy(), regions.left.copy()
         found = self._entries(regions, buffer)
         retry = np.flatnonzero((regions.kind == FILTERED) & ~_done(regions) & (regions.ends == WHOLE))
@@ -145,7 +145,7 @@ class Reader:
         return found if n == room else np.ascontiguousarray(found[:, :n])
 
     def _without_filters(self, regions: Regions, retry: Ints, buffer: Buffer) -> Ints:
-        """Some clients leave the filter value out altogether where there is none: in all entries of a frame, or some.
+        """Read entries again without filter values, which some clients leave out, in all entries of a frame or in some.
 
         What fits so is read, and its regions are done.
         """
@@ -176,7 +176,7 @@ class Reader:
         return found[:, :n]
 
     def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
-        """Sub-batches become their records."""
+        """Replace sub-batches by their records."""
         lasts = np.flatnonzero(np.diff(found[Entry.REGION], append=-1))
         total = np.zeros(n, np.int64)
         total[found[Entry.REGION, lasts]] = (found[Entry.ORDINAL] + found[Entry.COUNT])[lasts]
@@ -235,7 +235,7 @@ class Reader:
         return at, counts
 
     def columns(self, records: Ints, data: Bytes) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
-        """Those columns of messages that records themselves tell, and what is wrong in them: region, fault, how many.
+        """Return the columns of messages that records hold, and what is wrong in them: region, fault, count.
 
         Touches no state: any thread may do it.
         """
@@ -386,5 +386,5 @@ class Reader:
 
 
 def _done(regions: Regions) -> Array:
-    """Which regions were read to their end."""
+    """Return which regions were read to their end."""
     return (regions.left == 0) & (regions.at == regions.end)

@@ -27,11 +27,11 @@ class RowMaker:
         self.answers = np.array([m.class_id == 1 for m in protocol.methods], np.bool_)
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
-        """Rows of `stream_frames`: `rows` is (Frame, n), `fields` those of the commands."""
+        """Return rows of `stream_frames`: `rows` is (Frame, n), `fields` those of the commands."""
         return Made("stream_frames", rows, partial(self._frames, rows, fields))
 
     def messages(self, messages: StreamMessages) -> Made:
-        """Rows of `messages`."""
+        """Return rows of `messages`."""
         return Made("messages", messages.rows, partial(self._messages, messages), messages.counts)
 
     def _frames(self, rows: Ints, fields: Decoded) -> Columns:

@@ -37,7 +37,7 @@ WHOLE, CUT, MORE = range(3)
 
 
 class Body(Matrix):
-    """Directions: the body of the frame at hand."""
+    """Directions: the body of the current frame."""
 
     VERSION = column("version of the command")
     KEEP = column("bytes that are wanted")

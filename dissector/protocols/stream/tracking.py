@@ -29,7 +29,7 @@ GROWTH, LEAST = 8, 9
 
 
 def texts(protocol: Protocol) -> Bytes:
-    """The fixed texts: of each kind, by its name in the specification, and what stands between."""
+    """Return the fixed texts: of each kind, by its name in the specification, and what stands between."""
     prefix = "tracking-item-"
     kinds = {c.value: c.name.removeprefix(prefix) for c in protocol.constants if c.name.startswith(prefix)}
     found = [f'{{"kind":"{kinds[kind]}"' for kind in range(MOST_KINDS)]
@@ -43,7 +43,7 @@ def texts(protocol: Protocol) -> Bytes:
 def render(
     data: Bytes, n: int, row: Ints, at: Ints, size: Ints, kind: Ints, table: Bytes, compiled: bool
 ) -> tuple[pa.Array, Ints]:
-    """The column `tracking` of n frames, and which entries do not end where their items do.
+    """Return the column `tracking` of n frames, and which entries do not end where their items do.
 
     Args:
         data: the bytes.
@@ -64,7 +64,7 @@ def render(
 
 @kernel
 def items_end(data: Array, p: int, end: int, snapshot: bool, kinds: bool) -> int:
-    """Where the items end that are whole."""
+    """Return where the items end that are whole."""
     while p < end:
         q = p
         kind = 0

@@ -185,7 +185,7 @@ def test_lines_name_what_numbers_mean(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     for part in (
         "create-response correlation_id=6 response_code=5 (stream-already-exists)",
-        "subscription_id=7 offset_type=4 (offset) offset=1 credit=10",
+        "offset_type=4 (offset) offset=1 credit=10",
         "chunk_type=0 (user) chunk_entries=",
         "credit-response response_code=4 (subscription-id-does-not-exist) subscription_id=99",
     ):

@@ -22,6 +22,7 @@ from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.messages import MalformedError
 from amqpscope.dissector.tls.records import HEAD, LONGEST, Record, Walk, boundary, is_followed
 from amqpscope.dissector.tls.session import Session
+from amqpscope.errors import installing
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import exact
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows
@@ -263,7 +264,7 @@ def test_without_the_library_it_is_reported_what_to_install(monkeypatch: pytest.
     path = str(FOLDER / "tls_secrets.pcapng")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     assert main(["frames", path, "--keylog", str(FOLDER / "tls_sessions.keylog")]) == 2
-    assert "pip install 'amqpscope[tls]'" in capsys.readouterr().err
+    assert installing("tls") in capsys.readouterr().err
     found = dissect(path)  # nobody asked for what the file holds: it is read as far as it can be
     assert [row["code"] for row in rows(found["anomalies"])] == ["tls-undecrypted"]
     assert "amqpscope[tls]" in rows(found["anomalies"])[0]["detail"]

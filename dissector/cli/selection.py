@@ -1,0 +1,126 @@
+"""Choose the frames that a user names: by connection, channel, method, queue and exchange."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.cli.printers import KIND_COLUMNS, Peers, View, kind
+from amqpscope.spec.handshakes import SEVERITIES
+
+COLUMNS = ("channel", "queue", "exchange")
+"""Columns whose values can be named; what a protocol calls otherwise stands in its document (`shown.same`)."""
+
+FAILS = {"handshake": "error", "ending": "warning"}
+"""What --fail-on may name, and the severity from which on the listing counts it as failed, or as ended badly."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that choose frames."""
+    group = parser.add_argument_group(
+        "selection", "Frames that match all of these options; where one is repeated, any of its values."
+    )
+    add_connection(group)
+    for name, metavar, what in (
+        ("channel", "N", "on this channel"),
+        ("method", "GLOB", "whose name in the output matches: basic.publish, 'queue.*', heartbeat"),
+        ("queue", "NAME", "that name this queue or stream"),
+        ("exchange", "NAME", "that name this exchange"),
+    ):
+        group.add_argument(
+            f"--{name}", metavar=metavar, action="append", default=[], type=int if name == "channel" else str,
+            help=f"only frames {what}",
+        )  # fmt: skip
+    group.add_argument("-c", "--count", metavar="N", type=_count, help="stop after this number of frames")
+
+
+def add_connection(parser: "argparse._ActionsContainer") -> None:
+    """Declare the option that names connections."""
+    parser.add_argument(
+        "--connection",
+        metavar="ID|IP[:PORT]",
+        action="append",
+        default=[],
+        help="only connections with this id, or with this address on either side; may be repeated",
+    )
+
+
+@dataclass
+class Selection:
+    """What is wanted: a connection's names, globs for methods, and values by column; empty where all are."""
+
+    connections: frozenset[str] = frozenset()
+    methods: Sequence[str] = ()
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    _matching: dict[tuple[Any, ...], bool] = field(default_factory=dict)
+
+    @staticmethod
+    def of(arguments: argparse.Namespace) -> "Selection":
+        """Return what the arguments name."""
+        values = {name: getattr(arguments, name) for name in COLUMNS if getattr(arguments, name)}
+        return Selection(frozenset(arguments.connection), arguments.method, values)
+
+    def take(self, batch: pa.RecordBatch, peers: Peers, view: View) -> pa.RecordBatch:
+        """Return the frames that are wanted of these, which are of one table."""
+        for name, wanted in self.values.items():
+            batch = batch.filter(_has_any(batch, (name, *view.same.get(name, ())), wanted))
+        if self.connections and batch.num_rows:
+            batch = batch.filter(self._connections(batch.column("connection_id"), peers))
+        if self.methods and batch.num_rows:
+            batch = batch.filter(pa.array(self._named(batch)))
+        return batch
+
+    def _connections(self, identities: pa.Array, peers: Peers) -> pa.Array:
+        wanted = [identity for identity in identities.unique().to_pylist() if self._wants(identity, peers)]
+        return pc.is_in(identities, pa.array(wanted, pa.int64()))
+
+    def _wants(self, identity: int, peers: Peers) -> bool:
+        return not self.connections.isdisjoint(names_of(identity, peers.ends(identity)))
+
+    def _named(self, batch: pa.RecordBatch) -> list[bool]:
+        columns = [name for name in KIND_COLUMNS if name in batch.schema.names]
+        each = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+        return [self._matches(dict(zip(columns, values, strict=True)), values) for values in each]
+
+    def _matches(self, row: dict[str, Any], values: tuple[Any, ...]) -> bool:
+        if values not in self._matching:
+            self._matching[values] = any(fnmatchcase(kind(row), glob) for glob in self.methods)
+        return self._matching[values]
+
+
+def _has_any(batch: pa.RecordBatch, columns: Sequence[str], wanted: list[Any]) -> pa.Array:
+    """Return which rows have one of the wanted values in one of these columns."""
+    found = pa.array(np.zeros(batch.num_rows, np.bool_))
+    for name in columns:
+        if name in batch.schema.names:
+            column = batch.column(name)
+            found = pc.or_(found, pc.is_in(column, pa.array(wanted, column.type)))
+    return found
+
+
+def fail_on(text: str) -> tuple[str, str]:
+    """Return which part of a connection is looked at (`handshake` or `ending`), and the least severity that fails.
+
+    Raises:
+        argparse.ArgumentTypeError: the text names neither.
+    """
+    part, sign, severity = text.partition(":")
+    if part not in FAILS or (sign and severity not in SEVERITIES[1:]):
+        raise argparse.ArgumentTypeError(f"{text!r}; give handshake or ending, also with :{', :'.join(SEVERITIES[1:])}")
+    return part, severity or FAILS[part]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"not a number of frames: {text!r}; give 1 or more")
+    return int(text)
+
+
+def names_of(identity: int, ends: Sequence[str]) -> set[str]:
+    """Return the names of a connection: its id, and its addresses (`ip:port`), with and without their ports."""
+    return {str(identity), *ends, *(end.rpartition(":")[0].strip("[]") for end in ends)}

@@ -1,0 +1,186 @@
+"""One dissection by several processes: the rows are those of one."""
+
+import os
+import signal
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpscope import spec
+from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.cli.program import main
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.packets.segments import SegmentBatch
+from amqpscope.dissector.parallel import flows
+from amqpscope.dissector.parallel.jobs import Distributor, JobError, Jobs, Target, Worker
+from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.tables.output import HIDDEN, Output, OutputError
+from amqpscope.dissector.tables.rows import schemas
+from tests.dissector.builders import Packet, ethernet, fragments, pcap
+from tests.dissector.moves import by_connection
+from tests.dissector.runs import BOTH, FOLDER, Row, dissect, recorded
+
+SEVERAL = (
+    "rotated", "seen_twice.pcapng", "two_interfaces.pcapng", "tls_secrets.pcapng", "tls_sessions_13.pcap",
+    "stream_super.pcap", "violations.pcap", "lossy_link.pcap", "qpid_multi_session.pcap", "port_reused.pcap",
+)  # fmt: skip
+
+
+class Here(Jobs):
+    """The same work, in this process."""
+
+    def begin(self, options: Options, compiled: bool) -> None:
+        self.workers = [Worker(options, compiled, self.target, number) for number in range(self.count)]
+
+    @property
+    def is_begun(self) -> bool:
+        return hasattr(self, "workers")
+
+    def send(self, number: int, *message: Any) -> None:
+        name, *arguments = message
+        getattr(self.workers[number], name)(*arguments)
+
+    def finish(self, end_ns: int) -> None:
+        self.done = [worker.finish(end_ns) for worker in self.workers]
+
+
+def shared(jobs: Jobs, path: Path, options: Options) -> dict[str, list[Row]]:
+    """The rows that these jobs write."""
+    reading = Reading(find([str(path)]), options, compiled=False, batch_bytes=1 << 14, make=partial(Distributor, jobs))
+    output = Output(jobs.target.folder, schemas(options.protocol))
+    for work in reading.work():
+        output.add(work)
+    jobs.adopted(output)
+    output.finish()
+    return comparable({name: pq.read_table(Path(jobs.target.folder, name)) for name in schemas()})
+
+
+def comparable(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
+    """Rows, whose order between connections, and without one, is any."""
+    found = by_connection(tables)
+    return found | {"anomalies": sorted(found["anomalies"], key=str)}
+
+
+def options_of(path: Path) -> Options:
+    keylog = path.with_suffix(".keylog")
+    return Options(keylog=str(keylog) if keylog.exists() else None)
+
+
+def target(folder: Path) -> Target:
+    return Target(str(folder), "parquet", "zstd")
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_rows_are_those_of_one_process(name: str, tmp_path: Path) -> None:
+    options = options_of(FOLDER / name)
+    found = shared(Here(3, target(tmp_path / "out")), FOLDER / name, options)
+    assert found == comparable(dissect(FOLDER / name, options=options))
+
+
+def test_fragments_are_put_together_before_flows_part(tmp_path: Path) -> None:
+    packets, _ = recorded("orders_pika.pcap")
+    parts: list[Packet] = []
+    for number, packet in enumerate(packets):
+        ip = packet.data[14 : 14 + int.from_bytes(packet.data[16:18])]
+        parts += [Packet(packet.ts_ns, ethernet(part)) for part in fragments(ip, [2], ident=number)]
+    path = tmp_path / "fragments.pcap"
+    path.write_bytes(pcap(parts, ns=True))
+    found = shared(Here(2, target(tmp_path / "out")), path, Options())
+    assert found == comparable(dissect(path))
+    assert len(found["amqp091_frames"]) > 0
+
+
+def test_processes(tmp_path: Path) -> None:
+    """Options with a user's protocol reach them, and nothing but tables is left."""
+    options = Options(protocol=spec.load())
+    with Jobs(2, target(tmp_path / "out")) as jobs:
+        found = shared(jobs, FOLDER / "rotated", options)
+    assert found == comparable(dissect(FOLDER / "rotated", options=options))
+    assert not (tmp_path / "out" / HIDDEN).exists()
+    assert len(jobs.done) == 2 and any(done.parts for done in jobs.done)
+
+
+def test_warnings_are_those_of_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packets, link = recorded("pika_confirms.pcap")
+    path = tmp_path / "lossy.pcap"
+    path.write_bytes(pcap([packet for n, packet in enumerate(packets) if n % 40 != 39], ns=True, link=link))
+    said = []
+    for jobs in ("1", "2"):
+        assert main(["dissect", str(path), "-o", str(tmp_path / "out"), "--jobs", jobs]) == 0
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert "missing in" in said[0]
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "two"])
+def test_jobs_are_a_number(jobs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["dissect", str(FOLDER / "demo.pcap"), "-o", str(tmp_path / "out"), "--jobs", jobs])
+    assert f"{jobs!r} is not a number of 1 or more" in capsys.readouterr().err
+
+
+def test_a_process_that_is_killed_is_named(tmp_path: Path) -> None:
+    with Jobs(2, target(tmp_path / "out")) as jobs:
+        jobs.begin(Options(), compiled=False)
+        os.kill(jobs.pids[1], signal.SIGKILL)
+        with pytest.raises(JobError, match=r"^a process of `--jobs` ended by signal 9"):
+            jobs.finish(0)
+
+
+def test_errors_of_a_process_are_raised_here(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OutputError, match="cannot write"), Jobs(1, target(tmp_path / "out")) as jobs:
+        jobs.begin(Options(), compiled=False)
+        jobs.finish(0)
+
+
+def test_captures_that_are_none_make_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "text.pcap").write_text("no capture")
+    assert main(["dissect", str(tmp_path / "text.pcap"), "-o", str(tmp_path / "out"), "--jobs", "2"]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def segments_of(name: str, compiled: bool) -> Any:
+    dissector = Dissector(compiled=compiled)
+    (batch,) = CaptureFile(str(FOLDER / name), name, 0, batch_bytes=1 << 22, compiled=compiled)
+    return dissector.decode(batch)
+
+
+@BOTH
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_both_directions_of_a_flow_are_in_one_part(count: int, compiled: bool) -> None:
+    decoded = segments_of("port_reused.pcap" if count == 2 else "stream_super.pcap", compiled)
+    parts = [flows.joined([rows]) for rows in flows.split(decoded, count, compiled)]
+    assert sum(len(part.segments.ts_ns) for part in parts) == len(decoded.segments.ts_ns)
+    seen: dict[frozenset[Any], int] = {}
+    for number, part in enumerate(parts):
+        s = part.segments
+        for ends in zip(s.src_hi, s.src_lo, s.sport, s.dst_hi, s.dst_lo, s.dport, strict=True):
+            assert seen.setdefault(frozenset([ends[:3], ends[3:]]), number) == number
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=6).map(np.cumsum))
+def test_segments_survive_arrow(borders: Any) -> None:
+    """However many batches they come in."""
+    decoded = segments_of("seen_twice.pcapng", compiled=False)
+    whole = flows.split(decoded, 1, compiled=False)[0]
+    at = [0, *[int(border) for border in borders if border < whole.num_rows], whole.num_rows]
+    found = flows.joined([whole.slice(begin, end - begin) for begin, end in pairwise(at)])
+    given_, got = decoded.segments, found.segments
+    for name in flows.NUMBERS:
+        assert (getattr(got, name) == getattr(given_, name)).all(), name
+    assert payloads(found.data, got) == payloads(decoded.data, given_)
+
+
+def payloads(data: Any, segments: SegmentBatch) -> list[bytes]:
+    places = zip(segments.offset.tolist(), segments.caplen.tolist(), strict=True)
+    return [data[offset : offset + caplen].tobytes() for offset, caplen in places]
