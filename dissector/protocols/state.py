@@ -176,6 +176,7 @@ class Cursor(Matrix):
     ARENA = column("where the arena after the batch's bytes is free")
     CHAINED = column("bytes in all fragments")
     HELD = column("bytes in all chunks that are held back")
+    CROWDED = column("1: they were too many, or too many chunks, for a search to go on")
     COUNT = column("chunks")
 
 

@@ -52,6 +52,9 @@ ENDED = [Channel.CONSUMES, Channel.GETS]
 """Lists whose last node stands in the next column."""
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
+PENDING = (
+    f"{limits.PENDING} consumers, and gets and consumes without an answer: no_ack of others' deliveries is unknown"
+)
 
 
 class Amqp091(FramedStage):
@@ -217,6 +220,8 @@ class Amqp091(FramedStage):
             call(assembly.assemble, self.compiled, batch, self._channels())
             if q[Assembly.HELD] > limits.CONTENTS:
                 call(content.evict_contents, self.compiled, self._channels(), self.frames)
+            if self.nodes.left == 0 and len(self.nodes) >= limits.PENDING:
+                self.context.reached.add(PENDING)
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:
