@@ -189,9 +189,8 @@ class Detector:
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
             facts[slot, Facts.PROTOCOL] = forced
-            found = judge_start(*self._client_first(probe, facts, slot)) if whole and forced != UNKNOWN else 0
-            if found and found != forced:
-                self.record(slot).facts["contradicted_by"] = registry.name_of(found)
+            if whole and forced != UNKNOWN:
+                self._contradict(forced, slot, *self._client_first(probe, facts, slot))
             return
         if whole:
             client, server = self._client_first(probe, facts, slot)
@@ -228,6 +227,14 @@ class Detector:
         self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0)
         if probe.seen > limits.PROBE:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
+
+    def _contradict(self, forced: int, slot: int, client: bytes, server: bytes) -> None:
+        """Note where the first bytes are those of another protocol than the one that a port stands for."""
+        found = judge_start(client, server, waits=False)
+        own = registry.protocols()[forced - 1].headers if forced > 0 else ()
+        name = registry.name_of(found) if found else ""
+        if name and name != registry.name_of(forced) and not client.startswith(own):
+            self.record(slot).facts["contradicted_by"] = name
 
     def _recognise(self, chunk: Ints, probe: Probe, buffer: Buffer) -> int:
         """Return the protocol whose frames these bytes are, 0 where they seem to be none."""

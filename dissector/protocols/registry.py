@@ -139,6 +139,7 @@ class ProtocolPlugin:
         tls_ports: where they listen for TLS.
         recogniser: makes what sees it in the middle; None where it is not recognised there.
         stage: makes what decodes it; None where it is known by its header alone.
+        has_rows: whether its frames have rows in a table; else they are counted at most.
         version_of: the protocol of which it is a version, which tables name instead; None: they name it.
     """
 
@@ -150,6 +151,7 @@ class ProtocolPlugin:
     tls_ports: tuple[int, ...] = ()
     recogniser: Callable[[Context], Recogniser] | None = None
     stage: Callable[[Context], Stage] | None = None
+    has_rows: bool = True
     version_of: str | None = None
 
 

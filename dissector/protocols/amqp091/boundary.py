@@ -193,10 +193,14 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
 @kernel
 def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
     """Return whether a frame may end before p, and another begin there."""
-    if data[p - 1] != FRAME_END:
-        return False
+    return data[p - 1] == FRAME_END and (p == end or may_begin_head(data, p, end, own))
+
+
+@kernel
+def may_begin_head(data: Array, p: int, end: int, own: Own) -> bool:
+    """Return whether the head of a frame may begin at p, of which there is one byte at least."""
     if end - p < HEAD_BYTES:
-        return p == end or data[p] in (METHOD, HEADER, BODY, HEARTBEAT)
+        return data[p] in (METHOD, HEADER, BODY, HEARTBEAT)
     return bool(plausible(data, p, end, own.methods) >= 0)
 
 

@@ -19,7 +19,7 @@ from tests.captures.damage.bodies import made
 from tests.captures.damage.points import changed, copies
 from tests.captures.damage.recall import Score, compare, publishes_by_tshark
 from tests.captures.damage.recordings import Recording, recordings
-from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS
+from tests.captures.damage.ways import ALWAYS_THE_SAME, FLIPPED, HARMFUL, HARMLESS
 
 POINTS = "two points"
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m tests.captures.damage", description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=3, help="how often each recording is damaged (default 3)")
-    parser.add_argument("--way", action="append", choices=[*HARMLESS, POINTS, *HARMFUL], help="default: all")
+    parser.add_argument("--way", action="append", choices=[*HARMLESS, POINTS, *HARMFUL, *FLIPPED], help="default: all")
     parser.add_argument("--misses", action="store_true", help="name each frame that was not found")
     parser.add_argument("--tshark", action="store_true", help="count what tshark sees; it takes most of the time then")
     parser.add_argument("--bodies", type=int, metavar="N", help="instead: N sets of captures of frames in messages")
@@ -94,8 +94,8 @@ def main(arguments: list[str]) -> int:
         "| damage | frames | reachable | found | behind | found | cut | invented | otherwise | publishes | by tshark |"
     )
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for way in given.way or HARMFUL:
-        if way in HARMFUL:
+    for way in given.way or [*HARMFUL, *FLIPPED]:
+        if way not in HARMLESS:
             total = Score()
             for score in scores(found, way, given.seeds, given.tshark, given.misses):
                 total.add(score)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tests.dissector.builders import Packet
@@ -59,6 +59,8 @@ class Capture:
 
     packets: list[Packet]
     link: int
+    heads: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Of each frame (`recall.Sent`) the bytes that say what it is and how long: packets, and places in them."""
 
     def __post_init__(self) -> None:
         self.segments = [dissect_bytes(p.data, self.link) for p in self.packets]
@@ -236,6 +238,17 @@ def late_anywhere(capture: Capture, rnd: random.Random) -> list[Packet]:
     return late(capture, rnd, rnd.random())
 
 
+def flipped(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[Packet]:
+    """Flip a bit of the type or the length in heads of frames, in one at least."""
+    packets = list(capture.packets)
+    for head in rnd.sample(capture.heads, min(max(round(len(capture.heads) * share), 1), len(capture.heads))):
+        i, at = rnd.choice(head)
+        data = bytearray(packets[i].data)
+        data[at] ^= 1 << rnd.randrange(8)
+        packets[i] = replace(packets[i], data=bytes(data))
+    return packets
+
+
 Damage = Callable[[Capture, random.Random], list[Packet]]
 HARMLESS: dict[str, Damage] = {
     "reordered": reordered, "exchanged": exchanged, "repeated": repeated, "overlapping": overlapping,
@@ -244,5 +257,7 @@ HARMFUL: dict[str, Damage] = {
     "lossy": lossy, "without ends": without_ends, "snapped": snapped, "late": late, "one way": one_way,
     "snapped anywhere": snapped_anywhere, "late anywhere": late_anywhere,
 }  # fmt: skip
+FLIPPED: dict[str, Damage] = {"flipped": flipped}
+"""Harmful as well, where it is known which bytes are heads."""
 ALWAYS_THE_SAME = {"snapped", "late"}
 """Ways in which chance has no part."""
