@@ -176,10 +176,10 @@ class Tls:
                 if over:
                     session.give_up()
                 self._hold(session, before, 0, NOWHERE)
-        self._report()
+        self.report()
         return self._chunks(buffer)
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Report limits that the key logs have reached, each once."""
         if self.keylog.full and not self.full:
             self.full = True
