@@ -126,6 +126,14 @@ class Channel(Matrix):
     NEXT = column("next channel of the connection; -1: none", empty=-1)
 
 
+class Announced(Matrix):
+    """Directions: the content that is announced there, whose rest is Parser.REST."""
+
+    CHANNEL = column("its channel")
+    BODY = column("bytes of its last body frame")
+    PASSED = column("bytes of it that are known to be among those skipped in a search")
+
+
 class Body(Matrix):
     """What contents under way have of their bodies; protocols add columns of their own."""
 

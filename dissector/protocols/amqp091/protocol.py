@@ -28,7 +28,6 @@ from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
 from amqpscope.dissector.protocols.amqp091.rows import Messages, RowMaker
 from amqpscope.dissector.protocols.amqp091.state import (
     FAULTS,
-    Announced,
     Assembly,
     Batch,
     Channel,
@@ -44,7 +43,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import Fault, Kept
+from amqpscope.dissector.protocols.state import Announced, Fault, Kept
 from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
