@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,10 @@ class Analyze:
     help = "statistics of captures or of dissected tables: confirms, settlements, requests, flow control, latencies"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("analyze trouble.pcap -o stats", "the statistics of a capture, in this process"),
+        ("analyze tables -o stats --master 'local[*]'", "the statistics of tables, on Spark"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -110,6 +115,25 @@ class Analyze:
         return 0
 
 
+def dissect_on_spark(arguments: argparse.Namespace) -> int:
+    """Write the tables of captures on Spark: `amqpscope dissect --master`. Return the exit status."""
+    from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+
+    archive = spark_engine("archive")
+    with _progress() as advance:
+        made = archive.dissect_captures(
+            named(arguments.captures), Path(arguments.output), partial(common.options, arguments),
+            {"captures": arguments.captures}, arguments.master,
+            archive.Form(arguments.format, arguments.compression), advance,
+        )  # fmt: skip
+    bad = [source for source in made.sources if source.error]
+    for source in bad:
+        common.print_skipped(f"{source.given}: {source.error}")
+    common.print_written(arguments.output, made.rows)
+    return 2 if bad else 0
+
+
 def engine(folder: Path, master: str | None) -> tuple[str | None, str]:
     """Return Spark's master, None for this process, and why."""
     if master is not None:
@@ -123,8 +147,8 @@ def engine(folder: Path, master: str | None) -> tuple[str | None, str]:
     return "local[*]", f"on Spark, local[*]: {sizes}"
 
 
-def spark_engine() -> ModuleType:
-    """Return the engine on Spark.
+def spark_engine(name: str = "on_spark") -> ModuleType:
+    """Return a module that needs Spark.
 
     Raises:
         Error: Spark is not installed.
@@ -133,7 +157,7 @@ def spark_engine() -> ModuleType:
 
     if find_spec("pyspark") is None:
         raise Error(f"Spark is not installed: {installing('spark')}")
-    return import_module("amqpscope.pipelines.on_spark")
+    return import_module(f"amqpscope.pipelines.{name}")
 
 
 def memory() -> int:

@@ -21,8 +21,10 @@ from amqpscope.pipelines.walks.confirms import Confirms
 from amqpscope.pipelines.walks.events import MESSAGES, Events
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.message_credit import MessageCredit
 from amqpscope.pipelines.walks.numbers import Numbering
 from amqpscope.pipelines.walks.rpcs import Rpcs
+from amqpscope.pipelines.walks.session_errors import SessionErrors
 from amqpscope.pipelines.walks.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.settlements import Settlements
 from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
@@ -124,6 +126,8 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Heartbeats),
     OverConnections(ChannelErrors),
     OverConnections(SessionStatistics),
+    OverConnections(SessionErrors),
+    OverConnections(MessageCredit),
     OverConnections(StreamConfirms),
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),

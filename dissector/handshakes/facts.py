@@ -25,6 +25,7 @@ Facts that rules ask for (None where unknown):
     user, server_port, server_loopback
     unread             bool: parts of the handshake were not understood
     redirected_to      address to which the broker sent the client
+    contradicted_by    protocol that the content shows, where --port names another one
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -168,7 +169,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     known |= ends | _agreement(inputs, arguments, machine) | closing | _refusal(arguments)
     known["sure"] = _sure(known, state.doc if ran.taken else "there was a connection")
     known |= {f"{role}_again": sum(step.event == AGAIN and role == step.role for step in steps) for role in ROLES}
-    known |= {"unread": None, "redirected_to": None} | dict(inputs.facts) | tls
+    known |= {"unread": None, "redirected_to": None, "contradicted_by": None} | dict(inputs.facts) | tls
     return Case(known, _times(arguments, steps, ran, handshakes.words), steps, ran)
 
 

@@ -29,6 +29,7 @@ from amqpscope.pipelines.walks.commands import (
     OUTCOMES,
     PUBLISH,
     QUIET,
+    REFUSED,
     REQUEST,
     SILENT,
     SPENT_OUT,
@@ -230,7 +231,7 @@ class SessionStatistics:
             "delivery_tag": rows["number"],
             "outcome": _outcomes(out),
             "multiple": pa.array(out[:, OUT.MULTIPLE] == 1, mask=out[:, OUT.ANSWER] < 0),
-            "requeue": pa.array(released, mask=out[:, OUT.OUTCOME] < NACK),
+            "requeue": pa.array(released, mask=~np.isin(out[:, OUT.OUTCOME], (NACK, REFUSED))),
             "latency_ns": latency(sent, answers["ts_ns"], out[:, OUT.ANSWER] >= 0),
         }
         return conform("settlements", columns, len(out)), rows["number"]

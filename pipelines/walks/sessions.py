@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.walks import lookup as lu
 from amqpscope.pipelines.walks.channels import ACC, OWN_WIDTH, Channels
-from amqpscope.pipelines.walks.connection import CLIENT, SERVER
 from amqpscope.pipelines.walks.store import declare, grown
 
 WRAP = 1 << 32
@@ -42,14 +42,16 @@ DONE_FROM, DONE_TO = ACC.STATE, ACC.EXTRA
 """Columns of accounts: commands between these ids need not be looked for when they are reported as completed again."""
 RESUMED = ACC.CHANNEL
 """Column of accounts: 1 where the commands of this connection go on from those of another one."""
+_NONE = np.zeros(1, np.int64), np.zeros((1, OWN_WIDTH), np.int64)
+"""A table and gaps of single channels that nobody looks into."""
 State = tuple[Channels, Array]
 """`channels` (the table finds rows, not accounts; the first count is that of rows), and `rows`."""
 
 
 def fresh() -> State:
     """Return the state without sessions."""
-    channels = np.full((16, _ACCOUNT), -1, np.int64), np.full(32, -1, np.int64), np.zeros((1, OWN_WIDTH), np.int64)
-    return (*channels, np.zeros(2, np.int64)), np.full((8, _SESSION), -1, np.int64)
+    accounts, rows = np.zeros((0, _ACCOUNT), np.int64), np.zeros((0, _SESSION), np.int64)
+    return roomy(((accounts, *_NONE, np.zeros(2, np.int64)), rows), 8)
 
 
 def roomy(sessions: State, more: int) -> State:
@@ -59,14 +61,8 @@ def roomy(sessions: State, more: int) -> State:
     if need > len(rows):
         rows = grown(rows, need, -1)
         accounts = grown(accounts, 2 * len(rows), -1)
-        table = np.full(1 << (4 * len(rows)).bit_length(), -1, np.int64)
-        _enter_all(table, rows[: int(counts[0]), SE.KEY])
+        table = lu.table_of(rows, SE.KEY, int(counts[0]))
     return (accounts, table, own, counts), rows
-
-
-def _enter_all(table: Ints, keys: Ints) -> None:
-    for row, key in enumerate(keys.tolist()):
-        table[place_of(table, keys, key)] = row
 
 
 def parts(sessions: State) -> tuple[Array, ...]:
@@ -78,35 +74,14 @@ def parts(sessions: State) -> tuple[Array, ...]:
 def whole(taken: tuple[Array, ...]) -> State:
     """Return the state from what `parts` returned."""
     accounts, counts, rows = taken
-    (made, table, own, count), _ = roomy(fresh(), len(rows))
-    made[: len(accounts)] = accounts
-    count[:] = counts
-    all_rows = np.full((len(made) // 2, _SESSION), -1, np.int64)
-    all_rows[: len(rows)] = rows
-    _enter_all(table, rows[:, SE.KEY])
-    return (made, table, own, count), all_rows
-
-
-@kernel
-def place_of(table: Array, keys: Array, key: int) -> int:
-    """Return the place in `table` of a key, or the free one where it would be; `keys` are those of the rows."""
-    mask = len(table) - 1
-    at = (key ^ (key >> 32)) & mask
-    while table[at] >= 0 and keys[table[at]] != key:
-        at = (at + 1) & mask
-    return at
+    return roomy(((accounts, *_NONE, counts), rows), 8)
 
 
 @kernel
 def row_of(sessions: State, key: int) -> int:
     """Return the row of a session; -1: nothing was seen of it."""
     (_, table, _, _), rows = sessions
-    mask = len(table) - 1
-    at = (key ^ (key >> 32)) & mask
-    while table[at] >= 0 and rows[table[at], SE.KEY] != key:
-        at = (at + 1) & mask
-    found: int = table[at]
-    return found
+    return lu.row_of(table, rows, SE.KEY, key)
 
 
 @called
@@ -115,12 +90,8 @@ def begin(sessions: State, key: int, attached: int) -> int:
     (_, table, _, counts), rows = sessions
     row = counts[0]
     counts[0] = row + 1
-    mask = len(table) - 1
-    at = (key ^ (key >> 32)) & mask
-    while table[at] >= 0:
-        at = (at + 1) & mask
-    table[at] = row
     rows[row, SE.KEY] = key
+    lu.enter(table, rows, SE.KEY, row)
     renew(sessions, row, attached)
     return row
 
@@ -155,12 +126,7 @@ def renew_account(accounts: Array, account: int) -> None:
 def forget(sessions: State) -> None:
     """Forget all sessions, of which nothing is outstanding."""
     (_, table, _, counts), rows = sessions
-    mask = len(table) - 1
-    for row in range(counts[0]):
-        at = (rows[row, SE.KEY] ^ (rows[row, SE.KEY] >> 32)) & mask
-        while table[at] >= 0:  # a free place ends what lies behind it, which is emptied from there
-            table[at] = -1
-            at = (at + 1) & mask
+    lu.clear(table, rows, SE.KEY, counts[0])
     counts[0] = 0
 
 
@@ -190,6 +156,3 @@ def unwrapped(number: int, near: int) -> int:
     if step >= WRAP // 2:
         step -= WRAP
     return near + step if near + step >= 0 else number
-
-
-assert (SERVER, CLIENT) == (0, 1)  # of accounts

@@ -241,6 +241,7 @@ def test_memory_is_bounded() -> None:
 
 SYN, SYN_ACK, ACK, FIN_ACK, RST, RST_ACK = 0x02, 0x12, 0x10, 0x11, 0x04, 0x14
 HEADER = b"AMQP\x00\x00\x09\x01"
+PREVIEW = b"AMQP\x01\x01\x63\x00"
 CLIENT, SERVER = 0, 1
 
 
@@ -364,6 +365,7 @@ BUILT = {
     "amqp-on-stream-port": Wire(5552).shaken().send(CLIENT, 10, HEADER).send(SERVER, 12, flags=FIN_ACK),
     "version-refused": Wire().shaken().send(CLIENT, 10, b"AMQP\x01\x01\x08\x00").send(SERVER, 11, HEADER),
     "amqp-1-0": Wire().shaken().send(CLIENT, 10, b"AMQP\x03\x01\0\0").send(SERVER, 11, b"AMQP\x03\x01\0\0" + b"?" * 9),
+    "preview-not-decoded": Wire().shaken().send(CLIENT, 10, PREVIEW).send(SERVER, 11, PREVIEW + b"?" * 9),
     "not-a-broker": Wire().shaken().send(SERVER, 10, b"SSH-2.0-OpenSSH_9.2\r\n").send(CLIENT, 11, HEADER),
     "not-amqp": Wire(80).shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 20, b"HTTP/1.1 200 OK\r\n"),
     "begun-before": Wire().send(CLIENT, 0, START_OK[20:]).send(SERVER, 1, flags=FIN_ACK),
@@ -408,7 +410,7 @@ BUILT_ENDINGS = {
     "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
     .send(CLIENT, 32, flags=FIN_ACK),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before"}
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted"}
 """Codes whose tests are functions of their own, here or in `tls`."""
 
 

@@ -47,7 +47,7 @@ from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import SEARCH, Fault, Kept
-from amqpscope.dissector.tcp.state import both, clients
+from amqpscope.dissector.tcp.state import Facts, both
 
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
@@ -262,7 +262,7 @@ class Amqp010(FramedStage):
         epoch = np.where(frame >= 0, self.frames[Frame.EPOCH, frame], channel[:, Channel.EPOCH])
         whole = rows[Message.PARTIAL] != UNFINISHED
         command = np.where(whole, self.frames[Frame.COMMAND, frame], -1)
-        from_client = rows[Message.SIDE] == clients(facts, rows[Message.SLOT])
+        from_client = rows[Message.SIDE] == facts[:, Facts.CLIENT].copy()[rows[Message.SLOT]]
         return self.rows.messages(
             Messages(
                 rows, found.hashes, buffer.data, found.bodies, self.sessions.column(session), epoch, command,
@@ -308,11 +308,14 @@ def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
     ]
 
 
-PROTOCOL = ProtocolPlugin(
-    ly.NAME,
-    headers=(b"AMQP\1\1\0\x0a",),
-    ports=(5672,),
-    tls_ports=(5671,),
-    recogniser=Amqp010Recogniser,
-    stage=Amqp010,
+PROTOCOLS = (
+    ProtocolPlugin(
+        ly.NAME,
+        headers=(b"AMQP\1\1\0\x0a",),
+        ports=(5672,),
+        tls_ports=(5671,),
+        recogniser=Amqp010Recogniser,
+        stage=Amqp010,
+    ),
+    ProtocolPlugin(f"{ly.NAME}-preview", headers=(b"AMQP\1\1\x63\0",)),
 )

@@ -5,6 +5,8 @@ as `spec` says.
 """
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,22 +55,22 @@ WAITING = 32
 
 
 class Amqp091(FramedStage):
-    """The walk and the contents of all connections that speak AMQP 0-9-1."""
+    """The walk and the contents of all connections that speak AMQP 0-9-1, or an older version in the same frames."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, version: str = ly.NAME) -> None:
         room = 65_536 if context.compiled else 2_048
         super().__init__(
             context, frames.walk_chunks, Frame.room(room + APART), Span.room(room + APART), FAULTS,
             (ly.HEAD_BYTES, ly.FRAME_END_BYTES),
         )  # fmt: skip
-        protocol = context.specification(ly.NAME)
+        protocol = context.documents.get(ly.NAME) or context.specification(version)
         self.roles = ly.role_table([m.full_name for m in protocol.methods])
         self.all_arguments = Plan.of_methods(protocol)
         self.bodies: dict[int, list[bytes]] = {}
         self.has_secret = with_secrets(protocol)
         self.handshakes = Amqp091Handshakes(protocol, context)
         self.only_handshakes = context.handshakes
-        self.rows = RowMaker(protocol, context)
+        self.rows = RowMaker(protocol, context, version)
 
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
@@ -292,15 +294,22 @@ def _begins(client: bytes) -> bool | None:
     return (len(client) >= 8 or None) if client.startswith(b"AMQP") else False
 
 
-PROTOCOL = ProtocolPlugin(
-    ly.NAME,
-    headers=tuple(
-        b"AMQP" + version for version in (b"\0\0\x09\x01", b"\1\1\0\x09", b"\1\1\x09\x01", b"\1\1\x08\0", b"\1\1\0\x08")
+def _older(name: str, *headers: bytes, **more: Any) -> ProtocolPlugin:
+    return ProtocolPlugin(name, headers=headers, stage=partial(Amqp091, version=name), **more)
+
+
+PROTOCOLS = (
+    ProtocolPlugin(
+        ly.NAME,
+        headers=(b"AMQP\0\0\x09\x01", b"AMQP\1\1\x09\x01"),
+        begins=_begins,
+        ports=(5672,),
+        tls_ports=(5671,),
+        recogniser=Amqp091Recogniser,
+        stage=Amqp091,
     ),
-    begins=_begins,
-    ports=(5672,),
-    tls_ports=(5671,),
-    recogniser=Amqp091Recogniser,
-    stage=Amqp091,
+    _older("amqp-0-9", b"AMQP\1\1\0\x09", version_of=ly.NAME),
+    _older("amqp-0-8", b"AMQP\1\1\x08\0", b"AMQP\1\1\0\x08", version_of=ly.NAME),
+    _older("amqp-0-10-draft", b"AMQP\1\1\0\x0a", frames_begin=ly.METHOD),
 )
-"""0-8 and 0-9 frame as 0-9-1 does."""
+"""All frame as 0-9-1 does; the draft of 2007 has the header of 0-10."""

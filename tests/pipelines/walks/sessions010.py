@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,7 @@ class Peers:
         number = self.command(from_client, "message.transfer", session, channel, False, destination=destination,
                               accept_mode=mode, acquire_mode=acquire)  # fmt: skip
         frame = self.frames[-1]
+        frame |= {"segment_type": "body", "size": 22}
         names = ("connection_id", "capture", "packet", "ts_ns", "first_ts_ns", "frame_no", "from_client", "channel",
                  "channel_epoch", "session", "accept_mode", "acquire_mode")  # fmt: skip
         message = {name: frame[name] for name in names} | {"protocol": "amqp-0-10", "first_frame_no": frame["frame_no"]}
@@ -101,6 +104,13 @@ class Peers:
         self.command(from_client, f"message.{how}", session, channel, sync=False, transfers=listed(ranges), **columns)
         return len(self.frames) - 1
 
+    def flow(self, unit: int, value: int | None, destination: str = "d", **columns: Any) -> int:
+        """Append message.flow; return its frame number."""
+        self.command(
+            True, "message.flow", unit=unit, value_uint32=value, destination=destination, sync=False, **columns
+        )
+        return len(self.frames) - 1
+
     def lose(self, from_client: bool) -> None:
         """Note a gap of a side before the next frame."""
         row = self.row(from_client, 1)
@@ -127,3 +137,59 @@ def tables_of(*peers: Peers) -> dict[str, pa.Table]:
         ],
     }  # fmt: skip
     return {name: arrow_table(name, found) for name, found in rows.items()}
+
+
+def lost(number: int = 1, timeout: int | None = 300, **columns: Any) -> Peers:
+    """A connection that ends while a transfer, a delivery and a request are outstanding."""
+    peers = Peers(number, closed_by="server-reset", closed_ts_ns=9000, **columns)
+    peers.begin()
+    peers.control(False, "session.timeout", timeout=timeout)
+    peers.transfer(True)
+    peers.transfer(False)
+    peers.command(True, "execution.sync")
+    return peers
+
+
+def resumed(number: int = 2, point: int = 2, **columns: Any) -> Peers:
+    """A connection on which that session goes on."""
+    peers = Peers(number, start=100_000, **columns)
+    peers.begin(point=point)
+    peers.completed(False, (0, 1))
+    peers.settle("accept", (0, 0))
+    return peers
+
+
+def any_peers(chance: random.Random, number: int) -> Peers:
+    """A connection on which anything happens to two sessions of names that all connections share."""
+    peers = Peers(number, start=number * 20_000)
+    for _ in range(chance.randrange(40)):
+        anything(peers, chance, chance.random() < 0.5, *chance.choice([("s", 1), ("t", 2)]))
+    if chance.random() < 0.2:
+        peers.control(chance.random() < 0.5, "connection.close", None, 0)
+    return peers
+
+
+def anything(peers: Peers, chance: random.Random, side: bool, session: str, channel: int) -> None:
+    """One thing that a side does."""
+    lower = chance.randrange(8)
+    ids = (lower, lower + chance.randrange(4)), (lower + 6, lower + 6 + chance.randrange(3))
+    at = {"session": session, "channel": channel}
+    queue = {"queue": "q", "destination": "d"}
+    refers = {"command_id_sequence_no": lower, "error_code": 404}
+    some: list[Callable[[], object]] = [
+        lambda: peers.begin(point=chance.choice((0, 0, 3)), **at),
+        lambda: peers.transfer(side, mode=chance.choice((0, 0, 1)), acquire=chance.choice((0, 0, 1)), **at),
+        lambda: peers.transfer(side, **at),
+        lambda: peers.completed(side, *ids[: chance.randrange(3)], **at),
+        lambda: peers.completed(side, (0, lower), **at),
+        lambda: peers.settle(chance.choice(("accept", "reject", "release")), *ids, from_client=side, **at),
+        lambda: peers.command(side, chance.choice(("tx.select", "tx.commit", "tx.rollback", "execution.sync")), **at),
+        lambda: peers.command(side, chance.choice(("queue.query", "message.subscribe")), **at, **queue),
+        lambda: peers.command(side, chance.choice(("execution.result", "execution.exception")), **at, **refers),
+        lambda: peers.control(side, chance.choice(("session.detach", "session.detached")), **at),
+        lambda: peers.control(side, "session.timeout", timeout=chance.choice((0, 9, None)), **at),
+        lambda: peers.control(side, "session.expected", commands=chance.choice(("[]", None)), **at),
+        lambda: peers.control(side, None, is_partial=True, **at),
+        lambda: peers.lose(side),
+    ]
+    chance.choice(some)()

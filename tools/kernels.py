@@ -1,0 +1,191 @@
+"""Compile all kernels, before anybody needs them: `python -m tools.kernels [FOLDER]`.
+
+Recordings of all protocols are dissected and analyzed with interpreted kernels, which shows for which types each kernel
+is compiled. Two processes then compile them: for this processor, to the user's cache; or, for a wheel, to shared
+libraries in a folder, one for each kind of processor.
+"""
+
+import argparse
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from platform import machine
+from typing import Any
+
+import numpy as np
+
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.kernels import kernel
+from amqpscope.dissector.reading import Reading
+from amqpscope.pipelines import here
+from tools.rare import RARE
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A kernel, and arguments of the types it is compiled for."""
+
+ROOT = Path(__file__).parents[1]
+CAPTURES = (
+    "amqp10_handshakes.pcap", "any_sll.pcap", "begun_before.pcap", "demo.pcap", "failed_handshakes.pcap",
+    "qpid_multi_session.pcap", "qpid_topology.pcap", "seen_twice.pcapng", "stream_calls.pcap", "stream_chunks.pcap",
+    "stream_errors.pcap", "tls_secrets.pcapng", "topology.pcap",
+)  # fmt: skip
+"""Recordings that need all kernels but those in `tools.rare`."""
+LEVELS = {"x86_64": ("x86-64-v2", "x86-64-v3"), "aarch64": ("generic",)}
+"""Kinds of processors, as LLVM and GCC call them, by machine."""
+PROCESSES = 2
+
+
+def main(folder: Path | None) -> None:
+    """Compile what is not cached, and link it for a wheel."""
+    with interpreted() as calls:
+        record()
+    wanted = [*calls.values(), *rare(calls.values())]
+    if folder is None:
+        compile_all(wanted, [None])
+        for each in (None, ROOT / "pipelines" / "walks"):
+            kernel.note_complete(each)
+        return
+    levels = LEVELS.get(machine(), ())
+    compile_all(wanted, levels)
+    for level in levels:
+        link(wanted, level, folder / f"{level}.so")
+
+
+# ------------------------------------------------------------------------------------------------------------ recording
+
+
+@contextmanager
+def interpreted() -> Iterator[dict[Any, Call]]:
+    """Interpret what would be compiled; yield those kernels, with arguments of the same types."""
+    calls: dict[Any, Call] = {}
+
+    def made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        calls.setdefault(key, (key[0], tuple(map(like, arguments))))
+        return lambda _, given, __: kernel.call(key[0], False, *given)
+
+    others = {"_made_ready": made_ready, "is_cached": lambda folder=None: True, "COMPILE_ABOVE": 0}
+    before = {name: getattr(kernel, name) for name in others}
+    vars(kernel).update(others)
+    try:
+        yield calls
+    finally:
+        vars(kernel).update(before)
+
+
+def record() -> None:
+    """Dissect and analyze the recordings."""
+    for name in CAPTURES:
+        reading = Reading(find([str(ROOT / "tests" / "captures" / name)]), compiled=True)
+        engine = here.gather(reading)
+        here.finish(engine, reading, lambda *_: None)
+
+
+def like(argument: Any) -> Any:
+    """Return an argument of the same type that holds nothing."""
+    if isinstance(argument, tuple):
+        return argument._make(map(like, argument)) if hasattr(argument, "_make") else tuple(map(like, argument))
+    if not isinstance(argument, np.ndarray):
+        return argument
+    made = np.empty((2,) * argument.ndim, argument.dtype)
+    if argument.flags.f_contiguous and argument.ndim > 1:
+        made = made.T
+    elif not argument.flags.c_contiguous:
+        made = np.empty((4,) * argument.ndim, argument.dtype)[(slice(None, None, 2),) * argument.ndim]
+    made.flags.writeable = argument.flags.writeable
+    return made
+
+
+def rare(calls: Sequence[Call]) -> Iterator[Call]:
+    """Yield the kernels of `RARE`; groups are taken from the recorded ones."""
+    groups: dict[type, Any] = {}
+
+    def gather(argument: Any) -> None:
+        if isinstance(argument, tuple):
+            groups.setdefault(type(argument), argument)
+            for each in argument:
+                gather(each)
+
+    for _, arguments in calls:
+        gather(arguments)
+    for function, arguments in RARE:
+        yield function, tuple(groups[a] if isinstance(a, type) else a for a in arguments)
+
+
+# ------------------------------------------------------------------------------------------------------------ compiling
+
+
+def compile_all(wanted: Sequence[Call], levels: Sequence[str | None]) -> None:
+    """Compile kernels that are not cached, in processes of their own, and say how far this is."""
+    todo = [i for i, call in enumerate(wanted) if not all(cached(call, level) for level in levels)]
+    if not todo:
+        return
+    # They know the functions, which have no names to be found by: some are made by `specialize`.
+    context = multiprocessing.get_context("fork")
+    with context.Pool(PROCESSES, initializer=_begin, initargs=(wanted, levels)) as pool:
+        peak = 0
+        for done, (name, used) in enumerate(pool.imap_unordered(_compile, todo), 1):
+            peak = max(peak, used)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r\033[Kcompiling kernels: {done} of {len(todo)}, {name} ")
+    end = "\r\033[K" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{end}compiled {len(todo)} kernels in {PROCESSES} processes of at most {peak} MB\n")
+
+
+_work: tuple[Sequence[Call], Sequence[str | None]]
+
+
+def _begin(*work: Any) -> None:
+    global _work  # noqa: PLW0603
+    _work = work
+
+
+def _compile(number: int) -> tuple[str, int]:
+    from amqpscope.dissector.kernels import compiling  # noqa: PLC0415 - in these processes only
+
+    wanted, levels = _work
+    function, arguments = wanted[number]
+    processors = [processor(level) for level in levels]
+    made = compiling.compiled(function, arguments, kernel.symbol(function, arguments), processors)
+    for each, code in zip(processors, made, strict=True):
+        kernel.keep(kernel.file_of(function, arguments, each), code.written())
+    return function.__name__, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def processor(level: str | None) -> Any:
+    """Return a kind of processor; without a level, this one."""
+    from amqpscope.dissector.kernels.machine_code import Processor, host  # noqa: PLC0415
+
+    return host() if level is None else Processor(level, "", is_shared=True)
+
+
+def cached(call: Call, level: str | None) -> Any:
+    """Return the cached code of a kernel, or None."""
+    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415
+
+    return Code.read(kernel.kept(kernel.file_of(*call, processor(level))))
+
+
+def link(wanted: Sequence[Call], level: str, target: Path) -> None:
+    """Write a shared library with these kernels."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    compiler = os.environ.get("CC", "cc")
+    options = ["-shared", "-fPIC", "-O2", "-s", f'-DLEVEL="{level}"', f"-I{sysconfig.get_path('include')}"]
+    with tempfile.TemporaryDirectory() as folder:
+        objects = [Path(folder, f"{number}.o") for number in range(len(wanted))]
+        for call, file in zip(wanted, objects, strict=True):
+            file.write_bytes(cached(call, level).data)
+        command = [compiler, *options, "-o", target, Path(__file__).with_name("helpers.c"), *objects]
+        subprocess.run(list(map(str, command)), check=True)  # noqa: S603
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Compile all kernels.")
+    parser.add_argument("folder", type=Path, nargs="?", help="write shared libraries here, for a wheel")
+    main(parser.parse_args().folder)
