@@ -22,8 +22,11 @@ FAULTS = (
     "frame-too-large",  # value: announced size
     "frame-cut",  # value: bytes still missing
     "limit-reached",  # value: bytes
+    "amqp-header-unexpected",  # value: the first four bytes
+    "tls-unexpected",  # the same
+    "http-unexpected",  # the same
 )
-GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT = range(len(FAULTS))
+GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP = range(len(FAULTS))
 
 
 class Parser(Matrix):
