@@ -52,7 +52,7 @@ def main(folder: Path | None) -> None:
         for each in (None, ROOT / "pipelines" / "walks"):
             kernel.note_complete(each)
         return
-    levels = LEVELS.get(machine(), ())
+    levels = LEVELS.get(machine(), ()) if sys.platform == "linux" else ()
     compile_all(wanted, levels)
     for level in levels:
         link(wanted, level, folder / f"{level}.so")
@@ -62,12 +62,12 @@ def main(folder: Path | None) -> None:
 
 
 @contextmanager
-def interpreted() -> Iterator[dict[Any, Call]]:
-    """Interpret what would be compiled; yield those kernels, with arguments of the same types."""
-    calls: dict[Any, Call] = {}
+def interpreted() -> Iterator[dict[str, Call]]:
+    """Interpret what would be compiled; yield those kernels by symbol, with arguments of the same types."""
+    calls: dict[str, Call] = {}
 
     def made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        calls.setdefault(key, (key[0], tuple(map(like, arguments))))
+        calls.setdefault(kernel.symbol(key[0], arguments), (key[0], like(arguments)))
         return lambda _, given, __: kernel.call(key[0], False, *given)
 
     others = {"_made_ready": made_ready, "is_cached": lambda folder=None: True, "COMPILE_ABOVE": 0}
@@ -93,12 +93,13 @@ def like(argument: Any) -> Any:
         return argument._make(map(like, argument)) if hasattr(argument, "_make") else tuple(map(like, argument))
     if not isinstance(argument, np.ndarray):
         return argument
-    made = np.empty((2,) * argument.ndim, argument.dtype)
-    if argument.flags.f_contiguous and argument.ndim > 1:
+    made = np.empty((4,) * argument.ndim, argument.dtype)
+    if argument.flags.f_contiguous and not argument.flags.c_contiguous:
         made = made.T
     elif not argument.flags.c_contiguous:
-        made = np.empty((4,) * argument.ndim, argument.dtype)[(slice(None, None, 2),) * argument.ndim]
+        made = made[(slice(None, None, 2),) * argument.ndim]
     made.flags.writeable = argument.flags.writeable
+    assert kernel._kind(made) == kernel._kind(argument)
     return made
 
 
