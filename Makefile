@@ -8,7 +8,7 @@ SECONDS := 60
 PARTS := test-unit test-compiled test-spark test-oracles
 KERNELS := $(VENV)/.kernels
 
-.PHONY: demo test $(PARTS) test-wheel wheel kernels fuzz lint bench reference clean help
+.PHONY: demo test $(PARTS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,17 +52,31 @@ fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make f
 	$(BIN)/python -m pip install -q --group fuzz
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
 
-lint: $(BIN)/.ready  ## style, types, and whether the reference page is fresh
+lint: $(BIN)/.ready  ## style, types, and whether what is made from data is fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/python -m amqpscope.spec.reference --check
+	$(BIN)/python -m amqpscope.dissector.cli.published --check
 
 bench: $(BIN)/.ready  ## measure against tshark and the floor (needs tshark for the first)
 	$(BIN)/python -m tests.benchmarks
 
-reference: $(BIN)/.ready  ## write docs/reference.md anew
+reference: $(BIN)/.ready  ## write docs/reference.md, the manual page and the schemas of JSON anew
 	$(BIN)/python -m amqpscope.spec.reference
+	$(BIN)/python -m amqpscope.dissector.cli.published
+
+docs: $(BIN)/.ready  ## build the documentation site in build/site, and fail on dead links
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
+	$(BIN)/python -m tools.release "$(VERSION)"
+	$(MAKE) reference
+	$(MAKE) lint test docs
+	$(MAKE) wheel
+	$(BIN)/python -m tools.release "$(VERSION)" --finish
+	@echo "Committed and tagged v$(VERSION), built in dist/. Next: git push --follow-tags"
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info

@@ -33,7 +33,7 @@ def frames(
     Args:
         paths: a capture file, directory or glob, or several.
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
-        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         from_ns: leave out frames before this time (ns since the epoch, UTC).
         to_ns: leave out frames at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
@@ -65,7 +65,7 @@ def handshakes(
     Args:
         paths: a capture file, directory or glob, or several; or the folder that `amqpscope dissect` wrote.
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
-        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         from_ns: leave out connections that ended before this time (ns since the epoch, UTC).
         to_ns: leave out connections that began at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.

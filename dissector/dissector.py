@@ -25,7 +25,7 @@ from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.detection import Detector
-from amqpscope.dissector.protocols.registry import Context, Stage
+from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import HEAD, SEARCH, SKIPPED, Fault, Place
 from amqpscope.dissector.tables.connections import Closed, Connections
@@ -50,7 +50,8 @@ class Options:
 
     Attributes:
         ports: protocol names by port, which override detection by content.
-        protocol: AMQP 0-9-1 extended by a user's document; None: our own data.
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document; None: our own data. That of 0-9-1 also stands for
+            the older versions.
         bodies: `none`, `hash` or `full`.
         from_ns: leave out rows before this time; their packets still count for state and identity.
         to_ns: leave out rows at or after this time.
@@ -82,17 +83,16 @@ class Dissector:
         """Reports on the packets of each batch since the caller last emptied the list."""
         self.tcp = Reassembler(compiled)
         self.accounting = MemoryAccounting()
-        own = self.options.protocol
-        self.connections = Connections(own or spec.load(), compiled, self.options.ports)
+        own, usual = self.options.protocol, spec.load()
+        brokers = np.array(sorted(registry.ports() | self.options.ports.keys()), np.int64)
+        known = own if own and own.name == usual.name else usual
+        self.connections = Connections(known, compiled, self.options.ports, brokers)
         context = Context(
             compiled, self.options.bodies, self.options.handshakes, self.accounting, self.connections.record,
             self.connections.used, {own.name: own} if own else {},
         )  # fmt: skip
-        self.detector = Detector(context, self.options.ports)
-        self.stages: dict[int, Stage] = {
-            number: plugin.stage(context) for number, plugin in registry.numbered() if plugin.stage
-        }
-        """Stages of the decoded protocols, by the protocol's number in a connection's state."""
+        self.detector = Detector(context, self.options.ports, brokers)
+        self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.gaps = Gaps()
         self.over = False
@@ -108,7 +108,7 @@ class Dissector:
 
     @property
     def _ranges(self) -> list[Ranges]:
-        return sum((list(protocol.ranges) for protocol in self.stages.values()), self.tcp.ranges)
+        return sum((list(stage.ranges) for stage in self.stages.values()), self.tcp.ranges)
 
     def feed(self, batch: PacketBatch) -> Iterator[Row]:
         """Take a batch of packets of one capture, and yield rows. Captures come one after the other, in file order."""
@@ -232,7 +232,7 @@ class Dissector:
         facts = self.tcp.flows.facts
         for slot, side in self.detector.holding(facts):
             yield slot, side, bool(facts[slot, Facts.SYN] == 0)
-        for number, stage in self.stages.items():
+        for number, stage in sorted(self.stages.items()):
             mine = (facts[:, Facts.USED] == 1) & (facts[:, Facts.PROTOCOL] == number)
             yield from stage.holding(np.flatnonzero(mine))
         for row in np.flatnonzero(self.tcp.flows.direction[:, Direction.COUNT]).tolist():
@@ -266,20 +266,22 @@ class Dissector:
         facts = self.tcp.flows.facts
         if out.faults.shape[1]:
             yield partial(
-                self._tcp_faults, out.faults, Ends.of(facts, out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
+                self._tcp_faults, out.faults, self._ends(out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
             )
         if out.windows.shape[1]:
-            yield partial(
-                self._windows, out.windows, Ends.of(facts, out.windows[Window.SLOT], out.windows[Window.SIDE])
-            )
+            yield partial(self._windows, out.windows, self._ends(out.windows[Window.SLOT], out.windows[Window.SIDE]))
         if len(out.ended):
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
+            yield from self._speak(self.detector.settle(out.ended, buffer, facts), buffer)
             yield from self._end(out.ended, buffer, facts)
 
     def _chunks(self, chunks: Ints, buffer: Buffer) -> Iterator[Work]:
         self.gaps.take(chunks, len(self.tcp.flows.facts))
         self.connections.begin(chunks, buffer.data)
         yield from self._speak(self._sort(np.ascontiguousarray(chunks), buffer), buffer)
+
+    def _ends(self, slots: Ints, sides: Ints) -> Ends:
+        return Ends.of(self.tcp.flows.facts, slots, sides, self.detector.brokers)
 
     def _sort(self, chunks: Ints, buffer: Buffer) -> Ints:
         """Return the chunks of connections with a known protocol; for TLS, chunks of the decrypted content."""
@@ -317,10 +319,10 @@ class Dissector:
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
             self.tls.faults.clear()
-            yield partial(self._tls_faults, faults, Ends.of(facts, *where.T))
+            yield partial(self._tls_faults, faults, self._ends(*where.T))
         self._begin(facts)
         spoken = facts[:, Facts.PROTOCOL].copy()[chunks[Chunk.SLOT]]
-        for number, stage in self.stages.items():
+        for number, stage in sorted(self.stages.items()):
             mine = spoken == number
             if mine.any():
                 own = chunks if mine.all() else np.ascontiguousarray(chunks[:, mine])
@@ -335,21 +337,22 @@ class Dissector:
         # After skipped bytes, the first chunk may begin anywhere, although the SYN was seen.
         states = np.where((facts[slots, Facts.SYN] != 0) & (skipped == 0), HEAD, SEARCH)
         spoken = facts[slots, Facts.PROTOCOL]
-        for number, stage in self.stages.items():
+        for number in sorted(self.stages.decoded.keys() & set(spoken.tolist())):
             mine = spoken == number
-            if mine.any():
-                stage.begin(slots[mine], states[mine], len(facts))
+            self.stages[number].begin(slots[mine], states[mine], len(facts))
         self._skip(slots, skipped)
 
     def _end(self, ended: Ints, buffer: Buffer, facts: Ints) -> Iterator[Work]:
         spoken = facts[ended, Facts.PROTOCOL]
         self.gaps.end(ended, ended[np.isin(spoken, list(self.stages))])
-        for number, stage in self.stages.items():
+        for number, stage in sorted(self.stages.items()):
             slots = ended[spoken == number]
             if len(slots):
                 for made in stage.end(slots, facts, buffer):
                     yield self._work(made, facts)
                 self._skip(slots, stage.skipped(slots))
+                for slot in slots[stage.end_lost(slots)].tolist():
+                    self.connections.record(slot).end_lost = True
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
         end_ns = self.end_ns if self.over else None
@@ -366,7 +369,7 @@ class Dissector:
     def _work(self, made: Made | Faults, facts: Ints) -> Work:
         """Update the state for these rows now; only making them is left for later."""
         rows = made.rows
-        ends = Ends.of(facts, rows[Place.SLOT], rows[Place.SIDE])
+        ends = self._ends(rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])

@@ -15,7 +15,7 @@ from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.kernels.state import HEAD, StateError
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.protocols.detection import Detector
-from amqpscope.dissector.protocols.registry import Stage
+from amqpscope.dissector.protocols.registry import Stages
 from amqpscope.dissector.tables.connections import Connections
 from amqpscope.dissector.tcp import moving
 from amqpscope.dissector.tcp.gaps import Gaps
@@ -28,13 +28,13 @@ LEVEL = 1
 
 
 class Parts(NamedTuple):
-    """All of a dissector that remembers something; `stages` by the number of their protocol."""
+    """All of a dissector that remembers something."""
 
     packets: PacketDecoder
     tcp: Reassembler
     tls: Tls
     detector: Detector
-    stages: dict[int, Stage]
+    stages: Stages
     connections: Connections
     gaps: Gaps
     accounting: MemoryAccounting
@@ -44,7 +44,11 @@ def take_connections(parts: Parts, slots: Ints, data: Bytes) -> dict[str, Any]:
     """Take the connections in these slots out; `data` has the bytes that are retained of them."""
     spoken = parts.tcp.flows.facts[slots, Facts.PROTOCOL]
     return {
-        "stages": {number: stage.take_out(slots[spoken == number], data) for number, stage in parts.stages.items()},
+        "stages": {
+            number: stage.take_out(slots[spoken == number], data)
+            for number, stage in parts.stages.items()
+            if (spoken == number).any()
+        },
         "detector": parts.detector.take_out(slots),
         "tls": parts.tls.take_out(slots),
         "connections": parts.connections.take_out(slots),
@@ -65,8 +69,8 @@ def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer:
     parts.tls.put_back(state["tls"], target, lambda slot: parts.connections.record(slot).tls)
     parts.detector.put_back(state["detector"], target)
     parts.gaps.put_back(state["gaps"], slots)
-    for number, stage in parts.stages.items():
-        stage.put_back(state["stages"][number], target._replace(slots=slots[spoken == number]))
+    for number, data in state["stages"].items():
+        parts.stages[number].put_back(data, target._replace(slots=slots[spoken == number]))
 
 
 def take_rest(parts: Parts) -> dict[str, Any]:

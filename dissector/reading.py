@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from amqpscope.dissector.fields.arrow import of_rows
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.packets.merging import Capture, Decoded, merge
 from amqpscope.dissector.tables.rows import Row, Work, record_batch, schema, schemas
-from amqpscope.spec.model import Protocol
+from amqpscope.spec.model import Protocol as Specification
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -43,6 +44,7 @@ class CaptureSummary:
         info: metadata of its file; complete at the end of the file.
         segments: number of packets with TCP.
         others: number of packets without.
+        fragments: number of these that are fragments of IP packets.
         counts: number of packets with a problem, by its code.
     """
 
@@ -50,6 +52,7 @@ class CaptureSummary:
     info: CaptureInfo
     segments: int = 0
     others: int = 0
+    fragments: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -81,6 +84,7 @@ class Reading:
         make: Callable[[Options, bool], Dissector] = Dissector,
     ) -> None:
         self.sources = sources
+        self._readable = [source for source in sources if not source.error]
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
         self.pending: list[Work] = []
@@ -96,21 +100,23 @@ class Reading:
 
     def work(self) -> Iterator[Work]:
         """Iterate, but yield functions that make the rows: later, in any thread, in any order."""
-        captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self.sources]
+        captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self._readable]
+        self.pending += [partial(list, [unreadable(source)]) for source in self.sources if source.error]
         points = self.dissector.points
         for decoded in merge(captures, points):
             self.dissector.tcp.place(points)
             yield from self.dissector.take(decoded)
-            yield from self._pending()
-        yield from self._pending()
-        if self.sources:
-            yield partial(self.dissector.problems, self.sources[-1].name, self.dissector.packets.finish())
+            yield from self._flush()
+        yield from self._flush()
+        if self._readable:
+            missing = self.dissector.packets.finish()
+            yield partial(incomplete, self.dissector, self._readable[-1].name, missing)
         yield from self.dissector.last_work()
-        yield from self._pending()
+        yield from self._flush()
         if self.compiled:
             kernel.note_run()
 
-    def _pending(self) -> Iterator[Work]:
+    def _flush(self) -> Iterator[Work]:
         """Yield rows that belong to no connection: limits reached, and problems of captures."""
         yield from self.dissector.reported()
         yield from self.pending
@@ -118,40 +124,83 @@ class Reading:
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
         """Open a capture beside `lanes` - 1 others. Reading it adds rows about it to `pending`."""
-        self.dissector.captures.append(source.name)
         size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
-        alone = len(self.sources) == 1
-        file = CaptureFile(
-            source.path, source.given, index, batch_bytes=size, compiled=self.compiled, alone=alone, watch=self.watch
-        )  # fmt: skip
-        seen = CaptureSummary(source.name, file.info)
-        self.seen.append(seen)
-        return self._decoded(source, file, seen)
+        one = CapturePass(self, source, index, size, len(self.sources) == 1, self.watch)
+        self.seen.append(one.summary)
+        return self._advanced(one)
 
-    def _decoded(self, source: Source, file: CaptureFile, seen: CaptureSummary) -> Iterator[Decoded]:
-        taken, steps, last = 0, 0, None
-        for batch in file:
-            decoded = self.dissector.decode(batch)
+    def _advanced(self, one: "CapturePass") -> Iterator[Decoded]:
+        taken = 0
+        for decoded in one:
+            yield decoded
+            self.progress(one.consumed - taken)
+            taken = one.consumed
+
+
+class Owner(Protocol):
+    """What reads captures: its dissector, and rows about captures that are to be made."""
+
+    dissector: Dissector
+    pending: list[Work]
+
+
+class CapturePass:
+    """A pass over one capture. Iterating yields its segments.
+
+    Args:
+        owner: its dissector decodes the packets, and it receives rows about the capture.
+        source: the capture.
+        index: its index among the captures of the dissector.
+        batch_bytes: size of a batch in bytes.
+        alone: whether this is the only capture.
+        watch: waits for a capture that is still being written, and may end it.
+
+    Attributes:
+        summary: complete at the end.
+        consumed: number of bytes of the file read.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        source: Source,
+        index: int,
+        batch_bytes: int,
+        alone: bool = False,
+        watch: Watch | None = None,
+    ) -> None:
+        self._owner, self._name = owner, source.name
+        compiled = owner.dissector.compiled
+        self._file = CaptureFile(
+            source.path, source.given, index, batch_bytes=batch_bytes, compiled=compiled, alone=alone, watch=watch
+        )
+        self.summary = CaptureSummary(source.name, self._file.info)
+        self.consumed = 0
+        owner.dissector.captures.append(source.name)
+
+    def __iter__(self) -> Iterator[Decoded]:
+        owner, seen, info, steps, last = self._owner, self.summary, self._file.info, 0, None
+        for batch in self._file:
+            decoded = owner.dissector.decode(batch)
             problems: list[Problem] = []
-            for report in self.dissector.reports:
+            for report in owner.dissector.reports:
                 seen.segments += report.tcp
                 seen.others += report.packets - report.tcp
+                seen.fragments += report.parts
                 seen.counts.update(report.counts)
                 problems += report.problems
-            self.dissector.reports.clear()
+            owner.dissector.reports.clear()
             back = self._clock_steps(batch, last)[: MAX_CLOCK_STEPS - steps]
             steps += len(back)
             last = int(batch.ts_ns[-1])
             if problems or back:
                 problems += back
-                self.pending.append(partial(self.dissector.problems, source.name, problems, _times(problems, batch)))
+                owner.pending.append(partial(owner.dissector.problems, self._name, problems, _times(problems, batch)))
+            self.consumed = batch.consumed
             yield decoded
-            self.progress(batch.consumed - taken)
-            taken = batch.consumed
-        info = file.info
-        self.pending.append(partial(self.dissector.problems, source.name, info.problems))
-        row = {
-            "capture": source.name,
+        owner.pending.append(partial(owner.dissector.problems, self._name, info.problems))
+        owner.pending.append(partial(_captures, {
+            "capture": self._name,
             "format": info.format,
             "link_types": ",".join(LINK_NAMES.get(link, str(link)) for link in info.link_types),
             "packets": info.packets,
@@ -164,9 +213,7 @@ class Reading:
             "truncated": info.truncated,
             "tcp_segments": seen.segments,
             "other_packets": seen.others,
-        }
-        target = schema("captures")
-        self.pending.append(partial(list, [("captures", record_batch(target, of_rows([row], target)))]))
+        }))  # fmt: skip
         # There may be thousands of files: the first problem of each kind is kept, for warnings.
         info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
         info.secrets, info.interfaces = [], []
@@ -186,6 +233,22 @@ class Reading:
         ]
 
 
+def unreadable(source: Source) -> Row:
+    """Return the row of a capture that cannot be read."""
+    return _captures({"capture": source.name, "error": source.error})[0]
+
+
+def incomplete(dissector: Dissector, capture: str, count: int) -> list[Row]:
+    """Return a row about IP packets of which fragments are missing when the last capture ends."""
+    text = f"IP packets still incomplete at the end of the capture: {count}"
+    return dissector.problems(capture, [Problem("ip-fragment", 0, None, text)] if count else [])
+
+
+def _captures(row: dict[str, Any]) -> list[Row]:
+    target = schema("captures")
+    return [("captures", record_batch(target, of_rows([row], target)))]
+
+
 def _times(problems: list[Problem], batch: PacketBatch) -> list[int | None]:
     """Return the times of the packets that these problems belong to."""
     rows = np.searchsorted(batch.packet, [p.packet for p in problems]).tolist()
@@ -197,7 +260,7 @@ def read(
     paths: Paths,
     *,
     ports: dict[int, str] | None = None,
-    protocol: Protocol | None = None,
+    protocol: Specification | None = None,
     bodies: str = "hash",
     from_ns: int | None = None,
     to_ns: int | None = None,
@@ -208,7 +271,7 @@ def read(
     Args:
         paths: a capture file, directory or glob, or several.
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
-        protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
+        protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         bodies: `none`, `hash`, or `full` for bodies in `messages`.
         from_ns: leave out rows before this time (ns since the epoch, UTC).
         to_ns: leave out rows at or after this time.

@@ -1,7 +1,4 @@
-"""Rows that exceed memory: in files, in buckets by a key, so that one bucket at a time is worked on.
-
-All rows with one key are in one bucket. It does not help when a single key has more rows than fit into memory.
-"""
+"""Rows that exceed memory: in files, in buckets, so that one bucket at a time is worked on."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from amqpscope.errors import Error, reason
 from amqpscope.pipelines.walks.events import decoded
 
 COUNT = 16
+"""Buckets among which keys are spread."""
 
 
 class Buckets:
@@ -25,39 +23,43 @@ class Buckets:
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="amqpscope-")
-        self._writers: dict[tuple[str, int], pa.RecordBatchStreamWriter] = {}
+        self._writers: dict[tuple[str, int], tuple[list[str], pa.RecordBatchStreamWriter]] = {}
+        """Of open files, with the names of their columns."""
         self._files: defaultdict[tuple[str, int], list[Path]] = defaultdict(list)
 
-    def write(self, name: str, rows: pa.Table, key: Any) -> None:
+    def write(self, name: str, rows: pa.Table, bucket: Any) -> None:
         """Add rows to a table.
 
         Args:
             name: of the table.
-            rows: rows to add, in this order; columns with dictionaries come back decoded.
-            key: int64, of each row.
+            rows: rows to add, in this order; columns with dictionaries come back decoded, those that other rows lack
+                are null there.
+            bucket: int64, the number of each row's bucket. Files of those from COUNT on are not kept open.
 
         Raises:
             Error: the files cannot be written, for lack of room or for another reason.
         """
-        bucket = key % COUNT
         order = np.argsort(bucket, kind="stable")
-        ends = np.searchsorted(bucket[order], np.arange(COUNT + 1))
+        numbers, first = np.unique(bucket[order], return_index=True)
         rows = decoded(rows.take(pa.array(order)))
-        for number in range(COUNT):
-            first, end = ends[number : number + 2].tolist()
-            if first < end:
-                try:
-                    self._writer(name, number, rows.schema).write_table(rows.slice(first, end - first))
-                except OSError as error:
-                    why = f"cannot write: {reason(error)}; set TMPDIR for another folder"
-                    raise Error(f"{self._folder.name}: {why}") from error
+        for number, start, end in zip(numbers.tolist(), first, [*first[1:], len(rows)], strict=True):
+            try:
+                self._writer(name, number, rows.schema).write_table(rows.slice(start, end - start))
+                if number >= COUNT:
+                    self._close((name, number))
+            except OSError as error:
+                why = f"cannot write: {reason(error)}; set TMPDIR for another folder"
+                raise Error(f"{self._folder.name}: {why}") from error
 
     def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
-        if (name, number) not in self._writers:
+        names, writer = self._writers.get((name, number), (None, None))
+        if names != schema.names:
+            self._close((name, number))
             files = self._files[name, number]
             files.append(Path(self._folder.name, f"{name}-{number}-{len(files)}.arrow"))
-            self._writers[name, number] = pa.ipc.new_stream(str(files[-1]), schema)
-        return self._writers[name, number]
+            writer = pa.ipc.new_stream(str(files[-1]), schema)
+            self._writers[name, number] = schema.names, writer
+        return writer
 
     def look(self, name: str) -> Iterator[pa.Table]:
         """Yield the rows of a table, in parts, without removing them."""
@@ -67,7 +69,7 @@ class Buckets:
 
     def _close(self, key: tuple[str, int]) -> None:
         if key in self._writers:
-            self._writers.pop(key).close()
+            self._writers.pop(key)[1].close()
 
     def read(self, name: str, number: int) -> pa.Table | None:
         """Return the rows of a table in a bucket, in the order they were added, and remove them; None for nothing."""
@@ -76,7 +78,7 @@ class Buckets:
         parts = [_read(file) for file in files]
         for file in files:
             file.unlink()
-        return pa.concat_tables(parts) if parts else None
+        return pa.concat_tables(parts, promote_options="default") if parts else None
 
 
 def _read(file: Path) -> pa.Table:
@@ -86,6 +88,8 @@ def _read(file: Path) -> pa.Table:
 
 class Pile:
     """Rows of one table in parts; all of them go to buckets when they exceed the room.
+
+    All rows with one key are in one bucket. It does not help when a single key has more rows than fit into memory.
 
     Args:
         key: column (int64) that groups rows.
@@ -108,7 +112,7 @@ class Pile:
     def _spill(self) -> None:
         self._buckets = self._buckets or Buckets()
         for rows in self._parts:
-            self._buckets.write("rows", rows, rows[self._key].to_numpy())
+            self._buckets.write("rows", rows, rows[self._key].to_numpy() % COUNT)
         self._parts, self._held = [], 0
 
     def groups(self) -> Iterator[list[pa.Table]]:

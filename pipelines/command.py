@@ -23,6 +23,10 @@ class Analyze:
     help = "statistics of captures or of dissected tables: confirms, settlements, requests, flow control, latencies"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("analyze trouble.pcap -o stats", "the statistics of a capture, in this process"),
+        ("analyze tables -o stats --master 'local[*]'", "the statistics of tables, on Spark"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""

@@ -23,6 +23,7 @@ from amqpscope.pipelines.statistics import (
     RESOLVED,
     TABLES,
     Chain,
+    OverKeys,
     chains,
     needs_of,
     rows_for,
@@ -172,18 +173,23 @@ class Engine:
         self._connections(note)
         self._keep_young()
         total, done = self.gathered.rows, 0
+        keyed = itertools.chain.from_iterable(
+            self._over_keys(each, self._keyed.groups()) for each in self.over_keys if each.of == KEYED
+        )
         with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
             under_way: list[Future[list[Rows]]] = []
             for batch in itertools.chain.from_iterable(events.batches() for events in self.gathered.sorted()):
                 len(batch.matrix)  # computed once for all walks
                 found = [future.result() for future in under_way]
                 under_way = [pool.submit(_fed, each, batch) for each in self.chains]
+                under_way.append(pool.submit(next, keyed, []))
                 self._rows(itertools.chain.from_iterable(found))
                 done += len(batch)
                 advance("walking", done, total)
             self._rows(itertools.chain.from_iterable(future.result() for future in under_way))
             for each in self.chains:
                 self._rows(each.finish())
+        self._rows(itertools.chain.from_iterable(keyed))
         self.conclude(emit, self._undecided)
 
     def _keep_young(self) -> None:
@@ -200,22 +206,26 @@ class Engine:
         """
         self._emit = emit
         for each in self.over_keys:
-            walk = each.walk(self.compiled, self.window_ns)
-            groups = itertools.chain([self.partial.pop(each.of)], self._keyed.groups() if each.of == KEYED else ())
-            for parts in groups:
-                if each.of == KEYED and not any(pc.any(part["is_delivery"]).as_py() for part in parts):
-                    continue  # publishes alone have no transits
-                for rows in sorted_by(each.order, parts, self.compiled):
-                    self._rows(walk.feed(rows))
-            self._rows(walk.finish())
+            for found in self._over_keys(each, [self.partial.pop(each.of)]):
+                self._rows(found)
         for name, resolved in self.resolved.items():
             told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
             facts = resolved.facts(told, self.compiled)
             for rows in undecided[name]:
                 self._found(name, resolved.resolve(rows, facts))
         self._found("failures", self.failures.table())
-        self._found("latency_buckets", self.latencies.buckets())
-        self._found("latency_summary", self.latencies.summary())
+        for name, rows in self.latencies.rows():
+            self._found(name, rows)
+
+    def _over_keys(self, over: OverKeys, groups: Iterable[list[pa.Table]]) -> Iterator[list[Rows]]:
+        """Walk over rows, all those of a key in one group, in steps that any thread may do; yield the rows of each."""
+        walk = over.walk(self.compiled, self.window_ns)
+        for parts in groups:
+            if over.of == KEYED and not any(pc.any(part["is_delivery"]).as_py() for part in parts):
+                continue  # publishes alone have no transits
+            for rows in sorted_by(over.order, parts, self.compiled):
+                yield list(walk.feed(rows))
+        yield list(walk.finish())
 
     def _connections(self, note: Mapping[str, Any]) -> None:
         connections, windows = (

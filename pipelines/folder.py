@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,10 @@ def weight(folder: Path, table: str, columns: Sequence[str]) -> tuple[int, int]:
     return rows, int(rows * width) + texts
 
 
+Read = Callable[[], pa.Table]
+"""Reads some rows; any thread may call it."""
+
+
 def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a table, some row groups at a time; columns that it lacks are left out.
 
@@ -90,12 +96,35 @@ def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.
     Raises:
         ReadError: a part cannot be read.
     """
+    return (read() for read in reads(folder, table, columns))
+
+
+def reads(folder: Path, table: str, columns: Sequence[str]) -> Iterator[Read]:
+    """Yield functions that return the rows of a table, some row groups each, as `read_parts` yields them.
+
+    Raises:
+        ReadError: a part cannot be read; so do the functions.
+    """
+    declared = _declared(table)
     for path in parts(folder, table):
-        try:
-            for rows in _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns):
-                yield _fitting(path, rows, _declared(table))
-        except (OSError, pa.ArrowException) as error:
-            raise ReadError(f"{path}: cannot read: {reason(error)}") from error
+        with _named(path):
+            found = _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns)
+            for read in found:
+                yield partial(_checked, path, read, declared)
+
+
+def _checked(path: Path, read: Read, declared: pa.Schema) -> pa.Table:
+    with _named(path):
+        return _fitting(path, read(), declared)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in errors of reading it."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise ReadError(f"{path}: cannot read: {reason(error)}") from error
 
 
 def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
@@ -116,20 +145,25 @@ def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
     return rows
 
 
-def _parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
-    fields = pq.read_schema(path)
+def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Read]:
+    with pq.ParquetFile(path) as file:
+        fields, groups, metadata = file.schema_arrow, range(file.num_row_groups), file.metadata
     there = [name for name in columns if name in fields.names]
     texts = [name for name in there if pa.types.is_string(fields.field(name).type)]
-    with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
-        groups = range(file.num_row_groups)
-        for first in groups[::GROUPS]:
-            yield file.read_row_groups(list(groups[first : first + GROUPS]), there, use_threads=False)
+
+    def read(some: list[int]) -> pa.Table:
+        # A file is for one thread.
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts, pre_buffer=False) as file:
+            return file.read_row_groups(some, there, use_threads=False)
+
+    return (partial(read, list(groups[first : first + GROUPS])) for first in groups[::GROUPS])
 
 
-def _arrow(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _arrow(path: Path, columns: Sequence[str]) -> Iterator[Read]:
     with _opened(path) as file:
         for batch in _batches(file):
-            yield pa.Table.from_batches([batch]).select([name for name in columns if name in batch.schema.names])
+            rows = pa.Table.from_batches([batch])
+            yield partial(rows.select, [name for name in columns if name in rows.column_names])
 
 
 def _opened(path: Path) -> pa.NativeFile:

@@ -3,22 +3,24 @@
 Rows of a table come in parts, in any order, though mostly by time. Columns that no walk reads are dropped at once. Of
 frames, columns beyond `events.LEADING` are stored only for the methods that a walk needs: most frames are bodies and
 headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
-Rows that exceed memory go to files, in buckets of connections (`buckets`).
+Columns that are null in a whole part are left out of it, until rows become events.
+Rows that exceed memory go to files, in buckets of connections (`buckets`); what a connection has beyond its first SPAN
+frames, in a bucket of its own for each SPAN frames more.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.buckets import COUNT, Buckets
-from amqpscope.pipelines.merging import merged, wanted, with_gaps
-from amqpscope.pipelines.sorting import PLACE, Sorted, encoded, joined
+from amqpscope.pipelines.merging import merged, staying, wanted, with_gaps
+from amqpscope.pipelines.sorting import ORDER, PLACE, Sorted, encoded, joined
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.events import needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
@@ -29,8 +31,14 @@ PART = 1 << 17
 """Smaller parts are joined."""
 TRIM = 1 << 20
 """After this many rows, unused memory goes back to the system: one thread allocates rows, and another frees them."""
-ROOM = 1 << 30
+ROOM = 3 << 28
 """Bytes of rows in memory beyond which they go to files."""
+SPAN = 1 << 20
+"""Frames of one connection that are read at a time from files."""
+
+
+_Group = dict[int, tuple[list[pa.Table], list[pa.Table]]]
+"""By source, rows in parts and what is stored of some of them besides."""
 
 
 class Layout(NamedTuple):
@@ -59,9 +67,11 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
         kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
         further = tuple(name for name in columns if name not in kept)
         words = None
-        if source in SPARSE and all(each.names is not None for each in wanted if each.columns):
-            names = {name for each in wanted if each.columns for name in each.names or ()}
+        if source in SPARSE and all(each.names is not None for each in wanted):
+            names = {name for each in wanted for name in each.names or ()}
             words = pa.array(sorted(ev.what(source, name) for name in names), pa.int16())
+            further += tuple(name for name in kept if name in _OF_SOME)
+            kept = tuple(name for name in kept if name not in _OF_SOME)
         elif source == ev.CONNECTIONS:
             kept = (*kept, "is_partial")
         if words is None:
@@ -78,9 +88,11 @@ _SPENT: dict[int, tuple[str, ...]] = {
     ev.FRAMES: ("frame_type",),
     ev.STREAM_FRAMES: (),
     ev.FRAMES_010: ("segment_type", "size"),
-    ev.MESSAGES: (),
+    ev.MESSAGES: ("first_frame_no", "protocol", "delivery_tag"),
 }
 """Leading columns that only `prepared` reads."""
+_OF_SOME = ("method", "command", "capture", "packet")
+"""Leading columns that are read only of the rows of which a walk takes rows."""
 
 
 class Gathered:
@@ -90,17 +102,23 @@ class Gathered:
         needs: of the walks (`walk.Walk.needs`).
         compiled: whether kernels run compiled.
         room: bytes of rows in memory.
+        span: frames of one connection that are read at a time from files.
 
     Attributes:
         rows: number of rows that were added.
     """
 
-    def __init__(self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False, room: int = ROOM) -> None:
+    def __init__(
+        self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False, room: int = ROOM, span: int = SPAN
+    ) -> None:
         self.compiled = compiled
         self.room = room
+        self.span = span
         self.rows = 0
         self._held = 0
         self._buckets: Buckets | None = None
+        self._later: dict[tuple[int, int], int] = {}
+        """Buckets by connection and span, of all spans but the first."""
         self.layouts = layouts(needs)
         self._wanted = wanted(needs)
         self._lossy: pa.Array | None = None
@@ -123,25 +141,23 @@ class Gathered:
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
-        rows = self._merged(source, rows)
-        leading = encoded(rows.select([name for name in layout.leading if name in rows.column_names]))
+        stays = np.ones(len(rows), np.bool_)
+        if source == ev.FRAMES and self._lossy is not None:
+            rows, stays = staying(rows, self._wanted, self._lossy, self.compiled)
+        leading = _with_values(source, rows.select([name for name in layout.leading if name in rows.column_names]))
+        leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
         further = None
         if layout.words is not None:
-            there = pc.is_in(rows["what"], value_set=layout.words)
-            further = encoded(rows.select(list(layout.further)).filter(there))
-            number = np.cumsum(there.to_numpy()) - 1
-            place = pa.array(number, pa.int32(), mask=~there.to_numpy())
-            leading = leading.append_column(PLACE, place)
+            there = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
+            further = rows.select(list(layout.further)).filter(pa.array(there & stays))
+            further = encoded(_with_values(source, further))
+            there = there[stays]
+            leading = leading.append_column(PLACE, pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there))
         return leading, further
 
     def know_gaps(self) -> None:
         """Note that all anomalies are there: from now on frames are merged as they come, not at the end."""
         self._lossy = with_gaps(self.parts(ev.ANOMALIES))
-
-    def _merged(self, source: int, rows: pa.Table) -> pa.Table:
-        if source != ev.FRAMES or self._lossy is None:
-            return rows
-        return merged(rows, self._wanted, self._lossy, self.compiled)
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
         """Store prepared rows."""
@@ -180,12 +196,26 @@ class Gathered:
         for source, name in enumerate(ev.SOURCES):
             parts, further = self._take(source)
             for part, more in itertools.zip_longest(parts, further):
-                identity = part["connection_id"].fill_null(0).to_numpy()
-                self._buckets.write(name, part, identity)
+                bucket = self._bucket(source, part)
+                self._buckets.write(name, part, bucket)
                 if more is not None:
-                    self._buckets.write(f"{name} further", more, identity[part[PLACE].is_valid().to_numpy()])
+                    self._buckets.write(f"{name} further", more, bucket[part[PLACE].is_valid().to_numpy()])
         self._held = 0
         pa.default_memory_pool().release_unused()
+
+    def _bucket(self, source: int, rows: pa.Table) -> Any:
+        """Return the number of each row's bucket (int64)."""
+        identity = rows["connection_id"].fill_null(0).to_numpy()
+        bucket = identity % COUNT
+        if ORDER[source]:
+            span = rows[ORDER[source]].fill_null(0).to_numpy() // self.span
+            later = np.flatnonzero(span > 0)
+            for at in np.unique(span[later]).tolist():
+                mine = later[span[later] == at]
+                keys, which = np.unique(identity[mine], return_inverse=True)
+                numbers = [self._later.setdefault((of, at), COUNT + len(self._later)) for of in keys.tolist()]
+                bucket[mine] = np.array(numbers, np.int64)[which]
+        return bucket
 
     def _take(self, source: int) -> tuple[list[pa.Table], list[pa.Table]]:
         taken = self._parts[source], self._further[source]
@@ -200,37 +230,54 @@ class Gathered:
         yield from self._parts[source]
 
     def sorted(self) -> Iterator[Sorted]:
-        """Yield all rows as sorted events, in groups of connections, and remove them."""
+        """Yield all rows as sorted events, and remove them: connections in groups, or a part of one."""
         is_merged = self._lossy is not None
         self.know_gaps()
         if self._buckets is None:
-            yield self._sorted(is_merged)
+            yield self._sorted({source: self._take(source) for source in self.layouts}, is_merged)
             return
         self._spill()
+        later: dict[int, list[int]] = {}
+        for (of, _), number in sorted(self._later.items()):
+            later.setdefault(of, []).append(number)
         for number in range(COUNT):
-            for source, name in enumerate(ev.SOURCES):
-                rows, further = (self._buckets.read(each, number) for each in (name, f"{name} further"))
-                if rows is not None and further is not None:
-                    there = rows[PLACE].is_valid().to_numpy()
-                    place = pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there)
-                    rows = rows.set_column(rows.column_names.index(PLACE), PLACE, place)
-                self._parts[source] = [] if rows is None else [encoded(rows)]
-                self._further[source] = [] if further is None else [encoded(further)]
-            yield self._sorted(is_merged)
-        self._buckets = None
+            long = [of for of in later if of % COUNT == number]
+            others, *firsts = self._read(number, long)
+            yield self._sorted(others, is_merged)
+            for of, first in zip(long, firsts, strict=True):
+                yield self._sorted(first, is_merged)
+                for each in later[of]:
+                    (rows,) = self._read(each)
+                    yield self._sorted(rows, is_merged)
+        self._buckets, self._later = None, {}
 
-    def _sorted(self, is_merged: bool) -> Sorted:
+    def _read(self, number: int, apart: Sequence[int] = ()) -> list[_Group]:
+        """Return the rows of a bucket: those of all connections but some, then those of each of these."""
+        assert self._buckets is not None
+        groups: list[_Group] = [{} for _ in range(1 + len(apart))]
+        for source, name in enumerate(ev.SOURCES):
+            rows, further = (self._buckets.read(each, number) for each in (name, f"{name} further"))
+            if rows is None:
+                continue
+            of = pc.index_in(rows["connection_id"], value_set=pa.array(apart, pa.int64())).fill_null(-1).to_numpy()
+            for at, group in enumerate(groups, -1):
+                group[source] = _chosen(rows, further, of == at)
+        return groups
+
+    def _sorted(self, group: _Group, is_merged: bool) -> Sorted:
         tables = {}
-        for source in self.layouts:
-            parts, further = self._take(source)
+        for source in list(group):
+            parts, further = group.pop(source)
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                for number, part in enumerate(parts if not is_merged else ()):
-                    parts[number] = self._merged(source, part)
+                if source == ev.FRAMES and not is_merged:
+                    for number, part in enumerate(parts):
+                        parts[number] = merged(part, self._wanted, self._lossy, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
-        return Sorted(tables, self.compiled)
+        columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
+        return Sorted(tables, columns, self.compiled)
 
 
 def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -242,6 +289,25 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         name for name in ("is_partial", "windows", "numbered_by", "content") if name in there and name not in columns
     ]
     return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
+
+
+def _with_values(source: int, rows: pa.Table) -> pa.Table:
+    """Return rows without the columns of some walks that are null in all rows."""
+    always = {*ev.LEADING[source], *ev.DERIVED[source]}
+    nothing = [name for name in rows.column_names if name not in always and rows[name].null_count == len(rows)]
+    return rows.drop_columns(nothing) if len(nothing) < rows.num_columns else rows
+
+
+def _chosen(rows: pa.Table, further: pa.Table | None, some: Any) -> tuple[list[pa.Table], list[pa.Table]]:
+    """Return some rows (bool) as parts, with what is stored of them besides."""
+    if further is not None:
+        further = further.filter(pa.array(some[rows[PLACE].is_valid().to_numpy()]))
+    rows = rows.filter(pa.array(some))
+    if further is None:
+        return [encoded(rows)], []
+    there = rows[PLACE].is_valid().to_numpy()
+    place = pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there)
+    return [encoded(rows.set_column(rows.column_names.index(PLACE), PLACE, place))], [encoded(further)]
 
 
 def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:

@@ -20,7 +20,7 @@ from amqpscope.dissector.tables.rows import Row
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
-from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.folder import read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
@@ -81,8 +81,8 @@ def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Adv
         for wanted in (FIRST, THEN):
             under_way: deque[Future[Prepared | None]] = deque()
             for table in wanted:
-                for rows in read_parts(folder, table, engine.columns(table)):
-                    under_way.append(pool.submit(engine.prepare, table, rows, cut))
+                for read in reads(folder, table, engine.columns(table)):
+                    under_way.append(pool.submit(lambda table, read: engine.prepare(table, read(), cut), table, read))
                     if len(under_way) > THREADS:
                         engine.add(under_way.popleft().result())
             while under_way:

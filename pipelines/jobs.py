@@ -46,8 +46,9 @@ def confirms(
     anomalies: Table | None = None,
     stream_frames: Table | None = None,
     captures: Table | None = None,
+    amqp010_frames: Table | None = None,
 ) -> Table:
-    """Return the table `confirms`: one row per publish in confirm mode, of AMQP 0-9-1 and of streams.
+    """Return the table `confirms`: one row per publish in confirm mode, of any of the protocols.
 
     Args:
         frames: `amqp091_frames`.
@@ -56,10 +57,11 @@ def confirms(
         anomalies: `anomalies`; without it no gaps are known.
         stream_frames: `stream_frames`.
         captures: `captures`.
+        amqp010_frames: `amqp010_frames`.
     """
     return _job(
         "confirms", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
-        stream_frames=stream_frames, captures=captures,
+        stream_frames=stream_frames, captures=captures, amqp010_frames=amqp010_frames,
     )  # fmt: skip
 
 
@@ -69,6 +71,7 @@ def settlements(
     connections: Table,
     anomalies: Table | None = None,
     captures: Table | None = None,
+    amqp010_frames: Table | None = None,
 ) -> Table:
     """Return the table `settlements`: one row per delivery, pushed or got, and what settled it.
 
@@ -78,15 +81,20 @@ def settlements(
         connections: `connections`.
         anomalies: `anomalies`; without it no gaps are known.
         captures: `captures`.
+        amqp010_frames: `amqp010_frames`.
     """
     return _job(
         "settlements", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
-        captures=captures,
+        captures=captures, amqp010_frames=amqp010_frames,
     )  # fmt: skip
 
 
 def rpcs(
-    frames: Table, connections: Table, anomalies: Table | None = None, stream_frames: Table | None = None
+    frames: Table,
+    connections: Table,
+    anomalies: Table | None = None,
+    stream_frames: Table | None = None,
+    amqp010_frames: Table | None = None,
 ) -> Table:
     """Return the table `rpcs`: one row per synchronous request that asks for an answer, of either side.
 
@@ -95,10 +103,12 @@ def rpcs(
         connections: `connections`.
         anomalies: `anomalies`; without it no gaps are known.
         stream_frames: `stream_frames`.
+        amqp010_frames: `amqp010_frames`.
     """
     return _job(
-        "rpcs", amqp091_frames=frames, connections=connections, anomalies=anomalies, stream_frames=stream_frames
-    )
+        "rpcs", amqp091_frames=frames, connections=connections, anomalies=anomalies, stream_frames=stream_frames,
+        amqp010_frames=amqp010_frames,
+    )  # fmt: skip
 
 
 def flow_control(
@@ -109,6 +119,7 @@ def flow_control(
     stream_frames: Table | None = None,
     tcp_windows: Table | None = None,
     captures: Table | None = None,
+    amqp010_frames: Table | None = None,
 ) -> Table:
     """Return the table `flow_control`: one row per interval in which one side made the other wait.
 
@@ -120,32 +131,40 @@ def flow_control(
         stream_frames: `stream_frames`, for credit that was used up.
         tcp_windows: `tcp_windows`, for receive windows that were closed.
         captures: `captures`.
+        amqp010_frames: `amqp010_frames`.
     """
     return _job(
         "flow_control", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
-        stream_frames=stream_frames, tcp_windows=tcp_windows, captures=captures,
+        stream_frames=stream_frames, tcp_windows=tcp_windows, captures=captures, amqp010_frames=amqp010_frames,
     )  # fmt: skip
 
 
-def heartbeats(frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
-    """Return the table `heartbeats`: one row per connection of AMQP 0-9-1 and direction.
+def heartbeats(
+    frames: Table, connections: Table, anomalies: Table | None = None, amqp010_frames: Table | None = None
+) -> Table:
+    """Return the table `heartbeats`: one row per connection of AMQP 0-9-1 or 0-10 and direction.
 
     Args:
         frames: `amqp091_frames`.
         connections: `connections`.
         anomalies: `anomalies`; without it no gaps are known.
+        amqp010_frames: `amqp010_frames`.
     """
-    return _job("heartbeats", amqp091_frames=frames, connections=connections, anomalies=anomalies)
+    return _job(
+        "heartbeats", amqp091_frames=frames, connections=connections, anomalies=anomalies,
+        amqp010_frames=amqp010_frames,
+    )  # fmt: skip
 
 
-def channel_errors(frames: Table, anomalies: Table | None = None) -> Table:
-    """Return the table `channel_errors`: one row per channel that was closed with an error.
+def channel_errors(frames: Table, anomalies: Table | None = None, amqp010_frames: Table | None = None) -> Table:
+    """Return the table `channel_errors`: one row per channel, session or connection that was closed with an error.
 
     Args:
         frames: `amqp091_frames`.
         anomalies: `anomalies`; without it no gaps are known.
+        amqp010_frames: `amqp010_frames`.
     """
-    return _job("channel_errors", amqp091_frames=frames, anomalies=anomalies)
+    return _job("channel_errors", amqp091_frames=frames, anomalies=anomalies, amqp010_frames=amqp010_frames)
 
 
 def stream_credit(stream_frames: Table, connections: Table, anomalies: Table | None = None) -> Table:

@@ -25,6 +25,7 @@ from amqpscope.pipelines.statistics import (
     METRICS,
     OVER_KEYS,
     RESOLVED,
+    SHARED,
     Chain,
     OverKeys,
     chains,
@@ -72,10 +73,12 @@ def job(name: str, tables: Mapping[str, DataFrame], window_ns: int) -> DataFrame
     cut: tuple[str, ...] = ()
     if "captures" in tables:
         cut = tuple(snapped(tables["captures"].select("capture", "snap_length").toArrow()).to_pylist())
-    for over in OVER_KEYS:
-        if name in over.tables:
-            return _over_keys(over, name, tables, window_ns, cut)
-    rows = _over_connections(Task(name, name, cut), tables, schema(name))
+    over_keys = [over for over in OVER_KEYS if name in over.tables]
+    parts = [_over_keys(over, name, tables, window_ns, cut) for over in over_keys]
+    if parts and not any(over.of in SHARED for over in over_keys):
+        return reduce(DataFrame.union, parts)
+    parts = parts if "amqp010_frames" in tables else []
+    rows = reduce(DataFrame.union, [_over_connections(Task(name, name, cut), tables, schema(name)), *parts])
     if name in RESOLVED and "stream_frames" in tables:
         return _resolved(
             name, rows, _over_connections(Task(name, RESOLVED[name].of, cut), tables, RESOLVED[name].schema)

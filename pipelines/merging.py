@@ -69,7 +69,13 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
 
 
 def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
-    """Return frames without those that a later one stands for.
+    """Return frames without those that a later one stands for; arguments are those of `staying`."""
+    frames, stays = staying(frames, wanted, apart, compiled)
+    return frames.filter(pa.array(stays))
+
+
+def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> tuple[pa.Table, Any]:
+    """Return frames with the times of those that they stand for, and which of them (bool) stay.
 
     Args:
         frames: rows of `events.prepared`, those of a connection mostly in their order.
@@ -93,11 +99,8 @@ def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa
     seen = np.full((len(lossy), len(SEEN)), -1, np.int64)
     seen[:, SEEN.SIDES] = np.where(lossy, _LOSSY, 0)
     call(merge, compiled, connection, frame, side, ts, begun, bare.view(np.uint8), seen, kept)
-    if kept.all():
-        return frames
     at = frames.column_names.index("first_ts_ns")
-    frames = frames.set_column(at, "first_ts_ns", pa.array(begun, mask=first_ts < 0))
-    return frames.filter(pa.array(kept.view(np.bool_)))
+    return frames.set_column(at, "first_ts_ns", pa.array(begun, mask=first_ts < 0)), kept.view(np.bool_)
 
 
 @kernel

@@ -44,6 +44,7 @@ from amqpscope.pipelines.statistics import (
     METRICS,
     OVER_KEYS,
     RESOLVED,
+    SHARED,
     Chain,
     KeyedWalk,
     OverKeys,
@@ -268,7 +269,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
                 task.add(chain.feed(events))
         for chain in walks:
             task.add(chain.finish())
-        task.add(task.latencies.by_connection())
+        task.add(task.latencies.by_connection(task.unfinished))
         task.add([(LATENCIES, task.latencies.partial())])
     yield from task.written()
 
@@ -290,6 +291,7 @@ class _Task:
         assert context is not None
         self.job = job
         self.latencies = Latencies()
+        self._unfinished: list[pa.ChunkedArray] = []
         self.folder = Path(job.folder, f"{context.partitionId()}-{context.taskAttemptId()}")
         self._schemas = schemas
         self._output = Output(str(self.folder), schemas)
@@ -307,6 +309,8 @@ class _Task:
     def add(self, found: Iterator[Rows] | Sequence[Rows]) -> None:
         """Write rows."""
         for name, rows in found:
+            if name in SHARED:
+                self._unfinished.append(rows["connection_id"])
             if name in METRICS:
                 self.latencies.add(METRICS[name], rows)
             if name in RESOLVED and (waits := RESOLVED[name].undecided(rows)).any():
@@ -314,6 +318,12 @@ class _Task:
                 self._add(name, rows.filter(pa.array(~waits)))
             else:
                 self._add(name, rows)
+
+    @property
+    def unfinished(self) -> pa.Array:
+        """Connections of which walks over keys will yield more rows (int64)."""
+        chunks = [chunk for column in self._unfinished for chunk in column.chunks]
+        return pa.chunked_array(chunks, pa.int64()).unique()
 
     def _add(self, name: str, rows: pa.Table) -> None:
         if len(rows):

@@ -15,14 +15,17 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from amqpscope.pipelines.walks import keys, stored, stream_deliveries, stream_lag
+from amqpscope.pipelines.walks import keys, session_joins, stored, stream_deliveries, stream_lag
 from amqpscope.pipelines.walks.channel_errors import ChannelErrors
 from amqpscope.pipelines.walks.confirms import Confirms
 from amqpscope.pipelines.walks.events import MESSAGES, Events
 from amqpscope.pipelines.walks.flow_control import FlowControl
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.message_credit import MessageCredit
 from amqpscope.pipelines.walks.numbers import Numbering
 from amqpscope.pipelines.walks.rpcs import Rpcs
+from amqpscope.pipelines.walks.session_errors import SessionErrors
+from amqpscope.pipelines.walks.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.settlements import Settlements
 from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
 from amqpscope.pipelines.walks.stream_credit import StreamCredit
@@ -122,10 +125,20 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(FlowControl),
     OverConnections(Heartbeats),
     OverConnections(ChannelErrors),
+    OverConnections(SessionStatistics),
+    OverConnections(SessionErrors),
+    OverConnections(MessageCredit),
     OverConnections(StreamConfirms),
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),
 )
+
+
+def _of_sessions(table: str, of: str) -> OverKeys:
+    fields, order = session_joins.schema_of(table), session_joins.ORDER
+    return OverKeys(of, (table,), fields, session_joins.KEY, order, lambda compiled, _: session_joins.Joins(table))
+
+
 OVER_KEYS: tuple[OverKeys, ...] = (
     OverKeys(
         KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
@@ -135,11 +148,14 @@ OVER_KEYS: tuple[OverKeys, ...] = (
         stream_deliveries.PARTIAL, StreamLag.tables, stream_deliveries.OFFSETS, stream_lag.KEY,
         (*stream_lag.KEY, *stream_lag.ORDER), lambda compiled, _: StreamLag(compiled),
     ),
+    *(_of_sessions(table, of) for table, of in session_joins.JOINED.items()),
 )  # fmt: skip
 RESOLVED = {
     "confirms": Resolved(stored.PARTIAL, stored.SCHEMA, stored.undecided, stored.verdicts, stored.resolve),
 }
 """Tables with a column that is decided at the end."""
+SHARED = frozenset(session_joins.JOINED.values())
+"""Of OVER_KEYS, those whose tables walks over connections write as well."""
 METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
 """Tables with latencies, and the metric that each is."""
 TABLES = (

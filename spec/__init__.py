@@ -31,7 +31,7 @@ from amqpscope.spec.model import (
     Table,
     WireType,
 )
-from amqpscope.spec.user import left_out, load_xml, overlay
+from amqpscope.spec.user import base_of, left_out, load_xml, overlay
 
 __all__ = [
     "Anomaly",
@@ -51,6 +51,7 @@ __all__ = [
     "Table",
     "WireType",
     "anomalies",
+    "base_of",
     "left_out",
     "load",
     "load_xml",

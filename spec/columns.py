@@ -54,13 +54,19 @@ def column_type(wire_type: str) -> ColumnType:
     return _COLUMN_TYPES.get(wire_type, "string")
 
 
-def assign(protocol: Protocol, taken: Mapping[str, ColumnType] | None = None, avoid: Collection[str] = ()) -> Protocol:
+def assign(
+    protocol: Protocol,
+    taken: Mapping[str, ColumnType] | None = None,
+    avoid: Collection[str] = (),
+    properties_taken: Mapping[str, ColumnType] | None = None,
+) -> Protocol:
     """Return the protocol with a column for each field that is not reserved; of structs, for those that headers hold.
 
     Args:
-        protocol: a protocol whose fields have no columns yet.
+        protocol: a protocol whose fields have no columns yet, or others.
         taken: columns of method arguments that are there already, with their types.
         avoid: columns with another meaning in the same table; a field of that name goes to `name_type`.
+        properties_taken: columns of content properties that are there already.
     """
     columns = dict(taken or {})
     command_header = _place(protocol.command_header, columns, avoid)
@@ -68,7 +74,7 @@ def assign(protocol: Protocol, taken: Mapping[str, ColumnType] | None = None, av
     for method in protocol.methods:
         fields = _place(method.fields, columns, avoid)
         replaced[id(method)] = dataclasses.replace(method, fields=fields)
-    properties: dict[str, ColumnType] = {}
+    properties = dict(properties_taken or {})
     classes: list[Class] = []
     for cls in protocol.classes:
         methods = tuple(replaced[id(m)] for m in cls.methods)

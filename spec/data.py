@@ -1,8 +1,9 @@
 """Reads our own documents: the TOML files beside this module."""
 
+import dataclasses
 from typing import Any
 
-from amqpscope.spec import columns, documents
+from amqpscope.spec import columns, documents, merging
 from amqpscope.spec.model import (
     Anomaly,
     Choice,
@@ -36,7 +37,9 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
     document = documents.of_protocol(name)
     wire_types = tuple(WireType(**entry) for entry in document.get("types", ()))
     domains = _domains(document)
-    types = {t.name: t.name for t in wire_types} | {domain.name: domain.type for domain in domains}
+    base = merging.less(load(document["over"]), document.get("without", ())) if "over" in document else None
+    types = {domain.name: domain.type for domain in base.domains} if base else {}
+    types |= {t.name: t.name for t in wire_types} | {domain.name: domain.type for domain in domains}
     types |= {name: "struct" for name, *_ in _structs(document)}
     major, minor, revision = document["version"]
     protocol = Protocol(
@@ -45,14 +48,20 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
         version=(major, minor, revision),
         provenance=tuple(document["provenance"]),
         headers=tuple(Header(bytes.fromhex(h["bytes"]), h["version"], h["doc"]) for h in document["headers"]),
-        constants=tuple(Constant(**{"kind": None, **entry}) for entry in document["constants"]),
+        constants=tuple(Constant(**{"kind": None, **entry}) for entry in document.get("constants", ())),
         domains=domains,
         classes=tuple(_class(entry, types) for entry in document.get("class", ())) + _commands(document, domains),
         structs=tuple(_struct(*struct, types) for struct in _structs(document)),
         types=wire_types,
         shown=_shown(document.get("shown", {})),
     )
-    return columns.assign(protocol, avoid=document.get("avoid", ()))
+    avoid = document.get("avoid", ())
+    if base is None:
+        return columns.assign(protocol, avoid=avoid)
+    return dataclasses.replace(
+        merging.merged(base, protocol, avoid),
+        **{name: getattr(protocol, name) for name in ("name", "title", "version", "provenance", "headers")},
+    )
 
 
 @documents.caching
@@ -103,7 +112,7 @@ def _shown(entry: dict[str, Any]) -> Shown:
 
 def _domains(document: dict[str, Any]) -> tuple[Domain, ...]:
     """Return the document's own domains, then those of its classes."""
-    scoped = [("", entry) for entry in document["domains"]]
+    scoped = [("", entry) for entry in document.get("domains", ())]
     scoped += [(f"{cls['name']}.", entry) for cls in document.get("class", ()) for entry in cls.get("domain", ())]
     return tuple(
         Domain(scope + entry["name"], entry["type"], entry["doc"], tuple(Choice(**c) for c in entry.get("choices", ())))
@@ -123,10 +132,10 @@ def _class(entry: dict[str, Any], types: dict[str, str]) -> Class:
     return Class(
         name=entry["name"],
         id=entry["id"],
-        methods=tuple(_method(entry, method, types) for method in entry["method"]),
+        methods=tuple(_method(entry, method, types) for method in entry.get("method", ())),
         fields=tuple(_field(field, types, entry["name"]) for field in entry.get("properties", ())),
         extension=entry.get("extension"),
-        doc=entry["doc"],
+        doc=entry.get("doc", ""),
     )
 
 
@@ -145,7 +154,7 @@ def _method(cls: dict[str, Any], entry: dict[str, Any], types: dict[str, str]) -
         from_client="client" in entry["from"],
         from_server="server" in entry["from"],
         extension=entry.get("extension"),
-        doc=entry["doc"],
+        doc=entry.get("doc", ""),
         extension_senders=tuple(entry.get("extension_senders", ())),
         kind=entry.get("kind", "method"),
         result=_scoped(entry["result"], types, cls["name"]) if "result" in entry else None,

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from amqpscope.spec import amqp10, data, handshakes, tls
+from amqpscope.spec import amqp10, codes, data, documents, handshakes, tls
 from amqpscope.spec.layout import aligned, paragraph, title
 from amqpscope.spec.model import (
     Anomaly,
@@ -58,6 +58,13 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         for struct in each.structs:
             if name in _names(struct) and struct.doc:
                 yield of_struct(struct, each)
+    shown = {method.full_name for each in known for method in each.methods}
+    for each in _older(protocol):
+        if name == each.name:
+            yield of_protocol(each)
+        if name not in shown and any(name == method.full_name for method in each.methods):
+            shown.add(name)
+            yield of_method(each.method(name), _other(each, protocol))
     if name == amqp10.NAME:
         yield of_messages()
     for section in amqp10.load().sections:
@@ -74,6 +81,12 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         yield of_anomaly(data.anomalies()[name])
     if name in handshakes.load().causes:
         yield of_cause(handshakes.load().causes[name])
+    if name in handshakes.load().notes:
+        yield title(name, "note on a handshake") + paragraph(handshakes.load().notes[name])
+    for listed in codes.load():
+        for value in listed.values:
+            if name == value.name.replace("_", "-"):
+                yield title(value.name, f"value of {_named(listed)}") + paragraph(value.doc)
     for alert in tls.load().alerts.values():
         if column == alert.name:
             yield title(alert.name, f"alert {alert.number} of TLS") + paragraph(alert.doc)
@@ -95,6 +108,16 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
                 yield of_type(wire_type, each)
 
 
+def _columns_of(listed: codes.Codes) -> list[str]:
+    """Return the columns that have these values, without their tables."""
+    return [column.rpartition(".")[2] for column in listed.columns]
+
+
+def _named(listed: codes.Codes) -> str:
+    """Return the columns that have these values, as text."""
+    return ", ".join(listed.columns)
+
+
 def _names(named: Domain | Struct) -> tuple[str, str]:
     """Return the names of a domain or struct: with its class, and without."""
     return named.name, named.name.rpartition(".")[2]
@@ -111,6 +134,11 @@ def _known(protocol: Protocol) -> list[Protocol]:
     return [protocol, *(data.load(n) for n in held if n != protocol.name)] if protocol.name in held else [protocol]
 
 
+def _older(protocol: Protocol) -> list[Protocol]:
+    """Return the older versions, which are not described beside a document of another framing."""
+    return [data.load(name) for name in documents.OLDER] if protocol.name in data.names() else []
+
+
 def _whole(table: Table, protocol: Protocol) -> Table:
     """Return the table with the columns of its protocol's fields."""
     for each in _known(protocol):
@@ -121,9 +149,11 @@ def _whole(table: Table, protocol: Protocol) -> Table:
 
 def names(protocol: Protocol) -> set[str]:
     """Return every name that `describe` knows, except numbers."""
-    known = {*data.tables(), *data.anomalies(), *handshakes.load().causes}
+    known = {*data.tables(), *data.anomalies(), *handshakes.load().causes, *handshakes.load().notes}
+    known |= {each.name for listed in codes.load() for each in listed.values}
     known |= {alert.name for alert in tls.load().alerts.values()}
     known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}
+    known |= {name for each in _older(protocol) for name in (each.name, *(m.full_name for m in each.methods))}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
         known |= {c.name for c in each.constants} | {d.name for d in each.domains} | {t.name for t in each.types}
@@ -168,9 +198,11 @@ def overview(protocol: Protocol) -> list[str]:
             ["a table or column", "messages, delivery_tag"],
             ["a reply code", "406, precondition-failed; reply-code for all of them"],
             ["an anomaly code", f"tcp-gap, frame-cut; anomalies for all {len(data.anomalies())}"],
-            ["a verdict on a handshake", "vhost-not-found, refused"],
+            ["a verdict or note on a handshake", "vhost-not-found, heartbeat-off"],
+            ["a value of a column", "capture-end, message-credit; ended_by for all of its values"],
             ["an alert of TLS", "unknown_ca, protocol_version"],
             ["a protocol", f"{protocol.name} for its headers, constants and sources"],
+            ["an older version of AMQP", ", ".join(documents.OLDER)],
         ]
     )
     return lines
@@ -344,6 +376,10 @@ def of_column(name: str, protocol: Protocol) -> list[str]:
     if not rows:
         return []
     lines = title(name, "column") + aligned(rows)
+    for listed in codes.load():
+        if name in _columns_of(listed):
+            lines += ["", *paragraph(f"Values of {_named(listed)}: {listed.doc}"), ""]
+            lines += aligned(([each.name, each.doc] for each in listed.values), 4)
     methods = [m.full_name for p in _known(protocol) for m in p.methods for f in m.fields if f.column == name]
     if methods:
         lines += ["", "  Argument of", *aligned(([text] for text in [", ".join(methods)]), 4)]
@@ -414,7 +450,9 @@ def is_reply(constant: Constant) -> bool:
 
 
 def closes(constant: Constant) -> str:
-    """Return what a reply code closes: the channel or the connection."""
+    """Return what a reply code closes: the channel, the connection, or nothing."""
+    if constant.returned:
+        return "comes with basic.return, closes nothing"
     return {"soft": "closes the channel", "hard": "closes the connection"}.get(constant.kind or "", "")
 
 

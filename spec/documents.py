@@ -20,6 +20,8 @@ GROUP = "amqpscope.protocols"
 """Entry points of protocols."""
 FOLDER = Path(__file__).parent
 BUILT_IN = ("amqp-0-9-1", "amqp-0-10", "rabbitmq-stream")
+OLDER = ("amqp-0-9", "amqp-0-8", "amqp-0-10-draft")
+"""Older versions of AMQP 0-9-1: each is laid over another document, and says what is different."""
 
 _added: dict[str, Path] = {}
 
@@ -51,11 +53,11 @@ def of_protocol(name: str) -> dict[str, Any]:
     Raises:
         SpecError: there is none of this name.
     """
-    if name in BUILT_IN:
+    if name in BUILT_IN + OLDER:
         return read(FOLDER / f"{name}.toml")
     path = _added.get(name) or _brought().get(name)
     if path is None:
-        raise SpecError(f"{name}: no such protocol; known are {', '.join(names())}")
+        raise SpecError(f"{name}: no such protocol; known are {', '.join(names() + OLDER)}")
     return read(path)
 
 

@@ -49,6 +49,10 @@ class Machine:
         """Return the position of each state in the handshake."""
         return {name: place for place, name in enumerate(self.states)}
 
+    def reached(self, side: str, event: str | None) -> str | None:
+        """Return the state that an event of a side leads to; None where the handshake has no such event."""
+        return next((after for (_, *found), after in self.transitions.items() if found == [side, event]), None)
+
     @functools.cached_property
     def events(self) -> set[tuple[str, str]]:
         """Return all (side, event) pairs of the machine."""

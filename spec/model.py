@@ -39,6 +39,8 @@ class Constant:
     doc: str
     extension: str | None = None
     """Whose addition to the published protocol it is: `rabbitmq` or None."""
+    returned: bool = False
+    """Whether it is a reason of basic.return, which closes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from amqpscope.spec import data, describe, handshakes, tls
+from amqpscope.spec import codes, data, describe, handshakes, tls
 from amqpscope.spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -27,12 +27,14 @@ def page() -> str:
     ]
     for protocol in protocols:
         lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
-    lines += ["- [Tables](#tables): every column", "- [Anomaly codes](#anomaly-codes)"]
+    lines += ["- [Tables](#tables): every column", "- [Values of columns](#values-of-columns): what codes in them mean"]
+    lines += ["- [Anomaly codes](#anomaly-codes)"]
     lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean"]
     lines += ["- [TLS](#tls): versions, alerts, cipher suites", ""]
     for protocol in protocols:
         lines += _protocol(protocol)
     lines += _tables(protocols)
+    lines += _codes()
     lines += _anomalies()
     lines += _handshakes()
     lines += _tls()
@@ -47,17 +49,26 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m amqpscope.spec.reference", description="Write docs/reference.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page is stale")
-    wanted = page()
-    if not parser.parse_args(arguments).check:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(wanted, encoding="utf-8")
+    return publish(PAGE, page(), parser.parse_args(arguments).check, "python -m amqpscope.spec.reference")
+
+
+def publish(path: Path, wanted: str, check: bool, command: str) -> int:
+    """Write a file that is made from data, or check it, and say which command writes it.
+
+    Returns:
+        0; 1 when the file is stale and was to be checked.
+    """
+    if not check:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(wanted, encoding="utf-8")
         return 0
-    found = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
     if found == wanted:
         return 0
-    diff = difflib.unified_diff(found.splitlines(), wanted.splitlines(), "docs/reference.md", "from spec/", lineterm="")
+    name = f"docs/{path.name}"
+    diff = difflib.unified_diff(found.splitlines(), wanted.splitlines(), name, "as it must be", lineterm="")
     shown = [line for line, _ in zip(diff, range(_DIFF_LINES), strict=False)]
-    sys.stderr.write("\n".join([*shown, "docs/reference.md is stale: run python -m amqpscope.spec.reference"]) + "\n")
+    sys.stderr.write("\n".join([*shown, f"{name} is stale: run {command}"]) + "\n")
     return 1
 
 
@@ -142,6 +153,15 @@ def _tables(protocols: list[Protocol]) -> list[str]:
 def _columns(table: Table, start: int = 0) -> list[str]:
     rows = [[f"`{c.name}`", c.type, c.unit or "", c.doc] for c in table.columns[start:]]
     return _grid(["column", "type", "unit", ""], rows)
+
+
+def _codes() -> list[str]:
+    lines = ["## Values of columns", ""]
+    for listed in codes.load():
+        columns = ", ".join(f"`{column}`" for column in listed.columns)
+        lines += [f"### {columns}", "", listed.doc, ""]
+        lines += _grid(["column", "value", ""], [[columns, f"`{code.name}`", code.doc] for code in listed.values])
+    return lines
 
 
 def _anomalies() -> list[str]:

@@ -66,7 +66,7 @@ def table_digest(table: pa.Table) -> str:
     for name, column in zip(table.schema.names, table.columns, strict=True):
         values = column.to_pylist()
         if name in WORDED:
-            values = [value and worded(value) for value in values]
+            values = [worded(value) if isinstance(value, str) else value for value in values]
         digest.update(repr(values).encode())
     return f"{table.num_rows} rows {digest.hexdigest()[:24]}"
 

@@ -4,7 +4,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,10 @@ class Source:
     """The path that the user gave, for messages."""
     begin: int = 0
     """Time of the first packet, where `find` looked for it; 0 also when it has no packet."""
+    is_named: bool = True
+    """Whether the user named the file itself, so that it must be readable."""
+    error: str = ""
+    """Why it cannot be read."""
 
 
 def find(
@@ -41,49 +45,61 @@ def find(
 
     Args:
         paths: files, directories, globs, or `-`.
-        refused: receives the errors of unreadable files in directories and globs, which are skipped. If it is None,
-            they are raised. Errors of files that are named themselves, and of the last one, are always raised.
+        refused: receives the errors of unreadable files in directories and globs, which are returned with their error.
+            If it is None, they are raised. Errors of files that are named themselves, and of the last one, are always
+            raised.
         timed: whether the time of the first packet is wanted of a single capture, too.
 
     Raises:
         CaptureError: a path does not exist, or a file is not a capture.
     """
-    known: dict[str, str] = {}
-    named: set[str] = set()
-    for path in [os.fspath(path) for path in paths]:
-        for file in _expand(path):
-            real = file if file == STANDARD_INPUT else os.path.realpath(file)
-            known.setdefault(real, file)
-            if file == path or refused is None:
-                named.add(known[real])
-    files = list(known.values())
-    if len(files) > 1 and STANDARD_INPUT in files:
-        raise CaptureError("-: standard input cannot be read together with files")
-    names = _names(files)
-    sources = []
-    for path, name in zip(files, names, strict=True):
-        opened = Pipe(path, name) if (timed or len(files) > 1) and _is_pipe(path) else path
-        sources.append(Source(opened, name, _size(path), _text(path)))
+    sources = named(paths, timed)
     if len(sources) < 2 and not timed:
         return sources
-    return _in_order(zip(files, sources, strict=True), named, [] if refused is None else refused)
-
-
-def _in_order(
-    sources: Iterable[tuple[str, Source]], named: Container[str], refused: list[CaptureError]
-) -> list[Source]:
-    """Sort sources by the time of their first packet; `refused` receives errors of those not in `named`."""
-    found = []
-    for path, source in sources:
+    found, errors = [], []
+    for source in sources:
         try:
             found.append(replace(source, begin=_first_time(source)))
         except CaptureError as error:
-            if path in named:
+            if source.is_named or refused is None:
                 raise
             refused.append(error)
-    if not found:
+            errors.append(replace(source, error=reason(source, error)))
+    if refused and not found:
         raise refused[0]
-    return sorted(found, key=lambda source: (source.begin, source.name))
+    return sorted(found, key=place) + errors
+
+
+def named(paths: Iterable[str | os.PathLike[str]], timed: bool = False) -> list[Source]:
+    """Return the captures that these paths name, each once, sorted by path; see `find`. Opens nothing but pipes.
+
+    Raises:
+        CaptureError: a path does not exist.
+    """
+    known: dict[str, tuple[str, bool]] = {}
+    for path in [os.fspath(path) for path in paths]:
+        for file in _expand(path):
+            real = file if file == STANDARD_INPUT else os.path.realpath(file)
+            first, is_named = known.get(real, (file, False))
+            known[real] = first, is_named or file == path
+    files = [file for file, _ in known.values()]
+    if len(files) > 1 and STANDARD_INPUT in files:
+        raise CaptureError("-: standard input cannot be read together with files")
+    sources = []
+    for (path, is_named), name in zip(known.values(), _names(files), strict=True):
+        opened = Pipe(path, name) if (timed or len(files) > 1) and _is_pipe(path) else path
+        sources.append(Source(opened, name, _size(path), _text(path), is_named=is_named))
+    return sources
+
+
+def reason(source: Source, error: CaptureError) -> str:
+    """Return why a capture cannot be read, without its path."""
+    return " ".join(str(error).removeprefix(f"{source.given}: ").split())
+
+
+def place(source: Source) -> tuple[int, str]:
+    """Return what captures are sorted by: the time of their first packet, and their name."""
+    return source.begin, source.name
 
 
 def total_size(sources: Iterable[Source]) -> int | None:

@@ -47,7 +47,7 @@ def add_common(
         "may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--spec", metavar="FILE", help="AMQP XML document of a vendor, which extends the built-in protocol"
+        "--spec", metavar="FILE", help="AMQP XML document (0-8 to 0-10), which extends the built-in protocol"
     )
     parser.add_argument(
         "--keylog", metavar="FILE",
@@ -75,6 +75,22 @@ def add_common(
     )
 
 
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that describes the JSON of a command."""
+    parser.add_argument("--json-schema", action=_Schema, nargs=0, help="print the schema of --format json, and end")
+
+
+class _Schema(argparse.Action):
+    """Print the schema that has the name of the command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it, and end."""
+        from amqpscope.dissector.cli import json_schema  # noqa: PLC0415
+
+        sys.stdout.write(json_schema.text(parser.prog.rpartition(" ")[2]))
+        parser.exit()
+
+
 def options(arguments: argparse.Namespace, begin_ns: int = 0) -> Options:
     """Return the options that the arguments name; times of the day are those of the day of `begin_ns`.
 
@@ -89,7 +105,8 @@ def options(arguments: argparse.Namespace, begin_ns: int = 0) -> Options:
     if arguments.spec:
         from amqpscope import spec  # noqa: PLC0415
 
-        protocol = spec.overlay(spec.load("amqp-0-9-1"), spec.load_xml(arguments.spec))
+        user = spec.load_xml(arguments.spec)
+        protocol = spec.overlay(spec.load(spec.base_of(user)), user)
     return Options(dict(arguments.port), protocol, arguments.bodies, from_ns, to_ns, keylog=arguments.keylog)
 
 

@@ -15,6 +15,11 @@ class Dissect:
     help = "write captures as tables: a folder of Parquet (or Arrow) files per table"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("dissect trouble.pcap -o tables", "write the tables of a capture under tables/"),
+        ("dissect 'day-*.pcap.gz' -o tables --from 17:40 --to 17:45", "five minutes of a rotated capture's first day"),
+        ("dissect big.pcap -o tables --keylog keys.log --bodies full", "decrypt TLS, and keep the bodies of messages"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -107,6 +112,12 @@ class Frames:
     help = "print each frame on one line as it is decoded"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("frames trouble.pcap --connection 10.0.3.7:41418 --method 'basic.*'", "messages of one client"),
+        ("frames trouble.pcap --queue orders -c 20 --tz local", "the first 20 frames that name a queue, in local time"),
+        ("frames trouble.pcap --format json | jq .method", "for other programs; ids and times in ns are text"),
+        ("frames -", "live: tcpdump -i any -U --immediate-mode -w - port 5672 | amqpscope frames -"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -116,6 +127,7 @@ class Frames:
         parser.add_argument(
             "--format", choices=("text", "json", "csv"), default="text", help="format of the lines (default: text)"
         )
+        arguments.add_schema(parser)
         selection.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -160,6 +172,11 @@ class Handshakes:
     help = "say why connections came up or did not: one verdict each, with the packets that prove it"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("handshakes trouble.pcap", "a verdict on each connection, worst first, with what to do"),
+        ("handshakes trouble.pcap --connection 10.0.3.7:41418", "both sides of a handshake, step by step"),
+        ("handshakes trouble.pcap --fail-on handshake --fail-on ending:error", "for scripts: status 1 on these"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -169,6 +186,7 @@ class Handshakes:
         parser.add_argument(
             "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
         )
+        arguments.add_schema(parser)
         selection.add_connection(parser)
         parser.add_argument(
             "--fail-on", metavar="WHAT[:SEVERITY]", action="append", default=[], type=selection.fail_on,

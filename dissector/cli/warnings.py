@@ -1,10 +1,12 @@
 """Make the warnings about captures: truncated or skipped parts, why there are no frames, frames held back."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
 
+from amqpscope import spec
 from amqpscope.dissector.formatting import counted, instant
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
 from amqpscope.dissector.tables.connections import sides
 from amqpscope.dissector.tcp.state import Conn
@@ -71,12 +73,30 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         counts = (gaps.bytes, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
         size, several, connections = (counted(*count) for count in counts)
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
+    known = reading.dissector.connections
+    lines += [_contradicted(*names, count) for names, count in known.contradicted.items()]
+    undecoded = [] if frames is None else list(_undecoded(known.spoken))
+    lines += undecoded
     tls = reading.dissector.tls
     if tls.keylog.expecting and tls.sealed:
         lines.append(_sealed(reading))
-    elif frames == 0 or not any(seen.segments for seen in reading.seen):
+    elif (frames == 0 and not undecoded) or not any(seen.segments for seen in reading.seen):
         lines.append(_nothing(reading, zone))
     return lines
+
+
+def _contradicted(named: str, found: str, count: int) -> str:
+    begin = "begins" if count == 1 else "begin"
+    return f"--port names {named}, but {counted(count, 'connection')} with that port {begin} as {found} does"
+
+
+def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each protocol that has no table of frames, so that nothing of it is shown or written."""
+    decoded = {table.methods_of for table in spec.tables().values()}
+    for name in (plugin.name for plugin in registry.protocols()):
+        if name not in decoded and spoken.get(name):
+            connections = counted(spoken[name], "connection")
+            yield f"{connections} of {name}: `connections` counts the frames, `amqpscope handshakes` judges, no more"
 
 
 def _sealed(reading: Reading) -> str:

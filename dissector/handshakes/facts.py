@@ -13,8 +13,11 @@ Facts that rules ask for (None where unknown):
     client_first, server_first   kind of the first bytes of each side
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
+    close_lost         bool: only the answer to that close was captured
+    end_lost           bool: the last frames of a side may be missing
+    refused_known      bool: nothing is missing before the close, or it names the method that it refuses
     ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
-    reply_code, reply_text       of that connection.close
+    reply_code, reply_text       of that connection.close; `refused_method`: the method that it names
     refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
     mechanism_offered, response_wellformed, capable_auth   bool
@@ -22,6 +25,7 @@ Facts that rules ask for (None where unknown):
     user, server_port, server_loopback
     unread             bool: parts of the handshake were not understood
     redirected_to      address to which the broker sent the client
+    contradicted_by    protocol that the content shows, where --port names another one
     blocked            bool: the broker takes no messages at the end
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -44,7 +48,8 @@ from amqpscope.spec.model import Protocol
 
 Arguments: TypeAlias = Mapping[str, PeerArguments]
 ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
-
+ANSWERS = frozenset({"connection.close-ok", "close-ok"})
+"""Steps that answer a close."""
 
 TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_silence", "server_beats")
 """Facts that depend on times."""
@@ -122,8 +127,13 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     spoken = any(inputs.has_sent)  # so the server has accepted, seen or not
     unseen = spoken and not inputs.syns[1]
     ran = run(machine, events, leap=inputs.lost or unseen or not begun or seen != "both")
-    state = machine.states[ran.state]
     arguments = dict(inputs.arguments)
+    closing = _closing(arguments, protocol)
+    refused = machine.reached("client", closing["refused_method"]) if inputs.lost else None
+    ran = Run(refused or ran.state, ran.taken)
+    state = machine.states[ran.state]
+    ends = _ends(inputs.closer, steps)
+    gaps = inputs.lost or ends["close_lost"]
     kinds = inputs.kinds
     address, port = inputs.server
     known: dict[str, Any] = {
@@ -136,7 +146,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,
-        "gaps": inputs.lost,
+        "gaps": gaps,
         "stage": state.stage,
         "state": state.name,
         "turn": state.turn,
@@ -151,17 +161,15 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         "due": state.due,
         "blocked": inputs.blocked is not None,
         "blocked_reason": inputs.blocked or None,
+        "end_lost": inputs.end_lost,
+        "refused_known": not gaps or refused is not None,
     }
     openings = zip(ROLES, inputs.openings, strict=True)
     known |= {f"{role}_first_doc": found.doc if found else None for role, found in openings}
-    known |= (
-        _ends(inputs.closer, steps)
-        | _agreement(inputs, arguments, machine)
-        | _closing(arguments, protocol)
-        | _refusal(arguments)
-    )
+    known |= ends | _agreement(inputs, arguments, machine) | closing | _refusal(arguments)
+    known["sure"] = _sure(known, state.doc if ran.taken else "there was a connection")
     known |= {f"{role}_again": sum(step.event == AGAIN and role == step.role for step in steps) for role in ROLES}
-    known |= {"unread": None, "redirected_to": None} | dict(inputs.facts) | tls
+    known |= {"unread": None, "redirected_to": None, "contradicted_by": None} | dict(inputs.facts) | tls
     return Case(known, _times(arguments, steps, ran, handshakes.words), steps, ran)
 
 
@@ -183,7 +191,20 @@ def _seen(inputs: Inputs) -> str:
 
 def _ends(close: str, steps: list[SidedStep]) -> dict[str, Any]:
     end = next((f"{step.role}-{step.event[4:]}" for step in steps if step.event in ("tcp.fin", "tcp.rst")), "none")
-    return {"end": end, "close": close, "ended_by": close if close != "none" else end.split("-", maxsplit=1)[0]}
+    answered = next((step.role for step in steps if step.event in ANSWERS), None)
+    close_lost = close == "none" and answered is not None
+    if close_lost:
+        close = "server" if answered == "client" else "client"
+    ended_by = close if close != "none" else end.split("-", maxsplit=1)[0]
+    return {"end": end, "close": close, "close_lost": close_lost, "ended_by": ended_by}
+
+
+def _sure(known: dict[str, Any], reached: str) -> str:
+    """Return what is known of a handshake of which parts are missing."""
+    if known["close"] == "none":
+        return reached
+    reply = f": {known['reply']}" if known["reply"] else ""
+    return f"{reached}, and the {known['close']} closed the connection{reply}"
 
 
 def _times(arguments: Arguments, steps: list[SidedStep], ran: Run, words: Mapping[str, str]) -> Times:
@@ -207,6 +228,8 @@ def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[s
         if settled and machine.frame_min
         else None,
         "channel_max": settled.get("channel_max"),
+        "asked_channels": _limit(settled.get("channel_max"), "{} channels", "any number of channels"),
+        "asked_frames": _limit(settled.get("frame_max"), "{} bytes", "any size"),
         "frame_max": settled.get("frame_max"),
         "is_tuned": bool(settled),
         "heartbeat": (settled or offer).get("heartbeat"),
@@ -232,6 +255,11 @@ def _is_above(settled: int | None, offered: int | None) -> bool:
     return settled is not None and bool(offered) and (settled == 0 or settled > (offered or 0))
 
 
+def _limit(number: int | None, text: str, unlimited: str) -> str | None:
+    """Return a limit as text; 0 is none."""
+    return None if number is None else text.format(number) if number else unlimited
+
+
 def _refusal(arguments: Arguments) -> dict[str, Any]:
     refusal = arguments.get("refusal", NOTHING)
     return {
@@ -252,5 +280,6 @@ def _closing(arguments: Arguments, protocol: Protocol) -> dict[str, Any]:
         "reply_code": code,
         "reply_text": text,
         "reply": text or (str(code) if code is not None else None),
+        "refused_method": name,
         "method_words": f"{words} The reply names {name}." if name else words or "The broker gave no reason.",
     }

@@ -87,6 +87,8 @@ class Inputs(NamedTuple):
     blocked: str | None
     closer: str
     """The role that sent close first; `none`."""
+    end_lost: bool
+    """Whether the last frames of a side may be missing."""
     tls: tuple[tuple[str, Hashable], ...]
 
     @property
@@ -128,6 +130,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
         cut_login=record.cut_login,
         blocked=record.blocked,
         closer="none" if record.closer is None else ROLES[record.closer != client],
+        end_lost=record.end_lost,
         tls=tuple(tls_facts.facts(record.tls, client).items()) if record.tls else (),
     )
 

@@ -26,6 +26,8 @@ COLUMNS = (
 TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_facts", "client_properties",
          "server_properties")  # fmt: skip
 """Those of them that hold JSON text."""
+VERSION = 1
+"""Of the JSON document; it changes when a key is renamed or removed, or its values change."""
 MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
 MOST_OF_IT = 0.8
 """Share of a slow handshake's time from which on one side is reported as slow."""
@@ -195,7 +197,8 @@ class Listing:
             for g in self.worst_first
         ]
         ordered = sorted(rows, key=lambda r: (-SEVERITIES.index(r["severity"]), r["first_ts_ns"], r["connection_id"]))
-        return {"groups": groups, "connections": [as_dict(row, self.handshakes, self.zone) for row in ordered]}
+        connections = [as_dict(row, self.handshakes, self.zone) for row in ordered]
+        return {"version": VERSION, "groups": groups, "connections": connections}
 
     def _days(self) -> tuple[str, str]:
         """Return the first and the last day on which a group began."""

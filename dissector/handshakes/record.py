@@ -94,6 +94,8 @@ class ConnectionRecord:
     columns: dict[str, Any] = field(default_factory=dict)
     """Further columns of the connection's row, as a protocol finds them."""
     skipped: int = 0
+    end_lost: bool = False
+    """Whether the last frames of a side may be missing: its last boundary was lost, and not found again."""
     tls: Shown | None = None
     """Observations of TLS; None without TLS."""
     outer: tuple[FirstBytes, FirstBytes] | None = None

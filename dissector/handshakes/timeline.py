@@ -1,5 +1,7 @@
 """The steps of a handshake in the order in which they were seen."""
 
+from collections.abc import Iterator
+
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.inputs import Tcp
 from amqpscope.dissector.handshakes.record import ConnectionRecord, FirstBytes, Step
@@ -10,21 +12,28 @@ AGAIN = "tcp.again"
 
 
 def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
-    """Return both sides' steps merged by time, each side's in its own order; at equal times the client's is first."""
+    """Return both sides' steps merged by time, each side's in its own order; at equal times the client's is first.
+
+    SYNs come first, in their order, though captures may have them later.
+    """
     client = tcp.client
     merged = _merged(_queue(record, tcp, client, 0), _queue(record, tcp, 1 - client, 1))
+    steps = [*_syns(tcp), *merged]
     if tcp.sides[0].again or tcp.sides[1].again:
-        return _with_repeats(merged, tcp)
-    return merged
+        return _with_repeats(steps, tcp)
+    return steps
+
+
+def _syns(tcp: Tcp) -> Iterator[Step]:
+    for event, side, shown in zip(("tcp.syn", "tcp.syn-ack"), (tcp.client, 1 - tcp.client), tcp.sides, strict=True):
+        if shown.syn:
+            yield Step(event, side, shown.syn, f"sent {shown.syns} times" if shown.syns > 1 else "")
 
 
 def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[Step]:
-    """Return the steps of one side, the client's (0) or the server's (1)."""
+    """Return the steps of one side, the client's (0) or the server's (1), without SYNs."""
     shown = tcp.sides[index]
     queue = []
-    if shown.syn:
-        again = f"sent {shown.syns} times" if shown.syns > 1 else ""
-        queue.append(Step("tcp.syn-ack" if index else "tcp.syn", side, shown.syn, again))
     if tcp.ack and index == 0:
         queue.append(Step("tcp.ack", side, tcp.ack))
     if first := _first_step(record, tcp, side, (record.outer or record.firsts)[side]):

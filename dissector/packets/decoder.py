@@ -72,7 +72,7 @@ class PacketDecoder:
     """Find the TCP segments of packets. One decoder serves all captures: fragments may lie in several of them."""
 
     def __init__(self) -> None:
-        self._listed: Counter[str] = Counter()
+        self._listed: Counter[tuple[int, str]] = Counter()  # by capture and code
         self._fragments: dict[int, Fragments] = {}  # by capture point, least recently used first
         self._missing = 0
 
@@ -108,17 +108,12 @@ class PacketDecoder:
         fragments, listed, missing = PLAIN.read(data)
         for point, known in fragments:
             self._fragments_of(int(captures[point])).put_back(known)
-        self._listed.update(listed)
+        self._listed.update({(int(captures[capture]), code): count for (capture, code), count in listed.items()})
         self._missing += missing
 
-    def finish(self) -> list[Problem]:
-        """Return, at the end of the captures, the problems of incomplete IP packets."""
-        count = self._missing + sum(fragments.finish() for fragments in self._fragments.values())
-        return (
-            [Problem("ip-fragment", 0, None, f"IP packets still incomplete at the end of the capture: {count}")]
-            if count
-            else []
-        )
+    def finish(self) -> int:
+        """Return, at the end of the captures, the number of incomplete IP packets."""
+        return self._missing + sum(fragments.finish() for fragments in self._fragments.values())
 
     def _fragments_of(self, point: int) -> Fragments:
         """Return the fragments of a capture point; evict those of the least recently used point to make room."""
@@ -173,15 +168,15 @@ class PacketDecoder:
         report = PacketReport(len(outcome), tcp, other, parts)
         for problem in wrong:
             report.counts[problem.code] = report.counts.get(problem.code, 0) + 1
-            if self._listed[problem.code] < MAX_PROBLEMS:
+            if self._listed[batch.capture, problem.code] < MAX_PROBLEMS:
                 report.problems.append(problem)
-                self._listed[problem.code] += 1
+                self._listed[batch.capture, problem.code] += 1
         for code, rows, detail in self._problems(outcome, segments):
             report.counts[code] = report.counts.get(code, 0) + len(rows)
-            for i in rows[: MAX_PROBLEMS - self._listed[code]].tolist():
+            for i in rows[: MAX_PROBLEMS - self._listed[batch.capture, code]].tolist():
                 text = detail.format(link=batch.link[i], caplen=batch.caplen[i], length=batch.length[i])
                 report.problems.append(Problem(code, int(batch.packet[i]), None, text))
-                self._listed[code] += 1
+                self._listed[batch.capture, code] += 1
         report.problems.sort(key=lambda problem: problem.packet)
         return report
 

@@ -1,14 +1,16 @@
 """Merge captures whose times overlap to one sequence of segments.
 
-Rotated files, each beginning where the one before ended, are one sequence. Files that overlap come from several capture
-points, or repeat each other: their segments are merged by the running maximum of time, so that each file keeps its own
-order. The result does not depend on how files are cut into batches.
+Rotated files, each continuing where the one before ended, are one sequence. Files that overlap come from several
+capture points, or repeat each other. The sequence is that of (running maximum of time, capture), so that each file
+keeps its own order; the maximum goes on from file to file of one capture point. The result does not depend on how files
+are cut into batches.
 """
 
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -43,13 +45,16 @@ class Capture:
 
 @dataclass(slots=True)
 class _Lane:
-    """An open capture: batches that were read and not yet taken, with their running maxima of time."""
+    """An open capture: batches that were read and not yet taken, with their running maxima of time.
+
+    `last` is the maximum so far, of the captures before it at its capture point, too.
+    """
 
     capture: Capture
     point: int
     source: Iterator[Decoded]
+    last: int
     batches: deque[tuple[Decoded, Ints]] = field(default_factory=deque)
-    last: int = -(1 << 62)
     ended: bool = False
 
     def read(self) -> bool:
@@ -87,26 +92,81 @@ def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
 
     `points` receives, for each capture, the index of the first capture of the same capture point.
     """
+    for decoded, _ in _merged(captures, points, []):
+        yield decoded
+
+
+class Span(NamedTuple):
+    """The times of a capture that was read before (ns): of its first packet, and the first and last in its segments.
+
+    `last` is the latest. Both are None where there are no segments.
+    """
+
+    name: str
+    begin: int
+    first: int | None
+    last: int | None
+
+
+class Seat(NamedTuple):
+    """The place of a capture in a sequence.
+
+    Attributes:
+        point: index of the first capture of the same capture point.
+        floor: where the running maximum of time begins (ns).
+    """
+
+    point: int
+    floor: int
+
+
+def arrange(spans: Iterable[Span]) -> list[Seat]:
+    """Return the place of each capture; `spans` are in order of their first packets.
+
+    The sequence of `merge` is that of (running maximum of time from `floor` on, index of the capture).
+    """
+    captures = [Capture(span.name, span.begin, partial(_outline, span)) for span in spans]
+    points: list[int] = []
+    floors: list[int] = []
+    for _ in _merged(captures, points, floors):
+        pass
+    return [Seat(*seat) for seat in zip(points, floors, strict=True)]
+
+
+def _outline(span: Span, index: int, count: int) -> Iterator[Decoded]:
+    """Yield the first and the last segment of a capture, as far as merging looks at them."""
+    if span.first is not None and span.last is not None:
+        segments = SegmentBatch(*np.zeros((len(SegmentBatch._fields), 2), np.int64))
+        segments.ts_ns[:] = span.first, span.last
+        yield Decoded(segments, np.zeros(0, np.uint8), 0)
+
+
+def _merged(captures: Iterable[Capture], points: list[int], floors: list[int]) -> Iterator[tuple[Decoded, Ints]]:
+    """Like `merge`, with the running maximum of time of each segment; `floors` receives where it begins."""
     waiting = deque(captures)
     lanes: list[_Lane] = []
     tails: list[_Lane] = []  # captures that no other one continues
+    reached = -(1 << 62)
     while lanes or waiting:
         for lane in lanes:
             if not lane.batches and not lane.ended:
                 lane.read()
         lanes = [lane for lane in lanes if lane.batches or not lane.ended]
-        begin = waiting[0].begin if waiting and len(lanes) < limits.CAPTURES else None
+        is_full = len(lanes) >= limits.CAPTURES
+        begin = waiting[0].begin if waiting and not is_full else None
         # All segments before it are taken by then, however much was read: the decision rests on times alone.
         if begin is not None and all(lane.batches and lane.batches[0][1][0] >= begin for lane in lanes):
-            if not lanes or any(lane.lasts(begin + SLACK_NS) for lane in lanes):
-                lanes.append(_begin(waiting.popleft(), points, tails, len(lanes) + 1))
-                continue
-            begin = None
+            others = sum(lane.lasts(begin + SLACK_NS) for lane in lanes)
+            floors.append(max(begin, reached))
+            lanes.append(_begin(waiting.popleft(), points, tails, others + 1, floors))
+            continue
         # When too many are open, the next one opens right after the last segment of the first one that ends.
-        yield from _step(lanes, begin, bool(waiting) and len(lanes) >= limits.CAPTURES)
+        for decoded, keys in _step(lanes, begin, bool(waiting) and is_full):
+            reached = int(keys[-1]) if is_full else reached
+            yield decoded, keys
 
 
-def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) -> _Lane:
+def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int, floors: list[int]) -> _Lane:
     """Open a capture. It continues one that ended before, preferably with a similar name, or is of another point."""
     before = [lane for lane in tails if not lane.lasts(capture.begin + SLACK_NS)]
     like = [lane for lane in before if _stem(lane.capture.name) == _stem(capture.name)]
@@ -116,8 +176,9 @@ def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int) 
         lane = max(like or before, key=lambda lane: lane.last)
         tails.remove(lane)
         point = lane.point
+        floors[-1] = max(floors[-1], lane.last)
     points.append(point)
-    tails.append(_Lane(capture, point, capture.open(index, count)))
+    tails.append(_Lane(capture, point, capture.open(index, count), floors[-1]))
     return tails[-1]
 
 
@@ -126,7 +187,7 @@ def _stem(name: str) -> str:
     return re.sub(r"\d+", "", name)
 
 
-def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[Decoded]:
+def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[tuple[Decoded, Ints]]:
     """Take the segments before `begin` that no later segment can precede. Of equal times, the first lane comes first.
 
     With `until_end`, take nothing after the end of a lane.
@@ -144,14 +205,12 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[De
         for part in lane.take(min(others, default=1 << 62)):
             parts.append(part)
             order.append(np.full(len(part[1]), number))
-    if len(parts) == 1:
-        yield parts[0][0]
-    elif len(lanes) == 1:
-        for decoded, _ in parts:
-            yield decoded
+    if len(parts) == 1 or len(lanes) == 1:
+        yield from parts
     elif parts:
         times = np.concatenate([keys for _, keys in parts])
-        yield _joined([decoded for decoded, _ in parts], np.lexsort((np.concatenate(order), times)))
+        rows = np.lexsort((np.concatenate(order), times))
+        yield _joined([decoded for decoded, _ in parts], rows), times[rows]
 
 
 def _cut(decoded: Decoded, rows: slice) -> Decoded:

@@ -4,7 +4,7 @@ Both directions of a connection, and all connections between the same endpoints,
 depend on the segments of its flow alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ SCHEMA = pa.schema([*((name, pa.int64()) for name in NUMBERS), (PAYLOAD, pa.bina
 """Segments, in capture order; `payload` are the captured bytes."""
 SPARE = 1 << 16
 """Least bytes of unused room behind the payloads of segments."""
+NOTHING: Mapping[str, Ints] = {}
 
 
 @kernel
@@ -49,11 +50,12 @@ def pack(data: Array, offset: Array, caplen: Array, out: Array) -> None:
             at += size
 
 
-def split(decoded: Decoded, count: int, compiled: bool) -> list[pa.RecordBatch]:
-    """Return the segments of each part (SCHEMA), in their order."""
+def split(decoded: Decoded, count: int, compiled: bool, further: Mapping[str, Ints] = NOTHING) -> list[pa.RecordBatch]:
+    """Return the segments of each part (SCHEMA), in their order; `further` are more columns of them."""
     parts = np.empty(len(decoded.segments.ts_ns), np.int64)
     call(choose, compiled, decoded.segments, count, parts)
-    segments = decoded.segments.cut(np.argsort(parts, kind="stable"))
+    order = np.argsort(parts, kind="stable")
+    segments = decoded.segments.cut(order)
     ends = np.zeros(len(parts) + 1, np.int32)
     np.cumsum(segments.caplen, out=ends[1:])
     payload = np.empty(int(ends[-1]), np.uint8)
@@ -61,10 +63,22 @@ def split(decoded: Decoded, count: int, compiled: bool) -> list[pa.RecordBatch]:
     columns = [pa.array(column) for name, column in segments._asdict().items() if name in NUMBERS]
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(payload)]
     columns.append(pa.BinaryArray.from_buffers(pa.binary(), len(parts), buffers))
-    rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    columns += [pa.array(column[order]) for column in further.values()]
+    rows = pa.RecordBatch.from_arrays(columns, [*SCHEMA.names, *further])
     sizes = np.bincount(parts, minlength=count)
     begins = np.cumsum(sizes) - sizes
     return [rows.slice(begin, size) for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
+
+
+def written(batches: Sequence[pa.RecordBatch], compression: str | None = None) -> bytes:
+    """Return segments as a stream of Arrow."""
+    sink = pa.BufferOutputStream()
+    schema = batches[0].schema if batches else SCHEMA
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> Decoded:

@@ -168,6 +168,8 @@ class Distributor(Dissector):
 
     def decode(self, batch: PacketBatch) -> Decoded:
         """Return the segments of a batch of packets; note its secrets for all processes."""
+        if batch.secrets and self._size:
+            self._flush()  # segments before the secrets
         self._secrets += [(secrets, batch.capture) for secrets in batch.secrets]
         return super().decode(batch)
 
@@ -203,19 +205,9 @@ class Distributor(Dissector):
         news = self.captures[self._named :], self.points[self._named :], [] if self.tls.lacks else self._secrets
         for number, waiting in enumerate(self._waiting):
             if waiting or any(news):
-                self._jobs.send(number, "take", *news, written(waiting))
+                self._jobs.send(number, "take", *news, flows.written(waiting))
                 waiting.clear()
         self._named, self._secrets, self._size = len(self.captures), [], 0
-
-
-def written(batches: list[pa.RecordBatch]) -> bytes:
-    """Return segments as a stream of Arrow."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, flows.SCHEMA) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
 
 
 class Worker:

@@ -1,6 +1,50 @@
 """Bodies of messages that are kept, as bytes of them come."""
 
-from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols.state import Assembly, Body, Kept
+
+
+@kernel
+def keep_bytes(bodies: Array, k: int, kept: Array, assembly: Array, offset: int, length: int) -> int:
+    """Keep bytes of a body, if it is kept. Return the number dropped where that are too many.
+
+    Args:
+        bodies: (contents, Body).
+        k: whose bytes they are.
+        kept: (Kept, room).
+        assembly: (Assembly,).
+        offset: where they lie.
+        length: number of bytes.
+    """
+    if bodies[k, Body.BODY] < 0:
+        return 0
+    n = assembly[Assembly.KEPT]
+    assembly[Assembly.KEPT] = n + 1
+    kept[Kept.BODY, n] = bodies[k, Body.BODY]
+    kept[Kept.OFFSET, n] = offset
+    kept[Kept.LENGTH, n] = length
+    has: int = bodies[k, Body.KEPT]
+    if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
+        kept[Kept.LENGTH, n] = -1
+        assembly[Assembly.KEEPING] -= has
+        bodies[k, Body.KEPT] = 0
+        bodies[k, Body.BODY] = -1
+        return has + length
+    bodies[k, Body.KEPT] = has + length
+    assembly[Assembly.KEEPING] += length
+    return 0
+
+
+@kernel
+def begin_body(bodies: Array, k: int, assembly: Array) -> None:
+    """Give a body a number where bodies are kept."""
+    bodies[k, Body.KEPT] = 0
+    bodies[k, Body.BODY] = -1
+    if assembly[Assembly.KEEP]:
+        bodies[k, Body.BODY] = assembly[Assembly.BODIES]
+        assembly[Assembly.BODIES] += 1
 
 
 def take(bodies: dict[int, list[bytes]], kept: Ints, data: Bytes) -> None:

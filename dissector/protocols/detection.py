@@ -17,7 +17,7 @@ from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
-from amqpscope.dissector.tcp.state import Chunk, Facts
+from amqpscope.dissector.tcp.state import Chunk, Facts, clients
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"
@@ -57,12 +57,14 @@ STATE = Coding(Probe)
 
 
 class Detector:
-    """Sorts chunks by protocol; `ports` are protocols that are forced, by port."""
+    """Sorts chunks by protocol; `ports` are protocols that are forced, by port, `brokers` where brokers listen."""
 
-    def __init__(self, context: Context, ports: dict[int, str]) -> None:
+    def __init__(self, context: Context, ports: dict[int, str], brokers: Ints) -> None:
         self.accounting = context.accounting
+        self.record = context.record
         self.ports = {port: registry.number_of(name) for port, name in ports.items()}
-        self.brokers = registry.ports() | ports.keys()
+        self.brokers = brokers
+        self.serving = frozenset(brokers.tolist())
         self.tls_ports = registry.tls_ports()
         self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))
         self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
@@ -78,6 +80,8 @@ class Detector:
         waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
             return chunks
+        undecided = np.unique(slots[waiting])
+        facts[undecided, Facts.CLIENT] = clients(facts, undecided, self.brokers)
         keep = np.ones(chunks.shape[1], np.bool_)
         released: list[Ints] = []
         for i in self._undecided(waiting, slots, facts):
@@ -85,24 +89,40 @@ class Detector:
             probe = self.probes.get(slot)
             if probe is None:
                 probe = self.probes[slot] = Probe()
-                self._orient_by_port(facts, slot)
             self._look(chunks[:, i], probe, buffer, facts, slot)
             if facts[slot, Facts.PROTOCOL] == 0:
                 keep[i] = False
                 continue
-            self.decided[slot] = probe.skipped
-            self.accounting.change(slot, -probe.held_bytes - CHUNK_COST * len(probe.held))
-            del self.probes[slot]
-            for column, data in probe.held:
-                if data:
-                    column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
-                if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
-                    released.append(column)
+            released += self._release(slot, probe, buffer, facts)
             keep[i] = keep_after(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
             return chunks
         rest = chunks[:, keep]
         return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
+
+    def settle(self, ended: Ints, buffer: Buffer, facts: Ints) -> Ints:
+        """Return the chunks of ended connections that never showed which protocol of several has their header."""
+        released: list[Ints] = []
+        for slot in ended.tolist():
+            probe = self.probes.get(slot)
+            if probe and facts[slot, Facts.SYN] != 0 and probe.skipped == 0:
+                facts[slot, Facts.PROTOCOL] = judge_start(*self._client_first(probe, facts, slot), waits=False) or 0
+                if facts[slot, Facts.PROTOCOL] > 0:
+                    released += self._release(slot, probe, buffer, facts)
+        return np.stack(released, axis=1) if released else np.zeros((Chunk.WIDTH, 0), np.int64)
+
+    def _release(self, slot: int, probe: Probe, buffer: Buffer, facts: Ints) -> list[Ints]:
+        """Return the chunks that were held back of a connection that is decided."""
+        released = []
+        self.decided[slot] = probe.skipped
+        self.accounting.change(slot, -probe.held_bytes - CHUNK_COST * len(probe.held))
+        del self.probes[slot]
+        for column, data in probe.held:
+            if data:
+                column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
+            if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
+                released.append(column)
+        return released
 
     @staticmethod
     def _undecided(waiting: Ints, slots: Ints, facts: Ints) -> Iterator[int]:
@@ -117,7 +137,7 @@ class Detector:
     def holding(self, facts: Ints) -> Iterator[tuple[int, int]]:
         """Return undecided connections with bytes held back that seem to be a broker's, and the side of the first."""
         for slot, probe in self.probes.items():
-            if probe.held and self.brokers & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
+            if probe.held and self.serving & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
                 yield slot, int(probe.held[0][0][Chunk.SIDE])
 
     def reopen(self, slot: int, facts: Ints) -> None:
@@ -157,18 +177,6 @@ class Detector:
                 columns[:, Chunk.SLOT] = slot
                 self.probes[slot] = replace(probe, held=list(zip(columns, parts, strict=True)))
 
-    def _orient_by_port(self, facts: Ints, slot: int) -> None:
-        if facts[slot, Facts.CLIENT] >= 0:
-            return
-        if facts[slot, Facts.OPENER] >= 0:
-            facts[slot, Facts.CLIENT] = facts[slot, Facts.OPENER]
-            return
-        a, b = int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])
-        if (a in self.brokers) != (b in self.brokers):
-            facts[slot, Facts.CLIENT] = 1 if a in self.brokers else 0
-        else:
-            facts[slot, Facts.CLIENT] = 1 if a < b else 0
-
     def _look(self, chunk: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
         offset, length, side = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH]), int(chunk[Chunk.SIDE])
         probe.seen += length
@@ -181,26 +189,32 @@ class Detector:
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
             facts[slot, Facts.PROTOCOL] = forced
+            found = judge_start(*self._client_first(probe, facts, slot)) if whole and forced != UNKNOWN else 0
+            if found and found != forced:
+                self.record(slot).facts["contradicted_by"] = registry.name_of(found)
             return
-        if whole and offset >= 0:
+        if whole:
             client, server = self._client_first(probe, facts, slot)
-            verdict = judge_start(client, server) if header is not None else None
+            waits = offset >= 0 and probe.held_bytes + length <= limits.HELD
+            verdict = judge_start(client, server, waits) if header is not None else None
             if verdict:
                 facts[slot, Facts.PROTOCOL] = verdict
                 return
             if verdict == 0 and facts[slot, Facts.SYN] & 1 and foreign(client):
                 facts[slot, Facts.PROTOCOL] = UNKNOWN
                 return
-            if verdict is None and probe.held_bytes + length <= limits.HELD:
+            if verdict is None and waits:
                 self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
             data = bytes(probe.first_bytes[side][:8])
             is_first = probe.skipped == 0 and data.startswith(self.magics)
-            if is_first and (verdict := judge_start(data, b"")):
+            if is_first and (verdict := judge_start(data, b"", waits=False)):
                 facts[slot, Facts.PROTOCOL] = verdict
                 if verdict != TLS:
-                    facts[slot, Facts.CLIENT] = side
+                    # A broker answers a client that it refuses with a header, too; a client's comes first.
+                    if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
+                        facts[slot, Facts.CLIENT] = side
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
@@ -295,21 +309,28 @@ def keep_after(chunk: Ints, position: int, client: int) -> bool:
     return bool(chunk[Chunk.LENGTH] > 0)
 
 
-def judge_start(client: bytes, server: bytes) -> int | None:
-    """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours."""
-    headers = {header: number for number, plugin in registry.numbered() for header in plugin.headers}
+def judge_start(client: bytes, server: bytes, waits: bool = True) -> int | None:
+    """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours.
+
+    Of protocols with one header the first frame of either side tells which it is; with `waits`, it is waited for.
+    """
+    headers: dict[bytes, dict[int | None, int]] = {}
+    for number, plugin in registry.numbered():
+        for header in plugin.headers:
+            headers.setdefault(header, {})[plugin.frames_begin] = number
     if not client:
-        for header, number in headers.items():
+        for header, sharing in headers.items():
             if server.startswith(header) and len(server) > len(header):  # a broker that refuses says no more
-                return number
+                return _sharer(sharing, server[len(header) :])
         return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
     if client.startswith(HELLO[:1]):
         if len(client) < 3:
             return None
         return TLS if client[1] == HELLO[1] and client[2] <= 4 else 0
-    for header, number in headers.items():
+    for header, sharing in headers.items():
         if client.startswith(header):
-            return number
+            frames = server or client[len(header) :]
+            return None if len(sharing) > 1 and waits and not frames else _sharer(sharing, frames)
     if any(header.startswith(client) for header in headers):
         return None
     for number, plugin in registry.numbered():
@@ -318,3 +339,8 @@ def judge_start(client: bytes, server: bytes) -> int | None:
         if begins is None:
             return None
     return 0
+
+
+def _sharer(sharing: dict[int | None, int], frames: bytes) -> int:
+    """Return which of the protocols that share a header these frames are of, by the byte with which theirs begin."""
+    return sharing.get(frames[0] if frames else None, sharing.get(None, 0))

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.pool import Pool, give_row, grown, take_row
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
 from amqpscope.dissector.kernels.words import copy_bytes
@@ -33,6 +34,7 @@ from amqpscope.dissector.protocols.state import (
     Held,
     Parser,
     Place,
+    Span,
     Trial,
     Walk,
 )
@@ -136,6 +138,20 @@ def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: 
 
 
 @kernel
+def put_span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> int:
+    """Yield bytes of a body frame that is not whole in one chunk; return which span they are."""
+    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
+    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
+    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
+    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
+    spans[Span.CHANNEL, n] = channel
+    spans[Span.OFFSET, n] = offset
+    spans[Span.LENGTH, n] = length
+    walk.cursor[Cursor.ASIDE] = n + 1
+    return i64(n)
+
+
+@kernel
 def drop_chain(walk: Walk, row: int) -> None:
     """Give back the fragments of a direction."""
     parsers, fragments = walk.parsers, walk.fragments
@@ -151,7 +167,7 @@ def drop_chain(walk: Walk, row: int) -> None:
 
 
 @kernel
-def chain(walk: Walk, row: int, offset: int, length: int) -> int:
+def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int) -> int:
     """Keep bytes of an unfinished payload; 0 when a limit forbids it."""
     parsers, fragments, cursor = walk.parsers, walk.fragments, walk.cursor
     if (
@@ -161,7 +177,10 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     ):
         return 0
     fragment = take_row(walk.free)
+    for k in range(Chunk.WIDTH):
+        fragments[fragment, k] = chunks[k, i]
     fragments[fragment, Fragment.NEXT] = -1
+    fragments[fragment, Fragment.POS] += offset - chunks[Chunk.OFFSET, i]
     fragments[fragment, Fragment.OFFSET] = offset
     fragments[fragment, Fragment.LENGTH] = length
     fragments[fragment, Fragment.USED] = 1
@@ -187,7 +206,7 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
         and length > 0
         and parsers[row, Parser.MISSING] == 0
         and parsers[row, Parser.CHAINED] + before == parsers[row, Parser.GOT]
-        and chain(walk, row, offset, length) == 0
+        and chain(walk, chunks, i, row, offset, length) == 0
     ):
         frame_fault(walk, chunks, i, row, LIMIT, parsers[row, Parser.SIZE])
         drop_chain(walk, row)
@@ -410,6 +429,13 @@ class Framing:
             side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
             row = self.parsers[2 * slot + side]
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
+        found: NDArray[np.bool_] = ((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1)
+        return found
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""

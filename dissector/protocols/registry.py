@@ -1,16 +1,20 @@
 """The protocols that are known: ours, and those that plug-ins bring.
 
-A protocol is an object `PROTOCOL` in a module of its own folder; of a plug-in, an entry point of the group
+A protocol is one of the `PROTOCOLS` in a module of its folder; of a plug-in, an entry point of the group
 `amqpscope.protocols` (see `amqpscope.spec.documents`). Whoever wants to know something of protocols asks here.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope import spec
 from amqpscope.dissector.handshakes.first_use import FirstUses
@@ -93,6 +97,9 @@ class Stage(Protocol):
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches."""
 
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing."""
+
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
 
@@ -122,21 +129,39 @@ class ProtocolPlugin:
     Attributes:
         name: as in tables and on the command line; its document in `spec` is called so too.
         headers: first bytes of a client that can be nothing else.
+        frames_begin: first byte of the first frame, by which it is told from another with the same header; None: of
+            these, it is the one whose first frame begins with any other byte.
         begins: whether a client that begins with these bytes speaks it; None when more are needed to tell. It is asked
             when they are nobody's header.
         ports: where its brokers listen.
         tls_ports: where they listen for TLS.
         recogniser: makes what sees it in the middle; None where it is not recognised there.
         stage: makes what decodes it; None where it is known by its header alone.
+        version_of: the protocol of which it is a version, which tables name instead; None: they name it.
     """
 
     name: str
     headers: tuple[bytes, ...] = ()
+    frames_begin: int | None = None
     begins: Callable[[bytes], bool | None] = lambda _: False
     ports: tuple[int, ...] = ()
     tls_ports: tuple[int, ...] = ()
     recogniser: Callable[[Context], Recogniser] | None = None
     stage: Callable[[Context], Stage] | None = None
+    version_of: str | None = None
+
+
+class Stages(dict[int, Stage]):
+    """The stages of the decoded protocols by number; each is made when a connection first speaks its protocol."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+        self.decoded = {number: plugin.stage for number, plugin in numbered() if plugin.stage}
+
+    def __missing__(self, number: int) -> Stage:
+        stage = self[number] = self.decoded[number](self.context)
+        return stage
 
 
 def add(plugin: ProtocolPlugin, document: Path) -> None:
@@ -168,8 +193,14 @@ def numbered() -> Iterator[tuple[int, ProtocolPlugin]]:
 
 
 def names() -> tuple[str, ...]:
-    """Return what `--port` may name, and the column `protocol` hold: the protocols, and `tls` and `unknown`."""
+    """Return what `--port` may name: the protocols, and `tls` and `unknown`."""
     return (*(plugin.name for plugin in protocols()), OTHERS[TLS], OTHERS[UNKNOWN])
+
+
+def shown_names() -> tuple[str, ...]:
+    """Return what the column `protocol` may hold: `names` without versions of other protocols."""
+    versions = {plugin.name for plugin in protocols() if plugin.version_of}
+    return tuple(name for name in names() if name not in versions)
 
 
 def number_of(name: str) -> int:
@@ -187,7 +218,12 @@ def number_of(name: str) -> int:
 
 def name_of(number: int) -> str:
     """Return the name of a protocol in tables, by its number."""
-    return OTHERS.get(number) or protocols()[number - 1].name
+    return OTHERS.get(number) or shown_name(protocols()[number - 1].name)
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a protocol in tables."""
+    return next((plugin.version_of for plugin in protocols() if plugin.name == name), None) or name
 
 
 def ports() -> frozenset[int]:
@@ -202,5 +238,5 @@ def tls_ports() -> frozenset[int]:
 
 @functools.cache
 def _installed() -> tuple[ProtocolPlugin, ...]:
-    own: list[Any] = [import_module(f"amqpscope.dissector.protocols.{folder}.protocol").PROTOCOL for folder in FOLDERS]
-    return (*own, *(entry.load() for entry in entry_points(group=documents.GROUP)))
+    own = (import_module(f"amqpscope.dissector.protocols.{folder}.protocol").PROTOCOLS for folder in FOLDERS)
+    return (*itertools.chain.from_iterable(own), *(entry.load() for entry in entry_points(group=documents.GROUP)))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Target
@@ -84,6 +85,10 @@ class FramedStage:
         """Put back what `take_out` took."""
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
         moving.put_back(self.framing, data, target)
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing."""
+        return self.framing.end_lost(slots)
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""

@@ -49,6 +49,8 @@ class Parser(Matrix):
     FOUND = column("1: a frame begins there")
     LOST = column("position at which the frame whose head was lost must have begun; -1: not known", empty=-1)
     LARGEST = column("bytes of the largest frame so far")
+    MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
+    CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
     TRIED_MARKED = column("1: that was after a segment that was not full")
@@ -64,12 +66,10 @@ class Parser(Matrix):
     REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
 
 
-class Fragment(Matrix):
-    """Bytes of payloads that go on in a later chunk."""
+class Fragment(Chunk):
+    """Bytes of payloads that go on in a later chunk, each with what its chunk says of them."""
 
     NEXT = column("the next one of the payload; -1: none", empty=-1)
-    OFFSET = column("where they lie in the buffer")
-    LENGTH = column("bytes")
     USED = column("1 while the row holds one")
 
 
@@ -103,6 +103,48 @@ class Frame(Place):
     LENGTH = column("number of bytes")
     MISSING = column("bytes in gaps")
     POS = column("position in the stream")
+
+
+class Span(Records):
+    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+
+    BEFORE = column("frames that were complete before")
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent it")
+    CHANNEL = column("channel")
+    OFFSET = column("where the bytes lie; -1: a gap; below that, as its protocol has it")
+    LENGTH = column("number of bytes")
+
+
+class Channel(Matrix):
+    """Channels that are, or were, in use; protocols add columns of their own."""
+
+    USED = column("1 while the row holds one")
+    SLOT = column("slot of the connection")
+    CHANNEL = column("channel number")
+    NEXT = column("next channel of the connection; -1: none", empty=-1)
+
+
+class Body(Matrix):
+    """What contents under way have of their bodies; protocols add columns of their own."""
+
+    BODY = column("number under which the body is kept; -1: it is not")
+    KEPT = column("bytes of it that are kept")
+
+
+class Assembly(Matrix):
+    """Where the assembly of contents is, and what it counts: one row; protocols add columns of their own."""
+
+    FRAME = column("next frame")
+    FRAMES = column("frames")
+    SPAN = column("next span")
+    SPANS = column("spans")
+    MESSAGES = column("messages brought")
+    FAULTS = column("faults brought")
+    KEPT = column("payloads of bodies brought")
+    KEEP = column("1: bodies are kept")
+    BODIES = column("bodies so far: the next number")
+    KEEPING = column("bytes of bodies under way that are kept")
 
 
 class Kept(Records):

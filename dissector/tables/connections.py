@@ -1,7 +1,7 @@
 """One row per connection: its endpoints, how far its handshake came, what was negotiated, how it ended."""
 
 import ipaddress
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -60,11 +60,16 @@ class Closed(NamedTuple):
 class Connections:
     """The records of all open connections, by slot.
 
-    `brokers` are the ports that the user names; `protocol` names the reply codes.
+    `protocol` names the reply codes, `named` are the ports that the user names, `brokers` all where brokers listen.
     """
 
-    def __init__(self, protocol: Protocol, compiled: bool, brokers: Iterable[int] = ()) -> None:
-        self.brokers = frozenset(brokers)
+    def __init__(self, protocol: Protocol, compiled: bool, named: Iterable[int], brokers: Ints) -> None:
+        self.named = frozenset(named)
+        self.brokers = brokers
+        self.spoken: Counter[str] = Counter()
+        """Number of ended connections of each protocol."""
+        self.contradicted: Counter[tuple[str, str]] = Counter()
+        """Those of them whose port the user named, by what was named and what the content is."""
         self.judge = Judge(handshakes.load(), protocol)
         self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
         self.record = self.records.__getitem__
@@ -118,12 +123,17 @@ class Connections:
         for slot in slots.tolist():
             del self.records[slot]
         messages = self._count(slots)
+        names = [registry.name_of(number) for number in flows.facts[slots, Facts.PROTOCOL].tolist()]
+        self.spoken.update(names)
+        for name, record in zip(names, records, strict=True):
+            if "contradicted_by" in record.facts:
+                self.contradicted[name, str(record.facts["contradicted_by"])] += 1
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
         count = len(flows.facts)
         return Closed(
             records=records,
-            client=clients(flows.facts, slots),
+            client=clients(flows.facts, slots, self.brokers),
             facts=flows.facts[slots],
             conn=flows.conn[slots],
             sides=flows.direction.reshape(count, 2, Direction.WIDTH)[slots],
@@ -179,13 +189,13 @@ class Connections:
             client=client,
             sides=(_side(sides[client], repeats[client]), _side(sides[1 - client], repeats[1 - client])),
             begun=bool(facts[Facts.SYN]),
-            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE),
+            ack=_where(conn, Conn.UP_TS, Conn.UP_PACKET, Conn.UP_CAPTURE) if facts[Facts.SYN] & 2 else None,
             until_ns=conn[Conn.LAST_TS] if is_over else max(end_ns or 0, conn[Conn.LAST_TS]),
             lost=bool(sides[0][Direction.LOST] or sides[1][Direction.LOST]),
             protocol=registry.name_of(facts[Facts.PROTOCOL]),
             address=both[client][0],
             server=server,
-            is_broker=server[1] in self.brokers,
+            is_broker=server[1] in self.named,
         )
 
 
@@ -198,6 +208,8 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
     end = np.where(is_over, half[Direction.END_TS], np.iinfo(np.int64).max).min(axis=1)
     # Without both SYNs, it is unknown when a window was full.
     scale = half[Direction.WSCALE]
+    rtt = conn[Conn.UP_TS] - conn[Conn.SYN_TS]
+    is_timed = (facts[Facts.SYN] == 3) & (conn[Conn.SYN_TS] > 0) & (rtt >= 0)
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
         "connection_id": array(facts[Facts.ID]),
@@ -210,7 +222,7 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
         "bytes": array(half[Direction.POS].sum(axis=1) - lost),
         "frames": array(facts[Facts.FRAMES]),
         "messages": array(closed.messages),
-        "rtt_ns": array(conn[Conn.RTT], mask=conn[Conn.RTT] < 0),
+        "rtt_ns": array(rtt, mask=~is_timed),
         "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
         "lost_bytes": array(lost),
         "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),
@@ -267,10 +279,10 @@ def endpoints(facts: list[int]) -> tuple[Endpoint, Endpoint]:
 
 
 def ends(identity: int, facts: Ints) -> tuple[str, str]:
-    """Return client and server of an open connection as `ip:port`."""
+    """Return client and server of an open connection that has frames as `ip:port`."""
     slot = int(np.flatnonzero((facts[:, Facts.ID] == identity) & (facts[:, Facts.USED] != 0))[0])
     texts = sides(slot, facts)
-    client = int(clients(facts, np.array([slot]))[0])
+    client = int(facts[slot, Facts.CLIENT])
     return texts[client], texts[1 - client]
 
 

@@ -54,9 +54,9 @@ class Ends(NamedTuple):
     from_client: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, facts: Ints, slot: Ints, side: Ints) -> "Ends":
-        """Look up the connections of rows with these slots and sides."""
-        return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot))
+    def of(cls, facts: Ints, slot: Ints, side: Ints, brokers: Ints) -> "Ends":
+        """Look up the connections of rows with these slots and sides; see `clients`."""
+        return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot, brokers))
 
 
 class Tables:

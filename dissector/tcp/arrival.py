@@ -10,6 +10,7 @@ from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, synchronize
 from amqpscope.dissector.tcp.order import overdue, release_overdue, settled
+from amqpscope.dissector.tcp.settling import is_due, rebase, settle
 from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Results, Segment
 from amqpscope.dissector.tcp.windows import stall, watch
 
@@ -36,6 +37,8 @@ def take(
         synchronize(batch, i, flows, slot, side, copy, batch.ts_ns[i])
     else:
         come_up(batch, i, flows, slot, side)
+        if conn[slot, Conn.UNSETTLED] and is_due(flows, slot):
+            settle(flows, slot)
     if flags & RST:
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
@@ -45,7 +48,7 @@ def take(
         take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
     if direction[row, Direction.HEAD] >= 0 or direction[other, Direction.HEAD] >= 0:
         release_overdue(flows, out, slot, at)
-    if (
+    if conn[slot, Conn.UNSETTLED] == 0 and (
         stall(direction, row, other) != direction[row, Direction.STALL]
         or stall(direction, other, row) != direction[other, Direction.STALL]
     ):
@@ -104,7 +107,10 @@ def take_bytes(
     if direction[row, Direction.STARTED] == 0:
         direction[row, Direction.STARTED] = 1
         direction[row, Direction.NEXT] = start
-    if flows.facts[slot, Facts.ID] == 0:
+    if flows.conn[slot, Conn.UNSETTLED]:
+        if length > 1 and difference(start, direction[row, Direction.NEXT]) < 0:
+            rebase(flows, slot, side, start)
+    elif flows.facts[slot, Facts.ID] == 0:
         identify(flows, slot, start, batch.ts_ns[i])
     again = Direction.TWICE if copy else Direction.AGAIN
     here = direction[row, Direction.POS]
@@ -130,6 +136,7 @@ def take_bytes(
         displace(flows, row, pos, end_pos)
     if (
         pos > here
+        or flows.conn[slot, Conn.UNSETTLED]
         or direction[row, Direction.HEAD] >= 0
         or needs > settled(flows, other, overdue(flows, other, flows.conn[slot, Conn.CLOCK]))
     ):

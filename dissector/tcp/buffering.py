@@ -7,6 +7,7 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.buffered import displace, store
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.order import ANYWHERE, flush, release
+from amqpscope.dissector.tcp.settling import settle
 from amqpscope.dissector.tcp.state import MISMATCH, Direction, Flows, Results
 
 
@@ -45,4 +46,5 @@ def keep_waiting(
     if length > there:
         store(data, flows, row, again, pos + there, length - there, -1, at, needs, 0)
     if different:
+        settle(flows, slot)  # a row needs the identity
         note(out, slot, side, MISMATCH, pos, different, at)

@@ -5,6 +5,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import displace
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.order import ANYWHERE, flush
+from amqpscope.dissector.tcp.settling import settle
 from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
 from amqpscope.dissector.tcp.state import (
     CLOSED,
@@ -55,6 +56,7 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     ):
         control[Control.WANT] = READ
         return 0
+    settle(flows, slot)
     if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
     for side in range(2):

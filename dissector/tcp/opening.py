@@ -4,6 +4,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
 from amqpscope.dissector.tcp.copies import COPY_NS, repeat
 from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.settling import rebase_by_syn
 from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows
 
 
@@ -26,13 +27,16 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
     taken = direction[row, Direction.POS] + direction[other, Direction.POS]
     buffered = direction[row, Direction.COUNT] + direction[other, Direction.COUNT]
     # Else its bytes already count as those of a connection begun before.
-    if taken + buffered == 0 or facts[slot, Facts.SYN] != 0:
+    if taken + buffered == 0 or facts[slot, Facts.SYN] != 0 or flows.conn[slot, Conn.UNSETTLED]:
         open_by(batch, i, flows, slot, side, copy, ts)
+    if flows.conn[slot, Conn.UNSETTLED]:
+        rebase_by_syn(batch, i, flows, slot, side)
     if facts[slot, Facts.ID] == 0:
         identify(flows, slot, flows.conn[slot, Conn.ISN], 0)
     if direction[row, Direction.STARTED] == 0:
         direction[row, Direction.STARTED] = 1
         direction[row, Direction.NEXT] = (batch.seq[i] + 1) & 0xFFFFFFFF
+    if direction[row, Direction.WSCALE] == -1:
         direction[row, Direction.WSCALE] = batch.wscale[i] if batch.wscale[i] >= 0 else -2
 
 
@@ -42,34 +46,33 @@ def open_by(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int, cop
     facts, conn = flows.facts, flows.conn
     if batch.flags[i] & ACK == 0:
         if facts[slot, Facts.SYN] & 1:
-            if copy == 0:
+            if copy == 0 and conn[slot, Conn.UP_TS] == 0:
                 conn[slot, Conn.SYN_TS] = 0  # retransmitted: it is unknown which one was answered
-        elif conn[slot, Conn.PACKETS] == 1:
+        else:
             conn[slot, Conn.SYN_TS] = ts
         if facts[slot, Facts.SYN] == 0:
             facts[slot, Facts.OPENER] = side
+            conn[slot, Conn.UP_SIDE] = side
             conn[slot, Conn.ISN] = batch.seq[i]
         facts[slot, Facts.SYN] |= 1
     else:
         if facts[slot, Facts.SYN] == 0:
             facts[slot, Facts.OPENER] = 1 - side
+            conn[slot, Conn.UP_SIDE] = 1 - side
             conn[slot, Conn.ISN] = (batch.ack[i] - 1) & 0xFFFFFFFF
         facts[slot, Facts.SYN] |= 2
 
 
 @kernel
 def come_up(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> None:
-    """Check whether a segment is the client's acknowledgement of the SYN-ACK."""
-    facts, conn = flows.facts, flows.conn
+    """Check whether a segment may be the client's acknowledgement of the SYN-ACK."""
+    conn = flows.conn
     if (
         conn[slot, Conn.UP_TS] == 0
-        and facts[slot, Facts.SYN] & 2
         and batch.flags[i] & (ACK | RST) == ACK
-        and side == facts[slot, Facts.OPENER]
+        and side == conn[slot, Conn.UP_SIDE]
+        and (flows.facts[slot, Facts.SYN] != 0 or conn[slot, Conn.UNSETTLED])
     ):
-        now = batch.ts_ns[i]
-        conn[slot, Conn.UP_TS] = now
+        conn[slot, Conn.UP_TS] = batch.ts_ns[i]
         conn[slot, Conn.UP_PACKET] = batch.packet[i]
         conn[slot, Conn.UP_CAPTURE] = batch.capture[i]
-        if facts[slot, Facts.SYN] == 3 and conn[slot, Conn.SYN_TS] > 0:
-            conn[slot, Conn.RTT] = max(now - conn[slot, Conn.SYN_TS], 0)

@@ -9,6 +9,7 @@ Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import drop, emit
+from amqpscope.dissector.tcp.settling import settle
 from amqpscope.dissector.tcp.state import At, Conn, Control, Direction, Flows, Results, Segment
 
 ANYWHERE = 1 << 62
@@ -177,6 +178,8 @@ def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, throu
     """Emit the segments of both directions that need not wait any more; bytes missing up to `through` are lost."""
     direction, segments = flows.direction, flows.segments
     row = 2 * slot
+    if flows.conn[slot, Conn.UNSETTLED]:
+        return
     while direction[row, Direction.HEAD] >= 0 or direction[row + 1, Direction.HEAD] >= 0:
         first = turn(flows, row, row + 1, through_0, through_1)
         second = turn(flows, row + 1, row, through_1, through_0)
@@ -203,6 +206,7 @@ def release_overdue(flows: Flows, out: Results, slot: int, at: At) -> None:
 def flush(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
     """Emit all that a direction has buffered, over gaps, after the bytes of the other direction that it waits for."""
     row = 2 * slot + side
+    settle(flows, slot)
     other = flows.direction[2 * slot + 1 - side, Direction.ACKED]
     if side == 0:
         release(flows, out, slot, at, ANYWHERE, other)

@@ -12,6 +12,7 @@ from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
 from amqpscope.dissector.tcp.order import GAP_NS
+from amqpscope.dissector.tcp.settling import begins
 from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
 from amqpscope.dissector.tcp.state import (
     CROWDED,
@@ -135,7 +136,7 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
     facts, conn = flows.facts, flows.conn
     if over(conn, slot, batch.ts_ns[i]):
         return True
-    if batch.flags[i] & (SYN | ACK) != SYN:
+    if batch.flags[i] & (SYN | ACK) != SYN or begins(batch, i, flows, slot, side):
         return False
     if facts[slot, Facts.SYN] != 0 and (facts[slot, Facts.OPENER] != side or conn[slot, Conn.ISN] == batch.seq[i]):
         return False

@@ -4,8 +4,8 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import take_row
-from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.numbers import Ends
+from amqpscope.dissector.packets.segments import SYN, SegmentBatch
+from amqpscope.dissector.tcp.numbers import Ends, side_of
 from amqpscope.dissector.tcp.state import OPEN, Conn, Control, Facts, Flows, List
 
 LINGER_NS = 30_000_000_000
@@ -117,6 +117,8 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int
     conn[slot, Conn.FIRST_CAPTURE] = batch.capture[i]
     conn[slot, Conn.VANTAGE_CAPTURE] = point
     conn[slot, Conn.POINT_CAPTURE] = point
+    conn[slot, Conn.UP_SIDE] = side_of(batch, i)
+    conn[slot, Conn.UNSETTLED] = 1 if batch.flags[i] & SYN == 0 else 0
     append(flows, slot, OPEN)
     flows.control[Control.LIVE] += 1
     return slot

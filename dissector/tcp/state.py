@@ -67,12 +67,13 @@ class Conn(Matrix):
     PACKETS = column("segments, without copies")
     BYTES = column("bytes in them")
     SYN_TS = column("time of the (only) SYN; 0: none, or retransmitted")
-    RTT = column("time from the SYN to the client's acknowledgement of the SYN-ACK; -1: not seen", empty=-1)
     CLOSED = column("bits 0, 1: FIN of side 0, 1; bit 2: RST")
     CLOSER = column("side that sent the first FIN or RST; -1: none", empty=-1)
-    UP_TS = column("time of the client's acknowledgement of the SYN-ACK; 0: not seen")
+    UP_TS = column("time of the first acknowledgement of UP_SIDE; 0: not seen")
     UP_PACKET = column("packet of that")
     UP_CAPTURE = column("capture of that")
+    UP_SIDE = column("the client, once SYNs show it; until then the side of the first segment")
+    UNSETTLED = column("1: its bytes wait for a SYN, which may have been captured late")
     LIST = column("OPEN or CLOSED")
     OLDER = column("neighbour in that list, which is in order of the last segment; -1: none", empty=-1)
     NEWER = column("the other neighbour", empty=-1)
@@ -120,7 +121,7 @@ class Direction(Matrix):
     END_PACKET = column("packet of that")
     END_CAPTURE = column("capture of that")
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
-    RUN_SEEN = column("number of the latest segment that emitted ones had to wait for")
+    RUN_SEEN = column("number of the latest segment that emitted ones had to wait for; -1: none", empty=-1)
     RUN_PACKET = column("packet of that")
     RUN_TS = column("time of that")
     RUN_CAPTURE = column("capture of that")
@@ -280,12 +281,17 @@ class Results(NamedTuple):
     counts: Array
 
 
-def clients(facts: Ints, slots: Ints) -> Ints:
-    """Return the client's side in these slots: by protocol, else by SYN; else the server has the lower port."""
+def clients(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
+    """Return the client's side in these slots: by protocol, else by SYN, else by ports.
+
+    The server has one of the ports `brokers`; where both sides have one, or none, it has the lower port.
+    """
     found: Ints = facts[:, Facts.CLIENT].copy()[slots]
     if (found < 0).any():
         found = np.where(found < 0, facts[slots, Facts.OPENER], found)
-        found = np.where(found < 0, facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT], found)
+        one, other = facts[slots, Facts.A_PORT], facts[slots, Facts.B_PORT]
+        serves = np.isin(one, brokers), np.isin(other, brokers)
+        found = np.where(found < 0, np.where(serves[0] != serves[1], serves[0], one < other), found)
     return found
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.pipelines.walks.connection import is_gap
 from amqpscope.pipelines.walks.events import ANOMALIES, EV, FRAMES, Events, what
+from amqpscope.pipelines.walks.latest import last_before
 from amqpscope.pipelines.walks.store import pack, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
@@ -159,7 +160,7 @@ class ChannelErrors:
         mine = np.flatnonzero((seen.keys[:, _CONNECTION] == last) & (seen.keys[:, _ORDER] >= order - REACH))
         keys = seen.keys[mine]
         # A gap makes those of its side before it unknown.
-        gap = _last_before(seen.gap_keys, seen.gaps, keys, np.full(len(keys), len(events)), _OF_SIDE)
+        gap = last_before(seen.gap_keys, seen.gaps, keys, np.full(len(keys), len(events)), _OF_SIDE)
         mine = mine[seen.at[mine] > _at(seen.gaps, gap)]
         # The last one of each method on each channel: the first, seen from the end.
         keys, mine = seen.keys[mine[::-1]], mine[::-1]
@@ -202,15 +203,15 @@ class _Seen:
         wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
         wanted[:, _WORD] = word
         of_channel = self._matrix[closes, EV.WHAT] == _CLOSE
-        gap = _at(self.gaps, _last_before(self.gap_keys, self.gaps, wanted, closes, _OF_SIDE))
-        on_channel = _last_before(self.keys, self.at, wanted, closes, _ON_CHANNEL)
-        on_any = _last_before(self.keys, self.at, wanted, closes, _ON_ANY)
+        gap = _at(self.gaps, last_before(self.gap_keys, self.gaps, wanted, closes, _OF_SIDE))
+        on_channel = last_before(self.keys, self.at, wanted, closes, _ON_CHANNEL)
+        on_any = last_before(self.keys, self.at, wanted, closes, _ON_ANY)
         other = np.where(on_any >= 0, self._on_other_channels()[on_any], -1)
         other[_at(self.at, other) < gap] = -1
         on_any[self._in_reach(other, wanted[:, _ORDER]) >= 0] = -1
         found = np.where(word >= 0, np.where(of_channel, on_channel, on_any), -1)
         wanted[:, _WORD] = _CUT
-        cuts = [_last_before(self.keys, self.at, wanted, closes, columns) for columns in (_ON_CHANNEL, _ON_ANY)]
+        cuts = [last_before(self.keys, self.at, wanted, closes, columns) for columns in (_ON_CHANNEL, _ON_ANY)]
         cut = _at(self.at, np.where(of_channel, *cuts))
         found[_at(self.at, found) < np.maximum(gap, cut)] = -1
         return self._in_reach(found, wanted[:, _ORDER])
@@ -241,8 +242,8 @@ class _Seen:
         wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
         means = wanted[:, _WORD] != _DECLARE
         wanted[:, _WORD] = _DECLARED
-        found = _last_before(self.keys, self.at, wanted, before, _ON_CHANNEL)
-        gap = _last_before(self.gap_keys, self.gaps, wanted, before, _OF_SIDE)
+        found = last_before(self.keys, self.at, wanted, before, _ON_CHANNEL)
+        gap = last_before(self.gap_keys, self.gaps, wanted, before, _OF_SIDE)
         known = means & (_at(self.at, found) > _at(self.gaps, gap))
         return self._in_reach(np.where(known, found, -1), wanted[:, _ORDER])
 
@@ -258,28 +259,3 @@ def _at(positions: Any, places: Any) -> Any:
     """Return the positions of these places; for -1 one before all."""
     before = np.full(len(places), np.iinfo(np.int64).min)
     return np.where(places < 0, before, positions[places]) if len(positions) else before
-
-
-def _last_before(keys: Any, at: Any, wanted: Any, before: Any, columns: list[int]) -> Any:
-    """Return the last row with the wanted key before a position.
-
-    Args:
-        keys: int64, rows.
-        at: their positions.
-        wanted: rows of the same columns.
-        before: their positions.
-        columns: what must be equal.
-
-    Returns:
-        A row for each that is wanted, -1 for none.
-    """
-    both = np.concatenate([keys[:, columns], wanted[:, columns]])
-    is_wanted = np.arange(len(both)) >= len(keys)
-    order = np.lexsort((~is_wanted, np.concatenate([at, before]), *both.T[::-1]))
-    place = np.maximum.accumulate(np.where(is_wanted[order], -1, np.arange(len(order))))
-    asked = np.flatnonzero(is_wanted[order])
-    found = order[place[asked]]
-    alike = (place[asked] >= 0) & np.all(both[found] == both[order[asked]], axis=1)
-    result = np.full(len(wanted), -1)
-    result[order[asked] - len(keys)] = np.where(alike, found, -1)
-    return result

@@ -419,9 +419,11 @@ _NUMBERED = [what(FRAMES, method) for method in NUMBERED]
 
 
 def _cut(frames: pa.Table) -> Any:
-    if not pc.any(frames["is_partial"]).as_py():
+    # of a whole method without a name, the ids are unknown ones
+    may_be_cut = pc.or_kleene(frames["is_partial"], pc.is_null(frames["method"]))
+    if not pc.any(may_be_cut).as_py():
         return pa.repeat(pa.scalar(0, pa.int8()), len(frames))
-    method = pc.and_(frames["is_partial"], pc.equal(frames["frame_type"].cast(pa.string()), "method"))
+    method = pc.and_(may_be_cut, pc.equal(frames["frame_type"].cast(pa.string()), "method"))
     number = pc.or_(pc.is_null(frames["delivery_tag"]), pc.is_null(frames["multiple"]))
     answers = pc.and_(pc.is_in(frames["what"], value_set=pa.array(_NUMBERED, pa.int16())), number)
     cut = pc.if_else(pc.is_null(frames["method"]), 1, pc.if_else(answers, 2, 0))

@@ -18,12 +18,22 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, attend, fresh, is_missing, open_connection
-from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events, what
+from amqpscope.pipelines.walks.events import (
+    ANOMALIES,
+    CONNECTIONS,
+    EV,
+    FRAMES,
+    FRAMES_010,
+    SPOKEN,
+    Events,
+    what,
+)
 from amqpscope.pipelines.walks.store import declare, pack, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 NAME, VERSION = "heartbeats", 1
-PROTOCOL = "amqp-0-9-1"
+PROTOCOLS = [SPOKEN[FRAMES], SPOKEN[FRAMES_010]]
+"""They agree on heartbeats alike."""
 SECOND = 1_000_000_000
 LONGEST = (1 << 63) - 1
 """292 years: longer silences are clamped to it."""
@@ -32,7 +42,7 @@ LONGEST = (1 << 63) - 1
 class Span(NamedTuple):
     """Columns of `span`: the times between which silence counts on the open connection."""
 
-    APPLIES: int  # 1: it has a row, and speaks AMQP 0-9-1
+    APPLIES: int  # 1: it has a row, and speaks one of PROTOCOLS
     NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
     AGREED: int  # 1: connection.tune-ok was seen
     CLOSED: int  # 1: connection.close was seen
@@ -64,11 +74,13 @@ NOT_MINE = -2
 """Value of `negotiated` for a connection of another protocol."""
 
 _GAP, _SKIPPED = what(ANOMALIES, "tcp-gap"), what(ANOMALIES, "bytes-skipped")
-_TUNE_OK, _CLOSE = what(FRAMES, "connection.tune-ok"), what(FRAMES, "connection.close")
+_METHODS = ("connection.tune-ok", "connection.close")
+_TUNE_OK, _CLOSE = (what(FRAMES, method) for method in _METHODS)
+_TUNE_OK_010, _CLOSE_010 = (what(FRAMES_010, method) for method in _METHODS)
 
 
 class Heartbeats:
-    """The walk that writes `heartbeats`: one row per connection of AMQP 0-9-1 and direction.
+    """The walk that writes `heartbeats`: one row per connection of AMQP 0-9-1 or 0-10 and direction.
 
     The state has a fixed size.
     """
@@ -77,7 +89,8 @@ class Heartbeats:
     needs: ClassVar[Mapping[int, Needs]] = {
         CONNECTIONS: Needs(("heartbeat",)),
         ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped")),
-        FRAMES: Needs((), ("connection.tune-ok", "connection.close")),
+        FRAMES: Needs((), _METHODS),
+        FRAMES_010: Needs((), _METHODS),
     }
 
     def __init__(self, compiled: bool = False) -> None:
@@ -129,7 +142,7 @@ def _negotiated(events: Events) -> Array:
     at = np.flatnonzero(events.source == CONNECTIONS)
     if len(at):
         protocol = events.take(CONNECTIONS, at, ["protocol"])["protocol"]
-        mine = pc.fill_null(pc.equal(protocol, PROTOCOL), False).to_numpy()
+        mine = pc.fill_null(pc.is_in(protocol.cast(pa.string()), value_set=pa.array(PROTOCOLS)), False).to_numpy()
         found[at[~mine]] = NOT_MINE
     return found
 
@@ -177,10 +190,10 @@ def listen(
             begin(span, signs, events, i, negotiated[i])
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
             word = events[i, EV.WHAT]
-            if source == FRAMES:
-                if word == _TUNE_OK and span[SPAN.AGREED] == 0:
+            if source == FRAMES or source == FRAMES_010:
+                if (word == _TUNE_OK or word == _TUNE_OK_010) and span[SPAN.AGREED] == 0:
                     agree(span, signs, events[i, EV.TS])
-                if word == _CLOSE and span[SPAN.CLOSED] == 0:
+                if (word == _CLOSE or word == _CLOSE_010) and span[SPAN.CLOSED] == 0:
                     span[SPAN.CLOSED] = 1
                     span[SPAN.END] = events[i, EV.TS]
                 hear(span, signs, events, i, False)

@@ -45,8 +45,7 @@ KEYED = pa.schema(
         pa.field("routing_key", pa.string()),
     ]
 )
-"""Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null;
-`exchange` and `routing_key` are of deliveries alone."""
+"""Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null."""
 ORDER = ("key", "ts_ns", "is_delivery", "connection_id", "frame_no")
 """Columns that rows are sorted by, ascending; all rows of a key go to one walk."""
 _EMPTY = hashed(pa.array([""]))[0]
@@ -82,8 +81,7 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
             messages["ts_ns"].fill_null(NO_TIME),
             is_delivery,
             messages["unfinished"].fill_null(False),
-            *(messages[name] for name in ("connection_id", "frame_no", "packet", "capture")),
-            *(pc.if_else(is_delivery, messages[name], None) for name in ("exchange", "routing_key")),
+            *(messages[name] for name in KEYED.names[7:]),
         ],
         schema=KEYED,
     )

@@ -105,22 +105,35 @@ class Latencies:
                 of_it = pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["grouping"], grouping))
                 self._keep(metric, grouping, of_rows(grouping, rows.filter(of_it)))
 
-    def by_connection(self) -> Iterator[Rows]:
+    def by_connection(self, unfinished: pa.Array) -> Iterator[Rows]:
         """Yield rows of both tables of the groupings by connection, and keep of these only what ALL is made of.
 
         For tasks, which see all rows of their connections: nobody has to bring these together.
+
+        Args:
+            unfinished: connections of which there will be more rows: all is kept of them.
         """
         results: list[Result] = []
         for (metric, kept), folding in list(self._kept.items()):
             if "connection_id" not in GROUPINGS[kept]:
                 continue
             found = folding.folded().ordered()
+            open_still = pc.is_in(found.keys["connection_id"], value_set=unfinished)
+            del self._kept[metric, kept]
+            if pc.any(open_still).as_py():
+                self._keep(metric, kept, found.where(open_still))
+                found = found.where(pc.invert(open_still))
             made = [grouping for grouping in FINEST[metric][kept] if grouping != ALL]
             results += [(metric, grouping, _made_of(kept, found, grouping).ordered()) for grouping in made]
-            del self._kept[metric, kept]
             self._keep(metric, ALL, found.by(()))
         yield "latency_buckets", _bucket_rows(results)
         yield "latency_summary", _summary_rows(results)
+
+    def rows(self) -> Iterator[Rows]:
+        """Yield the rows of `buckets` and of `summary`, a grouping at a time."""
+        for result in self._groups():
+            yield "latency_buckets", _bucket_rows([result])
+            yield "latency_summary", _summary_rows([result])
 
     def buckets(self) -> pa.Table:
         """Return the table `latency_buckets`, ordered by metric, grouping, group and bucket.

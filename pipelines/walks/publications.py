@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.pipelines.walks.digests import combined, hashed
 from amqpscope.pipelines.walks.events import EV, MESSAGES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.speaking import matrix_of
 from amqpscope.pipelines.walks.store import declare
-from amqpscope.pipelines.walks.streams import matrix_of
 
 
 class More(NamedTuple):

@@ -27,7 +27,7 @@ from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import connection
 from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
 from amqpscope.pipelines.walks.connection import CONN, open_connection
-from amqpscope.pipelines.walks.events import FRAMES, WORDS, what
+from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, SPOKEN, WORDS, what
 from amqpscope.pipelines.walks.open_requests import (
     CH,
     FO,
@@ -63,7 +63,7 @@ from amqpscope.pipelines.walks.uncertain import (
 
 __all__ = [
     "HELD", "KINDS", "ROLES", "TRUST", "UNKNOWN", "Requests", "answer", "ask", "begin_connection", "channel_of",
-    "cut_frame", "end_connection",
+    "cut_frame", "end_connection", "methods_of",
 ]  # fmt: skip
 
 UNKNOWN, HELD = -2, -3
@@ -77,32 +77,42 @@ _CHANNEL_WIDTH = len(CH)
 _FIRST = (
     "connection.close", "channel.close", "connection.start", "connection.tune", "connection.open", "channel.open",
 )  # fmt: skip
-_ASKING = {method.full_name: method for method in spec.load().methods if method.responses}
-KINDS = (*_FIRST, *(name for name in _ASKING if name not in _FIRST))
+_ASKING = {
+    source: {m.full_name: m for m in spec.load(SPOKEN[source]).methods if m.responses and m.kind != "command"}
+    for source in (FRAMES, FRAMES_010)
+}
+"""Methods that ask, by source. Commands of AMQP 0-10 are not among them: their answers name their ids."""
+_NAMES = tuple(dict.fromkeys(name for methods in _ASKING.values() for name in methods))
+KINDS = (*_FIRST, *(name for name in _NAMES if name not in _FIRST))
 """Methods that ask for an answer; first those that occur once per epoch (`open_requests.ONCE`)."""
-ASKS, ANSWERS, MAY_NOT_WAIT = range(3)
+ASKS, ANSWERS, MAY_ANSWER, MAY_NOT_WAIT = range(4)
 
 
 def _roles() -> Any:
-    numbers = {method.full_name: what(FRAMES, method.full_name) for method in spec.load().methods}
-    roles = np.full((WORDS, 3), NONE, np.int64)
-    for kind, name in enumerate(KINDS):
-        roles[numbers[name], ASKS] = kind
-        roles[numbers[name], MAY_NOT_WAIT] = any(field.name == "no_wait" for field in _ASKING[name].fields)
-        for response in _ASKING[name].responses:
-            roles[numbers[response], ANSWERS] = kind
+    roles = np.full((WORDS, 4), NONE, np.int64)
+    for source, methods in _ASKING.items():
+        for name, method in methods.items():
+            kind, word = KINDS.index(name), what(source, name)
+            roles[word, ASKS] = kind
+            roles[word, MAY_NOT_WAIT] = any(field.name == "no_wait" for field in method.fields)
+            for response in method.responses:
+                word = what(source, response)
+                roles[word, MAY_ANSWER] = roles[word, ANSWERS]
+                roles[word, ANSWERS] = kind
     return roles
 
 
 ROLES = _roles()
-"""By EV.WHAT: the kind that it asks, the kind that it answers (-1 for none), whether it may not wait."""
-NAMED = {(_ASKING[name].class_id << 16) | _ASKING[name].id: kind for kind, name in enumerate(KINDS)}
+"""By EV.WHAT: the kind that it asks, the kind that it answers, another that it answers where none of these is open (-1
+for none), whether it may not wait."""
+NAMED = {(method.class_id << 16) | method.id: KINDS.index(name) for name, method in _ASKING[FRAMES].items()}
 """Kinds by what closes name: class and method."""
 
 
-def responses(kind: str) -> tuple[str, ...]:
-    """Return the methods that answer one of KINDS."""
-    return _ASKING[kind].responses
+def methods_of(source: int) -> tuple[str, ...]:
+    """Return the methods of a table of frames that ask or answer."""
+    asking = _ASKING[source]
+    return (*asking, *sorted({response for method in asking.values() for response in method.responses}))
 
 
 class Requests:
@@ -119,7 +129,7 @@ class Requests:
         self.found = np.zeros((0, len(FO)), np.int64)
 
     def state(self, count: int, lacking: int) -> State:
-        """What kernels take, with room for all that a batch of so many events may bring; `found` is empty."""
+        """Return what kernels take, with room for a batch of this many requests and answers; `found` is empty."""
         self.gaps = connection.with_room(self.conn, self.gaps, lacking)
         self.channels = grown(self.channels, min(int(self.heap[HEAP.CHANNELS]) + count, CHANNELS))
         self.queues = grown(self.queues, int(self.heap[HEAP.QUEUES]) + count)

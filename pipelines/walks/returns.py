@@ -1,9 +1,10 @@
 """Publishes that may be returned: a return belongs to the oldest equal one of its channel epoch.
 
 Equal means the same exchange, routing key, properties and body, by a digest. Each mandatory publish has an entry
-(`entries`, ENTRY); entries of equal digests are chained, oldest first, in `buckets` (head, tail). An entry goes when
-the publish is answered, because a broker returns first; the last LATE answered ones stay (`book`: in order), because
-not every broker does. Publishes before confirm mode, which nothing answers, count as well, up to a limit.
+(`entries`, ENTRY); equal ones are chained, oldest first, in `buckets` (head, tail), by channel epoch and digest: one
+message on many channels is in many buckets. An entry goes when the publish is answered, because a broker returns first;
+the last LATE answered ones stay (`book`: in order), because not every broker does. Publishes before confirm mode, which
+nothing answers, count as well, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import call, called
 from amqpscope.pipelines.walks.store import declare, grown
 
@@ -81,8 +83,18 @@ def _move(entries: Array, old: Array, buckets: Array) -> None:
 
 
 @called
+def _bucket(buckets: Array, account: int, epoch: int, digest: int) -> int:
+    return mix(mix(digest, account), epoch) & (len(buckets) - 1)
+
+
+@called
+def _bucket_of(entries: Array, buckets: Array, entry: int) -> int:
+    return _bucket(buckets, entries[entry, ENTRY.ACCOUNT], entries[entry, ENTRY.EPOCH], entries[entry, ENTRY.DIGEST])
+
+
+@called
 def _append(entries: Array, buckets: Array, entry: int) -> None:
-    bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
+    bucket = _bucket_of(entries, buckets, entry)
     tail = buckets[bucket, 1]
     entries[entry, ENTRY.PREVIOUS] = tail
     entries[entry, ENTRY.NEXT] = -1
@@ -95,7 +107,7 @@ def _append(entries: Array, buckets: Array, entry: int) -> None:
 
 @called
 def _unchain(entries: Array, buckets: Array, entry: int) -> None:
-    bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
+    bucket = _bucket_of(entries, buckets, entry)
     before = entries[entry, ENTRY.PREVIOUS]
     after = entries[entry, ENTRY.NEXT]
     if before >= 0:
@@ -137,7 +149,7 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
         Its entry; -1: there is none.
     """
     entries, buckets, _ = returns
-    entry = buckets[digest & (len(buckets) - 1), 0]
+    entry = buckets[_bucket(buckets, account, epoch, digest), 0]
     while entry >= 0:
         if (
             entries[entry, ENTRY.DIGEST] == digest
@@ -206,7 +218,7 @@ def forget(returns: Returns) -> None:
     entries, buckets, counts = returns
     for entry in range(counts[USED]):
         if entries[entry, ENTRY.ACCOUNT] >= 0:
-            bucket = entries[entry, ENTRY.DIGEST] & (len(buckets) - 1)
+            bucket = _bucket_of(entries, buckets, entry)
             buckets[bucket, 0] = -1
             buckets[bucket, 1] = -1
     counts[FREE] = -1

@@ -1,4 +1,4 @@
-"""How frames drive the machines that pair requests with answers: AMQP 0-9-1 (`requests`) and streams."""
+"""How frames drive the machines that pair requests with answers: AMQP (`requests`) and streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, add_gap, attend
-from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, what
+from amqpscope.pipelines.walks.events import EV, FRAMES, FRAMES_010, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.names import NO_NAME
 from amqpscope.pipelines.walks.open_requests import CH, CLOSES_CHANNEL, CLOSES_CONNECTION, NONE, State, cut_frame
 from amqpscope.pipelines.walks.refusals import close_missing, closing
@@ -35,6 +35,7 @@ class Arguments(NamedTuple):
 
     ASKS: int  # kind that it asks; of streams 1 for ANSWERED_ALWAYS
     ANSWERS: int  # kind that it answers
+    MAY_ANSWER: int  # another kind, which it answers where none of that one is open
     WAITS: int  # 1 for a request that asks for an answer, 0 for one that does not; -1: unknown
     CODE: int  # reply code, or closing code
     KIND: int  # kind of request that a close names; UNKNOWN where that part of it is missing
@@ -62,7 +63,7 @@ def walk(events: Array, arguments: Array, state: State, streams: State, asks: Ar
             if events[i, EV.WHAT] == 0 or unknown:
                 add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
         attend(conn, gaps, events, i, base + i)
-        if source == FRAMES and side >= 0:
+        if (source == FRAMES or source == FRAMES_010) and side >= 0:
             if events[i, EV.CUT] == 1 or events[i, EV.WHAT] > 0:
                 asks[i] = method_frame(events, arguments, state, i, base + i)
         elif source == STREAM_FRAMES and side >= 0:
@@ -71,7 +72,7 @@ def walk(events: Array, arguments: Array, state: State, streams: State, asks: Ar
 
 @kernel
 def method_frame(events: Array, arguments: Array, state: State, i: int, identity: int) -> int:
-    """Apply a method frame of AMQP 0-9-1; return whether its row may be needed later."""
+    """Apply a method frame of AMQP 0-9-1, or a control of 0-10; return whether its row may be needed later."""
     conn, gaps, _, channels, _, _, _, _ = state
     word = events[i, EV.WHAT]
     side = events[i, EV.FROM_CLIENT]
@@ -91,6 +92,8 @@ def method_frame(events: Array, arguments: Array, state: State, i: int, identity
     name = arguments[i, AR.NAME]
     if answered >= 0:
         request = answer(state, slot, answered, 1 - side, identity, frame, ts, key)
+        if request == NONE and arguments[i, AR.MAY_ANSWER] >= 0:
+            request = answer(state, slot, arguments[i, AR.MAY_ANSWER], 1 - side, identity, frame, ts, key)
         if request == NONE and answered in (CLOSES_CHANNEL, CLOSES_CONNECTION):
             close_missing(state, slot, 1 - side, frame, ts, answered == CLOSES_CONNECTION)
         if word == _DECLARE_OK and request >= 0 and request == channels[slot, CH.DECLARED_BY]:

@@ -1,4 +1,4 @@
-"""The table `rpcs`: synchronous requests of AMQP 0-9-1 and of streams, and what came back."""
+"""The table `rpcs`: synchronous requests of AMQP 0-9-1, controls of 0-10 and of streams, and what came back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import requests
 from amqpscope.pipelines.walks.channels import ENDED_BY
 from amqpscope.pipelines.walks.digests import hashed
-from amqpscope.pipelines.walks.events import EV, FRAMES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.events import EV, FRAMES, FRAMES_010, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.names import NO_NAME, Names
 from amqpscope.pipelines.walks.open_requests import CH, DROPPED, FO, HEAP, NO, NONE, REFUSED, State
-from amqpscope.pipelines.walks.requests import KINDS, NAMED, ROLES, UNKNOWN, Requests
+from amqpscope.pipelines.walks.requests import NAMED, ROLES, UNKNOWN, Requests
 from amqpscope.pipelines.walks.rows import Waiting
 from amqpscope.pipelines.walks.rpc_frames import AR, finish, walk
 from amqpscope.pipelines.walks.store import pack, unpack
@@ -25,15 +25,16 @@ from amqpscope.pipelines.walks.stream_requests import ANSWERED_ALWAYS, StreamReq
 from amqpscope.pipelines.walks.stream_requests import ROLES as STREAM_ROLES
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
-VERSION = 1
+VERSION = 2
 _DECLARE, _DECLARE_OK = what(FRAMES, "queue.declare"), what(FRAMES, "queue.declare-ok")
 _CLOSES = (what(FRAMES, "channel.close"), what(FRAMES, "connection.close"))
 _NAMED, _NAMED_KINDS = (np.array(each, np.int64) for each in zip(*sorted(NAMED.items()), strict=True))
 _KEYS = {
-    "queue": (_DECLARE, _DECLARE_OK),
-    "consumer_tag": tuple(what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")),
+    (FRAMES, "queue"): ("queue.declare", "queue.declare-ok"),
+    (FRAMES, "consumer_tag"): tuple(f"basic.{name}" for name in ("consume", "consume-ok", "cancel", "cancel-ok")),
+    (FRAMES_010, "name"): tuple(f"session.{name}" for name in ("attach", "attached", "detach", "detached")),
 }
-"""Columns that a request and its answer have in common."""
+"""Columns that a request and its answer have in common, and these."""
 _WITH_QUEUE = tuple(
     what(FRAMES, method.full_name)
     for method in spec.load().methods
@@ -62,8 +63,9 @@ class Rpcs:
     needs: ClassVar[Mapping[int, Needs]] = {
         FRAMES: Needs(
             _EXTRA,
-            (*KINDS, *sorted({name for kind in KINDS for name in requests.responses(kind)})),
+            requests.methods_of(FRAMES),
         ),
+        FRAMES_010: Needs(("name", "code", "reply_code", "reply_text", "queue"), requests.methods_of(FRAMES_010)),
         STREAM_FRAMES: Needs(("correlation_id", "response_code", "closing_code", "closing_reason"), ANSWERED_ALWAYS),
     }
 
@@ -74,28 +76,28 @@ class Rpcs:
     def _fresh(self) -> None:
         self._requests, self._streams = Requests(), StreamRequests()
         self._frames = Waiting(FRAMES, _FRAME_COLUMNS)
+        self._frames_010 = Waiting(FRAMES_010, (*_FRAME_COLUMNS, "code"))
         self._stream_frames = Waiting(STREAM_FRAMES, _STREAM_COLUMNS)
         self._names = Names()
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch."""
-        for waiting in (self._frames, self._stream_frames):
+        for waiting in self._stores:
             waiting.begin(events)
         asks = np.zeros(len(events), np.int64)
-        arguments = self._arguments(events)
-        state, streams = self._states(len(events), events.lacking)
+        of_streams = events.source == STREAM_FRAMES
+        at = np.flatnonzero(_WITH_ROLE[events.what] | of_streams)
+        arguments = self._arguments(events, at)
+        state, streams = self._states(len(at) + events.lacking, int(np.count_nonzero(of_streams)), events.lacking)
         call(walk, self._compiled, events.matrix, arguments, state, streams, asks, self._frames.base)
         base = self._frames.base
-        for machine, waiting, made in (
-            (self._requests, self._frames, self._rows),
-            (self._streams, self._stream_frames, self._stream_rows),
-        ):
+        for machine, made in ((self._requests, self._rows), (self._streams, self._stream_rows)):
             found = machine.decided()
             _done(asks, found, base)
             if len(found):
                 yield from made(found)
-            waits = np.flatnonzero((asks == 1) & (events.source == waiting.source))
-            waiting.end(waits)
+        for waiting in self._stores:
+            waiting.end(np.flatnonzero((asks == 1) & (events.source == waiting.source)))
         machine = self._requests
         self._names.prune(
             machine.channels[: machine.heap[HEAP.CHANNELS], CH.DECLARED],
@@ -104,7 +106,7 @@ class Rpcs:
 
     def finish(self) -> Iterator[Rows]:
         """All that is open was not answered."""
-        state, streams = self._states(0, 0)
+        state, streams = self._states(0, 0, 0)
         call(finish, self._compiled, state, streams)
         if len(found := self._requests.decided()):
             yield from self._rows(found)
@@ -112,14 +114,13 @@ class Rpcs:
             yield from self._stream_rows(found)
         self._fresh()
 
-    def _states(self, count: int, lacking: int) -> tuple[State, State]:
+    def _states(self, count: int, of_streams: int, lacking: int) -> tuple[State, State]:
         state = self._requests.state(count, lacking)
-        return state, self._streams.state(self._requests.conn, self._requests.gaps, count)
+        return state, self._streams.state(self._requests.conn, self._requests.gaps, of_streams)
 
-    def _arguments(self, events: Events) -> Any:
-        """Columns of `Arguments` per event; most events have none that is looked at."""
+    def _arguments(self, events: Events, at: Any) -> Any:
+        """Return columns of `Arguments` per event; those that are not at these positions have none."""
         made = np.full((len(events), len(AR)), NONE, np.int64)
-        at = np.flatnonzero(_WITH_ROLE[events.what] | (events.source == STREAM_FRAMES))
         made[at] = self._told(events.only(at))
         return made
 
@@ -130,10 +131,11 @@ class Rpcs:
         streams = events.source == STREAM_FRAMES
         made[streams, AR.ASKS] = STREAM_ROLES[events.what[streams]]
         made[:, AR.ANSWERS] = roles[:, requests.ANSWERS]
+        made[:, AR.MAY_ANSWER] = roles[:, requests.MAY_ANSWER]
         no_wait = events.ints({FRAMES: "no_wait"})
         unknown = (no_wait < 0) & (events.matrix[:, EV.PARTIAL] == 1) & (roles[:, requests.MAY_NOT_WAIT] == 1)
         made[:, AR.WAITS] = np.where(unknown, NONE, no_wait != 1)
-        made[:, AR.CODE] = events.ints({FRAMES: "reply_code", STREAM_FRAMES: "closing_code"})
+        made[:, AR.CODE] = events.ints({FRAMES: "reply_code", FRAMES_010: "reply_code", STREAM_FRAMES: "closing_code"})
         made[:, AR.CORRELATION] = events.ints({STREAM_FRAMES: "correlation_id"})
         made[:, AR.KIND] = NONE
         made[:, AR.KEY] = 0
@@ -146,10 +148,10 @@ class Rpcs:
             place = np.minimum(np.searchsorted(_NAMED, named), len(_NAMED) - 1)
             kinds = np.where(_NAMED[place] == named, _NAMED_KINDS[place], NONE)
             made[at, AR.KIND] = np.where(pc.is_null(rows["method_id"]), UNKNOWN, kinds)
-        for column, methods in _KEYS.items():
-            at = np.flatnonzero(events.among(methods))
+        for (source, column), methods in _KEYS.items():
+            at = np.flatnonzero(events.among([what(source, name) for name in methods]))
             if len(at):
-                texts = events.take(FRAMES, at, (column,))[column]
+                texts = events.take(source, at, (column,))[column]
                 made[at, AR.KEY] = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, hashed(texts, self._compiled))
         at = np.flatnonzero(events.among(_WITH_QUEUE))
         if len(at):
@@ -160,27 +162,43 @@ class Rpcs:
                 made[at[declares], AR.NAME] = self._names.numbers(texts.take(pa.array(declares)))
         return made
 
+    @property
+    def _stores(self) -> tuple[Waiting, ...]:
+        """Rows of open requests."""
+        return self._frames, self._frames_010, self._stream_frames
+
     def _rows(self, found: Any) -> Iterator[Rows]:
-        """Yield rows of AMQP 0-9-1."""
+        """Yield rows of AMQP."""
+        ids = np.where(found[:, FO.HOW] == DROPPED, found[:, FO.ANSWER], found[:, FO.REQUEST])
+        for waiting in (self._frames, self._frames_010):
+            mine = waiting.has(ids)
+            if mine.any():
+                yield from self._rows_of(waiting, found[mine])
+
+    def _rows_of(self, waiting: Waiting, found: Any) -> Iterator[Rows]:
+        """Yield rows of requests of one table of frames."""
         dropped = found[found[:, FO.HOW] == DROPPED, FO.ANSWER]
         if len(dropped):
-            self._frames.take(dropped)
+            waiting.take(dropped)
         found = found[found[:, FO.HOW] != DROPPED]
-        asked = self._frames.take(found[:, FO.REQUEST])
+        asked = waiting.take(found[:, FO.REQUEST])
         answered = found[:, FO.ANSWER] >= 0
         refused = found[:, FO.HOW] == REFUSED
         plain = answered & ~refused
         place = np.full(len(found), NONE, np.int64)
         place[refused] = np.arange(np.count_nonzero(refused))
         place[plain] = np.count_nonzero(refused) + np.arange(np.count_nonzero(plain))
-        closes = self._frames.get(found[refused, FO.ANSWER])  # a close is a request as well, so its row is needed again
-        others = self._frames.take(found[plain, FO.ANSWER])
+        closes = waiting.get(found[refused, FO.ANSWER])  # a close is a request as well, so its row is needed again
+        others = waiting.take(found[plain, FO.ANSWER])
         parts = [asked.slice(0, 0), closes, others]
         answers = pa.concat_tables(parts, promote_options="default").take(known(place))
         empty = pc.equal(asked["queue"], "")
         declared = self._names.take(np.where(found[:, FO.NOTE] > NO_NAME, found[:, FO.NOTE], NONE))
         server_named = pc.if_else(pc.equal(asked["method"], "queue.declare"), answers["queue"], declared)
-        error = pa.array(refused)
+        code = pc.if_else(pa.array(refused), answers["reply_code"], None)
+        if "code" in answers.column_names:  # of session.detached
+            code = pc.coalesce(code, pc.if_else(pc.not_equal(answers["code"], 0), answers["code"], None))
+        error = pc.or_(pc.is_valid(code), pa.array(refused))
         yield from _made(
             found,
             asked,
@@ -190,8 +208,8 @@ class Rpcs:
                 "channel_epoch": asked["channel_epoch"],
                 "request": asked["method"],
                 "response": answers["method"],
-                "outcome": pa.array(np.where(refused, "error", np.where(answered, "ok", "none"))),
-                "reply_code": pc.if_else(error, answers["reply_code"], None),
+                "outcome": pc.if_else(error, "error", pa.array(np.where(answered, "ok", "none"))),
+                "reply_code": code,
                 "reply_text": pc.if_else(error, answers["reply_text"], None),
                 "queue": pc.if_else(pc.fill_null(empty, False), server_named, asked["queue"]),
             },
@@ -230,10 +248,10 @@ class Rpcs:
         """Return the state as versioned bytes, and reset the walk."""
         parts: dict[str, Any] = {f"requests {name}": part for name, part in self._requests.parts().items()}
         parts |= {f"streams {name}": part for name, part in self._streams.parts().items()}
-        for name, waiting in (("frames", self._frames), ("stream frames", self._stream_frames)):
+        for number, waiting in enumerate(self._stores):
             rows = waiting.table()
             if rows is not None:
-                parts[name] = rows
+                parts[f"rows {number}"] = rows
         parts |= {"base": self._frames.base, "names": self._names.table()}
         state = pack("rpcs", VERSION, parts)
         self._fresh()
@@ -248,8 +266,8 @@ class Rpcs:
         parts = unpack("rpcs", VERSION, state)
         for prefix, machine in (("requests ", self._requests), ("streams ", self._streams)):
             machine.put_back({k.removeprefix(prefix): part for k, part in parts.items() if k.startswith(prefix)})
-        self._frames.put_back(parts.get("frames"), parts["base"])
-        self._stream_frames.put_back(parts.get("stream frames"), parts["base"])
+        for number, waiting in enumerate(self._stores):
+            waiting.put_back(parts.get(f"rows {number}"), parts["base"])
         self._names.put_back(parts["names"])
 
 

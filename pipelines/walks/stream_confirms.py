@@ -25,9 +25,10 @@ from amqpscope.pipelines.walks.publishers import RQ
 from amqpscope.pipelines.walks.publishing import DONE, FULL, FULL_WAITING, OUT, ST, UNANSWERED, close, walk
 from amqpscope.pipelines.walks.publishing_ids import CT, WAIT
 from amqpscope.pipelines.walks.rows import Waiting
+from amqpscope.pipelines.walks.speaking import difference
 from amqpscope.pipelines.walks.store import group, grown, named, pack, release_arrays, steps, unpack
 from amqpscope.pipelines.walks.stored import FACT
-from amqpscope.pipelines.walks.streams import ASKED, ENDED_BY, GAP, PROTOCOL, difference, of_streams
+from amqpscope.pipelines.walks.streams import ASKED, ENDED_BY, GAP, PROTOCOL, of_streams
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 25

@@ -19,8 +19,9 @@ from amqpscope.pipelines.walks import subscriptions as sb
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.credit_accounts import AT_LEAST, CH, DONE, FULL, KINDS, MORE, ST, WT, close, walk
 from amqpscope.pipelines.walks.events import CONNECTIONS, STREAM_FRAMES, Events
+from amqpscope.pipelines.walks.speaking import difference, matrix_of
 from amqpscope.pipelines.walks.store import group, named, pack, unpack
-from amqpscope.pipelines.walks.streams import NONE, Retained, difference, matrix_of, of_streams
+from amqpscope.pipelines.walks.streams import NONE, Retained, of_streams
 from amqpscope.pipelines.walks.subscriptions import SUB, consumers
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 

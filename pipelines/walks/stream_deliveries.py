@@ -19,8 +19,9 @@ from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import subscriptions as sb
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.speaking import difference, matrix_of
 from amqpscope.pipelines.walks.store import declare, group, named, pack, unpack
-from amqpscope.pipelines.walks.streams import ASKED, OK, Retained, difference, matrix_of, of_streams
+from amqpscope.pipelines.walks.streams import ASKED, OK, Retained, of_streams
 from amqpscope.pipelines.walks.subscriptions import SUB, consumers
 from amqpscope.pipelines.walks.walk import Needs, Rows, schema
 

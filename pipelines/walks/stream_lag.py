@@ -17,9 +17,9 @@ import pyarrow as pa
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.digests import hashed
+from amqpscope.pipelines.walks.speaking import difference
 from amqpscope.pipelines.walks.store import pack, unpack
 from amqpscope.pipelines.walks.stream_deliveries import DELIVERY, OFFSETS, RENEWED
-from amqpscope.pipelines.walks.streams import difference
 from amqpscope.pipelines.walks.walk import Rows, conform
 
 KEY = ("server_ip", "stream")

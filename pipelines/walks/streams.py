@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_TS, SERVER, first_gap, is_missing
-from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, MESSAGES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.events import MESSAGES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.speaking import events_of
 
 PROTOCOL = "rabbitmq-stream"
 OK = 1
@@ -31,40 +31,20 @@ _PUBLISH = what(MESSAGES, "publish")
 
 
 def of_streams(events: Events, conn: Ints, *, publishes: bool = False) -> Ints:
-    """Return the positions of the events that concern streams; a batch without any costs almost nothing.
+    """Return the positions of the events that concern streams (`speaking.events_of`).
 
     Args:
         events: the batch.
         conn: the connection that the walk has open (`connection.CONN`).
         publishes: whether messages that were published to streams are wanted.
     """
-    source = events.source
-    wanted = np.zeros(len(events), np.bool_)
-    if len(events.tables.get(STREAM_FRAMES, ())):
-        wanted |= source == STREAM_FRAMES
+    messages = None
     if publishes and MESSAGES in events.tables and len(events.tables[MESSAGES]):
         ids = events.tables[MESSAGES].column("publisher_id")
         if ids.null_count < len(ids):
             messages = (events.ints({MESSAGES: "publisher_id"}) >= 0) & (events.what == _PUBLISH)
-            wanted |= messages & (events.ints({MESSAGES: "publish_seq"}) >= 0)
-    wanted |= _connections(events)
-    if conn[CONN.ID] >= 0 or wanted.any():
-        wanted |= source == ANOMALIES
-    return np.flatnonzero(wanted)
-
-
-def _connections(events: Events) -> Any:
-    at = np.flatnonzero(events.source == CONNECTIONS)
-    wanted = np.zeros(len(events), np.bool_)
-    if len(at):
-        wanted[at] = pc.equal(events.take(CONNECTIONS, at, ["protocol"])["protocol"], PROTOCOL).fill_null(False)
-    return wanted
-
-
-def matrix_of(events: Events, at: Ints) -> Ints:
-    """Return the rows of `events.matrix` at these positions."""
-    matrix: Ints = events.matrix
-    return matrix if len(at) == len(events) else matrix[at]
+            messages &= events.ints({MESSAGES: "publish_seq"}) >= 0
+    return events_of(events, conn, STREAM_FRAMES, messages)
 
 
 @kernel
@@ -93,19 +73,6 @@ def lasted(start: int, end: int) -> int:
     if end < start or (start < 0 and end > NEVER + start):
         return -1
     return end - start
-
-
-def difference(minuend: Any, subtrahend: Any) -> pa.Array:
-    """Subtract int64 columns (Arrow); null where one is null, or the result does not fit."""
-    a, b = (
-        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in (minuend, subtrahend)
-    )
-    valid = pc.and_(a.is_valid(), b.is_valid()).to_numpy(zero_copy_only=False)
-    x, y = (column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) for column in (a, b))
-    with np.errstate(over="ignore"):
-        found = x - y
-    wraps = ((x ^ y) & (x ^ found)) < 0
-    return pa.array(found, mask=~valid | wraps)
 
 
 class Retained:

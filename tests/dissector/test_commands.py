@@ -112,8 +112,12 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_reported_and_the_others_are_r
         why = "not a pcap or pcapng file (looks like text); skipped, the other files are read"
         assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: {why}"
         assert str(tmp_path / "c.pcap") in told[1]
-    names = pq.read_table(tmp_path / "out" / "captures").column("capture").to_pylist()
-    assert names == ["a.pcap", "d.pcap"]
+    captures = {row["capture"]: row for row in pq.read_table(tmp_path / "out" / "captures").to_pylist()}
+    assert {name: row["error"] for name, row in captures.items()} == {
+        "a.pcap": None, "d.pcap": None, "b.pcap": "not a pcap or pcapng file (looks like text)",
+        "c.pcap": captures["c.pcap"]["error"],
+    }  # fmt: skip
+    assert captures["c.pcap"]["error"] and captures["c.pcap"]["packets"] is None
     with pytest.raises(CaptureError, match=r"b\.pcap"):
         read(tmp_path)
     for name in "ad":

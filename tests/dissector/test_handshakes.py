@@ -241,6 +241,7 @@ def test_memory_is_bounded() -> None:
 
 SYN, SYN_ACK, ACK, FIN_ACK, RST, RST_ACK = 0x02, 0x12, 0x10, 0x11, 0x04, 0x14
 HEADER = b"AMQP\x00\x00\x09\x01"
+PREVIEW = b"AMQP\x01\x01\x63\x00"
 CLIENT, SERVER = 0, 1
 
 
@@ -289,6 +290,8 @@ TUNE = method(commands.Connection.Tune(2047, 131072, 60))
 TUNE_OK = method(commands.Connection.TuneOk(2047, 131072, 60))
 OPEN = method(commands.Connection.Open("/"))
 OPEN_OK = method(commands.Connection.OpenOk())
+CLOSE = method(commands.Connection.Close(200, "Goodbye", 0, 0))
+CLOSE_OK = method(commands.Connection.CloseOk())
 BLOCKED = method(commands.Connection.Blocked("low on memory"))
 
 
@@ -362,6 +365,7 @@ BUILT = {
     "amqp-on-stream-port": Wire(5552).shaken().send(CLIENT, 10, HEADER).send(SERVER, 12, flags=FIN_ACK),
     "version-refused": Wire().shaken().send(CLIENT, 10, b"AMQP\x01\x01\x08\x00").send(SERVER, 11, HEADER),
     "amqp-1-0": Wire().shaken().send(CLIENT, 10, b"AMQP\x03\x01\0\0").send(SERVER, 11, b"AMQP\x03\x01\0\0" + b"?" * 9),
+    "preview-not-decoded": Wire().shaken().send(CLIENT, 10, PREVIEW).send(SERVER, 11, PREVIEW + b"?" * 9),
     "not-a-broker": Wire().shaken().send(SERVER, 10, b"SSH-2.0-OpenSSH_9.2\r\n").send(CLIENT, 11, HEADER),
     "not-amqp": Wire(80).shaken().send(CLIENT, 10, b"GET / HTTP/1.1\r\n\r\n").send(SERVER, 20, b"HTTP/1.1 200 OK\r\n"),
     "begun-before": Wire().send(CLIENT, 0, START_OK[20:]).send(SERVER, 1, flags=FIN_ACK),
@@ -399,8 +403,14 @@ BUILT_ENDINGS = {
     .send(CLIENT, 30, method(commands.Connection.Close(541, "my disk is full", 0, 0))),
     "client-gone": up(Wire().shaken()).send(CLIENT, 30, flags=RST),
     "closed-by-server": up(Wire().shaken()).send(SERVER, 30, method(commands.Connection.Close(311, "too large", 0, 0))),
+    "channel-opened-twice": up(Wire().shaken())
+    .send(SERVER, 30, method(commands.Connection.Close(504, "CHANNEL_ERROR - second 'channel.open' seen", 20, 10))),
+    "close-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE, keep=False).send(SERVER, 31, CLOSE_OK)
+    .send(CLIENT, 32, flags=FIN_ACK).send(SERVER, 33, flags=FIN_ACK),
+    "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
+    .send(CLIENT, 32, flags=FIN_ACK),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before"}
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted"}
 """Codes whose tests are functions of their own, here or in `tls`."""
 
 
@@ -410,11 +420,46 @@ def test_a_built_ending(code: str, tmp_path: Path) -> None:
     assert (row["handshake_outcome"], row["ending"]) == ("ok", code)
 
 
+REFUSAL = method(commands.Connection.Close(530, "NOT_ALLOWED - vhost nowhere not found", 10, 40))
+STOP = method(commands.Connection.Close(320, "CONNECTION_FORCED - maintenance", 0, 0))
+TURNS = [(CLIENT, HEADER), (SERVER, START), (CLIENT, START_OK), (SERVER, TUNE), (CLIENT, TUNE_OK), (CLIENT, OPEN)]
+CHANNEL = method(commands.Channel.Open(), 1)
+HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
+IN_PART = {
+    "a close that names what it refuses": (5, [(SERVER, REFUSAL), (CLIENT, CLOSE_OK)], "vhost-not-found", "open"),
+    "a close that does not": (5, [(SERVER, STOP), (CLIENT, CLOSE_OK)], "gap", "tune"),
+    "a close of the client": (6, [(SERVER, OPEN_OK), (CLIENT, CLOSE), (SERVER, CLOSE_OK)], "gap", "open"),
+    "a method on a channel": (6, [(SERVER, OPEN_OK), (CLIENT, CHANNEL), (SERVER, HEARTBEAT)], "ok", "ready"),
+    "tune-ok after tune": (3, [(SERVER, REFUSAL)], "vhost-not-found", "open"),
+}
+"""Which step is missing, what follows the others, outcome and stage."""
+
+
+@pytest.mark.parametrize("what", IN_PART)
+def test_what_later_messages_prove_is_known(what: str, tmp_path: Path) -> None:
+    missing, more, outcome, stage = IN_PART[what]
+    wire = Wire().shaken()
+    for n, (side, data) in enumerate([*TURNS, *more]):
+        wire.send(side, 10 + n, data, keep=n != missing)
+    for side in (CLIENT, SERVER):
+        wire.send(side, 2000, HEARTBEAT)
+    row = wire.verdict(tmp_path)
+    assert (row["handshake_outcome"], row["handshake_stage"]) == (outcome, stage)
+
+
 def test_every_code_has_a_connection_that_gets_it() -> None:
     rows = [row for path in FOLDER.glob("*.golden.json") for row in json.loads(path.read_text()).get("handshakes", ())]
     shown = {WORDS.get(row["cause"]) or WORDS.get((row["client"], "amqp")) or row["cause"] for row in rows}
     shown |= {row["ending"] for row in rows if "ending" in row} | set(ENDINGS.values())
     assert set(KNOWN.causes) - shown - set(BUILT) - set(BUILT_ENDINGS) <= ELSEWHERE
+
+
+def test_no_limit_is_not_called_a_limit_of_nothing(tmp_path: Path) -> None:
+    built = Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
+    built.send(SERVER, 13, TUNE).send(CLIENT, 14, method(commands.Connection.TuneOk(0, 131072, 60)))
+    row = built.send(SERVER, 15, flags=FIN_ACK).verdict(tmp_path)
+    assert row["handshake_outcome"] == "channel-max-too-high"
+    assert row["handshake_cause"] == "the client asks for any number of channels, the broker allows 2047"
 
 
 def test_a_challenge_of_streams_is_answered(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Several captures of the same traffic: rotated sets, overlapping files, several capture points."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from pamqp import commands
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.packets.merging import SLACK_NS, Capture, Decoded, Span, arrange, merge
+from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.reading import Reading
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.comparing import COUNTED, TIMED
@@ -239,3 +243,60 @@ def test_any_overlap_gives_the_same_rows_however_it_is_read(
         whole, found = dissect(*paths), dissect(*paths, batch_bytes=batch_bytes)
     for name, table in whole.items():
         assert sorted(found[name].to_pylist(), key=str) == sorted(table.to_pylist(), key=str), name
+
+
+def decoded_of(times: list[int], capture: int) -> Decoded:
+    segments = SegmentBatch(*np.zeros((len(SegmentBatch._fields), len(times)), np.int64))
+    segments.ts_ns[:], segments.packet[:], segments.capture[:] = times, np.arange(len(times)), capture
+    return Decoded(segments, np.zeros(0, np.uint8), 0)
+
+
+TIMES = st.lists(st.integers(-3, 8), max_size=12).map(lambda steps: np.cumsum(steps, dtype=np.int64).tolist())
+"""Times of segments in units of a third of what files of a set may overlap; clocks go back, too."""
+
+
+@settings(max_examples=300)
+@given(
+    most=st.sampled_from([1, 2, 3, 64]),
+    files=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), TIMES), max_size=7),
+    size=st.integers(1, 5),
+)
+def test_where_captures_stand_follows_from_their_times(most: int, files: list[tuple[str, int, Any]], size: int) -> None:
+    """What one pass merges is what sorting by time and capture gives, once the first and last times are known."""
+    unit = SLACK_NS // 3
+    begins = sorted((begin, stem, times) for stem, begin, times in files)
+    times = [[(begin + t) * unit for t in times] for begin, _, times in begins]
+    names = [f"{stem}{number}" for number, (_, stem, _) in enumerate(begins)]
+
+    def batches(index: int, count: int) -> Iterator[Decoded]:
+        for at in range(0, len(times[index]), size):
+            decoded = decoded_of(times[index][at : at + size], index)
+            decoded.segments.packet[:] += at
+            yield decoded
+
+    captures = [Capture(name, begin * unit, batches) for name, (begin, *_) in zip(names, begins, strict=True)]
+    points: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "CAPTURES", most)
+        parts = [decoded.segments for decoded in merge(captures, points)]
+        spans = [
+            Span(name, begin * unit, mine[0] if mine else None, max(mine, default=None))
+            for name, mine, (begin, *_) in zip(names, times, begins, strict=True)
+        ]
+        seats = arrange(spans)
+    merged = [place for s in parts for place in zip(s.capture.tolist(), s.packet.tolist(), strict=True)]
+    keys = [np.maximum.accumulate([seat.floor, *mine])[1:] for seat, mine in zip(seats, times, strict=True)]
+    expected = sorted((int(key), n, i) for n, mine in enumerate(keys) for i, key in enumerate(mine))
+    assert merged == [(n, i) for _, n, i in expected]
+    assert points == [seat.point for seat in seats]
+
+
+def test_a_file_that_continues_another_comes_after_it() -> None:
+    """Also where its first packets are a little older than the last ones of the other."""
+    times = [[0, 5], [3, 4, 9]]
+    captures = [
+        Capture(f"a{n}", mine[0], lambda index, _: iter([decoded_of(times[index], index)]))
+        for n, mine in enumerate(times)
+    ]
+    parts = [decoded.segments for decoded in merge(captures, [])]
+    assert [t for s in parts for t in s.ts_ns.tolist()] == [0, 5, 3, 4, 9]

@@ -1,5 +1,6 @@
 """Packets to segments: all headers against dpkt, rare layers, cut and hostile packets, real captures against tshark."""
 
+import io
 import struct
 import subprocess
 from ipaddress import IPv6Address, ip_address
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.model import MAX_PROBLEMS
+from amqpscope.dissector.packets.decoder import PacketDecoder
 from tests.dissector.builders import (
     Packet,
     enhanced,
@@ -235,6 +238,15 @@ def test_unknown_links_are_reported_up_to_a_limit():
     assert report.counts == {"link-type-unknown": count}
     assert len(report.problems) == MAX_PROBLEMS
     assert "147" in report.problems[0].detail
+
+
+def test_problems_are_listed_up_to_a_limit_of_each_capture():
+    decoder, listed = PacketDecoder(), [0, 0]
+    for capture in (0, 1, 0):
+        data = io.BytesIO(pcap([Packet(0, b"abc")] * MAX_PROBLEMS, link=147))
+        for batch in CaptureFile(data, "x.pcap", capture, compiled=False):
+            listed[capture] += len(decoder.segments(batch, compiled=False)[1].problems)
+    assert listed == [MAX_PROBLEMS, MAX_PROBLEMS]
 
 
 def test_interfaces_of_different_links():

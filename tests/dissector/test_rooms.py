@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "moving": {"tables", "protocols", "tls", "tcp", "packets", "kernels"},
     "dissector": {"moving", "tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
     "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
-    "parallel": {"dissector", "tables", "tcp", "packets", "capture", "kernels"},
+    "parallel": {"reading", "dissector", "tables", "tls", "tcp", "packets", "capture", "kernels"},
     "cli": {
         "parallel",
         "reading",

@@ -1,5 +1,6 @@
 """TCP as captures have it: connections begun and ended in all ways, gaps, copies that differ."""
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp import endings
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
+from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import (
     ACK,
@@ -81,6 +83,35 @@ def test_a_syn_sent_again_is_no_new_connection() -> None:
     packets = [packets[0], *(Packet(p.ts_ns + SECOND, p.data) for p in packets[1:])]
     (row,) = connections(packets)
     assert (row["frames"], row["packets"], row["rtt_ns"]) == (9, 12, None)
+
+
+@pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
+def test_the_first_packets_may_be_captured_in_any_order(order: tuple[int, ...]) -> None:
+    """Queues of a network card deliver each in its own time."""
+    tape = Tape().play([*BEGIN, (CLIENT, published())]).end()
+    swapped = [Packet(tape.packets[i].ts_ns, tape.packets[j].data) for i, j in enumerate(order)] + tape.packets[4:]
+    tables, whole = dissect_packets(swapped, check=True), dissect_packets(tape.packets)
+    assert rows(tables["amqp091_frames"], *TIMED) == rows(whole["amqp091_frames"], *TIMED)
+    assert rows(tables["connections"], *COUNTED) == rows(whole["connections"], *COUNTED)
+    assert rows(tables["connections"])[0]["packets"] == len(tape.packets)
+    assert not tables["anomalies"]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_neighbours_at_the_beginning_of_a_capture_may_be_exchanged(place: int) -> None:
+    tape = Tape(syn=False)
+    tape.play([(SERVER, b"".join(deliver(n))) for n in range(1, 7)])
+    swapped = exchanged(tape.packets, place)
+    names = ("method", "delivery_tag", "is_partial")
+    assert [[row[n] for n in names] for row in frames(swapped)] == [
+        [row[n] for n in names] for row in frames(tape.packets)
+    ]
+
+
+def exchanged(packets: list[Packet], place: int) -> list[Packet]:
+    """The packets, two neighbours of which have changed places, but not times."""
+    order = [*range(place), place + 1, place, *range(place + 2, len(packets))]
+    return [Packet(packets[i].ts_ns, packets[j].data) for i, j in enumerate(order)]
 
 
 def test_the_round_trip_is_from_the_syn_to_the_clients_acknowledgement() -> None:

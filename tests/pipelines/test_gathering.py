@@ -12,25 +12,25 @@ import pytest
 from amqpscope.errors import Error
 from amqpscope.pipelines.buckets import Buckets, Pile
 from amqpscope.pipelines.engine import Engine
-from amqpscope.pipelines.gathering import Gathered
+from amqpscope.pipelines.gathering import SPAN, Gathered
 from amqpscope.pipelines.here import FIRST, THEN
 from amqpscope.pipelines.statistics import needs_of
 from tests.dissector.runs import FOLDER, dissect
 
 
-def test_a_bucket_has_all_rows_of_its_keys_in_their_order():
+def test_a_bucket_has_all_of_its_rows_in_their_order():
     buckets = Buckets()
     for first in (0, 100):
-        rows = pa.table({"key": [number % 7 for number in range(100)], "value": range(first, first + 100)})
-        buckets.write("rows", rows, rows["key"].to_numpy())
+        rows = pa.table({"key": [number % 23 for number in range(100)], "value": range(first, first + 100)})
+        buckets.write("rows", rows, rows["key"].to_numpy() % 20)
         looked = pa.concat_tables(buckets.look("rows"))
         assert sorted(looked["value"].to_pylist()) == list(range(first + 100))
-    found = [rows for number in range(16) if (rows := buckets.read("rows", number)) is not None]
+    found = [rows for number in range(20) if (rows := buckets.read("rows", number)) is not None]
     assert sorted(value for rows in found for value in rows["value"].to_pylist()) == list(range(200))
     keys = [set(rows["key"].to_pylist()) for rows in found]
-    assert sum(map(len, keys)) == len(set().union(*keys)) == 7
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 23
     assert all(rows["value"].to_pylist() == sorted(rows["value"].to_pylist()) for rows in found)
-    assert all(buckets.read("rows", number) is None for number in range(16))
+    assert all(buckets.read("rows", number) is None for number in range(20))
 
 
 def test_it_is_an_error_where_files_cannot_be_written(monkeypatch, tmp_path):
@@ -56,9 +56,9 @@ def test_a_pile_gives_back_all_rows(room):
     )
 
 
-def statistics(tables: dict[str, pa.Table], room: int, complete: bool = True) -> dict[str, Counter[str]]:
+def statistics(tables: dict[str, pa.Table], room: int, complete: bool, span: int = SPAN) -> dict[str, Counter[str]]:
     engine = Engine()
-    engine.gathered = Gathered(needs_of(engine.chains), room=room)
+    engine.gathered = Gathered(needs_of(engine.chains), room=room, span=span)
     engine._keyed = Pile("key", room)
     found: dict[str, Counter[str]] = {}
     for name in FIRST + THEN:
@@ -72,10 +72,11 @@ def statistics(tables: dict[str, pa.Table], room: int, complete: bool = True) ->
 
 @pytest.mark.parametrize("name", ["demo", "failed_handshakes", "lossy_link", "stream_chunks"])
 @pytest.mark.parametrize("complete", [True, False])
-def test_what_lies_in_files_is_as_in_memory(name, complete, monkeypatch, tmp_path):
+@pytest.mark.parametrize("span", [SPAN, 1000, 30])
+def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tables = dissect(FOLDER / f"{name}.pcap")
     if not complete:  # killed before the rows of connections were written
         tables["connections"] = tables["connections"].slice(0, 0)
-    assert statistics(tables, 50_000, complete) == statistics(tables, 1 << 30, complete)
+    assert statistics(tables, 50_000, complete, span) == statistics(tables, 1 << 30, complete)
     assert not list(Path(tmp_path).iterdir())

@@ -203,3 +203,9 @@ def test_a_stale_page_is_reported(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().err
     assert "+#### basic.publish" in told
     assert told.endswith("is stale: run python -m amqpscope.spec.reference\n")
+
+
+def test_312_closes_nothing(show):
+    text = " ".join(show("312").split())
+    assert "comes with basic.return, closes nothing" in text and "the channel stays open" in text
+    assert "closes the channel" in show("404")

@@ -9,7 +9,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.amqp010.boundary import method_at
-from amqpscope.dissector.protocols.amqp010.channels import channel_row, end_channel, lose_tracks
+from amqpscope.dissector.protocols.amqp010.channels import channel_row, lose_tracks
 from amqpscope.dissector.protocols.amqp010.content import (
     add_payload,
     add_span,
@@ -52,6 +52,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Span,
     Track,
 )
+from amqpscope.dissector.protocols.channels import channel_at, drop_channel
 from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.tcp.state import Facts
 
@@ -106,7 +107,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
         batch.own.senders[2 * slot + side, Sender.GAPPED] = 1
         lose_tracks(of, slot, server)
         return
-    row = channel_row(of, batch.own.senders, client, slot, spans[Span.CHANNEL, s], 0)
+    row = channel_at(of.channels, of.table, slot, spans[Span.CHANNEL, s])
     if row < 0:
         return
     k = 4 * row + 2 * server + 1
@@ -165,7 +166,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
     if frames[Frame.TYPE, i] == PROTOCOL_HEADER:
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
-        row = channel_row(of, batch.own.senders, client, slot, number, 1)
+        row = channel_row(of, batch.own.senders, client, slot, number)
         if row < 0:
             assembly_fault(of, frames, i, LIMIT, 0)
             return row
@@ -303,5 +304,5 @@ def end_channels(of: Channels, facts: Array, traits: Array, slots: Array, begin:
                     side = client if k & 2 == 0 else 1 - client
                     unfinished_fault(of, k, side, ABANDONED, tracks[k, Track.FIRST_NUMBER])
                     drop_track(of, k, side, -1, traits)
-            end_channel(of, row)
+            drop_channel(of.channels, of.free, of.table, of.first, row)
     return len(slots)

@@ -16,7 +16,8 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Payload,
     Track,
 )
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
+from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 
 
 @kernel
@@ -69,7 +70,7 @@ def put_track(rows: Array, n: int, of: Channels, k: int, side: int) -> None:
 @kernel
 def begin_track(of: Channels, frames: Array, i: int, k: int, kind: int) -> None:
     """Begin an assembly with this frame."""
-    tracks, assembly = of.tracks, of.assembly
+    tracks = of.tracks
     for column in range(Track.WIDTH):
         tracks[k, column] = 0
     tracks[k, Track.USED] = 1
@@ -83,10 +84,7 @@ def begin_track(of: Channels, frames: Array, i: int, k: int, kind: int) -> None:
     tracks[k, Track.FIRST_PACKET] = frames[Frame.FIRST_PACKET, i]
     tracks[k, Track.FIRST_TS] = frames[Frame.FIRST_TS, i]
     tracks[k, Track.FIRST_CAPTURE] = frames[Frame.FIRST_CAPTURE, i]
-    tracks[k, Track.BODY] = -1
-    if assembly[Assembly.KEEP]:
-        tracks[k, Track.BODY] = assembly[Assembly.BODIES]
-        assembly[Assembly.BODIES] += 1
+    begin_body(tracks, k, of.assembly)
     hash_begin(of.lanes, k // 2)
 
 
@@ -162,29 +160,13 @@ def drop_payloads(of: Channels, k: int) -> None:
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
     """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
-    tracks, kept, assembly = of.tracks, of.kept, of.assembly
+    tracks = of.tracks
     tracks[k, Track.SIZE] += length
     if offset < 0:
         tracks[k, Track.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k // 2, data, offset, length)
-    if tracks[k, Track.BODY] < 0:
-        return 0
-    n = assembly[Assembly.KEPT]
-    assembly[Assembly.KEPT] = n + 1
-    kept[Kept.BODY, n] = tracks[k, Track.BODY]
-    kept[Kept.OFFSET, n] = offset
-    kept[Kept.LENGTH, n] = length
-    has: int = tracks[k, Track.KEPT]
-    if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
-        kept[Kept.LENGTH, n] = -1
-        assembly[Assembly.KEEPING] -= has
-        tracks[k, Track.KEPT] = 0
-        tracks[k, Track.BODY] = -1
-        return has + length
-    tracks[k, Track.KEPT] = has + length
-    assembly[Assembly.KEEPING] += length
-    return 0
+    return keep_bytes(tracks, k, of.kept, of.assembly, offset, length)
 
 
 @kernel

@@ -38,9 +38,10 @@ from amqpscope.dissector.protocols.framing import (
     lose,
     put_first,
     put_place,
+    put_span,
     put_together,
 )
-from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk
 
@@ -185,7 +186,8 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
     """Yield bytes of bodies, keep those of other frames."""
     kind = walk.parsers[row, Parser.TYPE]
     if (kind >> 8) & 0xFF == BODY:
-        span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], kind >> 16, offset, length)
+        n = put_span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
+        walk.aside[Span.FLAGS, n] = kind >> 16
     else:
         keep_payload(walk, chunks, i, row, offset, length, 0)
 
@@ -208,25 +210,9 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def span(
-    walk: Walk, chunks: Array, i: int, channel: int, flags: int, offset: int, length: int
-) -> None:  # fmt: skip
-    """Yield bytes of a body frame that is not whole in one chunk."""
-    spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
-    spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]
-    spans[Span.SLOT, n] = chunks[Chunk.SLOT, i]
-    spans[Span.SIDE, n] = chunks[Chunk.SIDE, i]
-    spans[Span.CHANNEL, n] = channel
-    spans[Span.FLAGS, n] = flags
-    spans[Span.OFFSET, n] = offset
-    spans[Span.LENGTH, n] = length
-    walk.cursor[Cursor.ASIDE] = n + 1
-
-
-@kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: assemblies under way may not be joined with what follows."""
-    span(walk, chunks, i, -1, 0, LOST_WAY, 0)
+    put_span(walk, chunks, i, -1, LOST_WAY, 0)
 
 
 @kernel

@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.protocols import bodies
-from amqpscope.dissector.protocols.amqp010 import assembly, channels, frames
+from amqpscope.dissector.protocols.amqp010 import assembly, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
 from amqpscope.dissector.protocols.amqp010.handshake import Amqp010Handshakes
@@ -42,11 +42,12 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Span,
     Track,
 )
+from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import SEARCH, Fault, Kept
-from amqpscope.dissector.tcp.state import both, clients
+from amqpscope.dissector.tcp.state import Facts, both
 
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
@@ -80,12 +81,11 @@ class Amqp010(FramedStage):
         self.bodies: dict[int, list[bytes]] = {}
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
-        self.first = np.zeros(0, np.int64)
         self.messages = Message.room(room)
         self.hashes = np.empty(room, np.uint64)
         self.assembly_faults = Fault.room(room)
         self.kept = Kept.room(room)
-        self.channels = Pool(Channel.WIDTH, 0)
+        self.channels = ChannelPool(Channel.WIDTH, 0, context.compiled)
         self.tracks = Track.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
@@ -106,8 +106,8 @@ class Amqp010(FramedStage):
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-        if len(self.first) < capacity:
-            self.first = grown(self.first, capacity, -1)
+        self.channels.begin(capacity)
+        if len(self.senders) < 2 * capacity:
             self.senders = Sender.grown(self.senders, 2 * capacity)
         for side in range(2):
             Sender.clear(self.senders, 2 * slots + side)
@@ -128,8 +128,8 @@ class Amqp010(FramedStage):
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out, with their sessions and what is under way on them."""
-        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
-        channels, places, bodies = self.channels.rows[rows], both(both(rows)), both(rows)
+        rows, lengths, channels = self.channels.take_out(slots)
+        places, bodies = both(both(rows)), both(rows)
         tracks = self.tracks[places]
         used = tracks[:, Track.USED] != 0
         payloads, payload_lengths = chained(
@@ -147,10 +147,6 @@ class Amqp010(FramedStage):
         self.payloads.rows[payloads, Payload.USED] = 0
         give_rows(self.payloads.free, payloads)
         Track.clear(self.tracks, places)
-        self.channels.rows[rows, Channel.USED] = 0
-        give_rows(self.channels.free, rows)
-        self.first[slots] = -1
-        self._rebuild(len(self.table))
         return PLAIN.written(state)
 
     def _put_channels(self, data: bytes, target: Target) -> None:
@@ -164,11 +160,9 @@ class Amqp010(FramedStage):
         _, tracks[:, Track.CHAIN], tracks[:, Track.CHAIN_END] = ends
         while self.channels.left < len(channels):
             self._grow_channels(2 * len(self.channels))
-        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
         rows = self.sessions.put_back(sessions, target.slots)
         channels[:, Channel.SESSION] = rows[channels[:, Channel.SESSION]]
-        pool = self.channels
-        rows, self.first[target.slots], _ = put_chains(pool.rows, pool.free, channels, lengths, Channel.NEXT)
+        rows = self.channels.put_back(target.slots, lengths, channels)
         used = np.flatnonzero(tracks[:, Track.USED])
         for row, kept in zip(used.tolist(), bodies, strict=True):
             if tracks[row, Track.BODY] >= 0:
@@ -179,7 +173,6 @@ class Amqp010(FramedStage):
         self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
         self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
         self._count(tracks[used], 1)
-        self._rebuild(len(self.table))
 
     def _count(self, tracks: Ints, sign: int) -> None:
         """Count the bytes of these assemblies, or with -1 count them no more."""
@@ -191,18 +184,12 @@ class Amqp010(FramedStage):
         self.tracks = Track.grown(self.tracks, 4 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
-        self._rebuild(4 * capacity)
-
-    def _rebuild(self, size: int) -> None:
-        self.table = np.zeros(size, np.int64)
-        self.assembly[Assembly.TOMBSTONES] = 0
-        call(channels.place_channels, self.compiled, self.channels.rows, self.table)
 
     def _channels(self) -> Channels:
+        channels, payloads = self.channels, self.payloads
         return Channels(
-            self.channels.rows, self.channels.free, self.table, self.first, self.tracks, self.payloads.rows,
-            self.payloads.free, self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept,
-            self.assembly,
+            channels.rows, channels.free, channels.table, channels.first, self.tracks, payloads.rows, payloads.free,
+            self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept, self.assembly,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------- stages
@@ -224,8 +211,6 @@ class Amqp010(FramedStage):
             yield self.rows.frames(rows, fields, self.sessions.column(rows[Frame.SESSION]))
         for found in messages:
             yield self._message_rows(found, buffer, facts)
-        if self.assembly[Assembly.TOMBSTONES] > len(self.table) // 4:
-            self._rebuild(len(self.table))
 
     def _assemble(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> tuple[list[Faults], list[Finished]]:
         """Put frames together; returns what is wrong with them, and the messages that come of them."""
@@ -277,7 +262,7 @@ class Amqp010(FramedStage):
         epoch = np.where(frame >= 0, self.frames[Frame.EPOCH, frame], channel[:, Channel.EPOCH])
         whole = rows[Message.PARTIAL] != UNFINISHED
         command = np.where(whole, self.frames[Frame.COMMAND, frame], -1)
-        from_client = rows[Message.SIDE] == clients(facts, rows[Message.SLOT])
+        from_client = rows[Message.SIDE] == facts[:, Facts.CLIENT].copy()[rows[Message.SLOT]]
         return self.rows.messages(
             Messages(
                 rows, found.hashes, buffer.data, found.bodies, self.sessions.column(session), epoch, command,
@@ -323,11 +308,14 @@ def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:
     ]
 
 
-PROTOCOL = ProtocolPlugin(
-    ly.NAME,
-    headers=(b"AMQP\1\1\0\x0a",),
-    ports=(5672,),
-    tls_ports=(5671,),
-    recogniser=Amqp010Recogniser,
-    stage=Amqp010,
+PROTOCOLS = (
+    ProtocolPlugin(
+        ly.NAME,
+        headers=(b"AMQP\1\1\0\x0a",),
+        ports=(5672,),
+        tls_ports=(5671,),
+        recogniser=Amqp010Recogniser,
+        stage=Amqp010,
+    ),
+    ProtocolPlugin(f"{ly.NAME}-preview", headers=(b"AMQP\1\1\x63\0",)),
 )

@@ -7,7 +7,7 @@ second track alone, it has two in `lanes`.
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.state import Matrix, Records, column
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
@@ -63,25 +63,15 @@ class Frame(Place):
     COMMAND = column("command_id; -1: none, or not known")
 
 
-class Span(Records):
-    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
+class Span(state.Span):
+    """Bytes of body frames that lie in several chunks, or gaps in them. An OFFSET may be LOST_WAY."""
 
-    BEFORE = column("frames that were complete before")
-    SLOT = column("slot of the connection")
-    SIDE = column("side that sent it")
-    CHANNEL = column("channel")
     FLAGS = column("flags of the frame")
-    OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
-    LENGTH = column("number of bytes")
 
 
-class Channel(Matrix):
+class Channel(state.Channel):
     """Channels that are, or were, in use."""
 
-    USED = column("1 while the row holds one")
-    SLOT = column("slot of the connection")
-    CHANNEL = column("channel number")
-    NEXT = column("next channel of the connection; -1: none", empty=-1)
     CLIENT_GAPPED = column("1: frames of the client's may be lost since its last frame here")
     SERVER_GAPPED = column("the same of the server's")
     EPOCH = column("how often a session was attached")
@@ -98,7 +88,7 @@ class Session(Matrix):
     SERVER_NEXT = column("id of the server's", empty=-1)
 
 
-class Track(Matrix):
+class Track(state.Body):
     """Assemblies under way."""
 
     USED = column("1 while one is")
@@ -120,8 +110,6 @@ class Track(Matrix):
     HEADER_CUT = column("number of these that are missing")
     SIZE = column("bytes of the body so far")
     MISSING = column("bytes of these in gaps")
-    BODY = column("number under which the body is kept; -1: it is not")
-    KEPT = column("bytes of it that are kept")
     FIRST_NUMBER = column("frame_no of its first frame")
     FIRST_PACKET = column("packet with that frame's first byte")
     FIRST_TS = column("its time")
@@ -162,22 +150,11 @@ class Message(Place):
     FRAME = column("frame of the batch at which it was complete, or dropped; -1: after all")
 
 
-class Assembly(Matrix):
+class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
-    FRAME = column("next frame")
-    FRAMES = column("frames")
-    SPAN = column("next span")
-    SPANS = column("spans")
-    MESSAGES = column("messages emitted")
-    FAULTS = column("faults emitted")
-    KEPT = column("payloads of bodies emitted")
-    KEEP = column("1: bodies are kept")
-    BODIES = column("bodies so far: the next number")
-    TOMBSTONES = column("places of the hash table that are free again")
     CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
-    KEEPING = column("bytes of bodies under way that are kept")
     ARENA = column("where the arena after the batch's bytes is free")
 
 
@@ -219,7 +196,7 @@ class Channels(NamedTuple):
     Attributes:
         channels: (channels, Channel).
         free: rows of these, as in `Pool`.
-        table: hash table: row + 1; 0: free, -1: free again.
+        table: finds them: see `protocols.channels`.
         first: first channel of each connection; -1: none.
         tracks: (4 * channels, Track).
         payloads: (payloads, Payload).

@@ -54,8 +54,8 @@ from amqpscope.dissector.protocols.amqp091.state import (
     CHANNEL_WRONG,
     INTERRUPTED,
     KNOWN,
+    LOST,
     LOST_WAY,
-    NOT_TAKEN,
     OUT_OF_STEP,
     UNEXPECTED,
     UNKNOWN,
@@ -68,6 +68,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Node,
     Span,
 )
+from amqpscope.dissector.protocols.channels import channel_at
 from amqpscope.dissector.protocols.state import LIMIT, TOO_LARGE
 from amqpscope.dissector.tcp.state import Facts
 
@@ -115,7 +116,7 @@ def is_full(of: Channels) -> bool:
 def take_span(batch: Batch, of: Channels, s: int, server: int) -> int:
     """Take bytes of a body whose frame is not complete yet; returns the channel's row, -1 when it is not known."""
     spans = batch.spans
-    row = channel_row(of, spans[Span.SLOT, s], spans[Span.CHANNEL, s], 0)
+    row: int = channel_at(of.channels, of.table, spans[Span.SLOT, s], spans[Span.CHANNEL, s])
     if row >= 0:
         k = 2 * row + server
         dropped = add_body(of, k, batch.data, spans[Span.OFFSET, s], spans[Span.LENGTH, s])
@@ -151,7 +152,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
             content_fault(of, frames, i, CHANNEL_WRONG, 0)
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
-        row = channel_row(of, slot, number, 1)
+        row = channel_row(of, slot, number)
         if row < 0:
             content_fault(of, frames, i, LIMIT, 0)
             return row
@@ -175,7 +176,11 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
     opens = role == OPEN and server == 0
     for other in range(2 * row if opens else k, 2 * row + 2 if opens else k + 1):
         if contents[other, Content.STATE] != 0:
-            content_fault(of, frames, i, ABANDONED if opens else INTERRUPTED, contents[other, Content.FIRST_NUMBER])
+            first = contents[other, Content.FIRST_NUMBER]
+            if opens:
+                content_fault(of, frames, i, ABANDONED, first)
+            elif not may_be_cut(batch, of, i, row, other):
+                content_fault(of, frames, i, INTERRUPTED, first)
             finish_message(of, row, other, side if other == k else 1 - side)
     if opens:
         clear(of, row)
@@ -194,10 +199,20 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
         content_fault(of, frames, i, CHANNEL_WRONG, 0)
     elif role != PLAIN:
         take_request(batch, of, i, row, role)
-    if frames[Frame.METHOD, i] == -1:  # not enough is left of it to say what it was
+    if frames[Frame.METHOD, i] < 0:  # what it was is not known
+        contents[k, Content.LOST] = LOST
         channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         if server == 0:
             channels[row, Channel.UNSURE] = UNKNOWN
+
+
+@kernel
+def may_be_cut(batch: Batch, of: Channels, i: int, row: int, k: int) -> bool:
+    """Return whether the capture may lack frames of a content, so that what is there is no fault of its sender's."""
+    facts, slot, contents = batch.facts, batch.frames[Frame.SLOT, i], of.contents
+    if of.channels[row, Channel.EPOCH] == 0 and contents[k, Content.FIRST_PACKET] == 0:
+        return bool(facts[slot, Facts.SYN] == 0 or facts[slot, Facts.GAPPED] != 0)
+    return bool(contents[k, Content.LOST] != 0 or contents[k, Content.MISSING] > 0)
 
 
 @kernel
@@ -247,7 +262,8 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     frames, contents = batch.frames, of.contents
     side, length = frames[Frame.SIDE, i], frames[Frame.LENGTH, i]
     if contents[k, Content.STATE] != 1 or contents[k, Content.LOST] != 0 or length < 12:
-        content_fault(of, frames, i, UNEXPECTED, HEADER)
+        if frames[Frame.MISSING, i] == 0 and not may_be_cut(batch, of, i, row, k):
+            content_fault(of, frames, i, UNEXPECTED, HEADER)
         if contents[k, Content.STATE] != 0:
             finish_message(of, row, k, side)
         return
@@ -274,7 +290,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     frames, contents = batch.frames, of.contents
     side = frames[Frame.SIDE, i]
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
-        if contents[k, Content.LOST] != NOT_TAKEN:
+        if not may_be_cut(batch, of, i, row, k):
             content_fault(of, frames, i, UNEXPECTED, BODY)
         if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
             finish_message(of, row, k, side)

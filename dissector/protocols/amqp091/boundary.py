@@ -191,6 +191,16 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
 
 
 @kernel
+def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
+    """Return whether a frame may end before p, and another begin there."""
+    if data[p - 1] != FRAME_END:
+        return False
+    if end - p < HEAD_BYTES:
+        return p == end or data[p] in (METHOD, HEADER, BODY, HEARTBEAT)
+    return bool(plausible(data, p, end, own.methods) >= 0)
+
+
+@kernel
 def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
     """Return where whole frames begin in bytes of a protocol that is not known, or -1.
 

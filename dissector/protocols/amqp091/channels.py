@@ -13,49 +13,25 @@ from amqpscope.dissector.protocols.amqp091.state import (
     BEGUN,
     OUT_OF_STEP,
     UNKNOWN,
-    Assembly,
     Channel,
     Channels,
     Content,
     Node,
 )
+from amqpscope.dissector.protocols.channels import add_channel, channel_at, drop_channel
 
 
 @kernel
-def channel_row(of: Channels, slot: int, number: int, make: int) -> int:
-    """Return the row of this channel, made when it must be; -1 when there is none (or no room)."""
-    table, channels = of.table, of.channels
-    mask = len(table) - 1
-    place = mix(mix(7, slot), number) & mask
-    spare = -1
-    while table[place] != 0:
-        if table[place] > 0:
-            row: int = table[place] - 1
-            if channels[row, Channel.SLOT] == slot and channels[row, Channel.CHANNEL] == number:
-                return row
-        elif spare < 0:
-            spare = place
-        place = (place + 1) & mask
-    if make == 0 or of.free[0] == 0:
-        return -1
-    if spare >= 0:
-        place = spare
-        of.assembly[Assembly.TOMBSTONES] -= 1
-    return begin_channel(of, slot, number, place)
-
-
-@kernel
-def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
-    """Return a row for a channel, at this place of the hash table."""
-    channels, contents, first = of.channels, of.contents, of.first
-    row = take_row(of.free)
-    of.table[place] = row + 1
-    for column in range(Channel.WIDTH):
-        channels[row, column] = 0
-    channels[row, Channel.USED] = 1
-    channels[row, Channel.SLOT] = slot
-    channels[row, Channel.CHANNEL] = number
-    channels[row, Channel.NEXT] = first[slot]
+def channel_row(of: Channels, slot: int, number: int) -> int:
+    """Return the row of this channel, made when it must be; -1: there is no room."""
+    channels, contents = of.channels, of.contents
+    row: int = channel_at(channels, of.table, slot, number)
+    if row >= 0 or of.free[0] == 0:
+        return row
+    row = add_channel(channels, of.free, of.table, of.first, slot, number)
+    channels[row, Channel.EPOCH] = 0
+    channels[row, Channel.CONFIRM] = 0
+    channels[row, Channel.SEQ] = 0
     channels[row, Channel.UNSURE] = UNKNOWN
     channels[row, Channel.OUT_OF_STEP] = BEGUN
     channels[row, Channel.CONSUMERS] = -1
@@ -66,25 +42,14 @@ def begin_channel(of: Channels, slot: int, number: int, place: int) -> int:
     for k in range(2 * row, 2 * row + 2):
         for column in range(Content.WIDTH):
             contents[k, column] = 0
-    first[slot] = row
     return row
 
 
 @kernel
 def end_channel(of: Channels, row: int) -> None:
     """Forget a channel, the first one of its connection."""
-    channels, table = of.channels, of.table
     clear(of, row)
-    mask = len(table) - 1
-    slot = channels[row, Channel.SLOT]
-    place = mix(mix(7, slot), channels[row, Channel.CHANNEL]) & mask
-    while table[place] != row + 1:
-        place = (place + 1) & mask
-    table[place] = -1
-    of.assembly[Assembly.TOMBSTONES] += 1
-    of.first[slot] = channels[row, Channel.NEXT]
-    channels[row, Channel.USED] = 0
-    give_row(of.free, row)
+    drop_channel(of.channels, of.free, of.table, of.first, row)
 
 
 @kernel
@@ -181,18 +146,6 @@ def add_consumer(of: Channels, row: int, key: int, no_ack: int) -> None:
         nodes[node, Node.KEY] = key
         channels[row, Channel.CONSUMERS] = node
     nodes[node, Node.VALUE] = no_ack
-
-
-@kernel
-def place_channels(channels: Array, table: Array) -> None:
-    """Fill an empty hash table with the channels in use."""
-    mask = len(table) - 1
-    for row in range(channels.shape[0]):
-        if channels[row, Channel.USED]:
-            place = mix(mix(7, channels[row, Channel.SLOT]), channels[row, Channel.CHANNEL]) & mask
-            while table[place] != 0:
-                place = (place + 1) & mask
-            table[place] = row + 1
 
 
 @kernel

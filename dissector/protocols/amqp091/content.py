@@ -4,7 +4,6 @@ Two rows of `contents` a channel: what the client, and what the server, is sendi
 passes.
 """
 
-from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import kernel
@@ -24,7 +23,8 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Frame,
     Message,
 )
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Kept, Place
+from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62
@@ -81,7 +81,7 @@ def put_content(rows: Array, n: int, of: Channels, row: int, k: int, side: int) 
 @kernel
 def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int:
     """Count, hash and perhaps keep bytes of a body. Returns the number dropped where too many are kept."""
-    contents, kept, assembly = of.contents, of.kept, of.assembly
+    contents = of.contents
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
         return 0
     room = contents[k, Content.SIZE] - contents[k, Content.GOT]
@@ -93,22 +93,7 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
         contents[k, Content.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k, data, offset, length)
-    if assembly[Assembly.KEEP] and contents[k, Content.BODY] >= 0:
-        n = assembly[Assembly.KEPT]
-        assembly[Assembly.KEPT] = n + 1
-        kept[Kept.BODY, n] = contents[k, Content.BODY]
-        kept[Kept.OFFSET, n] = offset
-        kept[Kept.LENGTH, n] = length
-        has: int = contents[k, Content.KEPT]
-        if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
-            kept[Kept.LENGTH, n] = -1
-            assembly[Assembly.KEEPING] -= has
-            contents[k, Content.KEPT] = 0
-            contents[k, Content.BODY] = -1
-            return has + length
-        contents[k, Content.KEPT] = has + length
-        assembly[Assembly.KEEPING] += length
-    return 0
+    return keep_bytes(contents, k, of.kept, of.assembly, offset, length)
 
 
 @kernel
@@ -245,10 +230,6 @@ def begin_content(of: Channels, frames: Array, i: int, row: int, k: int, role: i
     contents[k, Content.OVER] = 0
     contents[k, Content.LOST] = 0
     touch(frames, i, contents, k)
-    contents[k, Content.KEPT] = 0
-    contents[k, Content.BODY] = -1
-    if assembly[Assembly.KEEP]:
-        contents[k, Content.BODY] = assembly[Assembly.BODIES]
-        assembly[Assembly.BODIES] += 1
+    begin_body(contents, k, assembly)
     hash_begin(of.lanes, k)
     assembly[Assembly.HELD] += frames[Frame.LENGTH, i]

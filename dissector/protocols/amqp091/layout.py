@@ -69,6 +69,7 @@ ROLES = {
     "basic.get-ok": GET_OK,
     "basic.return": RETURN,
     "channel.open": OPEN,
+    "session.open": OPEN,  # of the draft of 2007
     "confirm.select": SELECT,
     "basic.consume": CONSUME,
     "basic.consume-ok": CONSUME_OK,

@@ -5,6 +5,8 @@ as `spec` says.
 """
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +40,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Own,
     Span,
 )
+from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
@@ -52,22 +55,22 @@ WAITING = 32
 
 
 class Amqp091(FramedStage):
-    """The walk and the contents of all connections that speak AMQP 0-9-1."""
+    """The walk and the contents of all connections that speak AMQP 0-9-1, or an older version in the same frames."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, version: str = ly.NAME) -> None:
         room = 65_536 if context.compiled else 2_048
         super().__init__(
             context, frames.walk_chunks, Frame.room(room + APART), Span.room(room + APART), FAULTS,
             (ly.HEAD_BYTES, ly.FRAME_END_BYTES),
         )  # fmt: skip
-        protocol = context.specification(ly.NAME)
+        protocol = context.documents.get(ly.NAME) or context.specification(version)
         self.roles = ly.role_table([m.full_name for m in protocol.methods])
         self.all_arguments = Plan.of_methods(protocol)
         self.bodies: dict[int, list[bytes]] = {}
         self.has_secret = with_secrets(protocol)
         self.handshakes = Amqp091Handshakes(protocol, context)
         self.only_handshakes = context.handshakes
-        self.rows = RowMaker(protocol, context)
+        self.rows = RowMaker(protocol, context, version)
 
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
@@ -75,12 +78,11 @@ class Amqp091(FramedStage):
         room += APART
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
-        self.first = np.zeros(0, np.int64)
         self.messages = Message.room(room)
         self.hashes = np.empty(room, np.uint64)
         self.content_faults = Fault.room(room)
         self.kept = Kept.room(room)
-        self.channels = Pool(Channel.WIDTH, 0)
+        self.channels = ChannelPool(Channel.WIDTH, 0, context.compiled)
         self.contents = Content.make(0)
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
@@ -101,8 +103,8 @@ class Amqp091(FramedStage):
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
-        if len(self.first) < capacity:
-            self.first = grown(self.first, capacity, -1)
+        self.channels.begin(capacity)
+        if len(self.announced) < 2 * capacity:
             self.announced = Announced.grown(self.announced, 2 * capacity)
         Announced.clear(self.announced, 2 * slots)
         Announced.clear(self.announced, 2 * slots + 1)
@@ -124,8 +126,8 @@ class Amqp091(FramedStage):
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out; `data` has the bytes that are retained of them."""
-        rows, lengths = chained(self.channels.rows, self.first[slots], Channel.NEXT)
-        channels, places = self.channels.rows[rows], both(rows)
+        rows, lengths, channels = self.channels.take_out(slots)
+        places = both(rows)
         contents = self.contents[places]
         content = gather(_content_ranges(contents), data, self.compiled).data
         nodes, node_lengths = chained(self.nodes.rows, channels[:, LISTS].ravel(), Node.NEXT)
@@ -136,11 +138,7 @@ class Amqp091(FramedStage):
         ]  # fmt: skip
         self._count_kept(contents, -1)
         give_rows(self.nodes.free, nodes)
-        self.channels.rows[rows, Channel.USED] = 0
         self.contents[places] = 0
-        give_rows(self.channels.free, rows)
-        self.first[slots] = -1
-        self._rebuild(len(self.table))
         return PLAIN.written(state)
 
     def _put_channels(self, data: bytes, target: Target) -> None:
@@ -156,10 +154,7 @@ class Amqp091(FramedStage):
         _, firsts, lasts = put_chains(self.nodes.rows, self.nodes.free, nodes, node_lengths, Node.NEXT)
         channels[:, LISTS] = firsts.reshape(-1, len(LISTS))
         channels[:, np.array(ENDED) + 1] = lasts.reshape(-1, len(LISTS))[:, -len(ENDED) :]
-        channels[:, Channel.SLOT] = np.repeat(target.slots, lengths)
-        rows, self.first[target.slots], _ = put_chains(
-            self.channels.rows, self.channels.free, channels, lengths, Channel.NEXT
-        )
+        rows = self.channels.put_back(target.slots, lengths, channels)
         kept = np.flatnonzero(_keeps(contents))
         contents[kept, Content.BODY] = self.assembly[Assembly.BODIES] + np.arange(len(kept))
         self.assembly[Assembly.BODIES] += len(kept)
@@ -172,7 +167,6 @@ class Amqp091(FramedStage):
         self.contents[places], self.lanes[places] = contents, lanes
         self.waiting.reshape(-1, WAITING)[places] = waiting
         self._count_kept(contents, 1)
-        self._rebuild(len(self.table))
 
     def _count_kept(self, contents: Ints, sign: int) -> None:
         """Count the bytes of these contents, or with -1 count them no more."""
@@ -185,12 +179,6 @@ class Amqp091(FramedStage):
         self.contents = Content.grown(self.contents, 2 * capacity)
         self.lanes = grown(self.lanes, 2 * capacity)
         self.waiting = grown(self.waiting, 64 * capacity)
-        self._rebuild(4 * capacity)
-
-    def _rebuild(self, size: int) -> None:
-        self.table = np.zeros(size, np.int64)
-        self.assembly[Assembly.TOMBSTONES] = 0
-        call(channels.place_channels, self.compiled, self.channels.rows, self.table)
 
     # ---------------------------------------------------------------------------------------------- stages
 
@@ -200,10 +188,10 @@ class Amqp091(FramedStage):
         return Own(self.methods, self.traits, self.announced)
 
     def _channels(self) -> Channels:
+        channels, nodes = self.channels, self.nodes
         return Channels(
-            self.channels.rows, self.channels.free, self.contents, self.lanes, self.waiting, self.table, self.first,
-            self.nodes.rows, self.nodes.free, self.messages, self.hashes, self.content_faults, self.kept,
-            self.assembly,
+            channels.rows, channels.free, self.contents, self.lanes, self.waiting, channels.table, channels.first,
+            nodes.rows, nodes.free, self.messages, self.hashes, self.content_faults, self.kept, self.assembly,
         )  # fmt: skip
 
     def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
@@ -239,8 +227,6 @@ class Amqp091(FramedStage):
             self.handshakes.take(rows, fields, buffer.data)
             yield self.rows.frames(rows.copy(), fields)
         yield from messages
-        if q[Assembly.TOMBSTONES] > len(self.table) // 4:
-            self._rebuild(len(self.table))
 
     def _finished(self, data: Bytes) -> Iterator[Made | Faults]:
         q = self.assembly
@@ -308,15 +294,22 @@ def _begins(client: bytes) -> bool | None:
     return (len(client) >= 8 or None) if client.startswith(b"AMQP") else False
 
 
-PROTOCOL = ProtocolPlugin(
-    ly.NAME,
-    headers=tuple(
-        b"AMQP" + version for version in (b"\0\0\x09\x01", b"\1\1\0\x09", b"\1\1\x09\x01", b"\1\1\x08\0", b"\1\1\0\x08")
+def _older(name: str, *headers: bytes, **more: Any) -> ProtocolPlugin:
+    return ProtocolPlugin(name, headers=headers, stage=partial(Amqp091, version=name), **more)
+
+
+PROTOCOLS = (
+    ProtocolPlugin(
+        ly.NAME,
+        headers=(b"AMQP\0\0\x09\x01", b"AMQP\1\1\x09\x01"),
+        begins=_begins,
+        ports=(5672,),
+        tls_ports=(5671,),
+        recogniser=Amqp091Recogniser,
+        stage=Amqp091,
     ),
-    begins=_begins,
-    ports=(5672,),
-    tls_ports=(5671,),
-    recogniser=Amqp091Recogniser,
-    stage=Amqp091,
+    _older("amqp-0-9", b"AMQP\1\1\0\x09", version_of=ly.NAME),
+    _older("amqp-0-8", b"AMQP\1\1\x08\0", b"AMQP\1\1\0\x08", version_of=ly.NAME),
+    _older("amqp-0-10-draft", b"AMQP\1\1\0\x0a", frames_begin=ly.METHOD),
 )
-"""0-8 and 0-9 frame as 0-9-1 does."""
+"""All frame as 0-9-1 does; the draft of 2007 has the header of 0-10."""

@@ -1,5 +1,6 @@
 """AMQP 0-9-1: what rows of `amqp091_frames` and `messages` have besides the leading columns."""
 
+import json
 from functools import partial
 from typing import NamedTuple
 
@@ -7,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amqpscope.dissector.fields.arrow import array
+from amqpscope.dissector.fields.arrow import array, picked, valid
 from amqpscope.dissector.fields.columns import Names, repeated
 from amqpscope.dissector.fields.decoding import Decoded, decode
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.state import UNFINISHED, Frame, Message
 from amqpscope.dissector.protocols.registry import Context
@@ -24,6 +26,8 @@ MESSAGE_ARGUMENTS = (
     "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "reply_code", "reply_text",
 )  # fmt: skip
 """Arguments of the method that a message row repeats."""
+JSON_TYPES = ("table", "rfc1982-long-set")
+"""Types whose values are JSON text in their columns."""
 FRAME_TYPES = {
     ly.METHOD: "method", ly.HEADER: "header", ly.BODY: "body", ly.HEARTBEAT: "heartbeat",
     ly.PROTOCOL_HEADER: "protocol-header",
@@ -42,13 +46,17 @@ class Messages(NamedTuple):
 class RowMaker:
     """Makes the columns of frames and messages. It touches no state: any thread may do it."""
 
-    def __init__(self, protocol: Protocol, context: Context) -> None:
+    def __init__(self, protocol: Protocol, context: Context, version: str) -> None:
         self.compiled = context.compiled
+        self.protocol = registry.shown_name(version)
         self.show_hashes = context.bodies != "none"
         self.methods = Names([m.full_name for m in protocol.methods])
         self.frame_types = Names([FRAME_TYPES.get(k, "") for k in range(max(FRAME_TYPES) + 1)])
         self.kinds = Names([ly.KINDS.get(k, "") for k in range(max(ly.KINDS) + 1)])
         self.arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
+        own = context.specification(ly.NAME).method_columns()
+        fields = {f.column: f for f in protocol.arguments() if f.column not in own}
+        self.others = {name: f.type in JSON_TYPES for name, f in fields.items() if name}
         self.properties = Plan.of_properties(next(k for k in protocol.classes if k.name == "basic"))
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
@@ -69,14 +77,30 @@ class RowMaker:
             "is_partial": array(rows[Frame.MISSING] > 0),
             "missing": array(rows[Frame.MISSING]),
         }
+        if self.others:
+            columns["other_arguments"] = self._others(fields)
         return Columns(columns | fields.columns, fields)
+
+    def _others(self, fields: Decoded) -> pa.Array:
+        """Return the arguments that have no columns as JSON text; null where there are none."""
+        there = {name: valid(fields.columns[name]) for name in self.others}
+        index = np.flatnonzero(np.any(list(there.values()), axis=0))
+        members: list[list[str]] = [[] for _ in index]
+        for name, is_json in self.others.items():
+            for held, value in zip(members, picked(fields.columns[name], index), strict=True):
+                if value is not None:
+                    held.append(f'"{name}":{value if is_json else json.dumps(value, ensure_ascii=False)}')
+        texts: list[str | None] = [None] * len(fields.columns[name])
+        for place, held in zip(index.tolist(), members, strict=True):
+            texts[place] = "{" + ",".join(held) + "}"
+        return array(texts, pa.string())
 
     def _messages(self, messages: Messages) -> Columns:
         rows = messages.rows
         arguments, properties = self._decoded(messages)
         columns = {
             "first_frame_no": array(rows[Message.FIRST_NUMBER]),
-            "protocol": repeated(ly.NAME, rows.shape[1]),
+            "protocol": repeated(self.protocol, rows.shape[1]),
             "kind": self.kinds.column(rows[Message.KIND], self.compiled),
             "channel": array(rows[Message.CHANNEL].astype(np.int32)),
             "channel_epoch": array(rows[Message.EPOCH].astype(np.int32)),

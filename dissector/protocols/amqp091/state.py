@@ -6,7 +6,7 @@ A channel has two rows in `contents`, 2 * row + (0: what the client sends on it,
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.state import Matrix, Records, column
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
@@ -55,24 +55,13 @@ class Frame(state.Frame):
     EPOCH = column("channel_epoch")
 
 
-class Span(Records):
-    """Bytes of body frames that lie in several chunks, or gaps in them, one column each."""
-
-    BEFORE = column("frames that were complete before")
-    SLOT = column("slot of the connection")
-    SIDE = column("side that sent it")
-    CHANNEL = column("channel")
-    OFFSET = column("where the bytes lie; -1: a gap; LOST_WAY")
-    LENGTH = column("number of bytes; with LOST_WAY, FOUND, LOST or NOT_TAKEN")
+class Span(state.Span):
+    """Bytes of body frames; where OFFSET is LOST_WAY, LENGTH is FOUND, LOST or NOT_TAKEN."""
 
 
-class Channel(Matrix):
+class Channel(state.Channel):
     """Channels that are, or were, in use."""
 
-    USED = column("1 while the row holds one")
-    SLOT = column("slot of the connection")
-    CHANNEL = column("channel number")
-    NEXT = column("next channel of the connection; -1: none", empty=-1)
     EPOCH = column("channel_epoch")
     CONFIRM = column("1: in confirm mode")
     SEQ = column("number of the last publish")
@@ -85,7 +74,7 @@ class Channel(Matrix):
     GETS_END = column("the last of these", empty=-1)
 
 
-class Content(Matrix):
+class Content(state.Body):
     """Contents under way."""
 
     KIND = column("role of the method; 0: nothing is under way")
@@ -111,8 +100,6 @@ class Content(Matrix):
     TS = column("its time")
     CAPTURE = column("its capture")
     OVER = column("bytes beyond the announced body")
-    BODY = column("number under which the body is kept; -1: it is not")
-    KEPT = column("bytes of it that are kept")
     LOST = column("LOST: what follows on the channel need not be of it; NOT_TAKEN; else FOUND")
 
 
@@ -146,22 +133,11 @@ class Node(Matrix):
     VALUE = column("no_ack")
 
 
-class Assembly(Matrix):
-    """Where the assembly of contents is, and what it counts: one row."""
+class Assembly(state.Assembly):
+    """Where the assembly is, and what it counts: one row."""
 
-    FRAME = column("next frame")
-    FRAMES = column("frames")
-    SPAN = column("next span")
-    SPANS = column("spans")
-    MESSAGES = column("messages emitted")
-    FAULTS = column("faults emitted")
-    KEPT = column("payloads of bodies emitted")
-    KEEP = column("1: bodies are kept")
-    BODIES = column("bodies so far: the next number")
-    TOMBSTONES = column("places of the hash table that are free again")
     FULL = column("1: no more channels may be made")
     HELD = column("bytes of methods and headers of all contents under way")
-    KEEPING = column("bytes of their bodies that are kept")
 
 
 class Own(NamedTuple):
@@ -211,7 +187,7 @@ class Channels(NamedTuple):
         contents: (2 * channels, Content).
         lanes: (2 * channels, 8) uint64: hashes of bodies so far.
         waiting: 32 bytes for each content: what was not hashed yet.
-        table: hash table: row + 1; 0: free, -1: free again.
+        table: finds them: see `protocols.channels`.
         first: first channel of each connection; -1: none.
         nodes: (nodes, Node).
         free_nodes: rows of these.

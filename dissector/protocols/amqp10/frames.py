@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
@@ -155,6 +156,11 @@ class Amqp10:
     def skipped(self, slots: Ints) -> Ints:
         """Return zeros: nothing is decoded, so nothing is skipped."""
         return np.zeros(len(slots), np.int64)
+
+    def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
+        """Of which connections the last frames of a direction may be missing: after a gap, none is followed."""
+        lost: NDArray[np.bool_] = (self.walk[both(slots), Count.STATE] == LOST).reshape(-1, 2).any(1)
+        return lost
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Return nothing: no chunks are held back."""

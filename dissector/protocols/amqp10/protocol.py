@@ -3,10 +3,12 @@
 from amqpscope.dissector.protocols.amqp10.frames import Amqp10
 from amqpscope.dissector.protocols.registry import ProtocolPlugin
 
-PROTOCOL = ProtocolPlugin(
-    "amqp-1.0",
-    headers=(b"AMQP\0\1\0\0", b"AMQP\2\1\0\0", b"AMQP\3\1\0\0"),  # AMQP itself, TLS, SASL (part 2, 2.2; part 5)
-    ports=(5672,),
-    tls_ports=(5671,),
-    stage=Amqp10,
+PROTOCOLS = (
+    ProtocolPlugin(
+        "amqp-1.0",
+        headers=(b"AMQP\0\1\0\0", b"AMQP\2\1\0\0", b"AMQP\3\1\0\0"),  # AMQP itself, TLS, SASL (part 2, 2.2; part 5)
+        ports=(5672,),
+        tls_ports=(5671,),
+        stage=Amqp10,
+    ),
 )

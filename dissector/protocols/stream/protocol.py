@@ -127,6 +127,8 @@ def _begins(client: bytes) -> bool | None:
     return client.startswith(b"\0\0") and client[4:8] == b"\x00\x11\x00\x01"
 
 
-PROTOCOL = ProtocolPlugin(
-    sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+PROTOCOLS = (
+    ProtocolPlugin(
+        sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+    ),
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.engine import batches, walked
 from amqpscope.pipelines.walks import returns, store
 from amqpscope.pipelines.walks.confirms import Confirms
@@ -284,6 +285,18 @@ def answer_may_lie_in_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def an_unknown_method_that_may_have_been_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    """A bit of its ids was flipped, say."""
+    c = up(Connection())
+    c.publish(1)
+    unknown = c.server(None, frame_type="method")
+    c.publish(2)
+    return c, [
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": unknown * TICK},
+        {"outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
 def answers_cut_by_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.publish(1)
@@ -387,6 +400,7 @@ SCENARIOS = {
         capture_ends,
         answer_may_lie_in_a_gap,
         answers_cut_by_a_gap,
+        an_unknown_method_that_may_have_been_an_answer,
         answers_before_their_publish,
         times_that_cannot_be,
         connection_without_a_row,
@@ -532,6 +546,24 @@ def test_returns_of_more_than_are_expected_are_not_known(monkeypatch):
     c.ack(5)
     found = {row["publish_seq"]: row["returned"] for row in walked(arrow([c]), [Confirms()])["confirms"].to_pylist()}
     assert found == {1: True, 2: False, 3: None, 4: None, 5: False}
+
+
+def test_one_message_on_many_channels_is_found_in_few_steps():
+    entries, buckets, counts = made = returns.roomy(returns.fresh(), 4096)
+    for account in range(64):
+        for epoch in range(64):
+            call(returns.expect, False, made, account, epoch, 77, 1)
+    steps = []
+    for head in buckets[:, 0].tolist():
+        entry = head
+        steps.append(0)
+        while entry >= 0:
+            steps[-1] += 1
+            entry = entries[entry, returns.ENTRY.NEXT]
+    assert sum(steps) == counts[returns.USED] == 4096
+    assert max(steps) < 16
+    assert call(returns.answer, False, made, 63, 63, 77, 312) == 4095
+    assert call(returns.answer, False, made, 63, 63, 77, 312) == -1
 
 
 def test_what_waits_beyond_the_limit_is_evicted():

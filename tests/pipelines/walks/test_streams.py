@@ -13,6 +13,7 @@ import pytest
 
 from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks import store, stored, stream_confirms
+from amqpscope.pipelines.walks.events import SOURCES
 from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
 from amqpscope.pipelines.walks.stream_credit import StreamCredit
 from amqpscope.pipelines.walks.stream_deliveries import OFFSETS, PARTIAL, StreamDeliveries
@@ -906,6 +907,6 @@ def test_state_is_of_one_walk(make):
 def test_needs_are_columns_that_there_are(tables):
     for make in WALKS:
         for source, needs in make.needs.items():
-            table = ("connections", "anomalies", "amqp091_frames", "stream_frames", "messages")[source]
+            table = SOURCES[source]
             assert set(needs.columns) <= set(schema(table).names)
     assert pc.sum(pc.is_valid(tables["stream_calls"]["stream_frames"]["publishing_ids"])).as_py()

@@ -1,0 +1,78 @@
+"""An archive of captures, dissected in parts: what all dissectors know, and the pass of one over its segments."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.parallel.blocks import Block, Seated, merged
+from amqpscope.dissector.parallel.survey import Survey
+from amqpscope.dissector.reading import incomplete
+from amqpscope.dissector.tables.rows import Row, Work
+from amqpscope.dissector.tls.keylog import KeyLog
+
+
+class Archive(NamedTuple):
+    """What the dissectors of an archive need besides their segments.
+
+    Attributes:
+        captures: names of the captures, by index.
+        points: for each, the index of the first one of the same capture point.
+        end_ns: end of the captures, up to which waits are measured.
+        keylog: the key log that the user named, or nothing.
+        options: of the dissection; without the path of the key log.
+    """
+
+    captures: list[str]
+    points: list[int]
+    end_ns: int
+    keylog: bytes
+    options: Options
+
+
+def archive(surveys: Sequence[Survey], chains: Iterable[Sequence[Seated]], options: Options) -> Archive:
+    """Return what the dissectors of captures need to know.
+
+    Raises:
+        CaptureError: the key log cannot be read.
+    """
+    seated = sorted((each for chain in chains for each in chain), key=lambda each: each.capture)
+    keylog = b""
+    if options.keylog is not None:
+        known = KeyLog(options.keylog)
+        known.add(b"")  # so that what the file holds is written, too
+        keylog = known.written()
+    return Archive(
+        [each.source.name for each in seated],
+        [each.seat.point for each in seated],
+        max((each.last for each in surveys if each.last is not None), default=0),
+        keylog,
+        replace(options, keylog=None),
+    )
+
+
+def dissect(blocks: Iterable[Block], known: Archive, compiled: bool) -> Iterator[Work]:
+    """Yield functions that make the rows of the flows of one part, from its sorted blocks."""
+    dissector = Dissector(known.options, compiled)
+    dissector.captures += known.captures
+    dissector.points += known.points
+    dissector.tcp.place(known.points)
+    if known.keylog:
+        dissector.tls.add(known.keylog, 0)
+    for found in merged(blocks):
+        if isinstance(found, bytes):
+            dissector.tls.add(found, 0)
+        else:
+            yield from dissector.take(found)
+        yield from dissector.reported()
+    yield from dissector.last_work(known.end_ns)
+    yield from dissector.reported()
+
+
+def rows_of_captures(surveys: Sequence[Survey], known: Archive) -> Iterator[Row]:
+    """Yield rows about the captures."""
+    for survey in surveys:
+        yield from survey.rows
+    if known.captures:
+        missing = sum(survey.incomplete for survey in surveys)
+        yield from incomplete(Dissector(known.options, compiled=False), known.captures[-1], missing)

@@ -1,0 +1,153 @@
+"""Answers to commands of AMQP 0-10: kernels of `command_walk`."""
+
+from __future__ import annotations
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.walks import channels as ch
+from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.pipelines.walks import sessions as ss
+from amqpscope.pipelines.walks.channels import ACC, GAP
+from amqpscope.pipelines.walks.commands import (
+    ACCEPT,
+    ACCEPTED,
+    ACK,
+    COMMIT,
+    COMMITTING,
+    COMPLETED,
+    EXCEPTION,
+    KIND,
+    MORE,
+    NONE,
+    RESULT,
+    SEVERAL_BIT,
+    ST,
+    Batch,
+    Written,
+    finish,
+    mark,
+    outcome_of,
+    queue_of,
+    settle,
+    tell,
+)  # fmt: skip
+from amqpscope.pipelines.walks.connection import CLIENT, SERVER
+from amqpscope.pipelines.walks.events import EV
+from amqpscope.pipelines.walks.ledger import SL
+from amqpscope.pipelines.walks.sessions import DONE_FROM, DONE_TO, RESUMED, SE, WRAP
+
+
+@called
+def answer(
+    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
+    """Apply an answer to commands of the other side; return False if there is no room: call it again."""
+    events, more, ranges = batch
+    channels, rows = sessions
+    accounts = channels[0]
+    role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
+    account = 2 * row + 1 - side
+    named = role == RESULT or role == EXCEPTION
+    pending = role == ACCEPT and side == CLIENT and rows[row, SE.TRANSACTION] == 1
+    if named and more[i, MORE.TARGET] < 0:
+        return True
+    first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
+    if state[ST.TOLD] + end - first > len(written[1]) and state[ST.TOLD] > 0 and accounts[account, RESUMED] == 1:
+        return False
+    ch.note_floor(channels, account, conn, side)
+    last = accounts[account, ACC.LAST]
+    for counting in range(2):
+        if counting == 0 and state[ST.SEVERAL] >= 0:
+            continue
+        found = 0
+        for k in range(first, end):
+            low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
+            if not named:
+                low, high = ranges[k, 0], ranges[k, 1]
+            lower = ss.unwrapped(low, last)
+            upper = lower + ((high - low) & (WRAP - 1))
+            if role == COMPLETED and counting == 1 and rows[row, SE.COMMIT] >= 0 and side == SERVER:
+                if lower <= rows[row, SE.COMMIT] <= upper:
+                    if not commit(batch, i, row, conn, gaps, sessions, ledger, written, state):
+                        return False
+            slot = first_of(role, lower, upper, account, accounts, ledger)
+            while slot >= 0 and lg.number_of(ledger, slot) <= upper:
+                following = lg.following(ledger, slot) if upper > lower else -1
+                made = outcome_of(role, ledger[1][slot, SL.EXTRA] & KIND)
+                if made != NONE and counting == 0:
+                    found += 1
+                    if found > 1:
+                        break
+                elif made != NONE and pending:
+                    mark(ledger, slot, ACCEPTED)
+                    ledger[1][slot, SL.EXTRA] |= SEVERAL_BIT * state[ST.SEVERAL]
+                elif made != NONE:
+                    if state[ST.OUT] >= len(written[0]):
+                        return False
+                    settle(batch, i, slot, made, accounts, ledger, written, state)
+                slot = following
+        if counting == 0:
+            state[ST.SEVERAL] = 1 if found > 1 else 0
+    for k in range(first, end):
+        low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
+        if not named:
+            low, high = ranges[k, 0], ranges[k, 1]
+        if accounts[account, RESUMED] == 1 and state[ST.TOLD] < len(written[1]):
+            tell(written[1], state, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
+        if role == COMPLETED:
+            note_done(accounts, account, low, high, last)
+    if role == EXCEPTION:
+        ss.end(sessions, row, side, events[i, EV.ORDER], events[i, EV.TS])
+    return True
+
+
+@kernel
+def first_of(role: int, lower: int, upper: int, account: int, accounts: Array, ledger: lg.Ledger) -> int:
+    """Return the slot of the first outstanding command that an answer to this range may be for; -1: none."""
+    if role != COMPLETED:
+        if lower == upper:
+            return lg.slot_of(ledger, account, lower)
+        return lg.first_above(ledger, accounts, account, lower - 1)
+    above = max(lower - 1, accounts[account, ACC.FLOOR])
+    if accounts[account, DONE_FROM] <= lower <= accounts[account, DONE_TO] + 1:
+        above = max(above, accounts[account, DONE_TO])
+    return lg.first_above(ledger, accounts, account, above)
+
+
+@kernel
+def note_done(accounts: Array, account: int, low: int, high: int, last: int) -> None:
+    """Note that this range was reported as completed, so that it need not be gone through again."""
+    lower = ss.unwrapped(low, last)
+    upper = min(lower + ((high - low) & (WRAP - 1)), last)
+    done = accounts[account, DONE_TO]
+    if upper > done:
+        if not accounts[account, DONE_FROM] <= lower <= done + 1:
+            accounts[account, DONE_FROM] = lower
+        accounts[account, DONE_TO] = upper
+
+
+@called
+def commit(
+    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
+    """Apply the completion of tx.commit, which may have been reported in a gap before; return False without room."""
+    channels, rows = sessions
+    accounts = channels[0]
+    lost, ts, _ = ch.lost_at(channels, 2 * row + CLIENT, conn, gaps, SERVER, rows[row, SE.COMMIT_FRAME])
+    slot = lg.first_above(ledger, accounts, 2 * row + SERVER, -1)
+    while slot >= 0:
+        following = lg.following(ledger, slot)
+        extra, identity = ledger[1][slot, SL.EXTRA], ledger[1][slot, SL.ROW]
+        if outcome_of(COMMIT, extra & KIND) == ACK:
+            if state[ST.OUT] >= len(written[0]):
+                return False
+            if lost == ch.NEVER:
+                settle(batch, i, slot, ACK, accounts, ledger, written, state)
+            else:
+                lg.remove(ledger, accounts, slot)
+                finish(written, state, identity, COMMITTING, NONE, -1, GAP, ts, -1, 0, queue_of(extra), 0)
+        slot = following
+    rows[row, SE.COMMIT] = -1
+    return True

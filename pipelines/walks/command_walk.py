@@ -1,0 +1,173 @@
+"""Commands of AMQP 0-10 and what answers them: the kernel behind `confirms`, `settlements` and `rpcs` of sessions.
+
+Each side numbers its commands per session; the other side answers by number. A command is outstanding from its last
+frame on:
+
+| command | answered by |
+|---|---|
+| message.transfer of the client (a publish) | session.completed; refused by reject, release, exception |
+| message.transfer of the server (a delivery) | message.accept (in a transaction: after tx.commit), reject, release |
+| the same where nothing is acquired | these, or session.completed: there need not be an answer |
+| any other that asks (sync, or one with a result) | execution.result, session.completed, execution.exception |
+
+session.completed names all commands that are completed, again and again, so after a gap in what that side sends it is
+unknown when it named those before the gap for the first time. What ends a session without an answer: session.detach
+and detached, unless a timeout was granted; an exception; the connection. If the session may go on elsewhere, that is
+reported (OUT.SESSION), and so are answers to commands of another connection (`told`): `session_joins` has the rest.
+"""
+
+from __future__ import annotations
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.walks import channels as ch
+from amqpscope.pipelines.walks import connection as cn
+from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.pipelines.walks import sessions as ss
+from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED
+from amqpscope.pipelines.walks.command_answers import answer
+from amqpscope.pipelines.walks.command_ends import close, control
+from amqpscope.pipelines.walks.commands import (
+    ACCEPTED,
+    ATTACH,
+    AUTO,
+    COMMIT,
+    COMMITTING,
+    COMPLETED,
+    DELIVERY,
+    DONE,
+    EXPECTED,
+    KIND,
+    MORE,
+    NONE,
+    POINT,
+    QUEUE_BITS,
+    RELEASE,
+    ROLLED,
+    SELECT,
+    SPENT_OUT,
+    SPENT_PAGES,
+    ST,
+    TRANSFER,
+    Batch,
+    Written,
+    finish,
+    kind_of,
+    mark,
+)  # fmt: skip
+from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
+from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010
+from amqpscope.pipelines.walks.ledger import SL
+from amqpscope.pipelines.walks.sessions import DONE_TO, SE
+
+
+@kernel
+def walk(
+    batch: Batch, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written, state: Array
+) -> int:
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
+
+    There is room for as many sessions as the batch names.
+    """
+    events, more, _ = batch
+    for i in range(state[ST.AT], len(events)):
+        state[ST.AT] = i
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            if not close(conn, gaps, sessions, ledger, written, state):
+                return SPENT_OUT
+            cn.open_connection(conn, events[i, EV.CONNECTION])
+            state[ST.SCOPE] = 0
+        if events[i, EV.SOURCE] == CONNECTIONS:
+            state[ST.SCOPE] = more[i, MORE.SESSION]
+        elif more[i, MORE.SESSION] != 0 and events[i, EV.FROM_CLIENT] >= 0:
+            why = happen(batch, i, conn, gaps, sessions, ledger, written, state)
+            if why != DONE:
+                return why
+        state[ST.SEVERAL] = -1
+        if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] >= 0:
+            cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
+        cn.attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+    state[ST.AT] = len(events)
+    return DONE
+
+
+@kernel
+def happen(
+    batch: Batch, i: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> int:  # fmt: skip
+    """Apply an event to its session; return DONE, or why it stopped: call it again."""
+    events, more, _ = batch
+    role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
+    row = ss.row_of(sessions, more[i, MORE.SESSION])
+    if row < 0:
+        row = ss.begin(sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
+    if state[ST.OUT] + 1 >= len(written[0]):
+        return SPENT_OUT
+    if events[i, EV.NUMBER] >= 0 and more[i, MORE.SLOT] == -1 and (role == TRANSFER or more[i, MORE.ASKS] == 1):
+        if not ask(batch, i, 2 * row + side, conn, sessions, ledger, written, state):
+            return SPENT_PAGES
+    if COMPLETED <= role <= RELEASE:
+        done = answer(batch, i, row, conn, gaps, sessions, ledger, written, state)
+        return DONE if done else SPENT_OUT
+    if POINT <= role <= EXPECTED:
+        done = control(batch, i, row, conn, gaps, sessions, ledger, written, state)
+        return DONE if done else SPENT_OUT
+    if role >= SELECT and side == CLIENT:
+        transact(batch, i, row, sessions, ledger)
+    return DONE
+
+
+@kernel
+def ask(
+    batch: Batch, i: int, account: int, conn: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
+    """Add a command; return False if there is no free page. What is sent again with its id is the same command."""
+    events, more, _ = batch
+    channels, _ = sessions
+    accounts = channels[0]
+    side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
+    kind = kind_of(more[i, MORE.ROLE], side, more[i, MORE.MODE], more[i, MORE.ACQUIRE])
+    queue = more[i, MORE.QUEUE]
+    if kind == 0:  # nothing is to be accepted
+        finish(written, state, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
+        return True
+    ch.note_floor(channels, account, conn, 1 - side)
+    slots = ledger[1]
+    if number <= accounts[account, DONE_TO]:
+        accounts[account, DONE_TO] = -1
+    slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
+    if slot == -1:
+        return False
+    if slot < 0:
+        finish(written, state, identity, kind, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, queue, 0)
+        more[i, MORE.SLOT] = -2
+        return True
+    if slots[slot, SL.ROW] < 0:
+        slots[slot, SL.ROW] = identity
+        slots[slot, SL.FRAME] = events[i, EV.ORDER]
+        slots[slot, SL.EXTRA] = kind | ((queue + 1) << QUEUE_BITS)
+        more[i, MORE.SLOT] = slot
+    return True
+
+
+@called
+def transact(batch: Batch, i: int, row: int, sessions: ss.State, ledger: lg.Ledger) -> None:
+    """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted."""
+    events, more, _ = batch
+    (accounts, _, _, _), rows = sessions
+    role = more[i, MORE.ROLE]
+    if role == SELECT:
+        rows[row, SE.TRANSACTION] = 1
+        return
+    if role == COMMIT:
+        rows[row, SE.COMMIT] = events[i, EV.NUMBER]
+        rows[row, SE.COMMIT_FRAME] = events[i, EV.ORDER]
+    else:
+        rows[row, SE.ROLLBACK_TS] = events[i, EV.TS]
+    slot = lg.first_above(ledger, accounts, 2 * row + SERVER, -1)
+    while slot >= 0:
+        if ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
+            mark(ledger, slot, COMMITTING if role == COMMIT else ROLLED)
+        slot = lg.following(ledger, slot)

@@ -1,0 +1,118 @@
+"""An archive in parts: captures read apart, their segments merged where they go; the rows are those of one pass."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.sources import find, named
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.parallel import archive, blocks
+from amqpscope.dissector.parallel.survey import chains, survey
+from amqpscope.dissector.reading import Reading
+from tests.dissector.builders import Packet, ethernet, fragments, pcap
+from tests.dissector.moves import by_connection
+from tests.dissector.runs import FOLDER, Row, recorded, tables
+from tests.dissector.wire import T0
+
+SECOND = 1_000_000_000
+
+
+def comparable(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Rows without a connection come in any order."""
+    return found | {name: sorted(found[name], key=str) for name in ("anomalies", "captures")}
+
+
+def in_parts(paths: list[str], options: Options, parts: int) -> dict[str, list[Row]]:
+    """The rows of captures that are read apart, each block sorted to its part."""
+    surveys = [each for source in named(paths) for each in survey([source], options, compiled=False)]
+    read = chains(surveys)
+    for chain in read:
+        if len(chain) > 1:
+            again = {
+                each.source.name: each for each in survey([each.source for each in chain], options, compiled=False)
+            }
+            surveys = [again.get(each.source.name, each) for each in surveys]
+    known = archive.archive(surveys, read, options)
+    made = [block for chain in read for block in blocks.cut(chain, parts, compiled=False)]
+    rows = list(archive.rows_of_captures(surveys, known))
+    for number in range(parts):
+        mine = sorted((block for block in made if block.part == number), key=lambda block: block[1:4])
+        rows += [row for work in archive.dissect(mine, known, compiled=False) for row in work()]
+    return comparable(by_connection(tables(rows, options)))
+
+
+def at_once(paths: list[str], options: Options) -> dict[str, list[Row]]:
+    return comparable(by_connection(tables(Reading(find(paths, []), options, compiled=False), options)))
+
+
+def options_of(path: Path) -> Options:
+    keylog = path.with_suffix(".keylog")
+    return Options(keylog=str(keylog) if keylog.exists() else None)
+
+
+SEVERAL = (
+    "rotated", "seen_twice.pcapng", "two_interfaces.pcapng", "tls_secrets.pcapng", "tls_sessions_13.pcap",
+    "tls_sessions.pcap", "stream_super.pcap", "violations.pcap", "lossy_link.pcap", "qpid_multi_session.pcap",
+    "port_reused.pcap", "zero_window.pcap",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_rows_are_those_of_one_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BATCH", 1 << 12)
+    monkeypatch.setattr(blocks, "ROOM", 1 << 13)
+    monkeypatch.setattr(blocks, "ENOUGH", 1 << 12)
+    options = options_of(FOLDER / name)
+    assert in_parts([str(FOLDER / name)], options, 3) == at_once([str(FOLDER / name)], options)
+
+
+def test_all_recordings_are_one_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their times overlap in many ways, and some have the same connections."""
+    monkeypatch.setattr(blocks, "ENOUGH", 1 << 15)
+    paths = [str(FOLDER / name) for name in SEVERAL[:5]]
+    assert in_parts(paths, Options(), 2) == at_once(paths, Options())
+
+
+SESSION, _ = recorded("orders_pika.pcap")
+SPANS = st.lists(st.tuples(st.integers(0, len(SESSION) - 2), st.integers(1, 60)), min_size=1, max_size=6)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spans=SPANS, parts=st.integers(1, 4), are_fragments=st.booleans(), room=st.sampled_from([1, 3000, 1 << 20]))
+def test_any_overlap(spans: list[tuple[int, int]], parts: int, are_fragments: bool, room: int, tmp_path: Path) -> None:
+    """Also where the fragments of a packet lie in several files."""
+    packets = SESSION
+    if are_fragments:
+        packets = []
+        for number, packet in enumerate(SESSION):
+            ip = packet.data[14 : 14 + int.from_bytes(packet.data[16:18])]
+            parts_of = fragments(ip, [2], ident=number)
+            packets += [Packet(packet.ts_ns + half, ethernet(part)) for half, part in enumerate(parts_of)]
+    for old in tmp_path.iterdir():
+        old.unlink()
+    for number, (begin, count) in enumerate(spans):
+        (tmp_path / f"f{number}.pcap").write_bytes(pcap(packets[begin : begin + count], ns=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BATCH", 2000)
+        patch.setattr(blocks, "ROOM", room)
+        patch.setattr(blocks, "ENOUGH", room)
+        found = in_parts([str(tmp_path)], Options(), parts)
+    assert found == at_once([str(tmp_path)], Options())
+
+
+def test_bad_files_are_named_and_stop_nothing(tmp_path: Path) -> None:
+    packets = [Packet(T0 + n * SECOND, packet.data) for n, packet in enumerate(SESSION)]
+    (tmp_path / "good.pcap").write_bytes(pcap(packets, ns=True))
+    (tmp_path / "cut.pcap").write_bytes(pcap(packets, ns=True)[:-5])
+    (tmp_path / "text.pcap").write_text("hello")
+    (tmp_path / "empty.pcap").write_bytes(b"")
+    found = in_parts([str(tmp_path)], Options(), 2)
+    assert found == at_once([str(tmp_path)], Options())
+    errors = {row["capture"]: row["error"] for row in found["captures"]}
+    assert errors["good.pcap"] is errors["cut.pcap"] is None
+    assert "not a pcap" in errors["text.pcap"]
+    with pytest.raises(CaptureError, match="text"):
+        in_parts([str(tmp_path / "text.pcap")], Options(), 2)

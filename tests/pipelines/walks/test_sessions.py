@@ -1,0 +1,403 @@
+"""Confirms, settlements and requests of AMQP 0-10 sessions: cases by hand, and recordings in every manner."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from amqpscope.pipelines.engine import Engine
+from amqpscope.pipelines.walks.command_batches import pairs_of
+from amqpscope.pipelines.walks.session_statistics import SessionStatistics
+from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, recorded, tables_of
+from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
+
+ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request"}
+
+
+def rows(*peers: Peers, table: str, columns: str) -> list[tuple[Any, ...]]:
+    """Rows of a table of statistics in the order of their first ends."""
+    engine = Engine(tables=(table,))
+    for name, found in tables_of(*peers).items():
+        engine.add(engine.prepare(name, found))
+    parts: list[pa.Table] = []
+    engine.finish(lambda name, rows: parts.append(rows) if name == table else None, {})
+    found = [row for part in parts for row in part.to_pylist()]
+    found = [row for row in found if table != "rpcs" or not row["request"].startswith("session.")]  # controls
+    end = ORDER[table]
+    found.sort(key=lambda row: (row[f"{end}_ts_ns"], row["connection_id"]))
+    return [tuple(row[name] for name in columns.split()) for row in found]
+
+
+def confirms(*peers: Peers, columns: str = "publish_seq outcome confirm_frame_no ended_by end_ts_ns") -> list[Any]:
+    return rows(*peers, table="confirms", columns=columns)
+
+
+def settlements(*peers: Peers, columns: str = "delivery_tag outcome settle_frame_no ended_by end_ts_ns") -> list[Any]:
+    return rows(*peers, table="settlements", columns=columns)
+
+
+def requests(*peers: Peers, columns: str = "request response outcome response_frame_no ended_by") -> list[Any]:
+    return rows(*peers, table="rpcs", columns=columns)
+
+
+# ---------------------------------------------------------------------------------------------------------- confirms
+
+
+def test_a_completed_set_confirms_what_is_new_in_it():
+    peers = Peers(1)
+    peers.begin()
+    for _ in range(3):
+        peers.transfer(True)
+    first = peers.completed(False, (0, 0), (2, 2))
+    peers.transfer(True)
+    second = peers.completed(False, (0, 3))
+    peers.completed(False, (0, 3))
+    found = confirms(peers, columns="publish_seq outcome confirm_frame_no multiple latency_ns returned")
+    assert found == [
+        (0, "ack", first, True, 3000, False),
+        (1, "ack", second, True, 4000, False),
+        (2, "ack", first, True, 1000, False),
+        (3, "ack", second, True, 1000, False),
+    ]
+
+
+def test_who_need_not_wait_has_a_row_if_it_was_completed():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True, mode=1)
+    done = peers.completed(False, (0, 0))
+    peers.transfer(True, mode=1)
+    assert confirms(peers) == [(0, "ack", done, None, None)]
+
+
+def test_rejects_and_exceptions_refuse():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True)
+    peers.transfer(True)
+    peers.transfer(True)
+    peers.settle("reject", (0, 0), from_client=False, code=1, text="nowhere")
+    peers.completed(False, (0, 0))
+    peers.command(False, "execution.exception", command_id_sequence_no=1, error_code=404, description="none")
+    peers.transfer(True)
+    found = confirms(peers, columns="publish_seq outcome reply_code reply_text returned ended_by")
+    assert found == [
+        (0, "nack", 1, "nowhere", True, None),
+        (1, "nack", 404, "none", False, None),
+        (2, "none", None, None, False, "channel-close"),
+        (3, "none", None, None, False, "discarded"),
+    ]
+
+
+def test_ids_wrap():
+    peers = Peers(1)
+    peers.begin(point=2**32 - 2)
+    for number in range(2**32 - 2, 2**32 + 2):
+        peers.ids["s", True] = number
+        peers.transfer(True)
+    done = peers.completed(False, (2**32 - 2, 0))
+    assert confirms(peers) == [
+        (2**32 - 2, "ack", done, None, None),
+        (2**32 - 1, "ack", done, None, None),
+        (2**32, "ack", done, None, None),
+        (2**32 + 1, "none", None, "capture-end", 9000),
+    ]
+
+
+def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True)
+    peers.lose(from_client=False)
+    peers.transfer(True)
+    done = peers.completed(False, (0, 1))
+    assert confirms(peers) == [(0, "none", None, "gap", 5000), (1, "ack", done, None, None)]
+
+
+def test_a_reject_after_a_gap_is_certain():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True)
+    peers.lose(from_client=False)
+    peers.settle("reject", (0, 0), from_client=False, code=0)
+    assert confirms(peers, columns="outcome reply_code") == [("nack", 0)]
+
+
+def test_one_direction_missing():
+    peers = Peers(1)
+    peers.control(True, "session.attach", name="s")
+    peers.transfer(True)
+    assert confirms(peers, columns="outcome ended_by") == [("none", "gap")]
+
+
+@pytest.mark.parametrize("from_client", [True, False])
+def test_a_detached_session_answers_nothing(from_client):
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True)
+    peers.control(from_client, "session.detach", name="s")
+    peers.control(not from_client, "session.detached", name="s", code=0)
+    peers.begin()  # another session of that name
+    peers.transfer(True)
+    peers.completed(False, (0, 0))
+    assert confirms(peers, columns="outcome ended_by end_ts_ns latency_ns") == [
+        ("none", "channel-close", 5000, None),
+        ("ack", None, None, 1000),
+    ]
+
+
+def test_a_refused_attach_ends_no_session():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True)
+    peers.control(True, "session.attach", channel=2, name="s")
+    peers.control(False, "session.detached", channel=2, name="s", code=1)
+    done = peers.completed(False, (0, 0))
+    assert confirms(peers) == [(0, "ack", done, None, None)]
+
+
+def test_a_session_with_a_timeout_goes_on_on_another_channel():
+    peers = Peers(1)
+    peers.begin()
+    peers.control(True, "session.request-timeout", timeout=300)
+    peers.control(False, "session.timeout", timeout=300)
+    peers.transfer(True)
+    peers.transfer(True)
+    peers.control(True, "session.detach", name="s")
+    peers.control(False, "session.detached", name="s", code=0)
+    peers.begin(channel=2, point=1)
+    peers.transfer(True, channel=2)  # once more
+    done = peers.completed(False, (0, 1), channel=2)
+    assert confirms(peers, columns="publish_seq publish_frame_no confirm_frame_no") == [(0, 6, done), (1, 7, done)]
+
+
+def test_a_session_that_the_broker_does_not_know_any_more():
+    peers = Peers(1)
+    peers.begin()
+    peers.control(False, "session.timeout", timeout=300)
+    peers.transfer(True)
+    peers.begin(channel=2)
+    peers.control(False, "session.expected", channel=2, commands="[]")
+    peers.transfer(True, channel=2)
+    done = peers.completed(False, (0, 0), channel=2)
+    assert confirms(peers, columns="confirm_frame_no ended_by end_ts_ns") == [
+        (None, "channel-close", 10000),
+        (done, None, None),
+    ]
+
+
+def lost(number: int = 1, timeout: int | None = 300, **columns: Any) -> Peers:
+    """A connection that ends while a transfer, a delivery and a request are outstanding."""
+    peers = Peers(number, closed_by="server-reset", closed_ts_ns=9000, **columns)
+    peers.begin()
+    peers.control(False, "session.timeout", timeout=timeout)
+    peers.transfer(True)
+    peers.transfer(False)
+    peers.command(True, "execution.sync")
+    return peers
+
+
+def resumed(number: int = 2, point: int = 2, **columns: Any) -> Peers:
+    """A connection on which that session goes on."""
+    peers = Peers(number, start=100_000, **columns)
+    peers.begin(point=point)
+    peers.completed(False, (0, 1))
+    peers.settle("accept", (0, 0))
+    return peers
+
+
+@pytest.mark.parametrize("timeout", [300, None])
+def test_a_session_goes_on_on_another_connection(timeout):
+    both = lost(timeout=timeout), resumed()
+    assert confirms(*both, columns="connection_id outcome confirm_ts_ns latency_ns ended_by end_ts_ns multiple") == [
+        (1, "ack", 104_000, 99_000, None, None, False)
+    ]
+    assert settlements(*both, columns="connection_id outcome settle_ts_ns ended_by multiple") == [
+        (1, "ack", 105_000, None, False)
+    ]
+    assert requests(*both, columns="connection_id request response outcome ended_by") == [
+        (1, "execution.sync", "session.completed", "ok", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [resumed(user="other"), resumed(server_ip="::2"), resumed(vhost="v"), resumed(point=0), Peers(2)]
+)
+def test_other_sessions_say_nothing(other):
+    assert confirms(lost(), other) == [(0, "none", None, "connection-close", 9000)]
+    assert settlements(lost(), other) == [(0, "none", None, "connection-close", 9000)]
+    assert requests(lost(), other, columns="outcome ended_by") == [("none", "connection-close")]
+
+
+def test_a_session_without_a_timeout_ends_with_its_connection():
+    assert confirms(lost(timeout=0), resumed()) == [(0, "none", None, "connection-close", 9000)]
+    parts = walk(tables_of(lost(timeout=0)), SessionStatistics)
+    assert {*parts} == {"confirms", "settlements", "rpcs"}
+
+
+def test_only_sessions_that_may_go_on_are_brought_together():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(True)
+    peers.completed(False, (0, 0))
+    assert {*walk(tables_of(peers), SessionStatistics)} == {"confirms"}
+    assert {*walk(tables_of(resumed()), SessionStatistics)} == {
+        "confirms_of_sessions", "settlements_of_sessions", "rpcs_of_sessions",
+    }  # fmt: skip
+
+
+def test_an_evicted_command():
+    peers = Peers(1)
+    peers.begin()
+    for _ in range(3):
+        peers.transfer(True)
+    found = walk(tables_of(peers), lambda: SessionStatistics(limit=2))["confirms"]
+    assert sorted(row["ended_by"] for row in pa.concat_tables(found).to_pylist()) == [
+        "capture-end", "capture-end", "evicted",
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- settlements
+
+
+def test_deliveries_are_accepted_rejected_and_released():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "message.subscribe", queue="q", destination="d")
+    for _ in range(5):
+        peers.transfer(False)
+    peers.completed(True, (0, 4))  # received, and not accepted
+    accepted = peers.settle("accept", (0, 1))
+    rejected = peers.settle("reject", (3, 3), code=0)
+    released = peers.settle("release", (2, 2))
+    columns = "delivery_tag consumer_tag queue outcome settle_frame_no multiple requeue ended_by"
+    assert settlements(peers, columns=columns) == [
+        (0, "d", "q", "ack", accepted, True, None, None),
+        (1, "d", "q", "ack", accepted, True, None, None),
+        (2, "d", "q", "nack", released, False, True, None),
+        (3, "d", "q", "reject", rejected, False, False, None),
+        (4, "d", "q", "none", None, None, None, "capture-end"),
+    ]
+
+
+def test_what_need_not_be_accepted_is_settled_by_itself():
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(False, mode=1)
+    peers.transfer(False, acquire=1)
+    peers.transfer(False, acquire=1)
+    peers.transfer(False, acquire=1)
+    peers.completed(True, (0, 1))
+    taken = peers.settle("accept", (3, 3))
+    peers.transfer(False, accept_mode=None, no_ack=None)
+    assert settlements(peers, columns="delivery_tag outcome settle_frame_no requeue ended_by end_ts_ns") == [
+        (0, "auto", None, None, None, None),
+        (1, "auto", None, None, None, None),
+        (2, "auto", None, None, None, None),
+        (3, "ack", taken, None, None, None),
+        (4, "unknown", None, None, "capture-end", 11000),
+    ]
+
+
+def test_in_a_transaction_what_is_accepted_takes_effect_with_the_commit():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    for _ in range(4):
+        peers.transfer(False)
+    peers.settle("accept", (0, 0), (2, 2))
+    peers.command(True, "tx.commit")
+    peers.settle("accept", (1, 1))
+    done = peers.completed(False, (0, 2))
+    peers.command(True, "tx.rollback")
+    peers.settle("accept", (3, 3))
+    found = settlements(peers, columns="delivery_tag outcome settle_frame_no multiple ended_by end_ts_ns")
+    assert found == [
+        (0, "ack", done, True, None, None),
+        (1, "none", None, None, "rollback", 13000),
+        (2, "ack", done, True, None, None),
+        (3, "none", None, None, "capture-end", 15000),
+    ]
+
+
+def test_a_commit_whose_completion_may_be_lost():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.commit")
+    peers.lose(from_client=False)
+    peers.completed(False, (0, 2))
+    assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+
+
+def test_a_session_in_the_middle_of_a_capture():
+    peers = Peers(1)
+    peers.transfer(False, delivery_tag=None)
+    peers.settle("accept", (7, 7))
+    peers.transfer(True, publish_seq=None)
+    assert settlements(peers) == confirms(peers) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- requests
+
+
+def test_commands_that_ask():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "queue.declare", queue="q", sync=False)
+    peers.command(True, "queue.query", queue="q", sync=False)
+    result = len(peers.frames)
+    peers.command(False, "execution.result", sync=False, command_id_sequence_no=1)
+    peers.command(True, "execution.sync")
+    done = peers.completed(False, (0, 2))
+    peers.command(True, "queue.delete", queue="r")
+    failed = len(peers.frames)
+    peers.command(False, "execution.exception", sync=False, command_id_sequence_no=3, error_code=404, description="no")
+    peers.command(True, "execution.sync")
+    columns = "request queue response outcome response_frame_no reply_code reply_text ended_by"
+    assert requests(peers, columns=columns) == [
+        ("queue.query", "q", "execution.result", "ok", result, None, None, None),
+        ("execution.sync", None, "session.completed", "ok", done, None, None, None),
+        ("queue.delete", "r", "execution.exception", "error", failed, 404, "no", None),
+        ("execution.sync", None, None, "none", None, None, None, "discarded"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ in any manner
+
+
+def test_pairs_are_read_from_texts():
+    texts = pa.chunked_array([["[[0,3],[7,7]]", None, "[]"], ["[[1]]", "[[4294967295,12]]", "", "x9 8"]], pa.string())
+    pairs, ends = pairs_of(texts)
+    assert pairs.tolist() == [[0, 3], [7, 7], [2**32 - 1, 12], [9, 8]]
+    assert ends.tolist() == [0, 2, 2, 2, 2, 3, 3, 4]
+    assert pairs_of(texts.slice(1, 2))[1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_anything_in_every_manner(seed):
+    chance = random.Random(seed)
+    same_in_every_manner(tables_of(*(any_peers(chance, number) for number in range(1, 8))), SessionStatistics)
+
+
+def test_recordings_in_every_manner():
+    same_in_every_manner(together(map(recorded, CAPTURES)), SessionStatistics, (7, 100))
+
+
+@pytest.mark.compiled
+def test_compiled():
+    chance = random.Random(3)
+    made = tables_of(*(any_peers(chance, number) for number in range(1, 20)))
+    found = together([*map(recorded, CAPTURES), made])
+    plain, compiled = (walk(found, lambda c=c: SessionStatistics(compiled=c), 500) for c in (False, True))
+    names: set[str] = {*plain, *compiled}
+
+    def sorted_rows(parts: dict[str, list[pa.Table]], name: str) -> list[str]:
+        return sorted(map(repr, rows_of(parts, name)))
+
+    assert {name: sorted_rows(plain, name) for name in names} == {name: sorted_rows(compiled, name) for name in names}
