@@ -8,15 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.capture.sources import total_size
-from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import WAITING_WORK, Output, WorkerPool
-from amqpscope.dissector.tables.rows import Row
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
 from amqpscope.pipelines.folder import read_note, read_parts, reads
@@ -25,6 +23,10 @@ from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
+
+if TYPE_CHECKING:  # tables are analyzed without the dissector
+    from amqpscope.dissector.reading import Reading
+    from amqpscope.dissector.tables.rows import Row
 
 FIRST, THEN = ("connections", "tcp_windows", "anomalies"), ("amqp091_frames", "stream_frames", "messages")
 """Tables that statistics are made from: those to read before frames, and the others."""
@@ -149,6 +151,8 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
+    from amqpscope.dissector.capture.sources import total_size  # noqa: PLC0415 - see above
+
     engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
     crew = WorkerPool()
     try:
