@@ -9,8 +9,35 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import take_row
 from amqpscope.dissector.protocols.framing import fault, lose
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, Cursor, Fragment, Held, Parser, Walk
+from amqpscope.dissector.protocols.state import (
+    AMQP_HEADER,
+    END,
+    HTTP,
+    PAYLOAD,
+    TLS,
+    TOO_LARGE,
+    Cursor,
+    Fragment,
+    Held,
+    Parser,
+    Walk,
+)
 from amqpscope.dissector.tcp.state import Chunk, Facts
+
+
+@kernel
+def other_protocol(word: int) -> int:
+    """Return the fault for a head that begins with these four bytes of another protocol; -1: with none of them.
+
+    TLS: an alert or a handshake record (RFC 8446 §5.1). HTTP: an answer, or a request such as health checks send.
+    """
+    if word == 0x414D5150:
+        return AMQP_HEADER
+    if word >> 8 in (0x150303, 0x150301, 0x160301, 0x160303):
+        return TLS
+    if word in (0x48545450, 0x47455420, 0x48454144, 0x504F5354):  # HTTP, GET, HEAD, POST
+        return HTTP
+    return -1
 
 
 @kernel

@@ -27,11 +27,10 @@ from amqpscope.dissector.protocols.amqp091.state import (
     LOST_WAY,
     METHOD_UNKNOWN,
     NOT_TAKEN,
-    Announced,
     Frame,
     Own,
 )
-from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, rewind
+from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
 from amqpscope.dissector.protocols.framing import (
     fault,
     frame_fault,
@@ -42,7 +41,7 @@ from amqpscope.dissector.protocols.framing import (
     put_place,
     put_span,
 )
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Announced, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -160,7 +159,11 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     parsers[row, Parser.CHANNEL] = channel
     parsers[row, Parser.SIZE] = size
     if kind not in (METHOD, HEADER, BODY, HEARTBEAT):
-        frame_fault(walk, chunks, i, row, TYPE_UNKNOWN, kind)
+        other = other_protocol(be32(head, p))
+        if other >= 0:
+            frame_fault(walk, chunks, i, row, other, be32(head, p))
+        else:
+            frame_fault(walk, chunks, i, row, TYPE_UNKNOWN, kind)
         lost_way(walk, chunks, i, row, own)
         parsers[row, Parser.TYPE] = -1
         lose_after_head(walk, row, True)
