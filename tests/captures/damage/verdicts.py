@@ -69,7 +69,8 @@ class Verdict:
     def is_proven(self) -> bool:
         """Whether a message that is there tells what the outcome or the ending says to be missing."""
         refused = self.row["closed_by"] == "server-close" and self.row["reply_code"] in REFUSALS
-        is_closed = self.row["reply_code"] is not None
+        # in AMQP 1.0 both sides send a close, of which the first may be missing
+        is_closed = self.row["reply_code"] is not None and self.row["protocol"] != "amqp-1.0"
         return ((self.used or refused) and self.row["handshake_outcome"] in UNKNOWN) or (
             is_closed and self.row["ending"] in UNKNOWN
         )
