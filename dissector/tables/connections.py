@@ -251,6 +251,7 @@ def _side(half: list[int], repeats: list[list[int]]) -> Side:
         if half[Direction.END]
         else None,
         sent_ns=half[Direction.SENT_TS],
+        fin_lost=half[Direction.END] != FIN and half[Direction.SHOWN] == half[Direction.TOP] + 1,
         again=[
             (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])
             for again in repeats[: half[Direction.REPEATS]]

@@ -45,6 +45,8 @@ def take(
         direction[other, Direction.WINDOW] = -1
     elif flags & ACK:
         acknowledge(batch, i, flows, row, other, needs)
+    if flags & ACK and is_beyond_by_one(batch, i, direction, other):
+        direction[other, Direction.SHOWN] = max(direction[other, Direction.SHOWN], direction[other, Direction.TOP] + 1)
     if batch.length[i] > 0:
         if flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
@@ -60,6 +62,14 @@ def take(
         watch(flows, out, slot, at)
     if flags & (FIN | RST):
         close(batch, i, flows, slot, side)
+
+
+@kernel
+def is_beyond_by_one(batch: SegmentBatch, i: int, direction: Array, row: int) -> bool:
+    """Return whether a segment acknowledges one byte more of a direction than was seen: a FIN that was not captured."""
+    pos = direction[row, Direction.POS] + difference(batch.ack[i], direction[row, Direction.NEXT])
+    is_known: bool = direction[row, Direction.STARTED] == 1 and direction[row, Direction.FIN] < 0
+    return is_known and pos == direction[row, Direction.TOP] + 1
 
 
 @kernel
