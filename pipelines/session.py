@@ -44,7 +44,7 @@ REACH_S = 5
 """Seconds in which something must listen where a master should be."""
 ANSWER_S = 8
 """Seconds in which a master must answer a JVM that has started. Spark itself asks for a minute."""
-OLDEST_JAVA, TESTED_JAVA = 17, (17, 21)
+OLDEST_JAVA, NAMED_JAVA = 17, (17, 21)
 JAVA = "Spark needs Java 17 or 21"
 END_S = 2
 """Seconds that a JVM has to remove its files when it must end."""
@@ -281,7 +281,7 @@ def _reason(error: Exception, said: Path) -> str:
     thrown = next(filter(None, map(THROWN.search, str(error).splitlines() + lines)), None)
     told = [line for line in lines if "rror" in line or "xception" in line] or str(error).splitlines()
     reason = f"Spark cannot be started: {(thrown[1] if thrown else (told or [type(error).__name__])[0]).strip()}"
-    return reason if java.version in TESTED_JAVA else f"{reason} ({java}; {JAVA})"
+    return reason if java.version in NAMED_JAVA else f"{reason} ({java}; {JAVA})"
 
 
 class _Java(NamedTuple):
