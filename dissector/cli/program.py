@@ -31,7 +31,7 @@ is_running = False
 """Whether this process is the program, not a library user's."""
 
 
-NO_OPTIONS = ([], ["-h"], ["--help"], ["--version"])
+NO_OPTIONS: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"])
 """Arguments that no option of a command answers."""
 
 
